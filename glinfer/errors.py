@@ -4,7 +4,8 @@ Every message is one line that says what was found, what was expected and what t
 The command line prints that line and exits with status 2; nothing else is caught there.
 """
 
-import importlib.metadata
+from __future__ import annotations
+
 import json
 from pathlib import Path
 
@@ -31,6 +32,23 @@ class NumbersError(InputError):
     """A model has computed NaN or an infinity where numbers are needed: its weights are broken, or out of range."""
 
 
+class StructureError(InputError):
+    """A text cannot be given the structure that was asked for.
+
+    Attributes:
+        text: what there is of the text, where a text was begun and is incomplete; None otherwise.
+    """
+
+    def __init__(self, message: str, text: str | None = None) -> None:
+        """Keep the incomplete text."""
+        super().__init__(message)
+        self.text = text
+
+
+class HubError(GlinferError):
+    """A model on a hub cannot be found, may not be read, or did not arrive whole."""
+
+
 class PlanError(GlinferError):
     """A plan is invalid: shapes that do not fit, a read of nothing, a feedback loop, a limit exceeded."""
 
@@ -53,10 +71,12 @@ class GlinferWarning(RuntimeWarning):
 
 def install_command(extra: str) -> str:
     """The command that installs one of glinfer's extras: from the checkout, or the place, that glinfer came from."""
+    from importlib import metadata  # which is slow to import, and needed by errors alone
+
     try:
-        told = importlib.metadata.distribution("glinfer").read_text("direct_url.json")
+        told = metadata.distribution("glinfer").read_text("direct_url.json")
         origin = json.loads(told or "{}")
-    except (importlib.metadata.PackageNotFoundError, ValueError):
+    except (metadata.PackageNotFoundError, ValueError):
         origin = {}
     if (_PACKAGE.parent / "pyproject.toml").is_file():
         return f"pip install -e '{_PACKAGE.parent}[{extra}]'"

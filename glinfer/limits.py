@@ -56,6 +56,10 @@ MAX_HEADER_BYTES = 10_000_000
 MAX_OWN_HEADER_BYTES = 100_000_000
 """For files that glinfer saved, the limit of the format itself."""
 
+# Adapters
+MAX_ADAPTER_RANK = 4096
+"""Published adapters have 4 to 512."""
+
 # Manifests and GGUF files
 MAX_TENSOR_EDGE = MAX_CONFIG_NUMBER
 MAX_FILE_OFFSET = 1 << 46
@@ -63,6 +67,8 @@ MAX_GGUF_ENTRIES = 1 << 16
 """Pieces of metadata, or tensors; the largest models have some thousands."""
 MAX_GGUF_ELEMENTS = 1 << 21
 """Elements of all arrays in the metadata together; a vocabulary of 262 144 comes with 1.3 million."""
+MAX_GGUF_PARTS = 1000
+"""Files of one model; published ones have up to some dozens."""
 MAX_GGUF_NAME_BYTES, MAX_GGUF_STRING_BYTES = 1 << 10, 1 << 24
 MAX_GGUF_DIMENSIONS = 4
 
@@ -102,3 +108,36 @@ MAX_RENDER_SECONDS = 10
 """Seconds of a processor for rendering; real templates take milliseconds."""
 MAX_RENDER_BYTES = 1 << 30
 """Memory for rendering."""
+
+# Models on a hub
+MAX_LISTING_BYTES = 1 << 24
+"""The list of a repository's files; one of 10 000 files takes 3 million bytes."""
+MAX_LISTED_FILES = 1 << 16
+"""Files of a repository."""
+MAX_HUB_FILE_BYTES = 1 << 42
+"""Size of one file of a repository, 4 TiB."""
+MAX_SMALL_FILE_BYTES = 1 << 27
+"""A file beside the weights; the largest is ``tokenizer.json``."""
+MAX_REMOTE_HEADER_BYTES = 1 << 26
+"""The header of a GGUF file, which has the vocabulary; one of 260 000 tokens takes 15 million bytes."""
+MAX_PARTS = 512
+"""Parts of split weights."""
+
+# Structures: JSON schemas, regular expressions, grammars and choices
+MAX_STRUCTURE_BYTES = 1 << 18
+"""Bytes of one; schemas of real interfaces have some 10 000."""
+MAX_STRUCTURE_DEPTH = 96
+"""Brackets within each other; the parsers of the library go down by one call for each."""
+MAX_SCHEMA_PROPERTIES = 1000
+"""Properties of all objects of a schema together; the time for one object grows with their square."""
+MAX_CHOICES = 10_000
+MAX_COMPILE_SECONDS, MAX_COMPILE_CLOCK_SECONDS = 5, 60
+"""Seconds of a processor, and by the clock, for compiling one; real schemas take milliseconds of both."""
+MAX_COMPILE_BYTES = 1 << 30
+"""Memory for compiling."""
+MAX_COMPILED, MAX_COMPILED_BYTES = 64, 1 << 21
+"""Structures that a model keeps compiled, and bytes of their texts."""
+
+# Zip files
+MAX_ZIP_ENTRIES, MAX_ZIP_BYTES = 1 << 12, 1 << 36
+"""Files of a model in a zip file, and their bytes when it is unpacked."""

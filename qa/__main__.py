@@ -11,14 +11,20 @@ from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
 
 _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "bench": lambda: import_module("qa.bench").bench_with_peers,
+    "big-batch": lambda: import_module("qa.big_batch").big_batch,
     "check-cost": lambda: import_module("qa.flips.cost").check_cost_command,
+    "embed-speed": lambda: import_module("qa.embed_speed").embed_speed_command,
+    "embed-web": lambda: import_module("qa.embed_web").embed_web_command,
     "flips": lambda: import_module("qa.flips.command").flips_command,
     "kernels": lambda: import_module("qa.kernels.command").kernels,
     "kill-batch": lambda: import_module("qa.kill_batch").kill_batch,
+    "kill-ray": lambda: import_module("qa.kill_ray").kill_ray,
     "products": lambda: import_module("qa.products").products,
     "same": lambda: import_module("qa.same").same_command,
+    "serve-load": lambda: import_module("qa.serve_load").serve_load_command,
     "soak": lambda: import_module("qa.soak.command").soak_command,
     "stress": lambda: import_module("qa.stress.command").stress_command,
+    "structured": lambda: import_module("qa.structured").structured_command,
     "supply": lambda: import_module("qa.supply").supply,
 }
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
@@ -26,15 +32,21 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "flips": "Flip bits of live textures, and count which are found.",
         "kernels": "Compare every kernel with float64, and time it.",
         "same": "Compare texts of all renderers and plans, token by token.",
+        "structured": "Validate texts of many JSON schemas and expressions.",
         "supply": "Build and test at both ends of all dependencies.",
     },
     "Load": {
+        "big-batch": "Run a million lines, and see that memory stays.",
         "kill-batch": "Kill batches in every rough way; no result may be lost.",
+        "kill-ray": "Kill actors and nodes of a cluster; no result may be lost.",
+        "serve-load": "Ask a server with many clients at once.",
         "soak": "Run many tokens, and see that nothing grows or changes.",
         "stress": "Repeat work under load, and compare bit for bit.",
     },
     "Measure": {
         "bench": "Time tokens beside PyTorch and llama.cpp.",
+        "embed-speed": "Time sentences beside PyTorch.",
+        "embed-web": "Time sentences in Chromium beside transformers.js.",
         "check-cost": "Time checks of live textures between two tokens.",
         "products": "Time every strategy of 'matmul' on many shapes.",
     },

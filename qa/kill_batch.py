@@ -1,4 +1,4 @@
-"""Stop ``glinfer generate --batch`` in every rough way again and again, and see that no result is lost or changed.
+"""Stop ``run-batch`` or ``generate --batch`` in every rough way again and again; no result may be lost or changed.
 
 A file of prompts is run once without a stop. Then it is run with another file for results, and stopped at random
 moments: SIGKILL, SIGTERM and SIGINT while it starts, while it writes and in between; a file size limit and a full disk
@@ -22,12 +22,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from glinfer.batch.requests import comparable
 from glinfer.cli.common import json_option, print_json
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import write_demo
@@ -36,6 +37,7 @@ from glinfer.errors import InputError
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = "vocab=300,dim=32,heads=4,blocks=2,context=64"
 OPTIONS = ("--seed", "3", "--max-tokens", "6")
+MANIFEST = "results.jsonl.manifest.json"
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 """Signals in turns; of six, four are SIGKILL."""
 STATUS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}
@@ -95,6 +97,60 @@ def write_prompts(path: Path, count: int, seed: int) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def write_requests(path: Path, count: int, seed: int) -> None:
+    """Write short requests of all kinds, some of which fail."""
+    rng = random.Random(seed)
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(1, count + 1):
+            body: dict[str, Any] = {"model": "m", "max_tokens": rng.randint(1, 6)}
+            if rng.random() < 0.5:
+                body["prompt"] = "".join(rng.choice('Once upon é ž 漢 😀\n"\\') for _ in range(rng.randint(1, 8)))
+            else:
+                body["prompt"] = [rng.randrange(300) for _ in range(rng.randint(1, 12))]
+            body.update(rng.choice([{}, {}, {"temperature": 0}, {"top_k": 20}, {"n": 2}, {"seed": 5}, {"top_p": 9}]))
+            line = {"custom_id": f"n° {number}", "method": "POST", "url": "/v1/completions", "body": body}
+            file.write(json.dumps(line, ensure_ascii=rng.random() < 0.5) + "\n")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of batches: how its prompts are written and run, and how its lines are told apart and compared."""
+
+    write: Callable[[Path, int, int], None]
+    command: Callable[[Path, Path, Path], list[object]]
+    key: str
+    same: Callable[[bytes], bytes] = bytes
+
+
+def _comparable(line: bytes) -> bytes:
+    return json.dumps(comparable(json.loads(line)), sort_keys=True).encode()
+
+
+PROMPTS = Form(
+    write_prompts, lambda model, source, out: ["generate", model, "--batch", source, "--out", out, *OPTIONS], "id"
+)
+REQUESTS = Form(
+    write_requests,
+    lambda model, source, out: ["run-batch", "-i", source, "-o", out, f"m={model}"],
+    "custom_id",
+    _comparable,
+)
+
+
+def on_devices(devices: str) -> Form:
+    """Requests run by a process for each of these devices."""
+    return replace(
+        REQUESTS, command=lambda model, source, out: [*REQUESTS.command(model, source, out), "--devices", devices]
+    )
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    with contextlib.suppress(OSError):
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
 def whole(data: bytes) -> bytes:
     """The complete lines of a file."""
     return data[: data.rfind(b"\n") + 1]
@@ -108,21 +164,12 @@ def content(path: Path) -> bytes:
 class BatchCommand:
     """The command under test, its files, and the lines that it has finished so far."""
 
-    def __init__(self, model: Path, prompts: Path, out: Path, report: KillReport, slots: int) -> None:
+    def __init__(
+        self, model: Path, prompts: Path, out: Path, report: KillReport, slots: int, form: Form = PROMPTS
+    ) -> None:
         """Prepare the command line; nothing is run yet."""
         self.out, self.report, self.kept = out, report, b""
-        self.arguments = [
-            sys.executable,
-            "-m",
-            "glinfer",
-            "generate",
-            model,
-            "--batch",
-            prompts,
-            "--out",
-            out,
-            *OPTIONS,
-        ]
+        self.arguments = [sys.executable, "-m", "glinfer", *form.command(model, prompts, out)]
 
     @contextlib.contextmanager
     def started(self, max_bytes: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
@@ -173,6 +220,22 @@ class BatchCommand:
         """Run to the end."""
         with self.started() as process:
             return self.ended(process, (0,))
+
+    def run_killing(self, rng: random.Random, kills: int) -> int:
+        """Run to the end while processes of its own are killed, each after some further results; how many were."""
+        killed = 0
+        with self.started() as process:
+            size = 0
+            while process.poll() is None:
+                time.sleep(0.01)
+                now = len(content(self.out))
+                if killed < kills and now > size and (found := children(process.pid)) and rng.random() < 0.2:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(rng.choice(found), signal.SIGKILL)
+                        killed, size = killed + 1, now
+            self.ended(process, (0,))
+        self.report.stops["SIGKILL process of a device"] += killed
+        return killed
 
     def stop(self, number: signal.Signals, moment: Callable[[subprocess.Popen[bytes]], bool]) -> bool:
         """Run, and send a signal as soon as ``moment`` is true; whether that ended the run."""
@@ -253,6 +316,8 @@ def torment(
     seed: int = 0,
     slots: int = 32,
     tmpfs: bool = False,
+    form: Form = PROMPTS,
+    processes: int = 0,
     say: Callable[[str], None] = lambda line: None,
 ) -> KillReport:
     """Stop a batch in every way, in an empty folder.
@@ -265,6 +330,8 @@ def torment(
         seed: seed of prompts, moments and damage.
         slots: prompts that run at once.
         tmpfs: try a full disk too, which takes the right to mount one.
+        form: the form of the batch.
+        processes: processes of devices that are killed in one more run.
         say: called with a line for each stop.
 
     Raises:
@@ -275,14 +342,15 @@ def torment(
     model, _ = write_demo(folder / "model", ModelConfig.from_options(SHAPE))
     source, expected, results = folder / "prompts.jsonl", folder / "expected.jsonl", folder / "out" / "results.jsonl"
     results.parent.mkdir()
-    write_prompts(source, prompts, seed)
+    form.write(source, prompts, seed)
     started = time.monotonic()
-    BatchCommand(model, source, expected, KillReport(0), slots).run()
+    single = PROMPTS if form is PROMPTS else REQUESTS
+    BatchCommand(model, source, expected, KillReport(0), slots, single).run()
     report.whole_seconds = time.monotonic() - started
     say(f"without a stop: {report.whole_seconds:.1f} s, {expected.stat().st_size} bytes")
-    check_all(expected, source)
+    check_all(expected, source, form)
 
-    command = BatchCommand(model, source, results, report, slots)
+    command = BatchCommand(model, source, results, report, slots, form)
     started = time.monotonic()
     troubles = ["signal"] * kills + ["limit"] * full
     rng.shuffle(troubles)
@@ -298,7 +366,7 @@ def torment(
             moment = moment_for(kind, command, share, rng, seconds)
             ended, name = command.stop(number, moment), f"{number.name} {kind}"
         if not ended:  # it was done before, and begins anew
-            check_same(results, expected, source)
+            check_same(results, expected, source, form)
             results.unlink()
             command.kept = b""
             report.rounds += 1
@@ -314,18 +382,29 @@ def torment(
     report.stopped_seconds = time.monotonic() - started
     if "nothing to do" not in command.run():
         raise BrokenPromiseError("another run found something left to do")
-    check_same(results, expected, source)
-    report.leftovers = sum(1 for each in results.parent.iterdir() if each != results)
+    check_same(results, expected, source, form)
+    if processes:
+        results.unlink()
+        command.kept = b""
+        say(f"killed {command.run_killing(rng, processes)} processes of devices in one run")
+        check_same(results, expected, source, form)
+    report.leftovers = len({each.name for each in results.parent.iterdir()} - {results.name, MANIFEST})
     if tmpfs:
         try:
-            on_full_disk(folder, model, source, expected, report, say)
+            on_full_disk(folder, model, source, expected, report, say, form)
         except UntriedError as error:
             report.untried.append(str(error))
     return report
 
 
 def on_full_disk(
-    folder: Path, model: Path, source: Path, expected: Path, report: KillReport, say: Callable[[str], None]
+    folder: Path,
+    model: Path,
+    source: Path,
+    expected: Path,
+    report: KillReport,
+    say: Callable[[str], None],
+    form: Form,
 ) -> None:
     """Fill a small disk with results, twice; then make the disk larger and finish."""
     total = expected.stat().st_size
@@ -342,7 +421,7 @@ def on_full_disk(
     ):
         raise UntriedError("a full disk: no tmpfs can be mounted here")
     try:
-        command = BatchCommand(model, source, disk / "results.jsonl", report, 32)
+        command = BatchCommand(model, source, disk / "results.jsonl", report, 32, form)
         for _ in range(2):
             with command.started() as process:
                 said = command.ended(process, (2,))
@@ -352,22 +431,22 @@ def on_full_disk(
             say(f"full disk: {command.kept.count(10)} lines, {len(content(command.out))} bytes: {said}")
         subprocess.run(["mount", "-o", f"remount,size={size * 10}", disk], capture_output=True, check=True)
         command.run()
-        check_same(command.out, expected, source)
-        report.leftovers += sum(1 for each in disk.iterdir() if each != command.out)
+        check_same(command.out, expected, source, form)
+        report.leftovers += len({each.name for each in disk.iterdir()} - {command.out.name, MANIFEST})
     finally:
         subprocess.run(["umount", disk], capture_output=True, check=False)
 
 
-def check_all(results: Path, source: Path) -> None:
+def check_all(results: Path, source: Path, form: Form = PROMPTS) -> None:
     """Check that every prompt has exactly one result, and every line is a JSON object."""
     wanted = []
     for number, line in enumerate(source.read_bytes().splitlines(), start=1):
-        wanted.append(json.loads(line).get("id", number))
+        wanted.append(json.loads(line).get(form.key, number))
     data = results.read_bytes()
     if data != whole(data):
         raise BrokenPromiseError("the last line has no end")
     try:
-        found = Counter(json.loads(line)["id"] for line in data.splitlines())
+        found = Counter(json.loads(line)[form.key] for line in data.splitlines())
     except (ValueError, KeyError, TypeError) as error:
         raise BrokenPromiseError(f"a line of {results.name} is no result: {error!r}") from None
     if twice := [key for key, count in found.items() if count > 1]:
@@ -378,10 +457,13 @@ def check_all(results: Path, source: Path) -> None:
         raise BrokenPromiseError(f"{len(strange)} results are of no prompt, such as {next(iter(strange))!r}")
 
 
-def check_same(results: Path, expected: Path, source: Path) -> None:
-    """Check as :func:`check_all` does, and that each line is one of the run without a stop, byte for byte."""
-    check_all(results, source)
-    first, second = (sorted(path.read_bytes().splitlines()) for path in (results, expected))
+def check_same(results: Path, expected: Path, source: Path, form: Form = PROMPTS) -> None:
+    """Check as :func:`check_all` does, and that each line is one of the run without a stop, byte for byte.
+
+    Answers have ids and times of their own, which are left out.
+    """
+    check_all(results, source, form)
+    first, second = (sorted(map(form.same, path.read_bytes().splitlines())) for path in (results, expected))
     if first != second:
         other = next(line for line in first if line not in set(second))
         raise BrokenPromiseError(f"a result differs from that of the run without a stop: {other.decode()[:300]}")
@@ -399,13 +481,25 @@ def check_same(results: Path, expected: Path, source: Path) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="A new folder to work in, which is kept. Default: a temporary one, kept only when a promise is broken.",
 )
+@click.option("--requests", is_flag=True, help="Stop 'glinfer run-batch', not 'glinfer generate --batch'.")
+@click.option("--devices", help="With --requests: processes of these devices, such as 0,0, which are killed too.")
 @json_option
-def kill_batch(prompts: int, kills: int, full: int, seed: int, folder: Path | None, as_json: bool) -> None:
-    """Stop 'glinfer generate --batch' in every rough way, again and again; no result may be lost or changed.
+def kill_batch(
+    prompts: int,
+    kills: int,
+    full: int,
+    seed: int,
+    folder: Path | None,
+    requests: bool,
+    devices: str | None,
+    as_json: bool,
+) -> None:
+    """Stop batches in every rough way, again and again; no result may be lost or changed.
 
     \b
     python -m qa kill-batch                                    10,000 prompts, 40 signals: minutes
     python -m qa kill-batch --prompts 60 --kills 4 --full 1
+    python -m qa kill-batch --requests --devices 0,0
 
     \b
     Exit status:
@@ -413,6 +507,10 @@ def kill_batch(prompts: int, kills: int, full: int, seed: int, folder: Path | No
       1  something was lost, doubled or changed
       2  bad input, or this machine does not let it be tried; needs Linux
     """
+    if devices is not None and not requests:
+        raise InputError("--devices belongs to --requests; give both")
+    form = PROMPTS if not requests else REQUESTS if devices is None else on_devices(devices)
+    processes = 0 if devices is None else max(1, kills // 4)
     place = Path(tempfile.mkdtemp(prefix="kill-batch-")) if folder is None else folder
     place.mkdir(parents=True, exist_ok=True)
 
@@ -421,7 +519,17 @@ def kill_batch(prompts: int, kills: int, full: int, seed: int, folder: Path | No
             click.echo(line)
 
     try:
-        report = torment(place, prompts=prompts, kills=kills, full=full, seed=seed, tmpfs=True, say=say)
+        report = torment(
+            place,
+            prompts=prompts,
+            kills=kills,
+            full=full,
+            seed=seed,
+            tmpfs=True,
+            form=form,
+            processes=processes,
+            say=say,
+        )
     except BrokenPromiseError as error:
         click.echo(f"WRONG (seed {seed}, files in {place}): {error}", err=True)
         raise click.exceptions.Exit(1) from None

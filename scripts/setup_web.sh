@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Bring in what `make test-web` needs beside .venv: Chromium (Debian's package), and the npm packages of web/,
 # without the optional ones, which web/tools/bench.mjs compares with. What is in place is left alone. What may not be installed here is named with the line to run, and the tests
-# that need it skip: the exit status is 0 then too.
+# that need it skip: the exit status is 0 then too. `setup_web.sh packages` leaves the browser out.
 set -euo pipefail
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -81,7 +81,7 @@ install_packages() {
 }
 
 main() {
-    install_browser
+    if [ "${1:-}" != packages ]; then install_browser; fi
     install_node
     if node_is_good; then
         install_packages web
@@ -91,4 +91,4 @@ main() {
     fi
 }
 
-main
+main "$@"

@@ -2,10 +2,16 @@
 // Attention scores of one query against every cached key: score[token] = SCORE_SCALE · q · k[token], for each head.
 // cache [positions, k | v | q] lies in blocks, a head HEAD_TEXELS texels wide; HEADS / KV_HEADS heads of queries share one
 // of keys, and the query is in slot position. Output: a slot is 64 tokens, a block of it one head, a fragment four tokens.
-// Tokens after position, and tokens before a WINDOW, get -1e30; the cache has room for whole slots of tokens.
+// With SCORE_CAP a score is bounded by common/soft_cap.glsl. Tokens after position, and tokens before a WINDOW, get -1e30; the cache has room for whole slots of tokens.
 // With MANY there is a query for each of MANY sequences: rows gives its position, and the slot, a multiple of 64, where
 // its keys begin; its scores of group g lie in slot MANY · g + row.
 #include "common/block_pass.glsl"
+#ifdef SCORE_CAP
+#include "common/soft_cap.glsl"
+#define CAPPED(scores) soft_capped(scores, float(SCORE_CAP))
+#else
+#define CAPPED(scores) scores
+#endif
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 uniform sampler2D cache;
 #ifdef MANY
@@ -81,7 +87,7 @@ void main() {
 #else
     vec4 total = sum[0];
 #endif
-    total *= float(SCORE_SCALE);
+    total = CAPPED(total * float(SCORE_SCALE));
     y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(position)));
 #if WINDOW
     y = mix(vec4(-1e30), y, greaterThanEqual(own + next, ivec4(oldest)));

@@ -34,7 +34,7 @@ vec4 score(int row, int head, int group) {
     int slot = group >> 4;
 #endif
     ivec2 from = block_origin(slot, head, SCORES_TILES, SCORES_PITCH, SCORES_SLOT_STEP, SCORES_BLOCK_STEP, SCORES_COLUMNS);
-    return FETCH(scores, (from + lane_offset(group & 15)), ivec2(SCORES_WIDTH, SCORES_HEIGHT));
+    return FETCH(scores, IN_SCORES(from + lane_offset(group & 15)), ivec2(SCORES_WIDTH, SCORES_HEIGHT));
 }
 
 void main() {

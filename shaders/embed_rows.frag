@@ -1,7 +1,8 @@
 #version 300 es
 // The embeddings of several tokens: EMBEDDING_SCALE · wte[token] + wpe[position] of each row, with both from the table rows.
 // Row ROWS · slot + n goes to slot `slot` of target n, in blocks. With picks, token 0xffffffff means the best candidate in
-// the row's own slot of picks, which the run before chose.
+// the row's own slot of picks, which the run before chose. With TYPED the table has the row of wpe, for a position and a kind
+// of token.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
@@ -17,7 +18,11 @@ vec4 embedding_of(int row, int column) {
 #ifdef PICKS_BLOCKS
     if (token < 0) token = best_candidate(row);
 #endif
+#ifdef TYPED
+    return embedding(token, int(info.w), column);
+#else
     return embedding(token, int(info.y), column);
+#endif
 }
 
 #define EMBED(n, X, R, Y, V, A, B, C, D, E, F, S) \

@@ -3,6 +3,8 @@
 // residual[r, o]; a fragment computes four outputs o of the ROWS rows r of one slot. Everything else, and the order of every
 // sum, is as in shaders/gemv.frag, so a row gives the same numbers in both.
 // With NORM the loop computes the norm too, with NORMS it is read from the output of shaders/row_norms.frag.
+// With PARTS, RAW and RAW_INPUT instances share a product, leave sums to the reader and finish them as there.
+// With LORA each row's adapter adds to the sums, as common/low_rank.glsl says.
 // Row ROWS · slot + n lies in slot `slot` of texture n (x, residual and y), or with TOGETHER in slot ROWS · slot + n of
 // the one texture x.
 #include "common/block_pass.glsl"
@@ -14,7 +16,17 @@ uniform WEIGHT_SAMPLER weight;
 #else
 #define SHARED_BY_QUAD QUAD
 #endif
+#ifdef RAW_INPUT
+#undef ACTIVATION
+#define ACTIVATION X_ACTIVATION
+#endif
 #include "common/activation.glsl"
+#ifdef OUTPUT_CAP
+#include "common/soft_cap.glsl"
+#define BOUNDED(Y) Y = soft_capped(Y, float(OUTPUT_CAP));
+#else
+#define BOUNDED(Y)
+#endif
 #include "common/half.glsl"
 #include "common/lines.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
@@ -25,7 +37,9 @@ uniform sampler2D x;
 #else
 EACH_ROW(DECLARE_INPUT)
 #endif
+#if !defined(RAW) || SCALED || CENTRED
 uniform sampler2D consts;
+#endif
 uniform int share;
 #include "common/settled.glsl"
 #ifdef GAIN
@@ -39,7 +53,21 @@ uniform sampler2D gain;
 #endif
 #ifdef ROPE
 #include "common/rope.glsl"
+#endif
+#if defined(ROPE) || defined(LORA_BY_ROW)
 #include "common/row_info.glsl"
+#endif
+#ifdef LORA
+#include "common/low_rank.glsl"
+#define LORA_ROW(n) ROWS * at.slot + n
+#define ADD_LORA(n) if (part == 0) total += low_rank(matrix_block, at.lane, LORA_ROW(n), ADAPTER_OF(LORA_ROW(n)));
+#else
+#define ADD_LORA(n)
+#endif
+#if defined(LORA) && LORA_BIASED
+#define ADD_LORA_BIAS(n) if (part == 0) total += low_rank_bias(matrix_block, at.lane, ADAPTER_OF(LORA_ROW(n)));
+#else
+#define ADD_LORA_BIAS(n)
 #endif
 #ifdef RESIDUAL
 EACH_ROW(DECLARE_SECOND)
@@ -61,6 +89,12 @@ const int part = 0;
 // The place of the bias among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
 
+#if defined(RAW) || (defined(NORM) && !defined(PARTS))
+#define GATHERS 1
+#else
+#define GATHERS 0
+#endif
+
 // One texel of every row, four inputs; `from` is its place in a slot's texture, `inner` its place in its block `block`.
 #if TOGETHER
 #define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) \
@@ -68,8 +102,28 @@ const int part = 0;
 #define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) \
     F = FETCH(x, (block_origin(ROWS * at.slot + n, block, X_PLACES) + inner), X_SIZE);
 #else
-#define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) V = FETCH(X, from, X_SIZE);
-#define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) F = FETCH(X, from, X_SIZE);
+#define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) V = FINISHED(n, X);
+#define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) F = FINISHED(n, X);
+#endif
+#ifdef RAW_INPUT
+#include "common/raw_input.glsl"
+float input_norm[ROWS];
+#define START_NORM(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    input_norm[n] = input_norm_of(FETCH(X, block_origin(at.slot, X_BLOCKS - 1, X_PLACES), X_SIZE));
+#define SUM_PLACE(number) (block_origin(at.slot, number, X_PLACES) + inner)
+#define SUM_LANE (4 * ((inner.x >> 1) + 2 * (inner.y >> 1)) + (inner.x & 1) + 2 * (inner.y & 1))
+#if X_GATED
+#define PLACE_INPUT ivec2 from = SUM_PLACE(2 * block), second = SUM_PLACE(2 * block + 1); \
+    vec4 bias = input_bias(2 * block, SUM_LANE), second_bias = input_bias(2 * block + 1, SUM_LANE);
+#define FINISHED(n, X) activated(whole_sum(FETCH(X, from, X_SIZE), input_norm[n], bias)) * \
+    whole_sum(FETCH(X, second, X_SIZE), input_norm[n], second_bias)
+#else
+#define PLACE_INPUT ivec2 from = SUM_PLACE(block); vec4 bias = input_bias(block, SUM_LANE);
+#define FINISHED(n, X) activated(whole_sum(FETCH(X, from, X_SIZE), input_norm[n], bias))
+#endif
+#else
+#define PLACE_INPUT ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+#define FINISHED(n, X) FETCH(X, from, X_SIZE)
 #endif
 #define GAIN_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(V)
 #define GAIN_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(F)
@@ -172,7 +226,8 @@ const int part = 0;
 #endif
 #if defined(NORM) && CENTRED
 #define NORMALISE(n, S) gathered = GATHERED(S); \
-    total -= gathered.y * sums; total *= inversesqrt(max(gathered.x - gathered.y * gathered.y, 0.0) + float(EPS));
+    if (part == 0) total -= gathered.y * sums; \
+    total *= inversesqrt(max(gathered.x - gathered.y * gathered.y, 0.0) + float(EPS));
 #elif defined(NORM)
 #define NORMALISE(n, S) gathered = GATHERED(S); total *= inversesqrt(gathered.x + float(EPS));
 #elif defined(NORMS) && CENTRED
@@ -197,22 +252,77 @@ const int part = 0;
 #else
 #define OPEN_GATE(Y, E)
 #endif
+#ifdef RAW
+#if QUAD
+#define GATHERED_OF_SHARE(S) quad_sum(vec4(S.xy, 0.0, 0.0), at.lane)
+#else
+#define GATHERED_OF_SHARE(S) S
+#endif
+#if CENTRED
+#define LESS_MEAN total -= gathered.y / float(DIM) * sums;
+#else
+#define LESS_MEAN
+#endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     SCALE(A, B, C, D) \
     total = TOTAL(A, B, C, D); \
+    ADD_LORA(n) \
+    gathered = GATHERED_OF_SHARE(S); \
+    LESS_MEAN \
+    Y = gathers ? vec4(gathered.xy, 0.0, 0.0) : total;
+#else
+#ifdef RAW_INPUT
+#define ACTIVATED(total) total
+#else
+#define ACTIVATED(total) vec4(activation(total.x), activation(total.y), activation(total.z), activation(total.w))
+#endif
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    SCALE(A, B, C, D) \
+    total = TOTAL(A, B, C, D); \
+    ADD_LORA(n) \
     NORMALISE(n, S) \
     if (part == 0) total += bias; \
-    Y = vec4(activation(total.x), activation(total.y), activation(total.z), activation(total.w)); \
+    ADD_LORA_BIAS(n) \
+    Y = ACTIVATED(total); \
     OPEN_GATE(Y, E) \
+    BOUNDED(Y) \
     TURN(n, Y) \
     ADD_RESIDUAL(R, Y) \
     Y = stored(Y);
+#endif
 
 void main() {
     Place at = output_place();
     int member = at.lane & 3;
     EACH_ROW(DECLARE_SUMS)
     int first = part * share;
+#ifdef RAW
+    bool gathers = at.block >= OUT_BLOCKS - 1;
+    at.block = min(at.block, OUT_BLOCKS - 2);
+#endif
+#ifdef RAW_INPUT
+    EACH_ROW(START_NORM)
+#endif
+#if defined(NORM) && !GATHERS
+    // Every instance needs the norms of all inputs.
+    for (int step = 0; step < 4 * X_BLOCKS; step++) {
+        int block = step >> 2;
+        ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
+#if QUAD
+        ivec2 inner = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
+        PLACE_INPUT
+        EACH_ROW(FETCH_INPUT)
+        GATHER
+#else
+        for (int a = 0; a < 4; a++) {
+            ivec2 inner = corner + ivec2(a & 1, a >> 1);
+            PLACE_INPUT
+            EACH_ROW(FETCH_INPUT)
+            GATHER
+        }
+#endif
+    }
+#endif
 #if GATED
     // The gate's block comes first, then the block that it multiplies. The inputs are fetched twice, which costs less than
     // twice the sums.
@@ -253,15 +363,15 @@ void main() {
             ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1));
             {
                 ivec2 inner = corner;
-                ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+                PLACE_INPUT
                 EACH_ROW(FETCH_INPUT)
             }
             {
                 ivec2 inner = corner + ivec2(2, 0);
-                ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+                PLACE_INPUT
                 EACH_ROW(FETCH_OTHER)
             }
-#ifdef NORM
+#if GATHERS
             if (group < GROUPS) {
                 EACH_ROW(SQUARE)
                 EACH_ROW(SQUARE_OTHER)
@@ -303,9 +413,9 @@ void main() {
         ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
         ivec2 inner = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
-        ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+        PLACE_INPUT
         EACH_ROW(FETCH_INPUT)
-#ifdef NORM
+#if GATHERS
         GATHER
 #endif
         { FETCH_GAIN(4 * step + member) EACH_ROW(GAIN_INPUT) }
@@ -316,9 +426,9 @@ void main() {
 #else
         for (int a = 0; a < 4; a++) {
             ivec2 inner = corner + ivec2(a & 1, a >> 1);
-            ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+            PLACE_INPUT
             EACH_ROW(FETCH_INPUT)
-#ifdef NORM
+#if GATHERS
             GATHER
 #endif
             { FETCH_GAIN(4 * step + a) EACH_ROW(GAIN_INPUT) }
@@ -333,8 +443,13 @@ void main() {
         step++;
     } while (step < first + share);
 #endif
+#if !defined(RAW) || SCALED || CENTRED
     ivec2 here = line_at(matrix_block, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(at.lane, 0);
-    vec4 bias = CONSTANT(BIAS_AT), total, gathered;
+#endif
+    vec4 total, gathered;
+#ifndef RAW
+    vec4 bias = CONSTANT(BIAS_AT);
+#endif
 #if CENTRED
     vec4 sums = CONSTANT(BIAS_AT - 1);
 #endif

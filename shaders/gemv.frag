@@ -3,12 +3,20 @@
 // outputs a fragment. With NORM, norm is 1 / sqrt(mean(x²) + EPS), the mean over DIM inputs; otherwise it is 1. With CENTRED
 // the mean of x is taken away too, using the weights' sums. GAIN multiplies the inputs of weights that keep a file's bits.
 // With GATED the matrix has two blocks for each block of outputs, y = activation(first) · second. With ROPE some outputs are
-// queries and keys, which rotary positions turn in pairs.
+// queries and keys, which rotary positions turn in pairs. With OUTPUT_CAP y is bounded by common/soft_cap.glsl.
 // x, residual and y lie in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/layouts/packing.py says, or
 // with GROUPED the weights as glinfer/gl/layouts/grouped.py.
 // With QUAD each fragment gathers a quarter of the inputs for all 16 outputs of its quad, and the quad adds up.
-// With PARTS each instance takes its share of the STEPS, and blending adds the instances to what y holds. The share is a
-// uniform and not a constant, since the whole loop unrolled would be larger than a GPU's instruction cache.
+// With PARTS each instance takes its share of the STEPS, and blending adds the instances to what y holds; each computes the
+// norm of all inputs, since what it adds has to be normalised already. The share is a uniform and not a constant, since the
+// whole loop unrolled would be larger than a GPU's instruction cache.
+// With RAW y holds the bare sums, without norm, bias and activation, which are for the reader: instances could not share
+// what is not a sum. A block more, the last one, has the sum of the squares of x, and with CENTRED its sum, in each texel.
+// With LORA an adapter adds to the sums, as common/low_rank.glsl says.
+// With ROWWISE row r of x and y lies in slot r. With EXPERT_BLOCKS too, y has in each row the outputs of several experts, that
+// many blocks each; texel i of the row of choice (shaders/route.frag) says whose rows of the matrix the i-th are, and the
+// inputs of the i-th are X_PART · i blocks further on in the row of x.
+// With RAW_INPUT x was written so, its blocks alternating with X_GATED, and x_consts are the constants of that product.
 #include "common/block_pass.glsl"
 #if !GROUPED
 #include "common/unpack.glsl"
@@ -17,7 +25,14 @@ uniform WEIGHT_SAMPLER weight;
 #else
 #define SHARED_BY_QUAD QUAD
 #endif
+#ifdef RAW_INPUT
+#undef ACTIVATION
+#define ACTIVATION X_ACTIVATION
+#endif
 #include "common/activation.glsl"
+#ifdef OUTPUT_CAP
+#include "common/soft_cap.glsl"
+#endif
 #include "common/half.glsl"
 #include "common/lines.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
@@ -25,7 +40,9 @@ uniform WEIGHT_SAMPLER weight;
 #define CONSTANT(i) FETCH(consts, (here + ivec2(16 * (i), 0)), ivec2(CONSTS_WIDTH, CONSTS_HEIGHT))
 #define HALVES (1 + GATED)
 uniform sampler2D x;
+#if !defined(RAW) || SCALED || CENTRED
 uniform sampler2D consts;
+#endif
 uniform int share;
 #include "common/settled.glsl"
 #ifdef GAIN
@@ -39,6 +56,9 @@ uniform sampler2D gain;
 #include "common/rope.glsl"
 uniform int position;
 #endif
+#ifdef LORA
+#include "common/low_rank.glsl"
+#endif
 #ifdef RESIDUAL
 uniform sampler2D residual;
 #endif
@@ -48,6 +68,18 @@ flat in int part;
 const int part = 0;
 #endif
 layout(location = 0) out vec4 y;
+#ifdef ROWWISE
+int x_slot, x_first;  // the slot of the inputs, and their first block there
+#else
+#define x_slot 0
+#define x_first 0
+#endif
+#ifdef EXPERT_BLOCKS
+uniform sampler2D choice;
+#define CHOICE_PLACES CHOICE_TILES, CHOICE_PITCH, CHOICE_SLOT_STEP, CHOICE_BLOCK_STEP, CHOICE_COLUMNS
+#else
+#define matrix_block at.block
+#endif
 
 // The place of the bias among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
@@ -58,16 +90,92 @@ layout(location = 0) out vec4 y;
 #define TAKEN 4
 #endif
 
+#ifdef RAW_INPUT
+#include "common/raw_input.glsl"
+float input_norm;
+
+// What is fetched of four inputs, so that all that a fragment needs can be asked for before the first is used.
+struct Input {
+    vec4 sum, bias;
+#if X_GATED
+    vec4 second, second_bias;
+#endif
+};
+
+vec4 finished(Input v) {
+    vec4 y = activated(whole_sum(v.sum, input_norm, v.bias));
+#if X_GATED
+    y *= whole_sum(v.second, input_norm, v.second_bias);
+#endif
+    return y;
+}
+
+// Texel `lane` of a block of bare sums.
+vec4 sum_at(int block, int lane) {
+    return FETCH(x, IN_X(block_origin(0, block, X_PLACES) + lane_offset(lane)), X_SIZE);
+}
+
+Input input_at(int block, int lane) {
+    Input found;
+    found.sum = sum_at((1 + X_GATED) * block, lane);
+    found.bias = input_bias((1 + X_GATED) * block, lane);
+#if X_GATED
+    found.second = sum_at(2 * block + 1, lane);
+    found.second_bias = input_bias(2 * block + 1, lane);
+#endif
+    return found;
+}
+
+Input input_of(int step, int member) {
+    return input_at(step >> 2, 4 * (step & 3) + member);
+}
+
+Input group_input(int group, int t) {
+    return input_at(group >> 1, 8 * (group & 1) + t);
+}
+#else
+#define Input vec4
+#define finished(v) v
+
 vec4 input_of(int step, int member) {
-    ivec2 from = block_origin(0, step >> 2, X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
-    return FETCH(x, (from + ivec2(member & 1, member >> 1)), X_SIZE);
+    ivec2 from = block_origin(x_slot, x_first + (step >> 2), X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
+    return FETCH(x, IN_X(from + ivec2(member & 1, member >> 1)), X_SIZE);
 }
 
 // Texel t, four inputs, of a group of 32.
 vec4 group_input(int group, int t) {
-    ivec2 from = block_origin(0, group >> 1, X_PLACES);
-    return FETCH(x, (from + ivec2(2 * (t >> 2) + (t & 1), 2 * (group & 1) + ((t >> 1) & 1))), X_SIZE);
+    ivec2 from = block_origin(x_slot, x_first + (group >> 1), X_PLACES);
+    return FETCH(x, IN_X(from + ivec2(2 * (t >> 2) + (t & 1), 2 * (group & 1) + ((t >> 1) & 1))), X_SIZE);
 }
+#endif
+
+#if defined(RAW) || (defined(NORM) && !defined(PARTS))
+#define GATHERS 1
+#else
+#define GATHERS 0
+#endif
+#if defined(NORM) && defined(PARTS)
+// Steps of 16 inputs whose texels are asked for together; there are whole blocks of four.
+#define AHEAD 4
+#if QUAD
+#define MEMBERS 1
+#else
+#define MEMBERS 4
+#endif
+
+// The squares (x) and the sum (y) of all inputs, or with QUAD of those of one member.
+vec2 gathered_of(int member) {
+    vec2 found = vec2(0.0);
+    for (int step = 0; step < 4 * X_BLOCKS; step += AHEAD) {
+        vec4 v[AHEAD * MEMBERS];
+        for (int i = 0; i < AHEAD * MEMBERS; i++) v[i] = input_of(step + i / MEMBERS, MEMBERS == 1 ? member : i % MEMBERS);
+        for (int i = 0; i < AHEAD * MEMBERS; i++) {
+            found += vec2(dot(v[i], v[i]), settled((v[i].x + v[i].y) + (v[i].z + v[i].w)));
+        }
+    }
+    return found;
+}
+#endif
 
 // The number of the line of this fragment's half of a block of the matrix, at a step or round.
 int line_of(int block, int lane, int step) {
@@ -85,12 +193,32 @@ int line_of(int block, int lane, int step) {
 void main() {
     Place at = output_place();
     int member = at.lane & 3;
+#ifdef ROWWISE
+    x_slot = at.slot;
+    x_first = 0;
+#endif
+#ifdef EXPERT_BLOCKS
+    int chosen = at.block / EXPERT_BLOCKS;
+    ivec2 place = block_origin(at.slot, chosen >> 4, CHOICE_PLACES) + lane_offset(chosen & 15);
+    float expert = FETCH(choice, place, ivec2(CHOICE_WIDTH, CHOICE_HEIGHT)).x;
+    int matrix_block = int(expert + 0.5) * EXPERT_BLOCKS + at.block % EXPERT_BLOCKS;
+    x_first = chosen * X_PART;
+#endif
+#ifdef RAW
+    bool gathers = at.block >= OUT_BLOCKS - 1;
+    at.block = min(at.block, OUT_BLOCKS - 2);
+#endif
+#ifdef RAW_INPUT
+    input_norm = input_norm_of(sum_at(X_BLOCKS - 1, 0));
+#endif
     vec4 sum[4 * HALVES];
     for (int n = 0; n < 4 * HALVES; n++) sum[n] = vec4(0.0);
     float squares = 0.0, whole = 0.0;
     int first = part * share;
     // Fetched first, used last.
+#ifndef RAW
     vec4 bias[HALVES];
+#endif
 #if CENTRED
     vec4 sums[HALVES];
 #endif
@@ -98,9 +226,11 @@ void main() {
     vec4 scale[4 * HALVES];
 #endif
     for (int h = 0; h < HALVES; h++) {
-        int block = HALVES * at.block + h;
+        int block = HALVES * matrix_block + h;
         ivec2 here = line_at(block, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(at.lane, 0);
+#ifndef RAW
         bias[h] = CONSTANT(BIAS_AT);
+#endif
 #if CENTRED
         sums[h] = CONSTANT(BIAS_AT - 1);
 #endif
@@ -110,7 +240,7 @@ void main() {
     }
 #if GROUPED
     int lines[HALVES];
-    for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * at.block + h, at.lane, first);
+    for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * matrix_block + h, at.lane, first);
     Scales scales[4 * HALVES];
 #if FORM_HIGH
     uvec4 high[4 * FORM_HIGH * HALVES];
@@ -138,8 +268,8 @@ void main() {
 #endif
         // Numbers behind the last input have scale zero, and their inputs have to be finite too.
         int from = min(group, GROUPS - 1);
-        vec4 v = group_input(from, w), e = group_input(from, 4 + w);
-#ifdef NORM
+        vec4 v = finished(group_input(from, w)), e = finished(group_input(from, 4 + w));
+#if GATHERS
         // In the order of shaders/gemm.frag and shaders/row_norms.frag.
         if (group < GROUPS) {
             squares += dot(v, v);
@@ -175,11 +305,11 @@ void main() {
 #else
     // The words of accumulator a begin 8 · PIECE · a texels on.
     int lines[HALVES];
-    for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * at.block + h, at.lane, first);
+    for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * matrix_block + h, at.lane, first);
     for (int step = first; step < first + share; step += UNROLL) {
 #if UNROLL > 1
         // All fetches come before the first use, so the latency of memory is paid once.
-        vec4 v[UNROLL * TAKEN];
+        Input v[UNROLL * TAKEN];
         WORDS w[UNROLL * 4 * PIECE * HALVES];
         for (int i = 0; i < UNROLL; i++) {
             for (int t = 0; t < TAKEN; t++) v[TAKEN * i + t] = input_of(step + i, TAKEN == 1 ? member : t);
@@ -191,18 +321,19 @@ void main() {
             }
         }
         for (int i = 0; i < UNROLL; i++) {
+            vec4 u[TAKEN];
             for (int t = 0; t < TAKEN; t++) {
-                vec4 from = v[TAKEN * i + t];
-#ifdef NORM
+                vec4 from = finished(v[TAKEN * i + t]);
+#if GATHERS
                 squares += dot(from, from);
 #if CENTRED
                 whole += settled((from.x + from.y) + (from.z + from.w));
 #endif
 #endif
-                v[TAKEN * i + t] = GAINED(from, 4 * (step + i) + (TAKEN == 1 ? member : t));
+                u[t] = GAINED(from, 4 * (step + i) + (TAKEN == 1 ? member : t));
             }
             for (int a = 0; a < 4 * HALVES; a++) {
-                vec4 from = v[TAKEN * i + (TAKEN == 1 ? 0 : a & 3)];
+                vec4 from = u[TAKEN == 1 ? 0 : a & 3];
                 int n = 4 * PIECE * HALVES * i + PIECE * a;
 #if PIECE == 4
                 sum[a] = with_piece(sum[a], w[n], w[n + 1], w[n + 2], w[n + 3], from);
@@ -216,7 +347,7 @@ void main() {
 #else
         // Each texel is used as soon as it is fetched, since llvmpipe would spill waiting texels to memory.
 #define WEIGHT(h, a, e) FETCH(weight, (line[h] + ivec2(8 * (PIECE * (a) + (e)), 0)), WEIGHT_SIZE)
-#ifdef NORM
+#if GATHERS
 #define GATHER(v) squares += dot(v, v); CENTRE(v)
 #else
 #define GATHER(v)
@@ -229,13 +360,13 @@ void main() {
         ivec2 line[HALVES];
         for (int h = 0; h < HALVES; h++) line[h] = WEIGHT_LINE(lines[h], 4 * PIECE);
 #if QUAD
-        vec4 from = input_of(step, member);
+        vec4 from = finished(input_of(step, member));
         GATHER(from)
         from = GAINED(from, 4 * step + member);
 #endif
         for (int a = 0; a < 4; a++) {
 #if !QUAD
-            vec4 from = input_of(step, a);
+            vec4 from = finished(input_of(step, a));
             GATHER(from)
             from = GAINED(from, 4 * step + a);
 #endif
@@ -254,15 +385,24 @@ void main() {
         for (int h = 0; h < HALVES; h++) lines[h] += UNROLL;
     }
 #endif
-#ifdef NORM
+#if defined(NORM) || defined(RAW)
+#if !GATHERS
+    vec2 found = gathered_of(member);
+    squares = found.x;
+    whole = found.y;
+#endif
 #if QUAD
     vec4 gathered = quad_sum(vec4(squares, whole, 0.0, 0.0), at.lane);
     squares = gathered.x;
     whole = gathered.y;
 #endif
+#endif
+#if CENTRED
+    float mean = whole / float(DIM);
+#endif
+#ifdef NORM
 #if CENTRED
     // The sum of the squares of x - mean.
-    float mean = whole / float(DIM);
     float norm = inversesqrt(max(squares / float(DIM) - mean * mean, 0.0) + float(EPS));
 #else
     float norm = inversesqrt(squares / float(DIM) + float(EPS));
@@ -279,24 +419,46 @@ void main() {
 #else
         vec4 total = (own[0] + own[1]) + (own[2] + own[3]);
 #endif
+#ifdef LORA
+        if (part == 0) total += low_rank(HALVES * at.block + h, at.lane, 0, adapter);
+#endif
 #if CENTRED
-        total -= mean * sums[h];
+#ifdef RAW
+        total -= mean * sums[h];  // of the inputs of this share, which is what this instance adds
+#else
+        if (part == 0) total -= mean * sums[h];
+#endif
 #endif
 #ifdef NORM
         total *= norm;
 #endif
+#ifndef RAW
         if (part == 0) total += bias[h];
+#if defined(LORA) && LORA_BIASED
+        if (part == 0) total += low_rank_bias(HALVES * at.block + h, at.lane, adapter);
+#endif
+#endif
         totals[h] = total;
     }
+#ifdef RAW
+    y = gathers ? vec4(squares, whole, 0.0, 0.0) : totals[0];
+    return;
+#elif defined(RAW_INPUT)
+    y = totals[0];
+#else
     y = vec4(activation(totals[0].x), activation(totals[0].y), activation(totals[0].z), activation(totals[0].w));
 #if GATED
     y *= totals[1];
+#endif
+#ifdef OUTPUT_CAP
+    y = soft_capped(y, float(OUTPUT_CAP));
+#endif
 #endif
 #ifdef ROPE
     y = turned(y, 16 * at.block + at.lane, position);
 #endif
 #ifdef RESIDUAL
-    y += FETCH(residual, ivec2(gl_FragCoord.xy), ivec2(OUT_WIDTH, OUT_HEIGHT));
+    y += FETCH(residual, IN_RESIDUAL(OUT_TEXEL), RESIDUAL_SIZE);
 #endif
     y = stored(y);
 }

@@ -6,10 +6,18 @@
 // n in slot tile of texture n, lie in blocks, a head HEAD_TEXELS texels wide, HEADS / KV_HEADS of queries to each of keys.
 // Output: slot row_slots · group + tile, block head: of each row 64 tokens from 64 · group on, four a fragment; -1e30
 // after the row's own token and before its WINDOW, and nothing at all where 16 tokens together come after all rows of
-// the slot. Summed as in shaders/cached_scores.frag: a row gives the same numbers here and there.
+// the slot. With AHEAD a row sees tokens after its own too (common/seen.glsl), and base is a multiple of ROWS.
+// Summed as in shaders/cached_scores.frag: a row gives the same numbers here and there.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
+#include "common/seen.glsl"
+#ifdef SCORE_CAP
+#include "common/soft_cap.glsl"
+#define CAPPED(scores) soft_capped(scores, float(SCORE_CAP))
+#else
+#define CAPPED(scores) scores
+#endif
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 #define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
@@ -33,7 +41,7 @@ EACH_ROW(DECLARE_TARGET)
 #define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += DOTS(V);
 #define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += DOTS(V);
 #define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += DOTS(V);
-#define KEPT(n, g, A) mix(vec4(0.0), A, lessThanEqual((first + 4 * (g) + next), ivec4(position + n)))
+#define KEPT(n, g, A) mix(vec4(0.0), A, lessThanEqual((first + 4 * (g) + next), ivec4(SEEN(n))))
 #if QUAD
 // Keys after a row's own token must not reach the sums, as in shaders/cached_scores.frag.
 #define TOTAL(n, A, B, C, D) quad_share(vec4[4](KEPT(n, 0, A), KEPT(n, 1, B), KEPT(n, 2, C), KEPT(n, 3, D)), at.lane)
@@ -42,8 +50,8 @@ EACH_ROW(DECLARE_TARGET)
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     total = TOTAL(n, A, B, C, D); \
-    total *= float(SCORE_SCALE); \
-    Y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(position + n))); \
+    total = CAPPED(total * float(SCORE_SCALE)); \
+    Y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(SEEN(n)))); \
     LEAVE_OUT(n, Y)
 #if WINDOW
 #define LEAVE_OUT(n, Y) Y = mix(vec4(-1e30), Y, greaterThan(own + next, ivec4(position + n - WINDOW)));
@@ -56,11 +64,14 @@ void main() {
     int group = at.slot / row_slots, tile = at.slot % row_slots;
     uvec4 info = ROW_TEXEL(ROWS * tile, 0);
     int position = int(info.y), base = int(info.z);
+#ifdef AHEAD
+    int last = int(ROW_TEXEL(ROWS * tile, 1).w);
+#endif
     int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
     int own = 64 * group + 4 * at.lane;
     int member = at.lane & (SHARE - 1), first = own - 4 * member;
     // Tokens beyond all rows' own tokens are skipped; no pass reads their scores.
-    if (first >= position + ROWS) discard;
+    if (first > SEEN(ROWS - 1)) discard;
     EACH_ROW(DECLARE_SUMS)
     int i = member;
 #if WINDOW

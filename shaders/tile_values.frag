@@ -2,10 +2,11 @@
 // Attention of ROWS queries at a time: softmax of their scores over the cached tokens, times the values, for each head.
 // Scores, cache and rows are those of shaders/tile_scores.frag. Output: row ROWS · tile + n in slot tile of
 // target n, the heads one after the other.
-// Summed as in shaders/cached_values.frag: a row gives the same numbers here and there.
+// Summed as in shaders/cached_values.frag: a row gives the same numbers here and there, with PARTS too.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
+#include "common/seen.glsl"
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 #define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
@@ -13,6 +14,9 @@ uniform sampler2D cache;
 uniform int row_slots;  // slots of rows in this run
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
+#ifdef PARTS
+flat in int part;
+#endif
 
 #define LEAST -1048576.0
 #if QUAD
@@ -26,7 +30,12 @@ EACH_ROW(DECLARE_TARGET)
 #define SCORE(X) FETCH(X, scores_at, ivec2(X_WIDTH, X_HEIGHT))
 #define PEAKS(n, X, R, Y, V, A, B, C, D, E, F, S) V = max(V, SCORE(X));
 #define PEAK(n, X, R, Y, V, A, B, C, D, E, F, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
+#ifdef PARTS
+#define ADD_WEIGHT(n, X, R, Y, V, A, B, C, D, E, F, S) E += exp(SCORE(X) - S);
+#define WEIGHT(n, X, R, Y, V, A, B, C, D, E, F, S) V = exp(SCORE(X) - S);
+#else
 #define WEIGHT(n, X, R, Y, V, A, B, C, D, E, F, S) V = exp(SCORE(X) - S); E += V;
+#endif
 // The values of four tokens side by side, of one texel of the quad. Tokens after the last one that is held have weights in
 // padding rows alone, and their values may be left from a sequence with NaN: 0 × NaN is NaN.
 #define VALUE(t, a) FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)
@@ -57,14 +66,16 @@ EACH_ROW(DECLARE_TARGET)
 void main() {
     Place at = output_place();
     uvec4 info = ROW_TEXEL(ROWS * at.slot, 0);
-    int position = int(info.y), base = int(info.z), last = min(position + ROWS - 1, int(ROW_TEXEL(ROWS * at.slot, 1).w));
+    int position = int(info.y), base = int(info.z), last = int(ROW_TEXEL(ROWS * at.slot, 1).w);
+    int reach = SEEN(ROWS - 1);
+    last = min(reach, last);
     int texel = at.block * 16 + at.lane;
     int head = texel / HEAD_TEXELS;
     int start = at.lane & (SHARE - 1);
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS - start;
     // Padding rows of the last slot may look beyond the end of the cache, where tokens have weight zero for all other rows.
     // All members of a quad take the same number of steps (common/quad.glsl); tokens that no row sees have weight zero too.
-    int groups = min((position + ROWS - 1) / (4 * SHARE) * SHARE + SHARE, (CACHE_SLOTS - base) / 4);
+    int groups = min(reach / (4 * SHARE) * SHARE + SHARE, (CACHE_SLOTS - base) / 4);
     EACH_ROW(DECLARE_SUMS)
 #if WINDOW
     start += max(position - WINDOW + 1, 0) / 16 * 4;  // no row sees earlier tokens
@@ -77,6 +88,15 @@ void main() {
     } while (group < groups);
     EACH_ROW(PEAK)
     group = start;
+#ifdef PARTS
+    if (group < groups) do {
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        EACH_ROW(ADD_WEIGHT)
+        group += SHARE;
+    } while (group < groups);
+    group = max(16 * part + (start & (SHARE - 1)), start);
+    groups = min(groups, 16 * part + 16);
+#endif
     if (group < groups) do {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);

@@ -1,18 +1,24 @@
 #version 300 es
-// Divides keys and queries by the root mean square of their head, multiplies them by gains, and turns them by their
-// positions; values stay. Row ROWS · slot + n of x and y, k | v | q in blocks, lies in slot `slot` of texture n. The mean is
+// Divides keys and queries by the root mean square of their head, or with WHOLE of all keys or all queries of the row;
+// multiplies them by gains, and with ROPE turns them by their positions; values stay. Row ROWS · slot + n of x and y, k | v | q in blocks, lies in slot `slot` of texture n. The mean is
 // over HEAD_DIM elements of a head HEAD_TEXELS texels wide, whose padding is zero. gains has a row for keys and one for
-// queries. The last block of a row is padding behind its TEXELS, and stays zero.
+// queries, of a head or with WHOLE of all heads. The last block of a row is padding behind its TEXELS, and stays zero.
 // With ALONE there is one row, of the token at position, and y is its slot of a cache.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
+#ifdef ROPE
 #include "common/rope.glsl"
+#else
+#define turned(y, texel, position) (y)
+#endif
 #include "common/half.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 EACH_ROW(DECLARE_INPUT)
 uniform sampler2D gains;
-#if ALONE
+#ifndef ROPE
+#define POSITION_OF(n) 0
+#elif ALONE
 uniform int position;
 #define POSITION_OF(n) position
 #else
@@ -22,10 +28,10 @@ uniform int position;
 EACH_ROW(DECLARE_TARGET)
 
 #define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) float S = 0.0;
-#define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, from, X_SIZE); S += dot(v, v); }
+#define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, IN_X(from), X_SIZE); S += dot(v, v); }
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    Y = FETCH(X, own, X_SIZE); \
-    if (normed) Y = turned(Y * inversesqrt(S / float(HEAD_DIM) + float(EPS)) * gain, texel, POSITION_OF(n)); \
+    Y = FETCH(X, IN_X(own), X_SIZE); \
+    if (normed) Y = turned(Y * inversesqrt(S / elements + float(EPS)) * gain, texel, POSITION_OF(n)); \
     Y = stored(Y);
 
 ivec2 place(int slot, int texel) {
@@ -37,10 +43,16 @@ void main() {
     int slot = ALONE == 1 ? 0 : at.slot;
     int texel = 16 * at.block + at.lane;
     bool key = texel < KEY_TEXELS, normed = key || (texel >= QUERY_AT && texel < TEXELS);
-    int inside = normed ? (key ? texel : texel - QUERY_AT) % HEAD_TEXELS : 0;
+#ifdef WHOLE
+    int width = key ? KEY_TEXELS : TEXELS - QUERY_AT;
+#else
+    const int width = HEAD_TEXELS;
+#endif
+    float elements = float(width / HEAD_TEXELS * HEAD_DIM);
+    int inside = normed ? (key ? texel : texel - QUERY_AT) % width : 0;
     EACH_ROW(DECLARE_SUM)
     if (normed) {
-        for (int i = 0; i < HEAD_TEXELS; i++) {
+        for (int i = 0; i < width; i++) {
             ivec2 from = place(slot, texel - inside + i);
             EACH_ROW(SQUARE)
         }

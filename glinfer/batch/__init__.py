@@ -1,1 +1,1 @@
-"""Batch files: prompts from one JSON-lines file, results into another."""
+"""Batch files: requests from one JSON-lines file, results into another, by one device, several, or a cluster."""

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from glinfer.batch.files import (
-    BatchTotals,
-    FinishedLines,
-    ResultFile,
-    check_out,
-    check_prompts,
-    file_digest,
-    read_batch,
-    read_finished,
-    run_batch,
-)
-from glinfer.cli.common import loaded, options, print_json, progress
+from glinfer.batch.job import BatchFiles, BatchJob, BatchTotals
+from glinfer.batch.manifest import file_digest
+from glinfer.batch.prompts import PromptForm, PromptLine, PromptRunner, check_prompts
+from glinfer.cli.common import loaded, options, print_json, progress, say
+from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.defaults import default_sampling, merged
+from glinfer.engine.fetching import found_model
+from glinfer.engine.model import Model
 from glinfer.errors import InputError
-from glinfer.formats import find_model
 from glinfer.formats.files import shown
+from glinfer.structured.structure import OPTIONS
 from glinfer.text.assembler import TextAssembler
 
 _OPTIONS = ("batch", "out", "restart", "slots", "memory")
@@ -78,6 +74,7 @@ def generate_batch(
     *,
     max_tokens: int,
     stop: tuple[str, ...],
+    structured: Mapping[str, Any],
     sampling: Mapping[str, Any],
     as_json: bool,
     quiet: bool,
@@ -85,50 +82,46 @@ def generate_batch(
 ) -> None:
     """Check what needs no model, then load it and finish the remaining prompts."""
     TextAssembler(stop)  # a bad --stop is no line's fault
+    structure: dict[str, Any] = {kind: value for kind, value in structured.items() if kind in OPTIONS}
+    model = os.fspath(found_model(model, tell=say))
     chosen = dataclasses.asdict(merged(default_sampling(model), sampling))
-    defaults = {"max_tokens": max_tokens, "stop": stop, "stop_ids": None, **chosen}
-    lines = read_batch(choice.batch, defaults)
-    check_out(choice.out, choice.batch)
-    files = (find_model(model), model_options["tokenizer"])
-    made_with = (
-        *(None if path is None else file_digest(path) for path in files),
-        *(model_options[name] for name in ("weights", "cache", "gelu", "context")),
-    )
-    finished = FinishedLines() if choice.restart else read_finished(choice.out, choice.batch, lines, made_with)
-    before = len(finished.keys)
-    todo = [line for line in lines if line.key not in finished.keys]
-    totals = BatchTotals()
+    defaults = {"max_tokens": max_tokens, "stop": stop, "stop_ids": None, **structure, **chosen}
+    paths = (model, model_options["tokenizer"])
+    digests = [None if path is None else file_digest(path) for path in paths]
+    how = {name: model_options[name] for name in ("weights", "cache", "gelu", "context")}
+    if model_options["lora"]:  # one without a name is that of all lines that name none
+        how["lora"] = {name: file_digest(path) for name, path in model_options["lora"].items()}
+    files = BatchFiles(choice.batch, choice.out, restart=choice.restart)
+    fingerprint = {"form": "prompts", "model": digests[0], "tokenizer": digests[1], **how}
+    form = PromptForm(defaults, (*digests, *how.values()))
     told: dict[str, Any] = {name: model_options[name] for name in ("plan", "weights", "cache")} | {"renderer": None}
-    results = ResultFile(choice.out, finished)
-    if todo:
-        with loaded(model, **model_options) as opened:
-            told |= {"weights": opened.weights, "renderer": opened.device.description}
-            with progress("checking prompts") as advance:
-                check_prompts(opened, todo, choice.batch, advance)
-            try:
-                with results, progress("generating") as advance:
-                    advance(before, len(lines))
-                    run_batch(
-                        opened,
-                        todo,
-                        results,
-                        totals,
-                        made_with=made_with,
-                        slots=choice.slots,
-                        memory=None if choice.memory is None else choice.memory * 1_000_000,
-                        on_progress=lambda done, _: advance(before + done, len(lines)),
-                    )
-            except KeyboardInterrupt:
-                if not quiet:
-                    click.echo(_interrupted(choice, results.lines, len(lines)), err=True)
-                raise
-    else:
-        with results:
-            results.open()  # which cuts off half a line
+    with BatchJob(form, files, fingerprint, manifest_required=False) as job:
+        if job.left:
+            with loaded(model, **model_options) as opened:
+                told |= {"weights": opened.weights, "renderer": opened.device.description}
+                _run(opened, job, choice, quiet=quiet)
+        else:
+            job.finish()
+    totals, before = job.totals, job.before
     if as_json:
         print_json(_summary(choice, totals, before, told))
     elif not quiet:
         click.echo(_closing(choice, totals, before, told["renderer"]), err=True)
+
+
+def _run(opened: Model, job: BatchJob[PromptLine], choice: BatchChoice, *, quiet: bool) -> None:
+    with progress("checking prompts") as advance:
+        longest = check_prompts(opened, job.todo(), job.left, choice.batch, advance)
+    memory = None if choice.memory is None else choice.memory * 1_000_000
+    runner = PromptRunner(opened, min(choice.slots or MAX_SLOTS, job.left), memory, longest)
+    try:
+        with progress("generating") as advance:
+            advance(job.before, job.count)
+            job.run(runner, on_progress=advance, draws=lambda: opened.device.draws_issued)
+    except KeyboardInterrupt:
+        if not quiet:
+            click.echo(_interrupted(choice, job.results.lines, job.count), err=True)
+        raise
 
 
 def _interrupted(choice: BatchChoice, done: int, total: int) -> str:
@@ -140,7 +133,7 @@ def _closing(choice: BatchChoice, totals: BatchTotals, before: int, renderer: st
     if renderer is None:
         return f"nothing to do: all lines are finished in {shown(choice.out)}; --restart starts over"
     parts = [
-        f"{totals.lines} line{'' if totals.lines == 1 else 's'} done" + (f", {before} before" if before else ""),
+        lines_done(totals.lines, before),
         f"{totals.tokens} tokens",
         f"{totals.tokens_per_second:.2f} tok/s",
         f"{totals.draws} draws",
@@ -151,12 +144,19 @@ def _closing(choice: BatchChoice, totals: BatchTotals, before: int, renderer: st
     return " · ".join(parts)
 
 
+def lines_done(lines: int, before: int) -> str:
+    """How many lines a run has done, and how many were done before it."""
+    return f"{lines} line{'' if lines == 1 else 's'} done" + (f", {before} before" if before else "")
+
+
 def _summary(choice: BatchChoice, totals: BatchTotals, before: int, told: dict[str, Any]) -> dict[str, Any]:
+    counts = dataclasses.asdict(totals)
+    del counts["failed"]  # a prompt that cannot be run stops all
     return {
         "batch": choice.batch,
         "out": choice.out,
         "finished_before": before,
-        **dataclasses.asdict(totals),
+        **counts,
         "tokens_per_second": totals.tokens_per_second,
         **told,
     }

@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from os import PathLike
 from typing import Any
 
 import click
 
+from glinfer.cli.bench_drafts import bench_speculation
+from glinfer.cli.bench_limits import show_limits
+from glinfer.cli.bench_structure import bench_schema
 from glinfer.cli.common import (
     cache_option,
     check_one_source,
@@ -24,15 +26,19 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     progress,
+    say,
     shape_asked_for,
     table,
 )
+from glinfer.cli.drafts import draft_options, take_drafts
 from glinfer.config import ModelConfig
+from glinfer.engine.fetching import described_model, found_model, origin_report
 from glinfer.engine.loading import random_weights, read_model
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_folder, write_demo
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
+from glinfer.formats.files import AnyPath
 from glinfer.gl.context import Device
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
@@ -41,15 +47,19 @@ from glinfer.inspect.bench.decoding import (
     bench_decoding,
     contexts_within,
     load_fast,
+    texture_formats,
+    with_limits,
 )
 from glinfer.inspect.bench.engines import BatchDecoder, Decoder, OpenedDecoder, room_for
 from glinfer.inspect.bench.reference import BenchReport, bench
-from glinfer.inspect.ceiling import CeilingReport, measure_ceilings, measure_products
+from glinfer.inspect.ceiling import FETCHED, CeilingReport, measure_ceilings, measure_products
 from glinfer.inspect.report import Spread, megabytes
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
+_SHORT_SECONDS = 0.002  # of a sample of the ceilings that limits need
+_ON_ZEROS = "the weights were not fetched: zeros of their shapes and formats took their place"
 _BATCHES_AT = 128  # context length of batches without --contexts
 
 OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
@@ -81,6 +91,18 @@ OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
     is_flag=True,
     help="Measure too what this renderer can do at most, and how near it the large products come.",
 )
+@click.option(
+    "--json-schema",
+    type=click.Path(),
+    metavar="FILE",
+    help="Time texts with the JSON schema in this file and free ones instead.",
+)
+@click.option(
+    "--no-fetch",
+    is_flag=True,
+    help="Leave the weights of a MODEL on a hub where they are, and time zeros of its shape and formats.",
+)
+@draft_options
 @gelu_option
 @device_options
 @json_option
@@ -93,9 +115,19 @@ def bench_command(**options: Any) -> None:
     is timed takes turns, and warm-ups are not counted. Without MODEL the random weights of 'glinfer demo' are used, or
     those of another shape with --config; speed does not depend on them.
 
+    Each figure of the fast plan stands beside its limit, the largest of three lower bounds: the time of its fetches, of
+    its multiply-adds, and of as many empty passes. The last lines say what each stage took from the start of the
+    process to the first token.
+
+    With --speculate or --draft it times texts instead, with guesses and without: three that copy from their prompts,
+    and an open one, each greedy and by the model's own sampling. With --json-schema it times tokens of free text,
+    tokens that are all chosen among those that the schema allows, and texts in which forced tokens are not chosen.
+
     \b
     glinfer bench shakespeare --weights f32,q8 --ceiling
     glinfer bench shakespeare --contexts 128 --batch 1,8,32
+    glinfer bench model.gguf --speculate ngram --runs 3
+    glinfer bench model.gguf --json-schema person.json
     glinfer bench --config family=llama,blocks=24,heads=16,kv_heads=8,dim=1024,inner=2816,vocab=32000 --weights f16,q8
     """
     run_bench(**options)
@@ -112,6 +144,7 @@ def run_bench(
     runs: int,
     ceiling: bool,
     as_json: bool,
+    no_fetch: bool = False,
     open_others: OpenEngines | None = None,
     **options: Any,
 ) -> None:
@@ -123,8 +156,32 @@ def run_bench(
         InputError: an option that makes no sense, or belongs to the other plan.
     """
     given = {"--weights": weights, "--contexts": contexts, "--batch": batch}
+    drafts, schema = take_drafts(options), options.pop("json_schema", None)
     check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
     check_one_source(model, config_text, needed=False)
+    texts = [f"--{name}" for name in drafts] + ([] if schema is None else ["--json-schema"])
+    if no_fetch and (texts or plan == "reference" or open_others is not None or model is None):
+        raise InputError(
+            "--no-fetch times the fast plan of a MODEL alone, on zeros; leave it out, or the other options"
+        )
+    if texts:
+        others = {"--contexts": contexts, "--batch": batch, "--lengths": lengths, "--ceiling": ceiling or None}
+        for name, value in {**others, "--config": config_text, "--peers": open_others}.items():
+            if value is not None:
+                raise InputError(f"{name} does not go with {texts[0]}, which times texts; leave it out")
+        if len(texts) > 1:
+            raise InputError(f"found both {texts[0]} and {texts[1]}; give one of them")
+        if model is None:
+            raise InputError(f"{texts[0]} times texts; name a MODEL with a tokenizer")
+        formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
+        if len(formats) > 1:
+            raise InputError(f"found {len(formats)} weight formats beside {texts[0]}; give one of them")
+        options |= {"tokenizer": None, "plan": plan}
+        if schema is not None:
+            bench_schema(model, formats[0], schema, runs, as_json=as_json, options=options)
+        else:
+            bench_speculation(model, formats[0], drafts, runs, as_json=as_json, options=options)
+        return
     if plan == "reference":
         for name, value in {**given, "--ceiling": ceiling or None, "--config": config_text}.items():
             if value is not None:
@@ -136,11 +193,21 @@ def run_bench(
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
     together = _Batches(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
-    report = _bench_fast(model, config_text, formats, found, together, runs, open_others, ceiling, options)
+    with contextlib.ExitStack() as held:
+        how = (formats, found, together, runs, open_others, ceiling, options)
+        if config_text is not None:
+            report = _bench_fast(config_text, None, *how)
+        elif no_fetch:
+            described = held.enter_context(described_model(path_of(model)))
+            report = _bench_fast(None, described.path, *how)
+            notes = (*report.notes, *((_ON_ZEROS,) if described.is_copy else ()))
+            report = dataclasses.replace(report, notes=notes)
+        else:
+            report = _bench_fast(None, found_model(path_of(model), tell=say), *how)
     if as_json:
         print_json(report.to_json())
     else:
-        _show_decoding(report)
+        _show_decoding(report, ceiling)
 
 
 def names_of(text: str) -> list[str]:
@@ -221,8 +288,8 @@ def _show(report: BenchReport) -> None:
 
 
 def _bench_fast(
-    model: str | None,
     config_text: str | None,
+    model: AnyPath | None,
     formats: list[str],
     contexts: list[int],
     together: _Batches,
@@ -231,16 +298,18 @@ def _bench_fast(
     ceiling: bool,
     options: dict[str, Any],
 ) -> DecodeReport:
-    path: str | PathLike[str] | Checkpoint
-    if config_text is None:
-        path, checkpoint = read_model(path_of(model), gelu=options["gelu"])
+    imports = time.process_time()  # Python has done nothing else so far, and waited for nothing
+    path: AnyPath | Checkpoint
+    if model is not None:
+        path, checkpoint = read_model(model, gelu=options["gelu"])
         checkpoint.check_finite()
     else:
-        path = checkpoint = random_weights(shape_asked_for(config_text, {**options, "context": None}))
+        path = checkpoint = random_weights(shape_asked_for(config_text or "", {**options, "context": None}))
     contexts_within(checkpoint.config, contexts)  # before anything slow begins
+    origin = origin_report(checkpoint)
     with contextlib.ExitStack() as held:
         engines: list[tuple[Decoder, EngineReport]] = []
-        models: list[tuple[Model, str]] = []
+        models: dict[str, Model] = {}
         batches: dict[str, list[BatchDecoder]] = {}
         others = [] if open_others is None else open_others(checkpoint)
         for other in others:
@@ -253,11 +322,17 @@ def _bench_fast(
             with progress(f"loading {name}") as advance:
                 how = {"cache": options["cache"], "gelu": options["gelu"]}
                 bound, engine, about = load_fast(
-                    path, name, device, opening_seconds=opening, on_progress=advance, **how
+                    path,
+                    name,
+                    device,
+                    opening_seconds=opening,
+                    imports_seconds=imports,
+                    on_progress=advance,
+                    **how,
                 )
             held.callback(bound.close)
             engines.append((engine, about))
-            models.append((bound, about.label))
+            models[about.label] = bound
             for size in together.sizes:
                 batches.setdefault(about.label, []).append(BatchDecoder(bound, size, capacity))
                 held.callback(batches[about.label][-1].close)
@@ -273,22 +348,25 @@ def _bench_fast(
                 batches_at=at,
                 on_progress=advance,
             )
-        if ceiling:
-            report = dataclasses.replace(report, ceiling=_ceilings(device, models, report))
-    return report
+        report = dataclasses.replace(report, origin=origin)
+        return with_limits(report, models, _ceilings(device, models, report, whole=ceiling))
 
 
-def _ceilings(device: Device, models: list[tuple[Model, str]], report: DecodeReport) -> CeilingReport:
-    sizes = [(about.weight_texture or "", about.weight_bytes or 0) for about in report.engines if about.weights]
+def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *, whole: bool) -> CeilingReport:
+    """Measure what limits need, in a second or two; ``whole`` measures other formats and sizes, and products too."""
+    formats = texture_formats(models)
     with progress("measuring ceilings") as advance:
-        found = measure_ceilings(device, sizes, on_progress=advance)
-        products = [product for model, label in models for product in measure_products(model, label)]
+        if not whole:
+            return measure_ceilings(device, formats=formats, sample_seconds=_SHORT_SECONDS, on_progress=advance)
+        sizes = [(about.weight_texture or "", about.weight_bytes or 0) for about in report.engines if about.weights]
+        found = measure_ceilings(device, sizes, formats=[*FETCHED, *formats], on_progress=advance)
+        products = [product for label, model in models.items() for product in measure_products(model, label)]
     return dataclasses.replace(found, products=tuple(products))
 
 
-def _show_decoding(report: DecodeReport) -> None:
+def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
     headings = ["decoding", "tokens", "ms/token", "tok/s", "pipelined", "GB/s"]
-    if report.ceiling is not None:
+    if ceiling:
         headings.append("peak")
     shown = table(*headings, numbers=tuple(headings[1:]))
     for row in report.rows:
@@ -301,16 +379,18 @@ def _show_decoding(report: DecodeReport) -> None:
             "" if row.pipelined is None else _spread(row.pipelined),
             "" if reached is None else f"{reached / 1e9:,.1f}",
         ]
-        shown.add_row(*cells, *([] if report.ceiling is None else ["" if share is None else f"{100 * share:.0f}%"]))
+        shown.add_row(*cells, *([] if not ceiling else ["" if share is None else f"{100 * share:.0f}%"]))
     out().print(shown)
     click.echo()
     _show_prefill(report)
     if report.batch:
         _show_batch(report)
+    show_limits(report)
     for about in report.engines:
         if about.weights is not None:
             click.echo(_about(about))
-    if report.ceiling is not None:
+            click.echo(_startup(about))
+    if ceiling and report.ceiling is not None:
         _show_ceiling(report.ceiling)
     for note in report.notes:
         click.echo(f"note: {note}")
@@ -359,6 +439,12 @@ def _about(about: EngineReport) -> str:
         f"{about.first_token_seconds:.2f} s · {megabytes(sum(textures.values()))} of textures, "
         f"{megabytes(textures.get('cache', 0))} of them cache · {megabytes(about.weight_bytes or 0)} of weights a token"
     )
+
+
+def _startup(about: EngineReport) -> str:
+    times = about.startup or {}
+    parts = " · ".join(f"{name} {seconds:.2f}" for name, seconds in times.items())
+    return f"{about.label} · from the start of the process {sum(times.values()):.2f} s: {parts}"
 
 
 def _show_ceiling(ceiling: CeilingReport) -> None:

@@ -13,15 +13,26 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import device_options, loaded, model_options, strict_option, tokenizer_option
+from glinfer.cli.common import (
+    device_options,
+    loaded,
+    lora_option,
+    model_options,
+    model_title,
+    one_adapter,
+    strict_option,
+    tokenizer_option,
+)
+from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
 from glinfer.cli.generate import chosen_model, closing_line, model_option, sampling_options, take_sampling
+from glinfer.cli.structure import structure_options, take_structured
 from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
 from glinfer.engine.defaults import merged
 from glinfer.engine.ids import check_max_tokens
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import FormatError, InputError
-from glinfer.formats import find_model, replacing
+from glinfer.formats import replacing
 from glinfer.formats.files import shown
 from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_CHAT_BYTES
@@ -56,6 +67,9 @@ _HELP = """\
     "--system", default="", help="What the conversation begins with, for models whose chat template takes it."
 )
 @click.option("--think", is_flag=True, help="Let the model think before it answers.")
+@structure_options
+@draft_options
+@lora_option
 @model_options
 @device_options
 @strict_option
@@ -66,20 +80,42 @@ def chat(model: str | None, named_model: str | None, think: bool, system: str, *
     from a pipe too; what cannot be answered is then told on standard error, and the exit status is 2.
     """
     path, _ = chosen_model(named_model, model)
-    max_tokens, given = options.pop("max_tokens"), take_sampling(options)
-    with loaded(path, **options) as opened:
+    max_tokens, given, drafts = options.pop("max_tokens"), take_sampling(options), take_drafts(options)
+    structured = take_structured(options)
+    one_adapter(options)
+    with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
         session = opened.chat_session(system=system, think=think)
-        talk = _Chat(opened, Path(find_model(path)).stem, session, merged(opened.sampling, given), max_tokens)
-        talk.run()
-    if talk.refused:
+        name = model_title(path)
+        refused = talk(opened, name, session, merged(opened.sampling, given), max_tokens, {**guesses, **structured})
+    if refused:
         raise click.exceptions.Exit(2)
+
+
+def talk(
+    model: Model,
+    name: str,
+    session: ChatSession,
+    sampling: SamplingOptions,
+    max_tokens: int,
+    guesses: dict[str, Any],
+) -> bool:
+    """Go on with a conversation, with whoever types or lines from a pipe; was a message refused that came by a pipe?"""
+    made = _Chat(model, name, session, sampling, max_tokens, guesses)
+    made.run()
+    return made.refused
 
 
 class _Chat:
     def __init__(
-        self, model: Model, name: str, session: ChatSession, sampling: SamplingOptions, max_tokens: int
+        self,
+        model: Model,
+        name: str,
+        session: ChatSession,
+        sampling: SamplingOptions,
+        max_tokens: int,
+        guesses: dict[str, Any],
     ) -> None:
-        self.model, self.name, self.session = model, name, session
+        self.model, self.name, self.session, self.guesses = model, name, session, guesses
         self.sampling, self.max_tokens = sampling, max_tokens
         self.tries = 0  # other replies asked for since the last message
         self.interactive, self.refused = sys.stdin.isatty(), False
@@ -233,7 +269,7 @@ class _Chat:
 
     @property
     def options(self) -> dict[str, Any]:
-        given = {"max_tokens": self.max_tokens, **dataclasses.asdict(self.sampling)}
+        given = {"max_tokens": self.max_tokens, **dataclasses.asdict(self.sampling), **self.guesses}
         if self.sampling.seed is not None:
             given["seed"] = self.sampling.seed + self.tries  # the same seed would give the same reply again
         return given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -19,15 +20,24 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Column, Table
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import USUAL_CONTEXT, load_model, random_weights, read_model, usual_context
+from glinfer.engine.loading import (
+    DEFAULT_ADAPTER,
+    USUAL_CONTEXT,
+    fetched,
+    load_model,
+    random_weights,
+    read_model,
+    usual_context,
+)
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.engine.report import plain
 from glinfer.errors import InputError
-from glinfer.formats import Checkpoint
+from glinfer.formats import Checkpoint, find_model
 from glinfer.formats.files import shown
 from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
+from glinfer.hub import named_on_a_hub, title_of
 from glinfer.inspect.info import list_devices
 from glinfer.inspect.report import Table as ReportTable
 from glinfer.inspect.report import megabytes as megabytes
@@ -248,6 +258,11 @@ plan_option = click.option(
     show_default=True,
     help="'fast' runs each token once, 'reference' the published passes over the whole sequence each time.",
 )
+_KEPT = "How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less exact."
+weights_option = click.option(
+    "--weights", type=click.Choice(WEIGHTS), default=DEFAULT_WEIGHTS, show_default=True, help=_KEPT
+)
+"""``--weights``, without ``auto``."""
 model_options = options(
     plan_option,
     click.option(
@@ -255,14 +270,51 @@ model_options = options(
         type=click.Choice([*WEIGHTS, AUTO]),
         default=DEFAULT_WEIGHTS,
         show_default=True,
-        help="How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less "
-        "exact. 'auto' takes the fastest that predicts within 0.1% of f32.",
+        help=f"{_KEPT} 'auto' takes the fastest that predicts within 0.1% of f32.",
     ),
     cache_option,
     gelu_option,
     context_option,
 )
 """``--plan``, ``--weights``, ``--cache``, ``--gelu`` and ``--context``."""
+
+
+def _named_paths(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    """The adapters of ``--lora`` by name, as :func:`glinfer.engine.loading.load_model` takes them."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, is_named, path = value.partition("=")
+        if not (is_named and name and path and os.sep not in name) or Path(value).exists():
+            name, path = DEFAULT_ADAPTER, value
+        if name in found:
+            what = "without a name" if name == DEFAULT_ADAPTER else f"with the name {name}"
+            raise InputError(f"found two adapters {what}; give each a name of its own: --lora NAME={shown(path)}")
+        found[name] = path
+    return found or None
+
+
+lora_option = click.option(
+    "--lora",
+    multiple=True,
+    metavar="[NAME=]DIR",
+    callback=_named_paths,
+    help="A LoRA adapter beside the weights: PEFT's directory, or a GGUF file; may be given several times, with names.",
+)
+"""``--lora``: adapters by name."""
+
+
+def one_adapter(given: dict[str, Any]) -> None:
+    """Let the one adapter of a command that writes one text at a time be that of the text, whatever its name.
+
+    Raises:
+        InputError: there are several.
+    """
+    if given["lora"] is not None:
+        if len(given["lora"]) > 1:
+            raise InputError(f"found {len(given['lora'])} adapters; expected one, as all text here has the same")
+        (given["lora"],) = given["lora"].values()
+
+
 tokenizer_option = click.option(
     "--tokenizer",
     type=click.Path(),
@@ -291,8 +343,36 @@ def opened(device: str | None, api: str | None, limits: str) -> Device:
 
 def loaded(path: str, *, limits: str, **options: Any) -> Model:
     """Load a model by the options of a command, with a progress bar while its weights are uploaded."""
-    with progress("uploading weights") as advance:
-        return load_model(path, limits=LIMITS[limits], on_upload=advance, **options)
+    options["limits"] = LIMITS[limits]
+    how = {name: value for name, value in options.items() if name not in ("tokenizer", "strict", "lora")}
+    found = fetched(path, tell=say, **how)  # before a bar is shown, as a download has one of its own
+    with progress("uploading weights") as advance, _uncollected():
+        return load_model(found, on_upload=advance, **options)
+
+
+def model_title(name: str) -> str:
+    """A short name for a model by the name that a user gave."""
+    wanted = named_on_a_hub(name)
+    if wanted is None:
+        return title_of(find_model(name))
+    return f"{wanted.repo.rpartition('/')[2]}{f':{wanted.quant}' if wanted.quant else ''}"
+
+
+def say(line: str) -> None:
+    """Show a line beside the output of a command."""
+    click.echo(line, err=True)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Spare the garbage collector, which would go through a vocabulary's strings again and again while they come."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from glinfer.cli.common import json_option, megabytes, print_json, tokenizer_option
+from glinfer.cli.common import json_option, megabytes, print_json, progress, tokenizer_option
+from glinfer.errors import InputError
 from glinfer.export.convert import Converted, convert_model
 from glinfer.formats import DTYPES
 
@@ -17,29 +18,62 @@ from glinfer.formats import DTYPES
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
-    help="What matrices become. Default: float32; in a .gguf 'file', as they are in SOURCE.",
+    metavar="TYPE",
+    help=f"What matrices become: {', '.join(DTYPES)}. Default: float32; in a .gguf 'file', as they are in SOURCE.",
 )
+@click.option(
+    "--imatrix",
+    type=click.Path(),
+    metavar="TEXT",
+    help="With few bits: a text to run, or a GGUF of llama-imatrix, that says which inputs matter.",
+)
+@click.option("--lora", type=click.Path(), metavar="DIR", help="Add a LoRA adapter: PEFT's directory, or a GGUF file.")
+@click.option("--lora-scale", type=float, metavar="S", help="A factor of what --lora adds. Default: 1.")
 @tokenizer_option
 @click.option("--no-tokenizer", is_flag=True, help="Write the weights alone.")
 @json_option
 def convert(
-    source: str, target: str, dtype: str | None, tokenizer: str | None, no_tokenizer: bool, as_json: bool
+    source: str,
+    target: str,
+    dtype: str | None,
+    imatrix: str | None,
+    lora: str | None,
+    lora_scale: float | None,
+    tokenizer: str | None,
+    no_tokenizer: bool,
+    as_json: bool,
 ) -> None:
     """Write the checkpoint SOURCE as TARGET; TARGET's ending, .gab, .safetensors or .gguf, chooses the format.
 
     Without --dtype every float keeps its bits, so converting back gives the same numbers again; a matrix that
     SOURCE has in blocks is unpacked, unless TARGET is a .gguf too. --dtype float16 halves a .safetensors file and
-    rounds; a .gguf can have 4 to 8 bits. A Gab becomes a GPT-2 in a .gguf. TARGET appears only when it is complete,
-    and may be no file of SOURCE.
+    rounds. A .gguf can have 2 to 8 bits, and with --imatrix the errors are small where TEXT makes the inputs of a
+    matrix large. --lora adds an adapter to the weights; what it changes is float32 without --dtype. A Gab becomes a
+    GPT-2 in a .gguf. TARGET appears only when it is complete, and may be no file of SOURCE.
 
     Tokenizer, chat template, end tokens and sampling defaults go along: into a .gguf, and beside the other formats,
     as TARGET.bpe or tokenizer.json, tokenizer_config.json and chat_template.jinja, and generation_config.json.
 
     \b
     glinfer convert shakespeare shakespeare.gguf --dtype q8_0
+    glinfer convert model.safetensors model.gguf --dtype q4_k --imatrix text.txt
     glinfer convert model.gguf folder/model.safetensors
+    glinfer convert model.gguf merged.gguf --lora adapter --dtype q8_0
     """
-    made = convert_model(source, target, dtype=dtype, tokenizer=tokenizer, with_tokenizer=not no_tokenizer)
+    if lora_scale is not None and lora is None:
+        raise InputError("found --lora-scale without --lora; expected both; name the adapter")
+    with progress("running the text") as advance:
+        made = convert_model(
+            source,
+            target,
+            dtype=dtype,
+            tokenizer=tokenizer,
+            with_tokenizer=not no_tokenizer,
+            imatrix=imatrix,
+            lora=lora,
+            lora_scale=1.0 if lora_scale is None else lora_scale,
+            on_progress=advance,
+        )
     checkpoint = made.checkpoint
     if Path(target).suffix.lower() == ".gab" and checkpoint.config.hidden_act == "gelu":
         click.echo("note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf", err=True)

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, read_text, table
+from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, read_text, say, table
+from glinfer.engine.fetching import found_model
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
+from glinfer.hub import named_on_a_hub
 from glinfer.inspect.diff.compare import (
     DEFAULT_TRACE,
     OTHER_FORMAT,
@@ -108,6 +110,9 @@ def diff_command(
         given = parse_ids(ids)
     elif text_path is not None:
         given = read_text(text_path)
+    for side in (side_a, side_b):
+        if named_on_a_hub(side.model) is not None:
+            found_model(side.model, tell=say)  # before a bar is shown, as a download has one of its own
     with progress("comparing") as advance:
         report = diff(
             side_a, side_b, given, tokens=tokens, shorten=text_path is not None, on_progress=advance, **options

@@ -12,20 +12,25 @@ from glinfer.cli.common import (
     config_option,
     device_options,
     json_option,
+    lora_option,
     megabytes,
     model_options,
     opened,
     out,
     planned_edge,
     print_json,
+    say,
     shape_asked_for,
     table,
 )
+from glinfer.engine.fetching import described_model, found_model
 from glinfer.engine.loading import random_weights, read_model
+from glinfer.errors import InputError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.inspect.draws import DrawReport, measured, planned
 from glinfer.models.choice import plan_for, same_draws, weights_for, weights_named
 from glinfer.models.session import check_fits
+from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.tuning import kernels_for
 
 
@@ -34,6 +39,7 @@ from glinfer.models.tuning import kernels_for
 @config_option
 @click.option("--tokens", type=int, default=1, show_default=True, help="Length of the sequence; sizes depend on it.")
 @click.option("--measure", is_flag=True, help="Run a real token too and check that it issues as many draws.")
+@lora_option
 @model_options
 @device_options
 @json_option
@@ -53,11 +59,17 @@ def draws(
     glinfer draws model.gab --measure --tokens 16
     """
     check_one_source(model, config_text)
+    if options["lora"] is not None and model is None:
+        raise InputError("--lora belongs to a MODEL; give one in place of --config")
     name, weights = options["plan"], options["weights"]
     how: dict[str, Any] = {"weights": weights, "cache": options["cache"]}
     checkpoint: Checkpoint | None = None
     if model is not None:
-        checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])[1]
+        # Without --measure the weights do not matter, and are not fetched.
+        with described_model(found_model(model, tell=say) if measure else model) as described:
+            given = {name: options[name] for name in ("gelu", "context", "lora")}
+            checkpoint = read_model(described.path, **given)[1]
+        how["adapters"] = AdapterRanks.of(checkpoint.adapters, default=min(1, len(checkpoint.adapters)))
         config, formats = checkpoint.config, checkpoint.formats()
     else:
         config, formats = shape_asked_for(config_text or "", options), None

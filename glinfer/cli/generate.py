@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -15,7 +15,9 @@ from glinfer.cli.common import (
     device_options,
     json_option,
     loaded,
+    lora_option,
     model_options,
+    one_adapter,
     options,
     parse_ids,
     print_json,
@@ -25,6 +27,8 @@ from glinfer.cli.common import (
     tokenizer_option,
     utf8,
 )
+from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
+from glinfer.cli.structure import structure_options, take_structured
 from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
@@ -115,7 +119,10 @@ def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
 @click.option("--ids", help="A prompt of token ids, such as 13,132,251; prints ids. Needs no tokenizer.")
 @sampling_options(128)
 @click.option("--stop", multiple=True, help="End at this text; may be given several times.")
+@structure_options
+@draft_options
 @batch_options
+@lora_option
 @model_options
 @device_options
 @strict_option
@@ -151,15 +158,21 @@ def generate(
     glinfer generate model.gab "Once upon a time" --max-tokens 40 --seed 1
     glinfer generate -m model.gab -f story.txt -n 40 -t 0
     glinfer generate model.gab --ids 13,132,251 --temperature 0 --json
+    glinfer generate model.gguf -f text.txt --speculate ngram
+    glinfer generate model.gguf "A person:" --json-schema person.json
     glinfer generate model.gab --batch prompts.jsonl --out results.jsonl --seed 1
     """
     path, prompt = chosen_model(named_model, model, prompt)
     sources = {"a PROMPT": prompt, "--prompt": named_prompt, "--file": file, "--ids": ids}
     found = [name for name, source in sources.items() if source is not None]
-    batch = take_batch(options, single=bool(found))
+    batch, drafts = take_batch(options, single=bool(found)), take_drafts(options)
+    structured = take_structured(options)
     if batch is not None:
+        for name in drafts:
+            raise InputError(f"--{name} is for one prompt at a time; leave it out beside --batch")
         chosen = {name: options.pop(name) for name in ("max_tokens", "stop")}
         sampling = take_sampling(options)
+        chosen["structured"] = structured
         generate_batch(path, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
         return
     if not found:
@@ -172,9 +185,10 @@ def generate(
         given = read_text(file).removesuffix("\n")
     else:
         given = _text_of((prompt if named_prompt is None else named_prompt) or "")
+    one_adapter(options)
     max_tokens, stop, sampling = options.pop("max_tokens"), options.pop("stop"), take_sampling(options)
-    with loaded(path, **options) as opened:
-        stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **sampling)
+    with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
+        stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **sampling, **structured, **guesses)
         if as_json:
             print_json(_collected(opened, given, stream, max_tokens))
             return
@@ -189,7 +203,7 @@ def _text_of(prompt: str) -> str:
     return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
 
 
-def show(stream: TextStream | TokenStream) -> None:
+def show(stream: Iterable[str | int]) -> None:
     """Print pieces of text as they come, or ids separated by commas."""
     for number, piece in enumerate(stream):
         if isinstance(piece, int):
@@ -202,11 +216,15 @@ def show(stream: TextStream | TokenStream) -> None:
 def closing_line(model: Model, stats: GenerationStats, *, renderer: bool = True) -> str:
     """The line after a text: ``39 draws/token · 40 tokens · 250 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
     parts = [
-        f"{stats.draws_per_token:g} draws/token",
+        f"{round(stats.draws_per_token, 1):g} draws/token",
         f"{stats.tokens} tokens",
         f"{stats.tokens_per_second:.2f} tok/s",
         *([model.device.description] if renderer else []),
     ]
+    if stats.drafted:
+        parts.insert(2, f"{stats.accepted} of {stats.drafted} guesses right")
+    if stats.forced:
+        parts.insert(2, f"{stats.forced} forced")
     if stats.dropped:
         context = model.config.max_position_embeddings
         parts.insert(0, f"the context of {context} tokens was full: the oldest {stats.dropped} were dropped")
@@ -232,6 +250,10 @@ def _collected(
         "prompt_seconds": stats.prompt_seconds,
         "tokens": stats.tokens,
         "dropped": stats.dropped,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "forced": stats.forced,
+        "complete": stats.complete,
         "draws_per_token": stats.draws_per_token,
         "seconds": stats.seconds,
         "tokens_per_second": stats.tokens_per_second,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -18,9 +19,10 @@ from glinfer.cli.common import (
     print_json,
     table,
 )
+from glinfer.engine.fetching import described_model, named_source, origin_report
 from glinfer.engine.loading import for_use
 from glinfer.errors import ContextError
-from glinfer.formats import Checkpoint, find_model, load_checkpoint
+from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report, text_report
 from glinfer.models.choice import check_choice
 
@@ -38,14 +40,30 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
     """
     how = {name: options[name] for name in ("plan", "weights", "cache")}
     check_choice(**how)
-    checkpoint = about = None
+    checkpoint = None
     around: dict[str, Any] = {}
     positions = 0
-    if model is not None:
-        path = find_model(model)
-        whole = load_checkpoint(path)
-        checkpoint = for_use(whole, gelu=options["gelu"], context=options["context"])
-        positions, around = whole.config.max_position_embeddings, text_report(path, checkpoint.config)
+    with contextlib.ExitStack() as held:
+        if model is not None:
+            path = held.enter_context(described_model(model)).path
+            whole = named_source(load_checkpoint(path), model)
+            checkpoint = for_use(whole, gelu=options["gelu"], context=options["context"])
+            positions, around = whole.config.max_position_embeddings, text_report(path, checkpoint.config)
+            around |= {"origin": origin_report(checkpoint)}
+        _describe(checkpoint, positions, around, how, options, as_json=as_json)
+
+
+def _describe(
+    checkpoint: Checkpoint | None,
+    positions: int,
+    around: dict[str, Any],
+    how: dict[str, str],
+    options: dict[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Show the renderer and the model on it."""
+    about = None
     try:
         with opened(options["device"], options["api"], options["limits"]) as device:
             report = renderer_report(device)
@@ -95,6 +113,8 @@ def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits
     shown = table("", "")
     shown.show_header = False
     shown.add_row("model", checkpoint.source)
+    if origin := about["origin"]:
+        shown.add_row("from", f"{origin['repo']} at {origin['commit']}, {origin['file']}")
     for name, value in about["config"].items():
         shown.add_row(name, str(value))
     shown.add_row("context", _context(about))

@@ -1,32 +1,75 @@
-"""``glinfer models``: list the bundled models."""
+"""``glinfer models``: list the models that are on this machine under a name."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
 import click
 
-from glinfer.cli.common import json_option, megabytes, out, print_json, table
+from glinfer.cli.common import json_option, megabytes, out, print_json, say, table
+from glinfer.errors import install_command
 from glinfer.formats import bundled_models
+from glinfer.formats.installed import installed_models
 
 
 @click.command()
 @json_option
 def models(as_json: bool) -> None:
-    """List the bundled models. Their names can be used wherever a MODEL is asked for."""
-    found = bundled_models()
+    """List the models that are bundled, in installed packages, or in the cache of Hugging Face's hub.
+
+    Their names can be used wherever a MODEL is asked for.
+    """
+    found = [*_bundled(), *_installed(), *_cached()]
     if as_json:
-        keys = ("name", "description", "licence", "parameters", "bits_per_byte", "bytes")
-        print_json([{**{key: getattr(model, key) for key in keys}, "path": str(model.path)} for model in found])
+        print_json(found)
         return
-    shown = table(
-        "name", "size", "parameters", "bits/byte", "licence", "what it is", numbers=("size", "parameters", "bits/byte")
-    )
+    shown = table("name", "size", "where", "commit", "what it is", numbers=("size",))
     for model in found:
         shown.add_row(
-            model.name,
-            megabytes(model.bytes),
-            f"{model.parameters:,}",
-            f"{model.bits_per_byte:.3f}",
-            model.licence,
-            model.description,
+            model["name"], megabytes(model["bytes"]), model["kind"], (model["commit"] or "")[:12], model["description"]
         )
     out().print(shown)
+    if find_spec("huggingface_hub") is None:
+        say(f"models of a hub are not listed: the package huggingface_hub is not installed; {install_command('hub')}")
+
+
+def _bundled() -> Iterator[dict[str, Any]]:
+    keys = ("name", "description", "licence", "parameters", "bits_per_byte", "bytes")
+    for model in bundled_models():
+        facts = {key: getattr(model, key) for key in keys}
+        yield {**facts, "kind": "bundled", "commit": None, "path": str(model.path)}
+
+
+def _installed() -> Iterator[dict[str, Any]]:
+    found = installed_models()
+    projects = [model.project for model in found]
+    for model in found:
+        name = model.name if projects.count(model.project) == 1 else f"{model.name}/{model.path.name}"
+        yield {
+            "name": name,
+            "description": f"{model.path.name}, version {model.version}",
+            "bytes": model.path.stat().st_size,
+            "kind": "installed",
+            "commit": None,
+            "path": str(model.path),
+        }
+
+
+def _cached() -> Iterator[dict[str, Any]]:
+    if find_spec("huggingface_hub") is None:
+        return
+    from glinfer.hub.cache import cached_models
+
+    for model in cached_models():
+        revision = "" if "main" in model.revisions else f"@{(*model.revisions, model.commit)[0]}"
+        files = ", ".join(model.files[:4]) + (f" and {len(model.files) - 4} more" if len(model.files) > 4 else "")
+        yield {
+            "name": f"{model.repo}{revision}",
+            "description": files,
+            "bytes": model.bytes,
+            "kind": "cached",
+            "commit": model.commit,
+            "path": str(model.path),
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from glinfer.cli.common import (
     stage_bars,
     table,
 )
+from glinfer.engine.fetching import origin_report
 from glinfer.engine.ids import check_ids
 from glinfer.engine.textures import TextureCheck
 from glinfer.errors import ContextError, InputError
@@ -198,6 +200,7 @@ def verify(
         report = verify_everywhere(
             checkpoint, renderers, formats, checks, allow_nan=allow_nan, on_progress=advance, **how
         )
+    report = dataclasses.replace(report, origin=origin_report(checkpoint))
     if as_json and (report.runs or all_devices or all_weights):
         print_json(report.to_json())
     if not report.runs:

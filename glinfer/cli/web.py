@@ -48,6 +48,8 @@ from glinfer.models.choice import DEFAULT_WEIGHTS, WEIGHTS
 def export_command(model: str, out: str, single: bool, as_json: bool, **options: Any) -> None:
     """Write MODEL into the folder OUT as a site that runs it in a browser, with WebGL2 and no server of its own.
 
+    A model that embeds texts becomes a page that searches in a folder of texts.
+
     OUT may be new, empty or an earlier export, and appears only when it is complete. Any server of static files can
     offer it: 'glinfer serve-web OUT' does so on this machine.
 
@@ -60,7 +62,8 @@ def export_command(model: str, out: str, single: bool, as_json: bool, **options:
     if as_json:
         print_json(_summary(made, single))
         return
-    what = f"plan {options['plan']}, weights {made.plan['model']['weights']}, {made.draws} draws a token"
+    each = "run" if "embedding" in made.plan else "token"
+    what = f"plan {options['plan']}, weights {made.plan['model']['weights']}, {made.draws} draws a {each}"
     click.echo(f"wrote {out}: {what}, {megabytes(made.bytes)}")
     click.echo(f"open {out.rstrip('/')}/index.html" if single else f"look at it: glinfer serve-web {out}")
 

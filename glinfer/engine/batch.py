@@ -6,7 +6,7 @@ seed: a pass computes each row of its targets independently of the others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,19 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
+from glinfer.engine.decode import only_allowed
+from glinfer.engine.logits import token_logprob
 from glinfer.engine.nan_guard import NanGuard
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.requests import Running
-from glinfer.engine.shortlist import Shortlists, sample_shortlist
-from glinfer.errors import InputError, PlanError
+from glinfer.engine.sampler import gpu_chooses
+from glinfer.engine.shortlist import AllowedPicks, Shortlists, sample_shortlist
+from glinfer.errors import InputError, NumbersError, PlanError, StructureError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.readback import Readback
-from glinfer.models.fast.parts import attention_layout, cache_format, cache_slots
+from glinfer.models.fast.parts import cache_format, cache_slots, layer_cache_layout
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Recipes
+from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.cached import SLOT_TOKENS, score_slots
+from glinfer.ops.fused.low_rank import ADAPTER_WORD
 from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
@@ -38,8 +43,10 @@ from glinfer.ops.fused.rows import (
     TOKEN,
     row_table,
 )
-from glinfer.ops.noise import noise_keys
+from glinfer.ops.fused.shortlist import Shortlist
+from glinfer.ops.noise import Drawn, noise_keys
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
+from glinfer.structured.constraint import DeadEnd
 
 MAX_SLOTS = 32
 """Default limit for sequences at once: more of them bring little speed, and each needs a cache."""
@@ -66,13 +73,21 @@ class SchedulerOptions:
 
 def sequence_bytes(config: ModelConfig, capacity: int, cache: str = DEFAULT_CACHE) -> int:
     """Texture memory of the caches of one sequence of up to ``capacity`` tokens."""
-    return config.num_hidden_layers * _cache_layout(config, 1, capacity, 1 << 20, cache).nbytes
+    return sum(layout.nbytes * layers for layout, layers in _cache_layouts(config, 1, capacity, 1 << 20, cache))
 
 
-def _cache_layout(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int, cache: str) -> BlockLayout:
-    """The layout of one layer's cache that all sequences share."""
-    heads = Recipes(config, FROM_FILE).heads(0)
-    return attention_layout(heads, sequences * capacity, capacity, cache_format(cache), max_texture_size)
+def _cache_layouts(
+    config: ModelConfig, sequences: int, capacity: int, max_texture_size: int, cache: str
+) -> list[tuple[BlockLayout, int]]:
+    """The layouts of the caches that all sequences share, and the number of layers that have each."""
+    recipes, slots = Recipes(config, FROM_FILE), sequences * capacity
+    layers: dict[bool, list[int]] = {}
+    for layer in range(config.num_hidden_layers):
+        layers.setdefault(config.layer(layer).convolves, []).append(layer)
+    return [
+        (layer_cache_layout(recipes, alike[0], slots, capacity, cache_format(cache), max_texture_size), len(alike))
+        for alike in layers.values()
+    ]
 
 
 def places_for(
@@ -107,7 +122,7 @@ def places_for(
 def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int, cache: str) -> bool:
     heads, rows = config.num_attention_heads, -(-sequences // TARGETS[-1]) * TARGETS[-1]
     try:
-        _cache_layout(config, sequences, capacity, max_texture_size, cache)
+        _cache_layouts(config, sequences, capacity, max_texture_size, cache)
         BlockLayout.of((score_slots(capacity) * rows, heads * BLOCK_FLOATS), max_texture_size)
     except PlanError:
         return False
@@ -124,6 +139,18 @@ class Step(NamedTuple):
     draws: int
     picks: Readback
     by_gpu: bool
+
+
+class Choices(NamedTuple):
+    """The outcome of a step, by place: chosen tokens, errors that end sequences, and dead ends of structures."""
+
+    chosen: dict[int, int]
+    broken: dict[int, InputError]
+    dead: set[int]
+
+    def lacks(self, place: int) -> bool:
+        """Whether nothing is known of a place yet."""
+        return place not in self.chosen and place not in self.broken and place not in self.dead
 
 
 class Batch:
@@ -147,6 +174,8 @@ class Batch:
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
         self._shortlists: Shortlists | None = None
+        self._allowed_picks: AllowedPicks | None = None
+        self._allowed_lists: Shortlists | None = None
         self.logit_reads = 0
         """Rows of logits that were read back because a shortlist left a choice open."""
         plan = batch_plan(
@@ -170,12 +199,17 @@ class Batch:
     @property
     def draws_issued(self) -> int:
         """Draw calls so far."""
-        others = (each.session.draws_issued for each in (self._chunks, self._shortlists) if each is not None)
+        others = (each.session.draws_issued for each in (self._chunks, *self._over_logits) if each is not None)
         return self.session.draws_issued + sum(others)
 
-    def take_in(self, place: int, ids: Sequence[int], position: int) -> int:
+    @property
+    def _over_logits(self) -> tuple[Shortlists | AllowedPicks | None, ...]:
+        """The plans over the logits, as far as they are bound; released with the batch."""
+        return self._shortlists, self._allowed_picks, self._allowed_lists
+
+    def take_in(self, place: int, ids: Sequence[int], position: int, adapter: int = 0) -> int:
         """Run as many of the tokens as fit into the cache of a place, from ``position`` on; returns how many."""
-        return self._chunks.run(ids, position, place * self.capacity)
+        return self._chunks.run(ids, position, place * self.capacity, adapter)
 
     def copy(self, source: int, target: int, rows: int) -> None:
         """Copy keys and values of the first tokens from place to place."""
@@ -195,11 +229,13 @@ class Batch:
         by_gpu = [each.by_gpu for each in active.values()]
         if any(by_gpu):
             picks.start()
+        else:
+            self.session.device.flush()  # so that the GPU computes while masks are made
         return Step(active, self.session.draws_issued - draws, picks, all(by_gpu))
 
     def _run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> None:
         table, spots = self._table, np.asarray(ends)
-        table[:, [TOKEN, NOISE]] = 0
+        table[:, [TOKEN, NOISE, ADAPTER_WORD]] = 0
         # Every place has a row in every run. The row of an idle place stores behind what the place keeps, and attends
         # to one group only.
         table[: self.slots, POSITION] = spots % SLOT_TOKENS
@@ -209,6 +245,7 @@ class Batch:
         table[places, TOKEN] = [CHOSEN if place in ahead else each.held[-1] for place, each in active.items()]
         table[places, POSITION] = np.array(lengths) - 1
         table[places, BASE] = self._bases[places]
+        table[places, ADAPTER_WORD] = [each.adapter for each in active.values()]
         drawn = [place for place, each in active.items() if not each.sampling.greedy and each.by_gpu]
         if drawn:
             samplers = [active[place].sampler for place in drawn]
@@ -221,31 +258,99 @@ class Batch:
         values = {"rows": self.slots, "score_slots": score_slots(max(lengths)) * self._rows}
         self.session.run(values, flush_every=self.kernels.flush_every)
 
-    def choices(self, step: Step) -> dict[int, int]:
-        """Wait for a step; returns the chosen tokens of its sequences that have not ended meanwhile, by place."""
+    def choices(self, step: Step) -> Choices:
+        """Wait for a step, and find the next tokens of its sequences that have not ended meanwhile."""
         active = {place: each for place, each in step.active.items() if not each.ended}
         picked = {place: each for place, each in active.items() if each.by_gpu}
-        chosen: dict[int, int] = {}
+        found = Choices({place: each.queued[0] for place, each in active.items() if each.queued}, {}, set())
+        masks = self._masks_of(active, found)
         if picked:
-            chosen = self._nan_guard.choices(step.picks.read(), {place: each.held for place, each in picked.items()})
-            for each in picked.values():
+            chosen, broken = self._nan_guard.choices(
+                step.picks.read(), {place: each.held for place, each in picked.items()}
+            )
+            found.chosen.update(chosen)
+            found.broken.update(broken)
+        self._choose_allowed({place: each for place, each in active.items() if place in masks}, masks, found)
+        for place in picked.keys() | {place for place, each in active.items() if each.queued}:
+            active[place].sampler.advance()
+        lists = self._lists_of({place: each for place, each in active.items() if found.lacks(place)}, masks)
+        for place, each in active.items():
+            if not found.lacks(place):
+                continue
+            token = sample_shortlist(each.sampler, lists[place], each.held) if place in lists else None
+            try:
+                found.chosen[place] = self._sampled(place, each, masks.get(place)) if token is None else token
+            except NumbersError as error:
+                found.broken[place] = error
+        return found
+
+    def _masks_of(self, active: Mapping[int, Running], found: Choices) -> dict[int, Words]:
+        """The allowed tokens of the sequences that have a structure; others may end here."""
+        masks = dict[int, Words]()
+        for place, each in active.items():
+            if each.constraint is None or each.queued:
+                continue
+            try:
+                masks[place] = each.constraint.mask()
+            except DeadEnd:
+                found.dead.add(place)
+            except StructureError as error:
+                found.broken[place] = error
+        return masks
+
+    def _choose_allowed(self, active: Mapping[int, Running], masks: Mapping[int, Words], found: Choices) -> None:
+        """Choose on the GPU for the sequences with a structure whose sampling it can do."""
+        picked = {
+            place: each
+            for place, each in active.items()
+            if not each.needs_row and gpu_chooses(each.sampling, self.config)
+        }
+        if not picked:
+            return
+        if self._allowed_picks is None:
+            self._allowed_picks = self._prefill.allowed_picks(self.session)
+        candidates = self._allowed_picks.run(*_asked_of(picked), _stacked(masks, picked))
+        for row, (place, each) in enumerate(picked.items()):
+            each.stats.draws += 1
+            try:
+                found.chosen[place] = self._nan_guard.choice(candidates[row], each.held)
                 each.sampler.advance()
-        listed = {place: each for place, each in active.items() if place not in picked}
-        if listed:
+            except NumbersError as error:
+                found.broken[place] = error
+
+    def _lists_of(self, active: Mapping[int, Running], masks: Mapping[int, Words]) -> dict[int, Shortlist]:
+        """The shortlists of the sequences that do not need the whole row, one draw for each kind."""
+        lists = dict[int, Shortlist]()
+        listed = {place: each for place, each in active.items() if not each.needs_row}
+        free = {place: each for place, each in listed.items() if place not in masks}
+        bound = {place: each for place, each in listed.items() if place in masks}
+        if free:
             if self._shortlists is None:
                 self._shortlists = self._prefill.shortlists(self.session)
-            issued = self._shortlists.session.draws_issued
-            found = self._shortlists.run(list(listed), [each.sampler.draw for each in listed.values()])
-            issued = self._shortlists.session.draws_issued - issued
-            for (place, each), shortlist in zip(listed.items(), found, strict=True):
-                each.stats.draws += issued
-                token = sample_shortlist(each.sampler, shortlist, each.held)
-                if token is None:
-                    (logits,) = self._logits([place])
-                    self._nan_guard.look(logits, each.held)
-                    token = each.sampler.sample(self._nan_guard.usable(logits), each.held)
-                chosen[place] = token
-        return chosen
+            lists.update(zip(free, self._shortlists.run(*_asked_of(free)), strict=True))
+        if bound:
+            if self._allowed_lists is None:
+                self._allowed_lists = self._prefill.shortlists(self.session, masked=True)
+            made = self._allowed_lists.run(*_asked_of(bound), _stacked(masks, bound))
+            lists.update(zip(bound, made, strict=True))
+        for each in listed.values():
+            each.stats.draws += 1
+        return lists
+
+    def _sampled(self, place: int, each: Running, mask: Words | None) -> int:
+        """Choose a token from the whole row of logits.
+
+        Raises:
+            NumbersError: there is none to choose.
+        """
+        (logits,) = self._logits([place])
+        self._nan_guard.look(logits, each.held)
+        logits = self._nan_guard.usable(logits)
+        changed = logits if each.changes is None else each.changes.applied(logits, each.ids)
+        token = each.sampler.sample(changed if mask is None else only_allowed(changed, mask), each.held)
+        if each.top is not None:
+            each.logprobs.append(token_logprob(logits, token, each.top))
+        return token
 
     def _logits(self, places: Sequence[int]) -> npt.NDArray[np.float32]:
         """The logits [places, vocab] of the sequences at some places, read back."""
@@ -255,7 +360,17 @@ class Batch:
 
     def close(self) -> None:
         """Release what is the batch's own; harmless when repeated."""
-        if self._shortlists is not None:
-            self._shortlists.session.release()
+        for each in self._over_logits:
+            if each is not None:
+                each.session.release()
         self._chunks.session.release()
         self.session.release()
+
+
+def _asked_of(active: Mapping[int, Running]) -> tuple[list[int], list[Drawn]]:
+    """The rows of logits of some sequences, and how the token of each is drawn."""
+    return list(active), [each.sampler.draw for each in active.values()]
+
+
+def _stacked(masks: Mapping[int, Words], places: Iterable[int]) -> Words:
+    return np.stack([masks[place] for place in places])

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.decode import DecodeSession, Floats
-from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Chunks, Prefill
+from glinfer.engine.prefill import DRAFT_ROWS, Prefill
+from glinfer.engine.runs import Chunks, DraftedRows
 from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
-from glinfer.engine.shortlist import Shortlists, sample_shortlist
+from glinfer.engine.shortlist import AllowedPicks, Shortlists, sample_shortlist
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, tail_draws
 from glinfer.models.session import Session
+from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.cached import score_slots
+from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.sample import best_candidate
+from glinfer.ops.noise import Drawn
 
 
 class CachedSession(DecodeSession):
@@ -31,10 +37,14 @@ class CachedSession(DecodeSession):
             owns: whether ``bound`` is released with this session.
         """
         super().__init__(prefill.options.config)
+        self.adapter = prefill.options.adapters.default
         self._prefill, self._bound, self._owns = prefill, bound, owns
         self._flush_every = prefill.options.kernels.flush_every
         self._chunks: Chunks | None = None
+        self._draft_runs: dict[int, DraftedRows] = {}
         self._shortlists: Shortlists | None = None
+        self._allowed_picks: AllowedPicks | None = None
+        self._allowed_lists: Shortlists | None = None
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
         self._places = self._picks.layout
@@ -43,14 +53,20 @@ class CachedSession(DecodeSession):
         # The number of tokens after which the residual stream of the last one lies ready for the last block; 0: none.
         self._handed_over = 0
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
-        self._tail = len(bound.draws) - tail_draws(prefill.options.config)
+        self._tail = len(bound.draws) - tail_draws(bound.plan, prefill.options.config)
         self._values = bound.plan.values_for(1)
 
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
-        others = (each.session.draws_issued for each in (self._chunks, self._shortlists) if each is not None)
-        return self._bound.draws_issued + sum(others)
+        others = (each.session.draws_issued for each in (self._chunks, *self._over_logits) if each is not None)
+        drafted = (each.draws_issued for each in self._draft_runs.values())
+        return self._bound.draws_issued + sum(others) + sum(drafted)
+
+    @property
+    def _over_logits(self) -> tuple[Shortlists | AllowedPicks | None, ...]:
+        """The plans over the logits, as far as they are bound; released with the session."""
+        return self._shortlists, self._allowed_picks, self._allowed_lists
 
     def chooses(self, options: SamplingOptions) -> bool:
         """Whether the last pass of the plan can choose the token: from all tokens, by their logits alone."""
@@ -66,7 +82,7 @@ class CachedSession(DecodeSession):
         first = self._tail if half_done else 0
         self._handed_over = 0
         self.draws_saved += first
-        values["position"], values["token"] = position, token
+        values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
         values["score_slots"] = score_slots(position + 1)
         self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
 
@@ -78,12 +94,13 @@ class CachedSession(DecodeSession):
     def _catch_up(self) -> None:
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
-        if end - self._cached > MAX_SINGLE_TOKENS and not self._bound.observers:  # observers see one token at a time
+        # Observers see one token at a time.
+        if not self._bound.observers and self._prefill.as_chunk(end - self._cached):
             if self._chunks is None:
                 self._chunks = self._prefill.into(self._bound)
             self._handed_over = 0
             while self._cached < end:
-                self._cached += self._chunks.run(self._ids[self._cached : end], self._cached)
+                self._cached += self._chunks.run(self._ids[self._cached : end], self._cached, adapter=self.adapter)
             self._handed_over = self._cached
         end = len(self._ids) - 1
         for position in range(self._cached, end):
@@ -139,6 +156,81 @@ class CachedSession(DecodeSession):
         self._cached = first + count
         return chosen
 
+    def _choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
+        if self._logits is not None:
+            return super()._choose_allowed(allowed, sampler)
+        self._run_head()
+        self._bound.device.flush()  # so that the GPU computes while the mask is made
+        words = allowed()
+        masks, draw = words[None], [sampler.draw]
+        if self.chooses(sampler.options):
+            if self._allowed_picks is None:
+                self._allowed_picks = self._prefill.allowed_picks(self._bound)
+            token = self._chosen(self._allowed_picks.run([0], draw, masks)[0], [])
+            sampler.advance()
+            return token
+        if self._allowed_lists is None:
+            self._allowed_lists = self._prefill.shortlists(self._bound, masked=True)
+        listed = sample_shortlist(sampler, self._allowed_lists.run([0], draw, masks)[0], self._ids)
+        return self._sampled_allowed(self._keep(self._read_logits()), words, sampler) if listed is None else listed
+
+    def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
+        if not draft or self._bound.observers:  # observers see one token at a time
+            return self._choose(1, sampler)
+        draft = draft[: DRAFT_ROWS[-1] - 1]
+        self._catch_up()
+        if self._handed_over == len(self._ids):
+            return self._choose(1, sampler)
+        first, step = len(self._ids) - 1, sampler.step
+        draws = sampler.draws(len(draft) + 1)
+        runs = self._runs_of(len(draws))
+        runs.choose([self._ids[first], *draft], first, draws, self.adapter)
+        self.drafted += len(draft)
+        choose = self._picked(runs, len(draws)) if self.chooses(sampler.options) else self._listed(runs, draws, sampler)
+        chosen: list[int] = []
+        try:
+            for guess in (*draft, None):
+                chosen.append(choose(chosen))
+                if chosen[-1] != guess:
+                    break
+        except BaseException:
+            sampler.step = step  # nothing was chosen
+            raise
+        sampler.step = step + len(chosen)
+        self._append(chosen)
+        self._cached = first + len(chosen)
+        return chosen
+
+    def _runs_of(self, rows: int) -> DraftedRows:
+        """The plan for runs of so many drafted rows, bound when it is first needed."""
+        width = self._prefill.draft_width(rows)
+        if width not in self._draft_runs:
+            self._draft_runs[width] = self._prefill.drafted(self._bound, width)
+        return self._draft_runs[width]
+
+    def _picked(self, runs: DraftedRows, rows: int) -> Callable[[list[int]], int]:
+        """Choose the token after a row, given those chosen before it: from what the GPU has picked."""
+        candidates = runs.candidates(rows)
+        return lambda chosen: self._chosen(candidates[len(chosen)], chosen)
+
+    def _listed(self, runs: DraftedRows, draws: Sequence[Drawn], sampler: Sampler) -> Callable[[list[int]], int]:
+        """:meth:`_picked` from shortlists, and from all logits of a row where its list leaves the choice open."""
+        lists = runs.shortlists(draws)
+
+        def choose(chosen: list[int]) -> int:
+            before = [*self._ids, *chosen]
+            token = sample_shortlist(sampler, lists[len(chosen)], before)
+            if token is not None:
+                return token
+            logits = runs.logits(len(chosen))
+            self.logit_reads += 1
+            if self.nan_guard is not None:
+                self.nan_guard.look(logits, before)
+                logits = self.nan_guard.usable(logits)
+            return sampler.sample(logits, before)
+
+        return choose
+
     def _chosen(self, candidates: Floats, before: list[int]) -> int:
         """The best of a run's candidates; ``before`` are the tokens chosen before it in the same call."""
         if self.nan_guard is None:
@@ -162,9 +254,12 @@ class CachedSession(DecodeSession):
         return made
 
     def _release(self) -> None:
-        if self._shortlists is not None:
-            self._shortlists.session.release()
+        for each in self._over_logits:
+            if each is not None:
+                each.session.release()
         if self._chunks is not None:
             self._prefill.give_back(self._chunks)
+        for runs in self._draft_runs.values():
+            self._prefill.give_back(runs)
         if self._owns:
             self._bound.release()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.engine import Engine
+from glinfer.engine.ids import whole_number
+from glinfer.engine.probabilities import softmax
 from glinfer.errors import InputError
 from glinfer.models.capture.names import capture_points, chosen
 from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
@@ -25,6 +27,8 @@ from glinfer.ops.published.attention import MASKED
 Floats = npt.NDArray[np.float32]
 MAX_CAPTURE_BYTES = 1 << 32
 """Limit for the arrays of one :meth:`Inspected.capture` (4 GiB)."""
+ATTENTION_PIECE = 64
+"""Tokens of a piece of :meth:`Inspected.attention_steps`."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,40 @@ class Inspected(ABC):
                 session.prefill(part)
                 session.logits()
         return Captured((name, _together(points[name], arrays, len(ids))) for name, arrays in runs.items())
+
+    def attention_steps(
+        self, block: int, prompt: str | Sequence[int], *, piece: int = ATTENTION_PIECE
+    ) -> Generator[int, None, Floats]:
+        """Run a prompt piece by piece, and return what its last token looks at: probabilities [heads, tokens], float32.
+
+        Between two pieces others may use the model, but not its own sequence, in which the prompt is run anew. Yields
+        the number of tokens that were run so far.
+
+        Args:
+            block: the number of a block, from 0.
+            prompt: text (needs a tokenizer), or ids.
+            piece: tokens of a piece.
+
+        Raises:
+            InputError: there is no such block, or a prompt that cannot be run or is longer than the context.
+        """
+        self._require_open()
+        count, context = self.config.num_hidden_layers, self.config.max_position_embeddings
+        if whole_number("the block", block) >= count:
+            raise InputError(f"there is no block {block}; expected 0 to {count - 1}")
+        ids = self._ids_of(prompt)
+        if len(ids) > context:
+            raise InputError(f"the prompt has {len(ids)} tokens; the context holds {context}")
+        self._own.rewind(len(self._own))
+        for start in range(0, len(ids) - 1, piece):
+            self._own.prefill(ids[start : min(start + piece, len(ids) - 1)])
+            yield len(self._own)
+        name, found = f"blocks.{block}.attn.scores", list[Floats]()
+        watcher = _Watcher(self.config, frozenset([name]), lambda seen: found.append(seen.array[:, -1]))
+        with self._observing(watcher):
+            self._own.prefill(ids[-1:])
+            self._own.logits()
+        return softmax(found[-1]).astype(np.float32)
 
     @contextmanager
     def watch(self, patterns: str | Sequence[str], hook: Hook) -> Iterator[None]:

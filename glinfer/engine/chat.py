@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from glinfer.config import ModelConfig
 from glinfer.engine.closing import Closing
 from glinfer.engine.ids import check_max_tokens
-from glinfer.engine.stream import CHUNK, GenerationStats, TokenStream
+from glinfer.engine.stream import CHUNK, GenerationStats, TokenStream, require_complete
 from glinfer.errors import InputError
+from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole
 from glinfer.text.assembler import TextAssembler
-from glinfer.text.chat import ChatForm, Conversation, ReplySplitter, check_messages
+from glinfer.text.chat import ChatForm, Conversation, ReplySplitter, check_last, check_messages
+from glinfer.text.reply import ChatPart, ReplyAssembler
 from glinfer.text.templates import Message
 from glinfer.text.tokenizer import Tokenizer
 
@@ -38,13 +40,14 @@ class ChatOptions(TypedDict, total=False):
     seed: int | None
     stop: str | Sequence[str]
     on_end: Callable[[], None] | None
-
-
-class ChatPart(NamedTuple):
-    """A piece of a reply: text that belongs to the thoughts before the answer, or to the answer."""
-
-    kind: Literal["thinking", "answer"]
-    text: str
+    speculate: str | None
+    draft: Chatting | None
+    json_schema: Mapping[str, Any] | bool | str | type | None
+    regex: str | None
+    grammar: str | None
+    choices: Sequence[str] | None
+    incomplete: Literal["error", "partial"]
+    lora: str | None
 
 
 class ChatReply(str):
@@ -104,14 +107,16 @@ class ChatStream(Closing, Iterator[str]):
         stop: str | Sequence[str] = (),
         clipped: bool = False,
         dropped_turns: int = 0,
+        whole: bool = False,
     ) -> None:
-        """Read ``tokens``; ``clipped`` says that the context, and not max_tokens, is their limit."""
+        """Read ``tokens``; ``clipped`` says that the context, and not max_tokens, is their limit.
+
+        ``whole`` is as in :class:`glinfer.engine.stream.TokenStream`.
+        """
         self.text = self.thinking = ""
         self.dropped_turns = dropped_turns
-        self._tokens, self._tokenizer, self._splitter = tokens, tokenizer, splitter
-        self._stop, self._clipped = stop, clipped
-        self._kind: Literal["thinking", "answer"] = "answer"
-        self._assembler = TextAssembler(stop)
+        self._tokens, self._clipped, self._whole = tokens, clipped, whole
+        self._reply = ReplyAssembler(tokenizer, stop, splitter)
         self._waiting: list[ChatPart] = []
         self._done = False
 
@@ -141,6 +146,8 @@ class ChatStream(Closing, Iterator[str]):
             else:
                 self._push(token)
         if not self._waiting:
+            if self._whole:
+                require_complete(self.stats, self.text)
             return None
         part = self._waiting.pop(0)
         if part.kind == "answer":
@@ -163,29 +170,18 @@ class ChatStream(Closing, Iterator[str]):
             self._end()
 
     def _push(self, token: int) -> None:
-        kind = self._splitter.push(token)
-        if kind is None:
-            return
-        if kind != self._kind:
-            self._show(self._assembler.finish())
-            self._kind = kind
-            self._assembler = TextAssembler(self._stop if kind == "answer" else ())
-        self._show(self._assembler.push(self._tokenizer.token_bytes(token)))
-        if self._assembler.stopped:
+        self._waiting += self._reply.push(token)
+        if self._reply.stopped:
             self._done = True
             self._tokens.close("stop")
 
     def _end(self) -> None:
         self._done = True
-        self._show(self._assembler.finish())
-        if self._assembler.stopped and self.stats.finish_reason != "error":
+        self._waiting += self._reply.finish()
+        if self._reply.stopped and self.stats.finish_reason != "error":
             self.stats.finish_reason = "stop"
         elif self._clipped and self.stats.finish_reason == "length":
             self.stats.finish_reason = "context"
-
-    def _show(self, text: str) -> None:
-        if text:
-            self._waiting.append(ChatPart(self._kind, text))
 
 
 class ChatSession:
@@ -272,6 +268,9 @@ class ChatSession:
     def _stream(self, options: ChatOptions, message: str | None = None, *, drop: bool = True) -> ChatStream:
         """Stream a reply to a new message, or without one another reply to the newest."""
         given: dict[str, Any] = dict(options)
+        whole = wants_whole(given.pop("incomplete", ERROR))
+        if self.think and structure_of(given) is not None:
+            raise InputError("thoughts have no structure; ask for one without think")
         stop, then = given.pop("stop", ()), given.pop("on_end", None)
         TextAssembler(stop)  # which checks it, before anything changes
         max_tokens = check_max_tokens(given.pop("max_tokens", MAX_TOKENS))
@@ -292,7 +291,12 @@ class ChatSession:
                 then()
 
         tokens = self._model._stream_ids(
-            prompt.ids, max_tokens=min(max_tokens, room), stop_ids=form.stop_ids, on_end=ended, **given
+            prompt.ids,
+            max_tokens=min(max_tokens, room),
+            stop_ids=form.stop_ids,
+            on_end=ended,
+            incomplete=PARTIAL,
+            **given,
         )
         return ChatStream(
             tokens,
@@ -301,6 +305,7 @@ class ChatSession:
             stop=stop,
             clipped=room < max_tokens,
             dropped_turns=prompt.dropped_turns,
+            whole=whole,
         )
 
 
@@ -370,8 +375,7 @@ class Chatting(ABC):
                 option that cannot be.
         """
         system, texts = check_messages(messages)
-        if not len(texts) % 2:
-            raise InputError("the last message is the assistant's; expected the user's, to reply to")
+        check_last(texts)
         session = self.chat_session(system=system, think=think)
         session._conversation.restore(zip(texts[:-1:2], texts[1::2], strict=True))
         return session._stream(options, texts[-1], drop=False)

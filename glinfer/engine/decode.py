@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from glinfer.engine.ids import check_tokens, whole_number, whole_numbers
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, InputError, NumbersError
+from glinfer.ops.fused.allowed import Words, allowed_tokens
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class DecodeSession(Closing):
         dropped: tokens dropped so far because the context was full.
         draws_saved: draws skipped because prefill already computed them.
         logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
+        drafted: drafted tokens that :meth:`accept` has run so far.
+        accepted: those of them that were chosen.
         nan_guard: the watch of the model over what is read back.
         usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
         require_tokenizer: returns the model's tokenizer, or raises an InputError that says why there is none.
@@ -65,8 +68,8 @@ class DecodeSession(Closing):
         self._ids: list[int] = []
         self._logits: Floats | None = None
         self._closed = ""
-        self._patches = 0
-        self.dropped = self.draws_saved = self.logit_reads = 0
+        self._patches = self.adapter = 0
+        self.dropped = self.draws_saved = self.logit_reads = self.drafted = self.accepted = 0
 
     @property
     def ids(self) -> list[int]:
@@ -123,6 +126,17 @@ class DecodeSession(Closing):
         if self.require_tokenizer is None:
             raise InputError("this session has no tokenizer; give token ids, or make it with model.session()")
         return self.require_tokenizer()
+
+    def use_adapter(self, number: int) -> None:
+        """Go on with another LoRA adapter, 0 for none; what was computed with the one before is computed again.
+
+        Raises:
+            ContextError: the session was closed.
+        """
+        self._require_open()
+        if number != self.adapter:
+            self._forget(0)
+            self.adapter = number
 
     def _extend(self, tokens: list[int]) -> None:
         for token in tokens:
@@ -222,13 +236,57 @@ class DecodeSession(Closing):
             chosen += self._computing(self._choose, min(wanted - len(chosen), self.room), sampler)
         return chosen
 
+    def accept(self, draft: Sequence[int], sampler: Sampler) -> list[int]:
+        """Choose and append tokens as :meth:`generate_ids` does, several in one run where they were guessed.
+
+        The newest token and the drafted ones run together, and each choice of ``sampler`` is made from the logits that
+        it has without a draft. So the choices are the same; a wrong draft costs time alone.
+
+        Args:
+            draft: guesses of the next tokens. No more of them are run than the context has room for; none are right
+                behind a prompt, whose last token is half done already, while the model is watched, and by the
+                reference plan.
+            sampler: chooses the tokens.
+
+        Returns:
+            The tokens of the draft up to the first that was not chosen, and then one that the draft does not have.
+
+        Raises:
+            InputError: no token is held, a drafted one is outside the vocabulary, or the model's output is broken.
+            ContextError: the session was closed.
+        """
+        guesses = check_tokens("the draft", draft, self._config)
+        self._require_tokens()
+        chosen = self._computing(self._accept, guesses[: self.room - 1], sampler)
+        self.accepted += len(chosen) - 1
+        return chosen
+
+    def choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
+        """Choose and append one token among those that are allowed.
+
+        The choice is that of ``sampler.sample`` on :meth:`logits` in which all other tokens have -inf.
+
+        Args:
+            allowed: gives the bits of the allowed tokens, a row of the table of :mod:`glinfer.ops.fused.allowed`, with
+                at least one bit set; called while the GPU computes the logits. What it raises comes through.
+            sampler: chooses the token.
+
+        Raises:
+            InputError: no token is held, or the model's output is broken.
+            ContextError: the session was closed.
+        """
+        self._require_tokens()
+        token: int = self._computing(self._choose_allowed, allowed, sampler)
+        self._append([token])
+        return token
+
     def fork(self) -> Self:
         """An independent session that holds the same tokens; both go on by themselves, and either may close first."""
         self._require_open()
         made = self._copy()
         made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
         made.nan_guard, made.usable, made.require_tokenizer = self.nan_guard, self.usable, self.require_tokenizer
-        made.patches, made._patches = self.patches, self._patches
+        made.patches, made._patches, made.adapter = self.patches, self._patches, self.adapter
         return made
 
     def forget(self) -> None:
@@ -293,6 +351,19 @@ class DecodeSession(Closing):
             logits = self.nan_guard.usable(logits)
         return self._append([sampler.sample(logits, self._ids)])
 
+    def _choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
+        """:meth:`choose_allowed`, less the appending: from the whole row of logits."""
+        return self._sampled_allowed(self.logits(), allowed(), sampler)
+
+    def _sampled_allowed(self, logits: Floats, words: Words, sampler: Sampler) -> int:
+        if self.nan_guard is not None:
+            logits = self.nan_guard.usable(logits)
+        return sampler.sample(only_allowed(logits, words), self._ids)
+
+    def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
+        """:meth:`accept` of a draft that fits the context."""
+        return self._choose(1, sampler)
+
     def _append(self, chosen: list[int]) -> list[int]:
         self._logits = None
         self._ids += chosen
@@ -308,6 +379,11 @@ class DecodeSession(Closing):
     @abstractmethod
     def _copy(self) -> Self:
         """Copy the session and what it has computed, but for the tokens themselves."""
+
+
+def only_allowed(logits: npt.NDArray[Any], words: Words) -> npt.NDArray[Any]:
+    """Logits [vocab] with -inf for each token whose bit in ``words`` is 0."""
+    return np.where(allowed_tokens(words, logits.size), logits, logits.dtype.type(-np.inf))
 
 
 class RecomputeSession(DecodeSession):

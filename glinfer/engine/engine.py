@@ -15,6 +15,7 @@ import numpy as np
 from glinfer.engine.batch import Batch, SchedulerOptions, places_for
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
+from glinfer.engine.embed import Encoder
 from glinfer.engine.fallback import FallbackPrefill, KernelChoice
 from glinfer.engine.nan_guard import NanGuard
 from glinfer.engine.progress import Progress, no_progress
@@ -30,6 +31,9 @@ from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
+
+EMBEDS = "this model embeds texts, and continues none; use embed or rerank"
+"""Said where a model that embeds texts is asked to continue one."""
 
 
 class Engine(ABC):
@@ -95,6 +99,7 @@ class Engine(ABC):
         texts: Sequence[Sequence[int]],
         *,
         stride: int | None = None,
+        adapter: int | None = None,
         on_progress: Progress = no_progress,
     ) -> list[TextScore]:
         """The likelihood of texts, see :meth:`glinfer.engine.score.TextScorer.score`.
@@ -103,14 +108,24 @@ class Engine(ABC):
             InputError: see there, or the plan keeps no keys and values.
             NumbersError: the model's output is broken; names the pass where that began.
         """
-        if self._scorer is None:
-            self._scorer = self._new_scorer()
         try:
-            return self._scorer.score(texts, stride=stride, on_progress=on_progress)
+            return self.scorer().score(texts, stride=stride, adapter=adapter, on_progress=on_progress)
         except NumbersError as error:
+            if not self.nan_guard.traces:
+                raise
             context = self.options.config.max_position_embeddings
             places = filter(None, (self.nan_guard.trace(each[:context]) for each in texts))
             raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None
+
+    def scorer(self) -> TextScorer:
+        """What scores texts, bound when it is first needed; released with the model.
+
+        Raises:
+            InputError: the plan keeps no keys and values.
+        """
+        if self._scorer is None:
+            self._scorer = self._new_scorer()
+        return self._scorer
 
     @abstractmethod
     def _new_scorer(self) -> TextScorer: ...
@@ -160,6 +175,34 @@ class FastEngine(Engine):
 
     def _new_scorer(self) -> TextScorer:
         return self._choice.make(lambda kernels: TextScorer(replace(self.options, kernels=kernels), self.bound))
+
+
+class EncodeEngine(Engine):
+    """The plan ``encode`` of a model that embeds texts, which continues none."""
+
+    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
+        """Take over the bound plan."""
+        super().__init__(options, bound, source)
+        self.encoder = Encoder(options, bound)
+
+    def _new_session(self, own: bool) -> DecodeSession:
+        def refuse(ids: Sequence[int]) -> Floats:
+            raise InputError(EMBEDS)
+
+        return RecomputeSession(self.options.config, refuse, refuse, count_draws=lambda: self.bound.draws_issued)
+
+    def scheduler(
+        self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
+    ) -> Callable[[], Scheduler]:
+        """See :class:`Engine`."""
+        raise InputError(EMBEDS)
+
+    def _new_scorer(self) -> TextScorer:
+        raise InputError(EMBEDS)
+
+    def forward(self, ids: Sequence[int]) -> int:
+        """See :class:`Engine`."""
+        raise InputError(EMBEDS)
 
 
 class WholeEngine(Engine):

@@ -12,8 +12,9 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
-from glinfer.engine.prefill import Chunks, Prefill
-from glinfer.engine.shortlist import Shortlists
+from glinfer.engine.prefill import Prefill
+from glinfer.engine.runs import Chunks, DraftedRows
+from glinfer.engine.shortlist import AllowedPicks, Shortlists
 from glinfer.errors import GlinferWarning, ShaderError
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
@@ -97,9 +98,17 @@ class FallbackPrefill(Prefill):
             return super().into(bound)
         return self._choice.make(lambda kernels: self._made_of(kernels, bound))
 
-    def shortlists(self, bound: Session) -> Shortlists:
+    def shortlists(self, bound: Session, *, masked: bool = False) -> Shortlists:
         """See :class:`Prefill`."""
-        return self._choice.make(lambda kernels: Shortlists(bound, kernels))
+        return self._choice.make(lambda kernels: Shortlists(bound, kernels, masked=masked))
+
+    def allowed_picks(self, bound: Session) -> AllowedPicks:
+        """See :class:`Prefill`."""
+        return self._choice.make(lambda kernels: AllowedPicks(bound, kernels))
+
+    def drafted(self, bound: Session, width: int) -> DraftedRows:
+        """See :class:`Prefill`."""
+        return self._choice.make(lambda kernels: self._drafted_with(kernels, bound, width))
 
     def _made_of(self, kernels: KernelOptions, bound: Session) -> Chunks:
         if kernels != self.options.kernels:

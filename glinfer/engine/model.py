@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +16,23 @@ from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.defaults import merged
-from glinfer.engine.engine import Engine
+from glinfer.engine.drafts import ModelDrafts, Ngrams, RunTimes, Speculation, check_speculation
+from glinfer.engine.embedding import Embeds
+from glinfer.engine.engine import EMBEDS, Engine
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stream import CHUNK, TextStream, TokenStream
+from glinfer.engine.stream import CHUNK, TextStream, TokenStream, require_complete
 from glinfer.engine.textures import TexturesReport
-from glinfer.errors import ContextError, InputError
+from glinfer.errors import ContextError, InputError, StructureError
+from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
+from glinfer.structured.compiler import Compiler
+from glinfer.structured.structure import ERROR, structure_of, wants_whole
 from glinfer.text.chat import ChatForm
 from glinfer.text.tokenizer import Tokenizer
 
@@ -54,6 +60,7 @@ class Loaded:
         owns_device: whether the device was opened for this model.
         sampling: the options for choosing tokens where a caller gives none.
         find_form: finds the form of the model's chats with a system prompt, or None.
+        embedding: what a model that embeds texts does beside its passes.
     """
 
     engine: Engine
@@ -63,9 +70,10 @@ class Loaded:
     owns_device: bool
     sampling: SamplingOptions = NEUTRAL
     find_form: Callable[[str], ChatForm] | None = None
+    embedding: Embedding = field(default_factory=Embedding)
 
 
-class Model(Inspected, Chatting, Closing):
+class Model(Inspected, Embeds, Chatting, Closing):
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
     Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
@@ -82,6 +90,8 @@ class Model(Inspected, Chatting, Closing):
         kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
         sampling: the options for choosing tokens where a caller gives none, see
             :func:`glinfer.engine.defaults.default_sampling`; assign others to change them.
+        embedding: the prompts, lengths and so on of a model that embeds texts.
+        adapters: the LoRA adapters that it was loaded with; ``adapters.names`` has their names.
     """
 
     def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
@@ -93,13 +103,16 @@ class Model(Inspected, Chatting, Closing):
             options.cache,
             options.kernels,
         )
+        self.adapters = options.adapters
         self.bound: Session = loaded.engine.bound
         self.device = self.bound.device
         self.engine.nan_guard.strict = strict
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
         self._stop_ids, self.sampling = loaded.stop_ids, loaded.sampling
         self._owns_device, self._find_form = loaded.owns_device, loaded.find_form
-        self._closed = False
+        self._closed, self.embedding = False, loaded.embedding
+        self._compiler: Compiler | None = None
+        self._run_times, self._same_tokens = RunTimes(), WeakSet[Model]()
         self._own = self.engine.session(own=True)
         self._own.require_tokenizer = self.require_tokenizer
 
@@ -126,7 +139,7 @@ class Model(Inspected, Chatting, Closing):
         Raises:
             ContextError: the model was closed.
         """
-        self._require_open()
+        self._require_tokens()
         made = self.engine.session()
         made.require_tokenizer = self.require_tokenizer
         return made
@@ -136,8 +149,15 @@ class Model(Inspected, Chatting, Closing):
             raise ContextError(_CLOSED)
         self.device.require_usable()
 
+    def _require_tokens(self) -> None:
+        """Refuse a closed model, and one that embeds texts and continues none."""
+        self._require_open()
+        if self.config.embeds:
+            raise InputError(EMBEDS)
+
     def _ids_of(self, prompt: str | Sequence[int]) -> list[int]:
         """The ids of a prompt, checked."""
+        self._require_tokens()
         return check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
 
     def _require_alone(self) -> None:
@@ -154,15 +174,17 @@ class Model(Inspected, Chatting, Closing):
         self._require_open()
         return self.engine.forward(self._ids_of(prompt))
 
-    def logits(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits [vocab] of the token that follows ``prompt``, text or ids, float32."""
+    def logits(self, prompt: str | Sequence[int], *, lora: str | None = None) -> npt.NDArray[np.float32]:
+        """Logits [vocab] of the token that follows ``prompt``, text or ids, float32; ``lora`` as in :meth:`stream`."""
         self._require_open()
+        self._own.use_adapter(self.adapters.number(lora))
         self._own.hold(self._ids_of(prompt))
         return self._own.logits()
 
-    def probs(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
-        """Softmax probabilities [vocab] of the token that follows ``prompt``, text or ids, float32."""
+    def probs(self, prompt: str | Sequence[int], *, lora: str | None = None) -> npt.NDArray[np.float32]:
+        """Softmax probabilities [vocab] of the token after ``prompt``, float32; arguments as in :meth:`logits`."""
         self._require_open()
+        self._own.use_adapter(self.adapters.number(lora))
         self._own.hold(self._ids_of(prompt))
         return self._own.probs()
 
@@ -184,6 +206,14 @@ class Model(Inspected, Chatting, Closing):
         stop: str | Sequence[str] = (),
         stop_ids: Sequence[int] | None = None,
         on_end: Callable[[], None] | None = None,
+        speculate: str | None = None,
+        draft: Chatting | None = None,
+        json_schema: Mapping[str, Any] | bool | str | type | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+        choices: Sequence[str] | None = None,
+        incomplete: str = ERROR,
+        lora: str | None = None,
     ) -> TextStream | TokenStream:
         """Continue a prompt piece by piece: text for a text prompt, ids for a prompt of ids.
 
@@ -201,6 +231,22 @@ class Model(Inspected, Chatting, Closing):
             stop_ids: ids that end the stream (default: for text the tokenizer's ``<|end|>``, or the ``eos_token_id`` of
                 a Hugging Face model; none for ids).
             on_end: called once when the stream ends.
+            speculate: ``ngram`` guesses that what followed the newest tokens earlier in the sequence follows them
+                again, and runs the guesses together. The text stays the same; one that copies from its prompt comes
+                faster.
+            draft: a smaller model with the same tokenizer, which guesses instead.
+            json_schema: the text is JSON of this schema: an object, its JSON as text, or a class of pydantic's.
+            regex: the text matches this regular expression as a whole.
+            grammar: the text is one of this grammar, in llguidance's form of Lark.
+            choices: the text is one of these.
+            incomplete: what becomes of a text that ends before it has its structure: ``error`` raises StructureError,
+                which has the ``text``, and ``partial`` lets it be; ``stats.complete`` says so.
+            lora: the name of one of the adapters that the model was loaded with, or ``base`` for none; left out, the
+                one that :func:`glinfer.load` was given without a name, else none.
+
+        At most one of json_schema, regex, grammar and choices may be given. They need a tokenizer, and do not go with
+        ``speculate`` and ``draft``. The model's own end tokens may end the text where its structure allows that, those
+        of a prompt of ids too.
 
         Of temperature, top_k, top_p, min_p and repetition_penalty, what is left out or None is as in :attr:`sampling`.
 
@@ -223,16 +269,67 @@ class Model(Inspected, Chatting, Closing):
         is_text = isinstance(prompt, str)
         if stop and not is_text:
             raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
-        default_stops = self._stop_ids if is_text else ()
+        structure = structure_of({"json_schema": json_schema, "regex": regex, "grammar": grammar, "choices": choices})
+        if structure is not None and (speculate is not None or draft is not None):
+            raise InputError(f"{structure.kind} does not go with guesses; leave out speculate and draft")
+        whole = wants_whole(incomplete)
+        default_stops = self._stop_ids if is_text or structure is not None else ()
+        ends = default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config)
         tokens = TokenStream(
             self._own,
             self._ids_of(prompt),
             sampling,
             max_tokens=max_tokens,
-            stop_ids=default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config),
+            stop_ids=ends,
             on_end=on_end,
+            speculation=self._speculation(speculate, draft),
+            constraint=None if structure is None else self.compiler().constraint(structure, ends),
+            whole=whole and not is_text,
+            adapter=self.adapters.number(lora),
         )
-        return TextStream(tokens, self.require_tokenizer(), stop) if is_text else tokens
+        return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
+
+    def compiler(self) -> Compiler:
+        """What compiles structures for the tokens of this model, and keeps them; any thread may use it.
+
+        Raises:
+            InputError: there is no tokenizer.
+        """
+        if self._compiler is None:
+            self._compiler = Compiler(self.require_tokenizer(), self.config.vocab_size)
+        return self._compiler
+
+    def _speculation(self, speculate: str | None, draft: Chatting | None) -> Speculation | None:
+        """What drafts the tokens of one stream, or None."""
+        if speculate is None and draft is None:
+            return None
+        check_speculation(speculate, draft)
+        if self.plan.name != "fast":
+            raise InputError("drafts need the fast plan; load the model without plan='reference', or leave them out")
+        if draft is None:
+            return Speculation(Ngrams(), self._run_times)
+        if not isinstance(draft, Model) or draft is self:
+            found = "the model itself" if draft is self else type(draft).__name__
+            raise InputError(f"the draft is {found}; expected another model that glinfer.load has opened")
+        draft._require_open()
+        self._require_drafts_of(draft)
+        vocab = draft.config.vocab_size
+        drafter = ModelDrafts(draft._own, draft.config.max_position_embeddings, vocab, self.config.vocab_size)
+        return Speculation(drafter, self._run_times)
+
+    def _require_drafts_of(self, draft: Model) -> None:
+        """Refuse a draft model whose ids mean something else."""
+        own, other = self.tokenizer, draft.tokenizer
+        if own is None or other is None:
+            same = self.config.vocab_size == draft.config.vocab_size
+        else:
+            same = draft in self._same_tokens or own.same_as(other)
+        if not same:
+            raise InputError(
+                f"the draft model ({draft.config.vocab_size:,} tokens) has another tokenizer than the model "
+                f"({self.config.vocab_size:,} tokens); expected one of the same family with the same vocabulary"
+            )
+        self._same_tokens.add(draft)  # comparing vocabularies takes a while
 
     def _stream_ids(self, ids: Sequence[int], **options: Any) -> TokenStream:
         return self.stream(ids, **options)
@@ -269,46 +366,55 @@ class Model(Inspected, Chatting, Closing):
     ) -> list[str] | list[list[int]]:
         then = options.pop("on_end", None)
         found: list[Any] = [None] * len(prompts)
+        whole = wants_whole(options.get("incomplete", ERROR))
         for result in self.batch([BatchRequest(each, options, place) for place, each in enumerate(prompts)]):
             assert isinstance(result.request.key, int)
+            if whole:
+                require_complete(result.stats, result.text)
             found[result.request.key] = result.ids if result.text is None else result.text
         if then is not None:
             then()
         return found
 
     def batch(
-        self, requests: Iterable[BatchRequest], *, slots: int | None = None, memory: int | None = None
+        self,
+        requests: Iterable[BatchRequest],
+        *,
+        slots: int | None = None,
+        memory: int | None = None,
+        longest: int | None = None,
     ) -> Iterator[BatchResult]:
         """Continue many prompts together; results come in the order in which they are finished.
 
         Each is what :meth:`stream` gives alone with the same options and seed. When one is finished the next takes its
         place. Nothing is run, and no memory taken, before the first result is asked for. A list is checked as a whole
         at once, and its longest prompt says how large the caches are; of anything else each request is taken and
-        checked when there is a place for it, and every cache has room for a whole context.
+        checked when there is a place for it, and every cache has room for a whole context, or for ``longest``.
 
         Args:
             requests: the prompts with their options.
             slots: how many sequences at once at most; left out, 32 or as many as there are.
             memory: bytes of texture memory for their caches; left out, 1 GiB.
+            longest: how many tokens the longest sequence has, prompt and continuation; left out, see above.
 
         Raises:
             InputError: a prompt or an option that cannot be run, no memory for a single sequence, or the reference
                 plan, which keeps no keys and values.
         """
-        longest, bounds = None, self._bounds("batch", slots=slots, memory=memory)
+        bounds = self._bounds("batch", slots=slots, memory=memory, longest=longest)
         if isinstance(requests, (list, tuple)):
-            running = [self._checked(request, f"request {place}: ") for place, request in enumerate(requests)]
+            running = [self.checked(request, f"request {place}: ") for place, request in enumerate(requests)]
             if not running:
                 return iter(())
-            longest = max(len(each.prompt) + each.max_tokens for each in running)
+            bounds.setdefault("longest", max(len(each.prompt) + each.max_tokens for each in running))
             bounds["slots"] = min(bounds.get("slots", MAX_SLOTS), len(running))
             waiting = iter(running)
         elif isinstance(requests, Iterable):
-            waiting = map(self._checked, requests)
+            waiting = map(self.checked, requests)
         else:
             raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
-        options = SchedulerOptions(longest=longest, **bounds)
-        make = self.engine.scheduler(self._checked, self._require_alone, options)
+        options = SchedulerOptions(**bounds)
+        make = self.engine.scheduler(self.checked, self._require_alone, options)
 
         def results() -> Iterator[BatchResult]:
             # In here, so that an iterator that is never asked for anything holds nothing.
@@ -341,11 +447,11 @@ class Model(Inspected, Chatting, Closing):
                 values.
         """
         bounds = self._bounds("scheduler", slots=slots, memory=memory, longest=longest, piece=piece)
-        return self.engine.scheduler(self._checked, self._require_alone, SchedulerOptions(**bounds))()
+        return self.engine.scheduler(self.checked, self._require_alone, SchedulerOptions(**bounds))()
 
     def _bounds(self, what: str, **given: int | None) -> dict[str, int]:
         """Check the given numbers, and that sequences can run together now; leaves out those that are None."""
-        self._require_open()
+        self._require_tokens()
         self._require_unobserved(what)
         bounds = {name: whole_number(f"for {name}", number) for name, number in given.items() if number is not None}
         for name, number in bounds.items():
@@ -354,11 +460,15 @@ class Model(Inspected, Chatting, Closing):
         return bounds
 
     @overload
-    def score(self, texts: str, *, stride: int | None = None) -> TextScore: ...  # type: ignore[overload-overlap]
+    def score(  # type: ignore[overload-overlap]
+        self, texts: str, *, stride: int | None = None, lora: str | None = None
+    ) -> TextScore: ...
     @overload
-    def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]: ...
     def score(
-        self, texts: str | Sequence[str | Sequence[int]], *, stride: int | None = None
+        self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None, lora: str | None = None
+    ) -> list[TextScore]: ...
+    def score(
+        self, texts: str | Sequence[str | Sequence[int]], *, stride: int | None = None, lora: str | None = None
     ) -> TextScore | list[TextScore]:
         """Score texts: the log-probability of every token but the first, given those before it.
 
@@ -369,14 +479,15 @@ class Model(Inspected, Chatting, Closing):
                 has at least two tokens.
             stride: a text longer than the context is read in windows, each beginning so many tokens after the one
                 before; left out, half of the context.
+            lora: as in :meth:`stream`.
 
         Raises:
             InputError: a text that cannot be run, or the reference plan, which keeps no keys and values.
         """
-        self._require_open()
+        self._require_tokens()
         self._require_unobserved("score")
         if isinstance(texts, str):
-            return self.score([texts], stride=stride)[0]
+            return self.score([texts], stride=stride, lora=lora)[0]
         if isinstance(texts, bytes) or not isinstance(texts, Iterable):
             raise InputError(f"score takes a text or a list of texts, and found {type(texts).__name__}")
         ids = []
@@ -385,15 +496,26 @@ class Model(Inspected, Chatting, Closing):
             ids.append(check_tokens(f"text {place}", tokens, self.config))
         if self.plan.name != "fast":
             raise InputError("score needs the fast plan; load the model without plan='reference'")
-        return self.engine.score(ids, stride=stride) if ids else []
+        adapter = self.adapters.number(lora)
+        return self.engine.score(ids, stride=stride, adapter=adapter) if ids else []
 
-    def _checked(self, request: BatchRequest, which: str = "") -> Running:
+    def checked(self, request: BatchRequest, which: str = "") -> Running:
+        """A request that is ready for :meth:`glinfer.engine.scheduler.Scheduler.add`; any thread may call this.
+
+        Raises:
+            InputError: a prompt or an option that cannot be run; ``which`` begins the message.
+        """
+        if self.config.embeds:
+            raise InputError(f"{which}{EMBEDS}")
         if not isinstance(request, BatchRequest):
             raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
-        is_text = isinstance(request.prompt, str)
         try:
-            tokenizer = self.require_tokenizer() if is_text else None
-            return check_request(request, self.config, tokenizer, self._stop_ids, self.sampling)
+            tokenizer = self.require_tokenizer() if request.has_text or isinstance(request.prompt, str) else None
+            return check_request(
+                request, self.config, tokenizer, self._stop_ids, self.sampling, self.compiler, self.adapters
+            )
+        except StructureError as error:
+            raise StructureError(f"{which}{error}") from None
         except InputError as error:
             raise InputError(f"{which}{error}") from None
 

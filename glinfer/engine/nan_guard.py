@@ -75,11 +75,12 @@ class NanGuard:
     Attributes:
         strict: whether any NaN or infinity ends the run; otherwise only logits without a finite number do, and the
             first of the others causes a warning.
+        traces: whether the pass where they began is looked for, by running the sequence again token by token.
     """
 
     def __init__(self, bound: Session, new_session: Callable[[], AbstractContextManager[Runs]]) -> None:
         """Watch the bound plan; ``new_session`` makes a sequence of tokens for tracing."""
-        self.strict = False
+        self.strict, self.traces = False, True
         self._bound, self._new_session = bound, new_session
         self._warned = self._tracing = False
 
@@ -118,19 +119,31 @@ class NanGuard:
             self._tell(found, whole, usable=usable)
         return best_candidate(candidates)
 
-    def choices(self, candidates: Floats, ids: Mapping[int, Sequence[int]]) -> dict[int, int]:
-        """:meth:`choice` of some of the rows [rows, 64], by their numbers, each after its own ``ids``."""
+    def choices(
+        self, candidates: Floats, ids: Mapping[int, Sequence[int]]
+    ) -> tuple[dict[int, int], dict[int, NumbersError]]:
+        """:meth:`choice` of some of the rows [rows, 64], by their numbers, each after its own ``ids``.
+
+        Returns:
+            The tokens, and the errors of rows that have none.
+        """
         tokens, best = best_candidates(candidates)
         sound = (best > NO_SCORE) & (best < np.inf)
-        return {
-            row: int(tokens[row]) if sound[row] else self.choice(candidates[row], held) for row, held in ids.items()
-        }
+        chosen, broken = dict[int, int](), dict[int, NumbersError]()
+        for row, held in ids.items():
+            try:
+                chosen[row] = int(tokens[row]) if sound[row] else self.choice(candidates[row], held)
+            except NumbersError as error:
+                broken[row] = error
+        return chosen, broken
 
     def _tell(self, found: str, ids: Sequence[int], *, usable: bool) -> None:
         """Raise, or warn the first time; later warnings are suppressed, and their passes not traced."""
         if usable and not self.strict and self._warned:
             return
-        message = f"the model's output is broken: {found}; {self.trace(ids) or 'run again token by token, none is'}"
+        message = f"the model's output is broken: {found}"
+        if self.traces:
+            message += f"; {self.trace(ids) or 'run again token by token, none is'}"
         if self.strict or not usable:
             raise NumbersError(f"{message}; check the weights (glinfer verify), or try more bits or another --device")
         self._warned = True

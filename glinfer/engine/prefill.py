@@ -1,22 +1,25 @@
-"""Prefill: many tokens of a prompt in one run, into the caches that decoding continues with."""
+"""Prefill: many tokens of a prompt in one run, into the caches that decoding continues with; drafted tokens too."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
-from glinfer.engine.shortlist import Shortlists
+from glinfer.engine.runs import Chunks, DraftedRows
+from glinfer.engine.shortlist import AllowedPicks, Shortlists
 from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import ROWS, fitting_chunk_plan
+from glinfer.models.fast.rows import drafted_plan, fitting_chunk_plan
 from glinfer.models.fast.token import HIDDEN
-from glinfer.models.feed import chunk_feed
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
-from glinfer.ops.fused.rows import row_table
 from glinfer.ops.kernels import KernelOptions
 
 MAX_SINGLE_TOKENS = 3
 """The most new tokens that run one by one; more of them run as a chunk."""
+DRAFT_ROWS = (4, 8, 16)
+"""Rows of a run of drafted tokens: any number of rows takes the time of the next of these."""
+MAX_SINGLE_TOKENS_BEFORE = 8
+"""Limit for all tokens that run one by one in place of the first chunk, whose plan and shaders take about as long."""
 
 
 class Prefill:
@@ -43,6 +46,9 @@ class Prefill:
         self._slots = sequences * self._capacity
         self._plan: Plan | None = None
         self._first: Session | None = None
+        # The first session of each plan ``drafted``, whose scratch textures the others use.
+        self._drafted: dict[KernelOptions, Session] = {}
+        self._singles = 0
 
     @property
     def rows(self) -> int:
@@ -61,6 +67,15 @@ class Prefill:
             )
         return self._plan
 
+    def as_chunk(self, tokens: int) -> bool:
+        """Whether so many new tokens run as a chunk, and not one by one."""
+        if tokens <= MAX_SINGLE_TOKENS:
+            return False
+        if self._first is not None or self._singles + tokens > MAX_SINGLE_TOKENS_BEFORE:
+            return True
+        self._singles += tokens
+        return False
+
     def into(self, bound: Session) -> Chunks:
         """Bind the plan to the caches of a session of another plan over the same weights.
 
@@ -73,33 +88,52 @@ class Prefill:
             self._first = made
         return Chunks(made, self.options.kernels)
 
-    def shortlists(self, bound: Session) -> Shortlists:
+    def shortlists(self, bound: Session, *, masked: bool = False) -> Shortlists:
         """Bind the plan ``shortlist`` to the logits of the session that owns the caches.
 
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        return Shortlists(bound, self.options.kernels)
+        return Shortlists(bound, self.options.kernels, masked=masked)
 
-    def give_back(self, chunks: Chunks) -> None:
-        """Release chunks that :meth:`into` made, unless others use their scratch textures."""
-        if chunks.session is not self._first:
-            chunks.session.release()
+    def allowed_picks(self, bound: Session) -> AllowedPicks:
+        """Bind the plan ``allowed`` to the logits of the session that owns the caches.
 
+        Raises:
+            PlanError: the plan does not fit the renderer.
+        """
+        return AllowedPicks(bound, self.options.kernels)
 
-class Chunks:
-    """Runs tokens into the caches of one session."""
+    def draft_width(self, rows: int) -> int:
+        """The rows that passes compute at once in a run of ``rows`` drafted ones: few, where those are all."""
+        return min(self.options.kernels.rows_per_draw, next(size for size in DRAFT_ROWS if size >= rows))
 
-    def __init__(self, session: Session, kernels: KernelOptions) -> None:
-        """Take over a session of the chunk plan; it is released with its owner."""
-        self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
-        self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
+    def drafted(self, bound: Session, width: int) -> DraftedRows:
+        """Bind the plan ``drafted`` to the caches of a session of another plan over the same weights.
 
-    def run(self, ids: Sequence[int], position: int, base: int = 0) -> int:
-        """Run as many of the tokens as fit, from ``position`` of the sequence at slot ``base``; returns how many."""
-        rows = min(len(ids), self.session.plan.max_rows)
-        values = chunk_feed(self._table, ids[:rows], position, self._targets, base)
-        self.session.require_alive()
-        self._texture.upload(self._table)
-        self.session.run(values, flush_every=self._flush_every)
-        return rows
+        Args:
+            bound: that session.
+            width: the most rows that a pass computes at once, see :meth:`draft_width`.
+
+        Raises:
+            PlanError: the plan does not fit the renderer.
+        """
+        return self._drafted_with(self.options.kernels, bound, width)
+
+    def _drafted_with(self, kernels: KernelOptions, bound: Session, width: int) -> DraftedRows:
+        kernels = replace(kernels, rows_per_draw=min(kernels.rows_per_draw, width))
+        first = self._drafted.get(kernels)
+        if first is not None:
+            made = bound.companion(first.plan, scratch=first)
+        else:
+            options = replace(self.options, kernels=kernels)
+            made = bound.companion(drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=self._slots))
+            self._drafted[kernels] = made
+        return DraftedRows(made, kernels)
+
+    def give_back(self, runs: Chunks) -> None:
+        """Release what :meth:`into` or :meth:`drafted` made, unless others use its scratch textures."""
+        if isinstance(runs, DraftedRows):
+            runs.release_lists()
+        if runs.session is not self._first and runs.session not in self._drafted.values():
+            runs.session.release()

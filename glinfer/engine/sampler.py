@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.ops.noise import fold_seed, gumbel_at, noise_keys
+from glinfer.ops.noise import Drawn, fold_seed, gumbel_at, noise_keys
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -143,9 +143,16 @@ class Sampler:
         self.step = 0
 
     @property
-    def draw(self) -> tuple[int, float] | None:
+    def draw(self) -> Drawn:
         """(noise key, 1 / temperature) of this step's draw; None when greedy."""
-        return None if self.options.greedy else (self.noise_key(), self.options.inverse_temperature)
+        return self.draws(1)[0]
+
+    def draws(self, count: int) -> list[Drawn]:
+        """:attr:`draw` of this step and the next ones, ``count`` in all."""
+        if self.options.greedy:
+            return [None] * count
+        keys = noise_keys([self.folded_seed] * count, range(self.step, self.step + count))
+        return [(int(key), self.options.inverse_temperature) for key in keys]
 
     def noise_key(self) -> int:
         """The key of this step's noise, from 0 to 2**32 - 1: what a shader that draws is given."""

@@ -1,8 +1,11 @@
 """The scheduler: requests come and go at any time, and all running sequences share each run.
 
 One :meth:`Scheduler.next` runs at most a piece of the prompts that wait, and one token of every sequence whose prompt
-is in its cache. Prompts are first come, first served: one that is begun is finished before the next, which by then
-finds what they have in common in the cache.
+is in its cache. The client with the fewest tokens of prompts under way comes first, then the prompt of which least was
+run, then the shortest, counted in pieces, then the one that came first: so a new short prompt waits for one piece of
+others and one step, however long theirs are.
+A prompt that has waited for PATIENCE pieces gets half of the next one. A prompt that begins like one of the same client
+under way lets that go first, and finds what they have in common in the cache.
 
 Where the GPU chooses every token by itself, a step is issued before the choices of the one before are looked at: its
 rows take their tokens from those choices on the GPU. A sequence that turns out to have ended wastes a row of one step.
@@ -10,20 +13,24 @@ rows take their tokens from those choices on the GPU. A sequence that turns out 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 
-from glinfer.engine.batch import Batch, Step
+from glinfer.engine.batch import Batch, Choices, Step
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import common_prefix
-from glinfer.engine.requests import BatchRequest, BatchResult, Running
-from glinfer.errors import ContextError, InputError
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS
+from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
+from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.models.fast.rows import slots_for
 
 MIN_REUSED = 8
 """The fewest shared tokens worth reusing: running fewer again costs next to nothing, and spares a better cache."""
+
+PATIENCE = 8
+"""Pieces of others after which half a piece goes to the prompt that has waited for longest."""
 
 _CLOSED = "this scheduler was closed; make another one with model.scheduler()"
 
@@ -34,15 +41,17 @@ class Event:
 
     Attributes:
         sequence: as :meth:`Scheduler.insert` has returned it.
-        ids: new token ids, none or one; a stop id is none.
+        ids: new token ids, often one; a stop id is none, and forced tokens come with the one before them.
         text: the new piece of text, often empty; always empty for a prompt of ids.
-        result: everything, if the sequence has ended with this step.
+        result: everything, if the sequence has ended with this step; ``result.error`` says what broke it.
+        thinking: the new piece of thoughts before the answer of a chat.
     """
 
     sequence: Running
     ids: list[int]
     text: str
     result: BatchResult | None
+    thinking: str = ""
 
 
 class _Place:
@@ -50,6 +59,7 @@ class _Place:
 
     Attributes:
         kept: tokens whose keys and values the cache of a free place holds, from its first slot on.
+        owner: client and adapter of the sequence that has it, or had it last.
         freed: the time at which it became free; the place with the lowest is the one unused for longest.
     """
 
@@ -57,6 +67,7 @@ class _Place:
         self.number = number
         self.running: Running | None = None
         self.kept: list[int] = []
+        self.owner: tuple[Hashable, int] = None, 0
         self.freed = self.started = 0.0
 
 
@@ -101,6 +112,8 @@ class Scheduler(Closing):
         self._ahead: Step | None = None
         self._clock = 0
         self._closed = False
+        # Sequences that ended before they ran, whose structure forces all of their tokens.
+        self._ended: list[Running] = []
 
     def insert(self, request: BatchRequest) -> Running:
         """Queue a request; it gets a place when one is free.
@@ -125,26 +138,38 @@ class Scheduler(Closing):
                 f"a prompt of {len(running.prompt)} tokens and {running.max_tokens} more need room for {needed}; "
                 f"a place holds {self.capacity}; ask for fewer, or make the scheduler with longest={needed}"
             )
-        self._line.append(running)
+        running.force(self.batch.config.max_position_embeddings, at_once=0)
+        running.resumes = False
+        (self._ended if running.ended else self._line).append(running)
         return running
 
     def __len__(self) -> int:
-        """The number of sequences that have not ended, including those that wait."""
-        return len({*self._seats, *self._line})
+        """The number of sequences whose end was not told, including those that wait."""
+        return len({*self._seats, *self._line}) + len(self._ended)
+
+    @property
+    def waiting(self) -> int:
+        """The number of sequences that wait for a place."""
+        return sum(each not in self._seats for each in self._line)
 
     def next(self) -> list[Event]:
         """Run a piece of the waiting prompts and a step of all other sequences; returns the step's outcome, by place.
 
         The list is empty while prompts run alone, and when there is nothing to do.
 
+        A sequence whose numbers are broken ends alone, with an error in its result (:mod:`glinfer.engine.nan_guard`).
+
         Raises:
-            NumbersError: a model's output is broken, see :mod:`glinfer.engine.nan_guard`.
             ContextError: the scheduler or its model was closed.
+            GLError: the driver failed.
 
         Every exception, Ctrl-C included, closes the scheduler.
         """
         self._require_open()
         try:
+            if self._ended:
+                ended, self._ended = self._ended, []
+                return [_event(each) for each in ended]
             self._take_in()
             step, self._ahead = self._ahead or self._issue(None), None
             if step is None:
@@ -173,6 +198,10 @@ class Scheduler(Closing):
         """Results of checked requests, as they are finished; the next one is asked for when a place is free.
 
         The scheduler is closed when they end, or when the iterator is closed.
+
+        Raises:
+            NumbersError: the numbers of a sequence are broken.
+            StructureError: the structure of one is too complex.
         """
         with self:
             more = True
@@ -184,35 +213,81 @@ class Scheduler(Closing):
                     return
                 for event in self.next():
                     if event.result is not None:
+                        if event.result.error is not None:
+                            raise event.result.error
                         yield event.result
 
     def _take_in(self) -> None:
-        """Run a piece of the waiting prompts, in order, and of contexts that were full."""
-        left, targets = self.piece, self.batch.kernels.rows_per_draw
-        while self._line and left > 0:
-            each = self._line[0]
-            place = self._seats.get(each) or self._seat(each)
-            if place is None:
-                return
-            end, started, draws = len(each.held) - 1, perf_counter(), self.batch.draws_issued
-            if each.cached < end:
-                ids = each.held[each.cached : min(end, each.cached + left)]
-                rows = self.batch.take_in(place.number, ids, each.cached)
-                each.cached = each.prompted = each.cached + rows
-                left -= slots_for(rows, targets) * targets
-            if not each.stats.tokens:
-                each.stats.prompt_seconds += perf_counter() - started
-                each.stats.prompt_draws += self.batch.draws_issued - draws
-            if each.cached == end:
-                self._line.popleft()
+        """Run a piece of the waiting prompts, and of contexts that were full."""
+        left = self.piece
+        for waiting in self._line:
+            waiting.waited += 1
+        overdue = self._next_prompt(overdue=True)
+        if overdue is not None:
+            left -= self._run_piece(overdue, max(1, left // 2))
+        while left > 0 and (each := self._next_prompt()) is not None:
+            left -= self._run_piece(each, left)
 
-    def _seat(self, each: Running) -> _Place | None:
-        """Give a sequence a place, with as much of its prompt as any place holds; None if no place is free."""
-        free = [place for place in self._places if place.running is None]
-        if not free:
+    def _next_prompt(self, *, overdue: bool = False) -> Running | None:
+        """The sequence whose prompt goes on, with a place of its own; None if none has one or can have one.
+
+        With ``overdue`` the one that has waited for longest, if that is more than PATIENCE pieces.
+        """
+        free = any(place.running is None for place in self._places)
+        seated = [each for each in self._line if each in self._seats]
+        able = list(self._line) if free else seated
+        if overdue:
+            able = [each for each in able if each.waited > PATIENCE]
+        if not able:
             return None
-        wanted = each.held[:-1]
-        shared = [common_prefix(self._kept(place), wanted) for place in self._places]
+        under_way, seats = Counter[Hashable](), Counter(each.request.client for each in self._seats)
+        for each in seated:
+            under_way[each.request.client] += each.cached
+
+        def turn(each: Running) -> tuple[int, ...]:
+            client = each.request.client
+            pieces = -(-(len(each.held) - each.cached) // self.piece)
+            return not each.resumes, under_way[client], each.cached, 0 if each in self._seats else seats[client], pieces
+
+        # Of equals, min and max take the first, which has waited for longest.
+        chosen = max(able, key=lambda each: each.waited) if overdue else min(able, key=turn)
+        if chosen in self._seats:
+            return chosen
+        leaders = (each for each in seated if each.owner == chosen.owner)
+        for leader in leaders:
+            # What both begin with is run once.
+            if common_prefix(leader.held[:-1], chosen.held[:-1]) >= leader.cached + MIN_REUSED:
+                return leader
+        self._seat(chosen)
+        return chosen
+
+    def _run_piece(self, each: Running, most: int) -> int:
+        """Run at most ``most`` tokens of a prompt; returns how many of a piece they count."""
+        place, targets, used = self._seats[each], self.batch.kernels.rows_per_draw, 0
+        end, started, draws = len(each.held) - 1, perf_counter(), self.batch.draws_issued
+        each.waited = 0
+        if each.cached < end:
+            ids = each.held[each.cached : min(end, each.cached + most)]
+            rows = self.batch.take_in(place.number, ids, each.cached, each.adapter)
+            # Between tokens of the prompt and forced ones there may be some that decoding has added.
+            each.prompted = each.cached + rows if each.prompted == each.cached else each.prompted
+            each.cached += rows
+            used = slots_for(rows, targets) * targets
+        if each.resumes:
+            each.stats.draws += self.batch.draws_issued - draws
+        elif each.stats.tokens == each.stats.forced:
+            each.stats.prompt_seconds += perf_counter() - started
+            each.stats.prompt_draws += self.batch.draws_issued - draws
+        if each.cached == end:
+            self._line.remove(each)
+            each.resumes = False
+        return used
+
+    def _seat(self, each: Running) -> None:
+        """Give a sequence a free place, with as much of its prompt as any place of the same client holds."""
+        free = [place for place in self._places if place.running is None]
+        wanted, owner = each.held[:-1], each.owner
+        shared = [common_prefix(self._kept(place), wanted) if place.owner == owner else 0 for place in self._places]
         best = max(self._places, key=lambda place: (shared[place.number], place.running is None))
         rows = shared[best.number] if shared[best.number] >= MIN_REUSED else 0
         place = best if rows and best.running is None else min(free, key=lambda place: place.freed)
@@ -220,9 +295,8 @@ class Scheduler(Closing):
         if rows and place is not best:
             self.batch.copy(best.number, place.number, rows)
         each.cached = each.prompted = each.stats.reused_tokens = rows
-        place.running, place.kept = each, []
+        place.running, place.kept, place.owner = each, [], owner
         self._seats[each] = place
-        return place
 
     def _kept(self, place: _Place) -> list[int]:
         """The tokens, from the first on, whose keys and values in a place have the bits that prefill would give."""
@@ -238,7 +312,7 @@ class Scheduler(Closing):
         place = self._seats.pop(each, None)
         if place is not None:
             self._clock += 1
-            place.kept, place.freed = self._kept(place), self._clock
+            place.kept, place.freed = [] if each.error else self._kept(place), self._clock
             place.running = None
             each.stats.seconds = perf_counter() - place.started - each.stats.prompt_seconds
 
@@ -269,10 +343,10 @@ class Scheduler(Closing):
     def _events(self, step: Step) -> list[Event]:
         """Read the tokens that a step has chosen, and hand them to their sequences."""
         events = []
-        for place, token in sorted(self.batch.choices(step).items()):
+        choices = self.batch.choices(step)
+        for place in sorted({*choices.chosen, *choices.broken, *choices.dead}):
             each = step.active[place]
-            ids, pieces = len(each.ids), len(each.pieces)
-            each.push(token)
+            self._continue(each, place, choices)
             each.stats.draws += step.draws
             if each.ended:
                 if self._ahead is not None and self._ahead.active.get(place) is each:
@@ -281,9 +355,26 @@ class Scheduler(Closing):
                 self._leave(each)
             elif len(each.held) > self.batch.config.max_position_embeddings:
                 self._make_room(each)
-            result = each.result if each.ended else None
-            events.append(Event(each, each.ids[ids:], "".join(each.pieces[pieces:]), result))
+            elif each.resumes:
+                self._line.appendleft(each)
+            events.append(_event(each))
         return events
+
+    def _continue(self, each: Running, place: int, choices: Choices) -> None:
+        """Give a sequence its token, and those that its structure forces behind it, or end it."""
+        if place in choices.dead:
+            each.end("length")
+            return
+        error = choices.broken.get(place)
+        try:
+            if error is None:
+                each.push(choices.chosen[place])
+                each.force(self.batch.config.max_position_embeddings, at_once=MAX_SINGLE_TOKENS)
+        except StructureError as found:
+            error = found
+        if error is not None:
+            each.error = error
+            each.end("error")
 
     def _make_room(self, each: Running) -> None:
         """Drop the oldest half of a full context, as a session does; the rest runs again before the waiting prompts."""
@@ -305,3 +396,10 @@ class Scheduler(Closing):
             self._closed = True
             for each in {*self._seats, *self._line}:
                 each.end("closed")
+
+
+def _event(each: Running) -> Event:
+    """What is new of a sequence."""
+    ids, new = each.news()
+    result = each.result if each.ended else None
+    return Event(each, ids, text_of(new, "answer"), result, text_of(new, "thinking"))

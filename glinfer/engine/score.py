@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +19,7 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.fused.rows import BASE, LAST, POSITION, TOKEN, WANTED, interleaved, row_table
-from glinfer.ops.fused.score import log_probabilities
-
-if TYPE_CHECKING:
-    pass
+from glinfer.ops.fused.score import RowScores, log_probabilities
 
 SLOT_ALIGNMENT = 16
 """Sequences begin at cache slots that are multiples of this."""
@@ -40,11 +36,19 @@ class TextScore:
         ids: the tokens.
         logprobs: natural logarithm of the probability of each token but the first, given those before it, float64.
         likeliest: the token that the model predicted in each of those places.
+        best: the log-probability of that token, float64.
     """
 
     ids: list[int]
     logprobs: LogProbs
     likeliest: Tokens
+    best: LogProbs
+
+    @classmethod
+    def unknown(cls, ids: Sequence[int]) -> TextScore:
+        """The score of a text before anything is known; its arrays are filled in place."""
+        count = len(ids) - 1
+        return cls(list(ids), np.zeros(count), np.zeros(count, dtype=np.intp), np.zeros(count))
 
     def __repr__(self) -> str:
         """The number of tokens, and how likely they are."""
@@ -135,7 +139,7 @@ class TextScorer(Closing):
             PlanError: it does not fit the renderer.
         """
         config, kernels = options.config, options.kernels
-        self.config, self._kernels = config, kernels
+        self.config, self._kernels, self._adapter = config, kernels, options.adapters.default
         rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)
         plan = fitting_chunk_plan(
             options,
@@ -152,6 +156,7 @@ class TextScorer(Closing):
         texts: Sequence[Sequence[int]],
         *,
         stride: int | None = None,
+        adapter: int | None = None,
         on_progress: Progress = no_progress,
     ) -> list[TextScore]:
         """Log-probabilities of every token of every text but its first.
@@ -162,25 +167,42 @@ class TextScorer(Closing):
         Args:
             texts: checked token ids, at least two in each.
             stride: 1 to the context.
+            adapter: the number of the LoRA adapter; left out, the model's own.
             on_progress: receives (finished windows, windows).
 
         Raises:
             InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
         """
+        steps = self.steps(texts, stride=stride, adapter=adapter)
+        while True:
+            try:
+                on_progress(*next(steps))
+            except StopIteration as end:
+                found: list[TextScore] = end.value
+                return found
+
+    def steps(
+        self, texts: Sequence[Sequence[int]], *, stride: int | None = None, adapter: int | None = None
+    ) -> Generator[tuple[int, int], None, list[TextScore]]:
+        """:meth:`score` a run at a time, between which others may use the model, but no other score of this.
+
+        Yields (finished windows, windows) after each run, and returns the scores. Raises as :meth:`score`.
+        """
+        adapter = self._adapter if adapter is None else adapter
         jobs = windows_of(texts, self.config.max_position_embeddings, stride)
-        found = [(np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)) for ids in texts]
+        found = [TextScore.unknown(ids) for ids in texts]
         done = 0
         for run in self._runs(jobs):
-            logprobs, likeliest = self._run(texts, run)
+            scores = self._run(texts, run, adapter)
             for piece in run:
-                window = piece.window
+                window, text = piece.window, found[piece.window.text]
                 first = max(piece.first, window.scored - 1)  # the row of a token predicts the next one
                 rows = slice(piece.row + first - piece.first, piece.row + piece.length)
-                found[window.text][0][first : piece.first + piece.length] = logprobs[rows]
-                found[window.text][1][first : piece.first + piece.length] = likeliest[rows]
+                for mine, theirs in zip((text.logprobs, text.likeliest, text.best), scores, strict=True):
+                    mine[first : piece.first + piece.length] = theirs[rows]
                 done += piece.first + piece.length == window.stop
-            on_progress(done, len(jobs))
-        return [TextScore(list(ids), *numbers) for ids, numbers in zip(texts, found, strict=True)]
+            yield done, len(jobs)
+        return found
 
     def _runs(self, jobs: Iterable[Window]) -> Iterator[list[_Piece]]:
         """Distribute windows to runs: long ones take several runs, short ones share one."""
@@ -200,8 +222,8 @@ class TextScorer(Closing):
         if together:
             yield together
 
-    def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece]) -> tuple[LogProbs, Tokens]:
-        """Run once; returns (log-probability of the next token, likeliest token) of every row."""
+    def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece], adapter: int) -> RowScores:
+        """Run once; returns the scores of every row, of which the next token is wanted."""
         table, targets = self._table, self._kernels.rows_per_draw
         for piece in run:
             # Padding rows continue the positions; their results and cache slots are ignored.
@@ -216,15 +238,15 @@ class TextScorer(Closing):
         longest = max(piece.first - piece.window.start + piece.length for piece in run) + targets - 1
         strip_first = run[0].base + run[0].first - run[0].window.start
         self.session.write(ROWS, table)
-        values = chunk_values(rows, longest, targets, strip_first)
+        values = chunk_values(rows, longest, targets, strip_first, adapter)
         self.session.run(values, flush_every=self._kernels.flush_every)
         slots = slots_for(rows, targets)
         parts = [self.session.read(f"{SCORES}.{number}", rows=slots) for number in range(targets)]
         with np.errstate(divide="ignore", invalid="ignore"):  # what is no number is refused below
-            logprobs, likeliest = log_probabilities(interleaved(parts)[:rows])
+            scores = log_probabilities(interleaved(parts)[:rows])
         for piece in run:
-            check_likelihoods(logprobs[piece.row : piece.row + piece.length])
-        return logprobs, likeliest
+            check_likelihoods(scores.wanted[piece.row : piece.row + piece.length])
+        return scores
 
     def close(self) -> None:
         """Release the plan; harmless when repeated."""

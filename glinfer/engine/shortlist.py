@@ -12,13 +12,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.engine.sampler import BoolArray, FloatArray, History, Sampler, checked_history
-from glinfer.models.fast.shortlist import BEST, FACTS, TABLE, Drawn, fill_table, logits_of, shortlist_plan
+from glinfer.models.fast.shortlist import (
+    BEST,
+    FACTS,
+    MASK,
+    PICKS,
+    TABLE,
+    allowed_plan,
+    fill_table,
+    logits_of,
+    shortlist_plan,
+)
+from glinfer.models.plan import Plan
 from glinfer.models.session import Session
+from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.fused.shortlist import TOKENS_PER_PIECE, Shortlist
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.noise import Drawn
 
 # Relative error of the weights that a GPU adds up, an upper bound.
 _MASS_ERROR = 1e-4
@@ -32,8 +46,63 @@ _VANISHING = 1e-290
 _MAX_PIECES = 16
 
 
-class Shortlists:
-    """The plan ``shortlist`` over the logits of another session; release its session when that one is released."""
+class _OverLogits:
+    """A plan of one draw over the logits of another session; release its session when that one is released."""
+
+    def __init__(self, bound: Session, plan: Plan) -> None:
+        """Bind the plan.
+
+        Raises:
+            PlanError: it does not fit the renderer.
+            ShaderError: its shader does not compile.
+        """
+        logits = logits_of(bound.plan)
+        self.session = bound.companion(plan, (), names=[tensor.name for tensor in logits])
+        self._vocab, self._table = logits[0].shape[1], row_table(plan.table[TABLE].shape[0])
+        self._texture = self.session.texture(TABLE)
+        self._mask = self.session.texture(MASK) if MASK in plan.table else None
+
+    def _draw(self, rows: Sequence[int], draws: Sequence[Drawn], masks: Words | None) -> int:
+        """Draw for some rows of the logits; returns how many."""
+        count = len(rows)
+        fill_table(self._table, rows, draws)
+        self.session.require_alive()
+        self._texture.upload(self._table)
+        if self._mask is not None and masks is not None:
+            self._mask.upload(masks)
+        self.session.run({"rows": count})
+        return count
+
+
+class Shortlists(_OverLogits):
+    """The plan ``shortlist`` over the logits of another session; with ``masked`` each row has its allowed tokens."""
+
+    def __init__(self, bound: Session, kernels: KernelOptions, *, masked: bool = False) -> None:
+        """Bind the plan.
+
+        Raises:
+            PlanError: it does not fit the renderer.
+            ShaderError: its shader does not compile.
+        """
+        edge = bound.device.limits.max_texture_size
+        super().__init__(bound, shortlist_plan(bound.plan, kernels=kernels, max_texture_size=edge, masked=masked))
+        self._found = [self.session.texture(name) for name in (BEST, FACTS)]
+
+    def run(self, rows: Sequence[int], draws: Sequence[Drawn], masks: Words | None = None) -> list[Shortlist]:
+        """Make the shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
+
+        Args:
+            rows: the numbers of the rows.
+            draws: how the token of each row is drawn.
+            masks: the allowed tokens of each row, see :mod:`glinfer.ops.fused.allowed`.
+        """
+        count = self._draw(rows, draws, masks)
+        best, facts = (texture.read(count).reshape(count, -1, TOKENS_PER_PIECE) for texture in self._found)
+        return [Shortlist(self._vocab, best[row], facts[row]) for row in range(count)]
+
+
+class AllowedPicks(_OverLogits):
+    """The plan ``allowed`` over the logits of another session: the choice among the tokens that bits allow."""
 
     def __init__(self, bound: Session, kernels: KernelOptions) -> None:
         """Bind the plan.
@@ -42,26 +111,14 @@ class Shortlists:
             PlanError: it does not fit the renderer.
             ShaderError: its shader does not compile.
         """
-        logits, edge = logits_of(bound.plan), bound.device.limits.max_texture_size
-        plan = shortlist_plan(bound.plan, kernels=kernels, max_texture_size=edge)
-        self.session = bound.companion(plan, (), names=[tensor.name for tensor in logits])
-        self._vocab, self._table = logits[0].shape[1], row_table(plan.table[TABLE].shape[0])
-        self._texture, *self._found = (self.session.texture(name) for name in (TABLE, BEST, FACTS))
+        edge = bound.device.limits.max_texture_size
+        super().__init__(bound, allowed_plan(bound.plan, kernels=kernels, max_texture_size=edge))
+        self._picks = self.session.texture(PICKS)
 
-    def run(self, rows: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
-        """Make the shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
-
-        Args:
-            rows: the numbers of the rows.
-            draws: how the token of each row is drawn.
-        """
-        count = len(rows)
-        fill_table(self._table, rows, draws)
-        self.session.require_alive()
-        self._texture.upload(self._table)
-        self.session.run({"rows": count})
-        best, facts = (texture.read(count).reshape(count, -1, TOKENS_PER_PIECE) for texture in self._found)
-        return [Shortlist(self._vocab, best[row], facts[row]) for row in range(count)]
+    def run(self, rows: Sequence[int], draws: Sequence[Drawn], masks: Words) -> npt.NDArray[np.float32]:
+        """The candidates [rows, 64] of some rows of the logits; arguments as in :meth:`Shortlists.run`."""
+        count = self._draw(rows, draws, masks)
+        return np.asarray(self._picks.read(count), dtype=np.float32)
 
 
 def sample_shortlist(sampler: Sampler, found: Shortlist, history: History = ()) -> int | None:

@@ -6,11 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
+from glinfer.engine.drafts import Speculation
 from glinfer.engine.ids import check_max_tokens
 from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.errors import StructureError
+from glinfer.structured.constraint import Constraint, DeadEnd
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.tokenizer import Tokenizer
 
@@ -31,7 +35,12 @@ class GenerationStats:
     not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_saved`` are the draws of the first token
     that were skipped because prefill already computed them. Seconds are the model's own, not what the caller
     did between tokens. ``dropped`` counts the oldest tokens that made room when the context was full, and
-    ``reused_tokens`` those of the prompt that a scheduler had in a cache from another sequence.
+    ``reused_tokens`` those of the prompt that a scheduler had in a cache from another sequence. ``drafted`` counts the
+    guesses of speculative decoding, and ``accepted`` those that were right; ``draws`` has those of a draft model too.
+
+    Of a text with a structure ``forced`` counts the tokens that the structure forced, which were not chosen, and
+    ``complete`` says whether the text so far has the structure; ``finish_reason`` is ``stop`` where it came to its end,
+    and ``length`` where it could not (``max_tokens``, or no token that is allowed). ``complete`` is None otherwise.
     """
 
     prompt_tokens: int
@@ -45,6 +54,15 @@ class GenerationStats:
     dropped: int = 0
     draws_saved: int = 0
     reused_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    forced: int = 0
+    complete: bool | None = None
+
+    @property
+    def acceptance(self) -> float:
+        """The share of drafted tokens that were right; 0 without any."""
+        return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def tokens_per_second(self) -> float:
@@ -77,6 +95,10 @@ class TokenStream(Closing, Iterator[int]):
         max_tokens: int,
         stop_ids: Sequence[int] = (),
         on_end: Callable[[], None] | None = None,
+        speculation: Speculation | None = None,
+        constraint: Constraint | None = None,
+        whole: bool = False,
+        adapter: int = 0,
     ) -> None:
         """Prepare; nothing runs before the first ``next()``.
 
@@ -87,13 +109,18 @@ class TokenStream(Closing, Iterator[int]):
             max_tokens: at least 1.
             stop_ids: ids that end the stream; they are not yielded.
             on_end: called once when the stream ends, however it ends.
+            speculation: drafts tokens, so that several may come at once; the tokens stay the same.
+            constraint: says which tokens are allowed; not together with ``speculation``.
+            whole: whether to raise StructureError at the end of a text that ends before it has its structure.
+            adapter: the number of the LoRA adapter; 0 for none.
 
         Raises:
             InputError: ``max_tokens`` is not a whole number of at least 1.
         """
         self.ids: list[int] = []
         self.stats = GenerationStats(prompt_tokens=len(prompt))
-        self._session, self._on_end = session, on_end
+        self._session, self._on_end, self._speculation = session, on_end, speculation
+        self._constraint, self._whole, self._adapter = constraint, whole, adapter
         # The tokens that the session has to hold, and the last of them that are still to be yielded.
         self._held = list(prompt)
         self._waiting: deque[int] = deque()
@@ -104,13 +131,19 @@ class TokenStream(Closing, Iterator[int]):
 
     def __next__(self) -> int:
         """The next generated id."""
+        constraint = self._constraint
+        if constraint is not None and constraint.done and not self._waiting:
+            self.close("stop" if constraint.complete else "length")
         if self.stats.finish_reason is None and self.stats.tokens >= self._max_tokens:
             self.close("length")
         if self.stats.finish_reason is not None:
-            raise StopIteration
+            self._end()
         if not self._waiting:
             try:
                 self._compute()
+            except DeadEnd:
+                self.close("length")
+                self._end()
             except BaseException as error:
                 self.close("closed" if isinstance(error, KeyboardInterrupt) else "error")
                 raise
@@ -123,20 +156,34 @@ class TokenStream(Closing, Iterator[int]):
         self.ids.append(token)
         return token
 
+    def _end(self) -> NoReturn:
+        if self._whole:
+            require_complete(self.stats)
+        raise StopIteration
+
     def _compute(self) -> None:
-        """Choose the next tokens, up to a chunk of them and never across a full context."""
+        """Choose the next tokens, up to a chunk or a draft of them, and never across a full context."""
         session, stats = self._session, self.stats
-        started, draws, dropped = time.perf_counter(), session.draws_issued, session.dropped
-        ahead = session.draws_saved
+        started, draws, dropped = time.perf_counter(), self._draws, session.dropped
+        before = session.draws_saved, session.drafted, session.accepted
+        session.use_adapter(self._adapter)
         session.hold(self._held)
-        read, read_draws = time.perf_counter(), session.draws_issued
-        most = self.chunk if self._by_gpu else 1
-        chosen = session.generate_ids(min(most, self._max_tokens - stats.tokens, session.room), self._sampler)
+        read, read_draws = time.perf_counter(), self._draws
+        chunk, most = self.chunk if self._by_gpu else 1, min(self._max_tokens - stats.tokens, session.room)
+        if self._constraint is not None:
+            chosen = self._choose_allowed(self._constraint, most)
+        elif self._speculation is None:
+            chosen = session.generate_ids(min(chunk, most), self._sampler)
+        else:
+            ready = read_draws == draws  # otherwise the prompt is still being run
+            chosen = self._speculation.choose(session, session.ids, self._sampler, most=most, chunk=chunk, ready=ready)
         stats.prompt_seconds += read - started
         stats.prompt_draws += read_draws - draws
         stats.seconds += time.perf_counter() - read
-        stats.draws += session.draws_issued - read_draws
-        stats.draws_saved += session.draws_saved - ahead
+        stats.draws += self._draws - read_draws
+        stats.draws_saved += session.draws_saved - before[0]
+        stats.drafted += session.drafted - before[1]
+        stats.accepted += session.accepted - before[2]
         if session.dropped != dropped:
             stats.dropped += session.dropped - dropped
             self._held = session.ids
@@ -145,15 +192,47 @@ class TokenStream(Closing, Iterator[int]):
         self._waiting.extend(chosen)
         stats.surplus += len(chosen)
 
+    def _choose_allowed(self, constraint: Constraint, most: int) -> list[int]:
+        """The tokens that the constraint forces, which run with the next one, or else a token that it allows."""
+        forced = constraint.forced(min(most, self._session.room - 1))  # the last place is for a token that is chosen
+        if forced:
+            self._session.prefill(forced)
+            self._sampler.step += len(forced)  # each token has noise of its own, chosen or not
+            self.stats.forced += len(forced)
+            return forced
+        token = self._session.choose_allowed(constraint.mask, self._sampler)
+        constraint.push(token)
+        return [token]
+
+    @property
+    def _draws(self) -> int:
+        """Draw calls of the session so far, and of drafts."""
+        return self._session.draws_issued + (0 if self._speculation is None else self._speculation.draws_issued)
+
     def close(self, reason: str = "closed") -> None:
         """End the stream; harmless when repeated."""
         if self.stats.finish_reason is None:
             self.stats.finish_reason = reason
+            self.stats.complete = None if self._constraint is None else self._constraint.complete
             if self._waiting and not self._session.closed and self._session.ids == self._held:
                 self._session.rewind(len(self._waiting))
             self._waiting.clear()
             if self._on_end is not None:
                 self._on_end()
+
+
+def require_complete(stats: GenerationStats, text: str | None = None) -> None:
+    """Refuse a text that has ended before it had its structure.
+
+    Raises:
+        StructureError: with the ``text``.
+    """
+    if stats.complete is False and stats.finish_reason in ("length", "context"):
+        raise StructureError(
+            f"the text ends after {stats.tokens} tokens and has not the structure that was asked for; allow more "
+            "max_tokens, or take what there is with incomplete='partial'",
+            text,
+        )
 
 
 class TextStream(Closing, Iterator[str]):
@@ -162,8 +241,11 @@ class TextStream(Closing, Iterator[str]):
     ``stats`` and ``ids`` are those of the token stream below; ``close()`` ends it early.
     """
 
-    def __init__(self, tokens: TokenStream, tokenizer: Tokenizer, stop: str | Sequence[str] = ()) -> None:
-        """Read ``tokens``; end at the first of the ``stop`` strings."""
+    def __init__(
+        self, tokens: TokenStream, tokenizer: Tokenizer, stop: str | Sequence[str] = (), *, whole: bool = False
+    ) -> None:
+        """Read ``tokens``; end at the first of the ``stop`` strings; ``whole`` as in :class:`TokenStream`."""
+        self._whole, self._pieces = whole, list[str]()
         self._tokens, self._tokenizer = tokens, tokenizer
         self._assembler = TextAssembler(stop)
         self._done = False
@@ -203,7 +285,11 @@ class TextStream(Closing, Iterator[str]):
                     self._done = True
                     self._tokens.close("stop")
             if piece:
+                if self._whole:
+                    self._pieces.append(piece)
                 return piece
+        if self._whole:
+            require_complete(self.stats, "".join(self._pieces))
         raise StopIteration
 
     def close(self) -> None:

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glinfer.engine.defaults import default_sampling
+from glinfer.engine.fetching import found_model
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
-from glinfer.formats import AS_IN_FILE, Checkpoint, find_model, load_checkpoint, replacing, save_checkpoint
+from glinfer.formats import AS_IN_FILE, Checkpoint, load_checkpoint, replacing, save_checkpoint
+from glinfer.formats.adapters.merge import merged, read_adapter
 from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
+from glinfer.inspect.importance import importance_from
+from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.parts import TextParts, files_beside, gguf_metadata, text_parts
+
+WEIGHTED = tuple(dtype for dtype, (kind, _) in GGUF_DTYPES.items() if kind in PACKED_HERE)
+"""The dtypes for which it matters what the inputs of a matrix are."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,10 @@ def convert_model(
     dtype: str | None = None,
     tokenizer: AnyPath | None = None,
     with_tokenizer: bool = True,
+    imatrix: AnyPath | None = None,
+    lora: AnyPath | None = None,
+    lora_scale: float = 1.0,
+    on_progress: Progress = no_progress,
 ) -> Converted:
     """Read a model and write it in the format of the target's ending.
 
@@ -46,20 +59,38 @@ def convert_model(
     ``generation_config.json``. Everything is checked before the first byte is written.
 
     Args:
-        source: what :func:`glinfer.formats.load_checkpoint` reads.
+        source: what :func:`glinfer.formats.load_checkpoint` reads, or a name, see :func:`glinfer.hub.find_model`.
         target: the file to write; one that is there is replaced.
         dtype: what matrices become; left out, float32, and as they are in a ``.gguf``.
         tokenizer: a tokenizer to take instead of the model's own; a ``.gguf`` brings its chat template too.
         with_tokenizer: whether anything but the weights is taken along.
+        imatrix: a text that is run through the model, or an importance matrix of llama.cpp's in GGUF, which says how
+            much errors of each input's weights matter; for a ``.gguf`` of one of :data:`WEIGHTED`.
+        lora: an adapter to add to the weights, see :func:`glinfer.formats.adapters.merge.merged`; the matrices that it
+            changes are float32 unless ``dtype`` says otherwise.
+        lora_scale: a factor of what it adds.
+        on_progress: receives (finished chunks of that text, chunks).
 
     Raises:
-        InputError: the target is a file of the source, another tokenizer lies beside the target, or the format cannot
-            hold the model.
+        InputError: ``imatrix`` is given for a dtype that it changes nothing of, or with ``lora``; the target is a file
+            of the source, another tokenizer lies beside the target, or the format cannot hold the model.
         FormatError: a file is damaged, names sampling that is out of range, or cannot be written.
     """
-    path = find_model(source)
+    if imatrix is not None and dtype not in WEIGHTED:
+        raise InputError(
+            f"found --imatrix with the dtype {dtype}; expected one that is searched: {', '.join(WEIGHTED)}; others are "
+            "rounded, whatever matters"
+        )
+    if imatrix is not None and lora is not None:
+        raise InputError(
+            "found --imatrix with --lora; expected one of them, as the importance is that of a model that runs; merge "
+            "first, then convert what was merged"
+        )
+    path = found_model(source)
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
+    if lora is not None:
+        checkpoint = merged(checkpoint, [read_adapter(lora, checkpoint.config, lora_scale)])
     in_itself = Path(target).suffix.lower() == ".gguf"
     parts = text_parts(path, tokenizer, checkpoint.config) if with_tokenizer else TextParts(None)
     if parts.sampling:
@@ -71,7 +102,11 @@ def convert_model(
     _check_beside(new, Path(target), found)
     metadata = gguf_metadata(parts, checkpoint.config.vocab_size) if in_itself else None
     dtype = dtype or (AS_IN_FILE if in_itself else "float32")
-    save_checkpoint(checkpoint, target, dtype=dtype, tokenizer=metadata, sampling=parts.sampling)
+    importance = None
+    if imatrix is not None:
+        options = {"tokenizer": tokenizer, "on_progress": on_progress}
+        importance = importance_from(imatrix, path, checkpoint.config, **options)
+    save_checkpoint(checkpoint, target, dtype=dtype, tokenizer=metadata, sampling=parts.sampling, importance=importance)
     for file, data in new.items():
         with replacing(file) as temporary:
             temporary.write_bytes(data)

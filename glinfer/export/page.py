@@ -58,6 +58,11 @@ def _files(site: Path) -> list[tuple[str, Path]]:
     return [(path.relative_to(site).as_posix(), path) for path in sorted(site.rglob("*")) if path.is_file()]
 
 
+def imports_of(module: str) -> list[str]:
+    """The relative names of the modules that the text of a module imports."""
+    return [name for _, _, name in _IMPORT.findall(module)]
+
+
 def renamed(name: str, path: Path) -> str:
     """Rename a module's relative imports to the keys of the import map.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -13,28 +14,10 @@ from typing import Any
 
 from glinfer.errors import InputError
 from glinfer.export.site import is_export
+from glinfer.export.static import HEADERS, media_type
 from glinfer.formats.files import reason, shown
 
 HOST = "127.0.0.1"
-_TYPES = {
-    # Not the system's table, which on some systems calls JavaScript plain text that no browser runs.
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".json": "application/json",
-    ".frag": "text/plain; charset=utf-8",
-    ".vert": "text/plain; charset=utf-8",
-    ".glsl": "text/plain; charset=utf-8",
-}
-_HEADERS = {
-    "Cache-Control": "no-cache",  # a new export has the same address
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    # An isolated page may measure times more finely.
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Embedder-Policy": "require-corp",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -44,11 +27,11 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def guess_type(self, path: str | PathLike[str]) -> str:
         """Return the type of a file by its suffix."""
-        return _TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
+        return media_type(os.fspath(path))
 
     def end_headers(self) -> None:
         """Add the headers of every answer."""
-        for name, value in _HEADERS.items():
+        for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 

@@ -17,7 +17,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,17 @@ import numpy as np
 from glinfer.engine.defaults import default_sampling
 from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
+from glinfer.export.embedding import embedding_entry, exported_tokenizer, library_files
+from glinfer.export.examples import examples_for
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
-from glinfer.formats import BpeModel, Checkpoint, bundled_models, read_bpe
+from glinfer.formats import BpeModel, Checkpoint, read_bpe
 from glinfer.formats.files import reason, shown
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
 from glinfer.formats.sampling import NAMES
 from glinfer.gl.context import Limits
 from glinfer.gl.program import shader_root
+from glinfer.hub import title_of
 from glinfer.limits import MAX_SINGLE_FILE_BYTES
 from glinfer.models.choice import (
     DEFAULT_PLAN,
@@ -48,7 +51,7 @@ from glinfer.models.fast.token import HEAD_DRAWS
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import LOGITS, TOKENS
 from glinfer.models.session import weight_matrix
-from glinfer.ops.kernels import KernelOptions, default_kernels
+from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.chat import ChatTemplate, find_chat
@@ -65,11 +68,12 @@ LIMITS: Mapping[str, Limits] = {
     "webgl2": Limits.webgl2_minimum(),
 }
 """Limits for layouts: those of nearly every browser, or WebGL2's minimum."""
-_CHAT_EXAMPLES = ("What can you help me with?", "Tell me a short story about a fox.", "Why is the sky blue?")
-_TEXT_EXAMPLES = ("Once upon a time", "The city was quiet that night, and", "The best way to learn is")
-_SITE = (PAGE, "app.js", "style.css", "glinfer")
+_SITE = (PAGE, "app.js", "style.css", "page", "glinfer")
+_SEARCH = ("style.css", "page/theme.js", "search", "embedding", "glinfer")
+_SEARCH_PAGE = "search/index.html"
+"""Parts of a site of a model that embeds texts, and its page, which has the name of the other there."""
 _FETCH = "embedded.js"
-_OWN = {*_SITE, "shaders", PLAN, WEIGHTS, TOKENIZER}
+_OWN = {*_SITE, "search", "embedding", "libraries", "shaders", PLAN, WEIGHTS, TOKENIZER}
 _HEADER = struct.Struct("<Q")
 
 
@@ -80,7 +84,7 @@ class ExportedSite:
     Attributes:
         folder: its folder.
         bytes: total size of its files.
-        draws: draws of one token.
+        draws: draws of one token, or of one run of texts that are embedded.
         plan: contents of ``plan.json``.
         notes: features of the model that the site lacks.
     """
@@ -100,7 +104,7 @@ def web_root() -> Path:
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
-        if all((folder / name).exists() for name in _SITE):
+        if all((folder / name).exists() for name in (*_SITE, *_SEARCH)):
             return folder
     raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
 
@@ -110,9 +114,8 @@ def web_kernels(weights: str = "f32") -> KernelOptions:
 
     Blocks in one tile, read by texture(), take two thirds of the time on Chromium's software renderer.
     """
-    usual = default_kernels("browser", 1.0, weights)
-    able = dataclasses.replace(usual, part_steps=0, split_values=False, blends=False, quad=False, rows_per_draw=4)
-    return dataclasses.replace(able, tiles=1, lookup_texture=True)
+    able = without_blending(default_kernels("browser", 1.0, weights))
+    return dataclasses.replace(able, quad=False, one_state=False, tiles=1, lookup_texture=True)
 
 
 def export_web(
@@ -131,8 +134,9 @@ def export_web(
 ) -> ExportedSite:
     """Write a model as static files; ``folder`` appears, or is replaced, only when they are complete.
 
-    Only Gab's tokenizers (BPE1 and the JSON of its second generation) are exported, and no Jinja templates: otherwise
-    the site takes token ids, or continues texts without chat, and a note says so.
+    Of models that continue texts only Gab's tokenizers (BPE1 and the JSON of its second generation) are exported, and
+    no Jinja templates: otherwise the site takes token ids, or continues texts without chat, and a note says so. A model
+    that embeds texts becomes a page that searches in texts, with its ``tokenizer.json``.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -155,7 +159,9 @@ def export_web(
     root = web_root()
     path, checkpoint = read_model(path, gelu=gelu, context=context)
     checkpoint.check_finite()
-    texts, notes = _texts(path, tokenizer, checkpoint)
+    embeds = checkpoint.config.embeds
+    texts, notes = (_embedded if embeds else _texts)(path, tokenizer, checkpoint)
+    parts = _parts(root, embeds=embeds)
     made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
     size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
     if single and size > MAX_SINGLE_FILE_BYTES:
@@ -164,17 +170,18 @@ def export_web(
             "leave --single-file out, or keep them in fewer bits (--weights q8)"
         )
     about = {
-        "name": Path(path).stem,
+        "name": title_of(path),
         "plan": plan,
         "weights": weights_named(weights, checkpoint.formats()),
         "cache": cache,
-        "tokenizer": texts.bpe is not None,
+        "tokenizer": texts.tokenizer is not None,
         **texts.about,
-        "examples": _examples(path, texts),
     }
     values, order = _plan_file(about, made, export, checkpoint)
+    if embeds:
+        values["embedding"] = {**texts.embedding, **embedding_entry(made, export, checkpoint.config)}
     with _replacing_folder(target) as new:
-        _write_site(new, root, export, texts, values)
+        _write_site(new, parts, export, texts, values)
         write_weights(new / WEIGHTS, export, weights_for(checkpoint, plan, weights), order)
         if single:
             _make_single(new, root / _FETCH)
@@ -184,9 +191,9 @@ def export_web(
 
 def _plan_file(
     about: Mapping[str, Any], plan: Plan, export: PlanExport, checkpoint: Checkpoint
-) -> tuple[dict[str, Any], Array]:
-    """Make the contents of ``plan.json``, and the order of the logits."""
-    logits, order = export.logits(LOGITS)
+) -> tuple[dict[str, Any], Array | None]:
+    """Make the contents of ``plan.json``, and the order of the logits, which only models that continue texts have."""
+    logits, order = export.logits(LOGITS) if LOGITS in plan.table else (None, None)
     values = {
         "format": FORMAT,
         "version": VERSION,
@@ -202,7 +209,7 @@ def _plan_file(
         "head_draws": HEAD_DRAWS if plan.name == "fast" else 0,
         "input": export.texture(TOKENS) if TOKENS in plan.table else None,
         "logits": logits,
-        "pictures": export.pictures(),
+        "pictures": [] if logits is None else export.pictures(),
     }
     return values, order
 
@@ -230,11 +237,11 @@ def _laid_out(
 
 @dataclass(frozen=True)
 class _TextSupport:
-    """Text support of the site: merges and control tokens, if the runtime has the tokenizer, and facts for the plan."""
+    """Text support of the site: its ``tokenizer.json``, if the runtime has the tokenizer, and facts for the plan."""
 
-    bpe: BpeModel | None
-    control: Mapping[str, int]
+    tokenizer: Mapping[str, Any] | None
     about: dict[str, Any]
+    embedding: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _texts(
@@ -247,14 +254,15 @@ def _texts(
     about: dict[str, Any] = {
         "stop_ids": list(default_stops(path, found, config)),
         "chat": None,
+        "examples": [],
         "generation": {name: getattr(sampling, name) for name in NAMES},
     }
     if found is None:
-        return _TextSupport(None, {}, about), [f"the site takes token ids only: {why}"]
+        return _TextSupport(None, about), [f"the site takes token ids only: {why}"]
     bpe = _bpe_of(path, given, config.vocab_size)
     if bpe is None:
         note = "the site takes token ids only: the runtime has Gab's tokenizers, and this model has one of another kind"
-        return _TextSupport(None, {}, about), [note]
+        return _TextSupport(None, about), [note]
     notes = []
     try:
         form = find_chat(path, found, config)
@@ -265,15 +273,23 @@ def _texts(
         about["chat"] = {"user": form.user, "assistant": form.assistant, "end": form.end, "think": thinks}
     elif form is not None or find_template(path) is not None:
         notes.append("the site continues texts and does not chat: the runtime has no Jinja templates")
-    return _TextSupport(bpe, found.control_tokens, about), notes
+    about["examples"] = examples_for(path, chats=about["chat"] is not None)
+    return _TextSupport(tokenizer_entry(bpe, found.control_tokens), about), notes
 
 
-def _examples(path: str | PathLike[str], texts: _TextSupport) -> list[str]:
-    """Choose prompts that the page offers: those of a bundled model's card, or some for chat or for plain texts."""
-    if texts.bpe is None:
-        return []
-    usual = _TEXT_EXAMPLES if texts.about["chat"] is None else _CHAT_EXAMPLES
-    return list(next((model.examples for model in bundled_models() if model.path == Path(path)), usual))
+def _embedded(
+    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
+) -> tuple[_TextSupport, list[str]]:
+    """Find what a model that embeds texts needs of its tokenizer."""
+    tokenizer, embedding = exported_tokenizer(path, given, checkpoint)
+    return _TextSupport(tokenizer, {}, embedding), []
+
+
+def _parts(root: Path, *, embeds: bool) -> dict[str, Path]:
+    """The files and folders of a site's page, by their place in the site."""
+    if not embeds:
+        return {name: root / name for name in _SITE}
+    return {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}, **library_files(root)}
 
 
 def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:
@@ -305,11 +321,11 @@ def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, An
     }
 
 
-def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array) -> None:
+def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array | None) -> None:
     """Write packed texels as safetensors in upload order, with one array in memory at a time.
 
-    Behind them are the order of the logits, and the CRC-32 of each line of texels, with which the page checks textures
-    that it has bound. The safetensors library sorts tensors and needs all of them at once.
+    Behind them are the order of the logits, where there are any, and the CRC-32 of each line of texels, with which the
+    page checks textures that it has bound. The safetensors library sorts tensors and needs all of them at once.
 
     Raises:
         PlanError: a weight is missing, or its shape is not the plan's.
@@ -327,7 +343,8 @@ def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], o
         }
         end += layout.nbytes
     lines = sum(export.layout(tensor.name).height for tensor in export.weights)
-    for name, dtype, count in ((LOGITS_ORDER, "I32", order.size), (LINE_CHECKSUMS, "U32", lines)):
+    tables = [] if order is None else [(LOGITS_ORDER, "I32", order.size)]
+    for name, dtype, count in (*tables, (LINE_CHECKSUMS, "U32", lines)):
         header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [end, end + 4 * count]}
         end += 4 * count
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
@@ -343,23 +360,27 @@ def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], o
             texels = texels.astype(texels.dtype.newbyteorder("<"), copy=False)
             file.write(texels.data)
             checksums += [zlib.crc32(line.data) for line in texels]
-        file.write(order.astype("<i4", copy=False).data)
+        if order is not None:
+            file.write(order.astype("<i4", copy=False).data)
         file.write(np.array(checksums, dtype="<u4").data)
 
 
-def _write_site(new: Path, root: Path, export: PlanExport, texts: _TextSupport, values: Mapping[str, Any]) -> None:
+def _write_site(
+    new: Path, parts: Mapping[str, Path], export: PlanExport, texts: _TextSupport, values: Mapping[str, Any]
+) -> None:
     """Write all files but the weights."""
-    for name in _SITE:
-        if (root / name).is_dir():
-            shutil.copytree(root / name, new / name, ignore=shutil.ignore_patterns(".*"))
+    for name, place in parts.items():
+        if place.is_dir():
+            shutil.copytree(place, new / name, ignore=shutil.ignore_patterns(".*", PAGE))
         else:
-            shutil.copyfile(root / name, new / name)
+            (new / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(place, new / name)
     for name in export.shaders:
         (new / "shaders" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(shader_root() / name, new / "shaders" / name)
     _write_json(new / PLAN, values)
-    if texts.bpe is not None:
-        _write_json(new / TOKENIZER, tokenizer_entry(texts.bpe, texts.control))
+    if texts.tokenizer is not None:
+        _write_json(new / TOKENIZER, texts.tokenizer)
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

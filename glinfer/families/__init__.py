@@ -3,12 +3,44 @@
 Records are data and import nothing else of glinfer, so that configurations, formats and plans can all read them.
 """
 
-from glinfer.families import gab, gemma, gift_of_gab, gpt2, llama, mistral, qwen2, qwen3
+from glinfer.families import (
+    bert,
+    gab,
+    gemma,
+    gemma2,
+    gemma3,
+    gemma_embedding,
+    gift_of_gab,
+    gpt2,
+    granite,
+    granitemoe,
+    lfm2,
+    llama,
+    ministral,
+    mistral,
+    modernbert,
+    nomic_bert,
+    olmo2,
+    olmoe,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    roberta,
+    smollm3,
+    xlm_roberta,
+)
 from glinfer.families.record import Family
 
-FAMILIES: dict[str, Family] = {
-    module.FAMILY.name: module.FAMILY for module in (gab, gpt2, gift_of_gab, llama, mistral, qwen2, qwen3, gemma)
-}
+_MODULES = (
+    *(gab, gpt2, gift_of_gab, llama, mistral, ministral, qwen2, qwen3),
+    *(gemma, gemma2, gemma3, smollm3, olmo2, phi3, granite, lfm2),
+    *(qwen3_moe, olmoe, granitemoe),
+    *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
+)
+FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""
+DECODERS = {name: family for name, family in FAMILIES.items() if not family.encodes}
+"""Those whose models continue texts."""
 DEFAULT, DEFAULT_SHAPE = gab.FAMILY.name, gab.SHAPE
 """The default family, and its shape under the names of ``--config``."""

@@ -5,11 +5,30 @@ Defaults are those of Qwen3Config in Hugging Face's transformers 5.
 
 from glinfer.families.record import Family, Gguf, HuggingFace
 
+RERANK_PROMPT = (
+    "<|im_start|>system\n"
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n"
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+    "<Query>: {query}\n"
+    "<Document>: {text}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+"""Of Qwen3-Reranker, with the task of its own example, as published with its weights."""
+
 FAMILY = Family(
     "qwen3",
-    head_norms=True,
+    head_norms="head",
     attention_biases=("q", "k", "v", "o"),
     usual={"hidden_act": "silu"},
-    huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 128, 32768), window="later"),
+    huggingface=HuggingFace(
+        sizes=(151936, 4096, 22016, 32, 32, 32, 128, 32768),
+        window="later",
+        classifier="ForSequenceClassification",
+        classifier_names=("score",),
+        classifier_pooling="lasttoken",
+    ),
     gguf=Gguf("qwen3", attention_bias=False),
+    rerank_prompt=RERANK_PROMPT,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.bundled import BundledModel, bundled_models, find_model
+from glinfer.formats.bundled import BundledModel, bundled_models
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, is_directory, opened, replacing, shown
 from glinfer.formats.gab.bpe import BpeModel, read_bpe, write_bpe
@@ -19,15 +19,17 @@ from glinfer.formats.gguf.file import GGUF_MAGIC
 from glinfer.formats.gguf.model import read_gguf
 from glinfer.formats.gguf.vocabulary import Vocabulary
 from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
-from glinfer.formats.gguf.write import write_gguf
+from glinfer.formats.gguf.write import Importance, write_gguf
 from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
+from glinfer.formats.names import find_model
 from glinfer.formats.random_weights import random_checkpoint
 from glinfer.formats.safetensors import DTYPES as SAFETENSORS_DTYPES
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
 from glinfer.formats.safetensors_file import read_header
 from glinfer.formats.tensors import weight_shapes
+from glinfer.formats.zipped import unpacked
 
 __all__ = [
     "BpeModel",
@@ -45,6 +47,7 @@ __all__ = [
     "read_safetensors",
     "replacing",
     "save_checkpoint",
+    "unpacked",
     "weight_shapes",
     "write_bpe",
     "write_gab",
@@ -67,7 +70,7 @@ def load_checkpoint(path: AnyPath) -> Checkpoint:
     Raises:
         FormatError: the file cannot be read, is a tokenizer, is of no known format, or is damaged.
     """
-    path = find_model(path)
+    path = unpacked(find_model(path))
     if is_directory(path):
         manifest = None if (Path(path) / CONFIG).exists() else find_manifest(Path(path))
         return read_huggingface(path) if manifest is None else read_manifest(manifest)
@@ -109,12 +112,14 @@ def save_checkpoint(
     dtype: str = "float32",
     tokenizer: Vocabulary | None = None,
     sampling: Mapping[str, Any] | None = None,
+    importance: Importance | None = None,
 ) -> None:
     """Write a checkpoint in the format of the file name's ending: ``.gab``, ``.safetensors`` or ``.gguf``.
 
     ``dtype`` may be ``float16`` for safetensors: half the size, every number rounded. For GGUF it is one of
     :data:`glinfer.formats.gguf.write.DTYPES`, or ``file`` for tensors as they are,
-    and ``tokenizer`` and ``sampling`` go into the file; other formats have no place for them.
+    and ``tokenizer`` and ``sampling`` go into the file; other formats have no place for them. ``importance`` is that of
+    :func:`glinfer.formats.gguf.write.write_gguf`.
 
     Raises:
         InputError: the name ends otherwise, or the format has no such dtype.
@@ -125,7 +130,7 @@ def save_checkpoint(
         write_safetensors(checkpoint, path, dtype=dtype)
     elif suffix.lower() == ".gguf":
         of_tensors = None if dtype == AS_IN_FILE else dtype
-        write_gguf(checkpoint, path, dtype=of_tensors, tokenizer=tokenizer, sampling=sampling)
+        write_gguf(checkpoint, path, dtype=of_tensors, tokenizer=tokenizer, sampling=sampling, importance=importance)
     elif suffix.lower() != ".gab":
         found = f"the name ends in {suffix!r}" if suffix else "the name has no ending"
         raise InputError(f"{shown(path)}: {found}; expected .gab, .safetensors or .gguf")

@@ -14,6 +14,8 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
+from glinfer.formats.adapters.adapter import Adapter
+from glinfer.formats.embedding import Embedding
 from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import tensor_count, weight_shapes
@@ -35,6 +37,8 @@ class Checkpoint:
         packed: the tensors that stay in their file's own format, which are matrices; none of them is among ``tensors``.
             Models that GAB1 files hold have none.
         files: the files that it was read from; none for random weights.
+        embedding: what a model that embeds texts does beside its passes.
+        adapters: LoRA adapters that run beside the weights, by name; they are no part of the tensors.
     """
 
     config: ModelConfig
@@ -42,6 +46,8 @@ class Checkpoint:
     source: str
     packed: Mapping[str, PackedTensor] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
+    embedding: Embedding = field(default_factory=Embedding)
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
     @property
     def parameter_count(self) -> int:

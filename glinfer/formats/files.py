@@ -178,9 +178,9 @@ def _advice(path: AnyPath) -> str:
     name = os.fspath(path)
     if isinstance(name, str) and not os.path.lexists(name):
         if _ADDRESS.match(name):
-            return "addresses are not fetched; download the file and give its path"
+            return "addresses are fetched from Hugging Face's hub alone; download the file and give its path"
         if _HUB_NAME.fullmatch(name) and not os.path.lexists(name.split("/")[0]):
-            return "names on a hub are not fetched; download the model's files and give their path"
+            return "where it is the name of a model on a hub, 'glinfer pull' fetches it"
     return "check the path and its permissions"
 
 

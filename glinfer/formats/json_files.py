@@ -37,6 +37,27 @@ def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str
         FormatError: the file cannot be read, is longer or has more, is no JSON, or holds something other than an
             object.
     """
+    values = _parsed(path, longest, most)
+    if not isinstance(values, dict):
+        raise FormatError(
+            f"{shown(path)}: found a JSON {type(values).__name__}; expected an object with names and values"
+        )
+    return values
+
+
+def read_json_list(path: Path, longest: int) -> list[Any]:
+    """Read the JSON array in a file of at most ``longest`` bytes.
+
+    Raises:
+        FormatError: as :func:`read_json`, or it holds something other than an array.
+    """
+    values = _parsed(path, longest, MAX_JSON_VALUES)
+    if not isinstance(values, list):
+        raise FormatError(f"{shown(path)}: found a JSON {type(values).__name__}; expected an array")
+    return values
+
+
+def _parsed(path: Path, longest: int, most: int) -> Any:
     label = shown(path)
     with opened(path) as (file, size):
         text = file.read(min(size, longest) + 1)  # what is asked for is allocated at once
@@ -44,13 +65,10 @@ def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str
         raise FormatError(f"{label}: found {max(size, len(text))} bytes; expected JSON of at most {longest} bytes")
     check_values(text, label, most)
     try:
-        values = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         words = words_of(error)
         raise FormatError(f"{label}: found no JSON in its {len(text)} bytes ({words}); get the file again") from None
-    if not isinstance(values, dict):
-        raise FormatError(f"{label}: found a JSON {type(values).__name__}; expected an object with names and values")
-    return values
 
 
 def check_plain_name(name: str, what: str, beside: str) -> None:

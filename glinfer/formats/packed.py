@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.quant.formats import BLOCK_FORMATS, block_format
-from glinfer.quant.ggml import Bytes, dequantize, not_finite
+from glinfer.quant.ggml import dequantize, not_finite
+from glinfer.quant.parts import Bytes
 
 F16 = "F16"
 """The format of a :class:`PackedTensor` that keeps a half float for each weight, and no blocks."""

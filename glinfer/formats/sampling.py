@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.formats.bundled import find_model
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
-from glinfer.formats.gguf.file import is_gguf, read_gguf_file
+from glinfer.formats.gguf.file import is_gguf
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.files import GENERATION_CONFIG
 from glinfer.formats.json_files import read_json
+from glinfer.formats.names import find_model
 from glinfer.limits import MAX_CONFIG_BYTES
 
 _GGUF = "general.sampling."

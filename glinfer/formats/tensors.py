@@ -23,9 +23,10 @@ class ModelTensor:
     Attributes:
         role: the attribute of :class:`glinfer.families.record.Names` that names it.
         part: ``weight`` or ``bias``.
-        shape: vectors [n], matrices [out, in].
+        shape: vectors [n], matrices [out, in], the weights of a convolution [elements, 1, positions].
         layer: the number of the layer; None outside of all layers.
-        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads.
+        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; the number of a matrix behind the
+            pooling, or of the expert that a matrix belongs to.
     """
 
     role: str
@@ -57,6 +58,23 @@ class StoredTensor:
         first, *rest = self.tensors
         return (first.shape[0] + sum(tensor.shape[0] for tensor in rest), *first.shape[1:])
 
+    @property
+    def experts(self) -> int:
+        """How many experts the tensors belong to; 1 for all others."""
+        first = self.tensors[0]
+        return len({tensor.letter for tensor in self.tensors}) if first.role in ("gate", "up", "down") else 1
+
+    @property
+    def outer_shape(self) -> tuple[int, ...]:
+        """The shape in GGUF files, which leave out the edge of 1 in the weights of a convolution."""
+        return self.shape[::2] if len(self.shape) == 3 else self.stacked_shape
+
+    @property
+    def stacked_shape(self) -> tuple[int, ...]:
+        """The shape in a file, [experts, rows, inputs] where it holds the matrices of several experts."""
+        rows, *inputs = self.shape
+        return (rows, *inputs) if self.experts == 1 else (self.experts, rows // self.experts, *inputs)
+
     def split(self, rows: npt.NDArray[Any]) -> Iterator[tuple[ModelTensor, npt.NDArray[Any]]]:
         """Split rows into those of each tensor, as views."""
         ends = list(accumulate(tensor.shape[0] for tensor in self.tensors))
@@ -69,9 +87,20 @@ def tensors_of(config: ModelConfig) -> Iterator[ModelTensor]:
     yield ModelTensor("embeddings", "weight", (config.vocab_size, width))
     if not family.rotary:
         yield ModelTensor("positions", "weight", (config.max_position_embeddings, width))
+    if config.type_vocab_size:
+        yield ModelTensor("token_types", "weight", (config.type_vocab_size, width))
+    if family.embedding_norm:
+        yield from _norm(config, "embedding_norm", None)
     for layer in range(config.num_hidden_layers):
         yield from _layer(config, layer)
-    yield from _norm(config, "final_norm", None)
+    if family.norms != "sum":
+        yield from _norm(config, "final_norm", None)
+    inputs = width
+    for number, (outputs, biased, _) in enumerate(config.dense):
+        yield ModelTensor("dense", "weight", (outputs, inputs), letter=str(number))
+        if biased:
+            yield ModelTensor("dense", "bias", (outputs,), letter=str(number))
+        inputs = outputs
     if not config.tie_word_embeddings:
         yield ModelTensor("head", "weight", (config.vocab_size, width))
     if "head" in family.biases:
@@ -79,7 +108,8 @@ def tensors_of(config: ModelConfig) -> Iterator[ModelTensor]:
 
 
 def _norm(config: ModelConfig, role: str, layer: int | None) -> Iterator[ModelTensor]:
-    for part in ("weight", "bias") if config.family.norm == "layer" else ("weight",):
+    biased = config.family.norm == "layer" and config.family.norm_biases
+    for part in ("weight", "bias") if biased else ("weight",):
         yield ModelTensor(role, part, (config.hidden_size,), layer)
 
 
@@ -90,25 +120,45 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
         *family.biases,
         *(family.attention_biases if config.attention_bias else ()),
         *(family.mlp_biases if config.mlp_bias else ()),
+        *(("conv_in", "conv", "conv_out") if config.conv_bias else ()),
     }
 
-    def linear(role: str, rows: int, columns: int, letter: str = "") -> Iterator[ModelTensor]:
-        yield ModelTensor(role, "weight", (rows, columns), layer, letter)
+    def linear(role: str, rows: int, *columns: int, letter: str = "") -> Iterator[ModelTensor]:
+        yield ModelTensor(role, "weight", (rows, *columns), layer, letter)
         if (letter or role) in biased:
             yield ModelTensor(role, "bias", (rows,), layer, letter)
 
-    yield from _norm(config, "attention_norm", layer)
-    for letter, rows in (("q", queries), ("k", keys), ("v", keys)):
-        yield from linear("projection", rows, width, letter)
-    yield from linear("output", width, queries, "o")
-    if family.head_norms:
-        for letter in "qk":
-            yield ModelTensor("head_norm", "weight", (config.head_dim,), layer, letter)
-    yield from _norm(config, "mlp_norm", layer)
-    if family.gated:
-        yield from linear("gate", inner, width)
-    yield from linear("up", inner, width)
-    yield from linear("down", width, inner)
+    of = config.layer(layer)
+    if of.norm_before and (layer or family.first_norm):
+        yield from _norm(config, "attention_norm", layer)
+    if of.convolves:
+        yield from linear("conv_in", 3 * width, width)
+        yield from linear("conv", width, 1, of.taps)
+        yield from linear("conv_out", width, width)
+    else:
+        for letter, rows in (("q", queries), ("k", keys), ("v", keys)):
+            yield from linear("projection", rows, width, letter=letter)
+        yield from linear("output", width, queries, letter="o")
+    if of.head_norms:
+        for letter, rows in (("q", queries), ("k", keys)):
+            normed = config.head_dim if of.head_norms == "head" else rows
+            yield ModelTensor("head_norm", "weight", (normed,), layer, letter)
+    if of.norm_behind:
+        yield from _norm(config, "attention_post_norm", layer)
+    if of.norm_before:
+        yield from _norm(config, "mlp_norm", layer)
+    numbers = [""]
+    if of.experts is not None:
+        yield from linear("router", of.experts.count, width)
+        numbers = list(map(str, range(of.experts.count)))
+    for number in numbers:
+        if family.gated:
+            yield from linear("gate", inner, width, letter=number)
+        yield from linear("up", inner, width, letter=number)
+    for number in numbers:
+        yield from linear("down", width, inner, letter=number)
+    if of.norm_behind:
+        yield from _norm(config, "mlp_post_norm", layer)
 
 
 def weight_shapes(config: ModelConfig) -> Shapes:
@@ -116,7 +166,9 @@ def weight_shapes(config: ModelConfig) -> Shapes:
 
     With width D, inner width I, vocabulary V, S positions, H heads and G heads of keys and values of d elements each:
     embeddings and head [V, D], learned positions [S, D], queries [H·d, D], keys and values [G·d, D], the projection
-    behind them [D, H·d], gate and up [I, D], down [D, I], norms [D], norms of heads [d]; biases have one number a row.
+    behind them [D, H·d], gate and up [I, D], down [D, I], norms [D], norms of heads [d], or of all heads together
+    [H·d] and [G·d]; around a convolution over L positions [3·D, D], [D, 1, L] and [D, D]; biases have one number a row.
+    With E experts in a layer the router is [E, D], and each expert has gate, up and down of its own.
     """
     names = config.family.names
     return {tensor.name(names): tensor.shape for tensor in tensors_of(config)}
@@ -131,14 +183,22 @@ def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
 
 
 def tensors_per_layer(config: ModelConfig) -> int:
-    """The number of tensors in each layer; no list of all is made, since files may name absurdly many layers."""
-    return sum(1 for _ in _layer(config, 0))
+    """The most tensors of a layer; no list of all is made, since files may name absurdly many layers."""
+    return max(_counts(config))
+
+
+def _counts(config: ModelConfig) -> list[int]:
+    """The number of tensors in each of the layers after which their kinds repeat."""
+    period = min(config.num_hidden_layers, max(1, len(config.layer_types)))
+    return [sum(1 for _ in _layer(config, layer)) for layer in range(period)]
 
 
 def tensor_count(config: ModelConfig) -> int:
     """The number of tensors of a model, without listing them."""
     outside = sum(tensor.layer is None for tensor in tensors_of(replace(config, num_hidden_layers=1)))
-    return outside + config.num_hidden_layers * tensors_per_layer(config)
+    each = _counts(config)
+    times, rest = divmod(config.num_hidden_layers, len(each))
+    return outside + times * sum(each) + sum(each[:rest])
 
 
 def head_weight(config: ModelConfig) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -31,6 +32,7 @@ from glinfer.gl.raw import (
 _MODERNGL_STARTUP_ERRORS = {"GL_INVALID_ENUM", "GL_INVALID_OPERATION"}
 _FLOAT_TARGETS = "GL_EXT_color_buffer_float"
 _FLOAT_BLENDING = "GL_EXT_float_blend"
+_BARRIERS = {"GL_ARB_texture_barrier": "glTextureBarrier", "GL_NV_texture_barrier": "glTextureBarrierNV"}
 _API_NAMES = ("es", "desktop")
 _MAX_INDEX_DIGITS = 9
 
@@ -105,6 +107,8 @@ class Device:
         driver_limits: the driver's own limits.
         draws_issued: draw calls issued since the device was opened.
         in_main_memory: whether its textures lie in main memory, as those of software renderers do.
+        texture_barrier: lets the draws that follow sample what earlier draws wrote to other texels of the texture that
+            they render to (GL_NV_texture_barrier, OpenGL 4.5); None where the driver has no such function.
     """
 
     def __init__(self, native: NativeContext, api: str, limits: Limits | None = None) -> None:
@@ -134,6 +138,7 @@ class Device:
         self.raw.pending_errors()  # GL_INVALID_ENUM: moderngl's info asks for desktop-only values
         self.in_main_memory = faults.in_main_memory(self.renderer)
         self._reset_status = faults.asks_for_resets(self.raw, self.extensions, api)
+        self.texture_barrier = _texture_barrier(self.raw, self.extensions)
         if api == "es" and _FLOAT_TARGETS not in self.extensions:
             raise ContextError(
                 f"{self.renderer} lacks {_FLOAT_TARGETS}, without which no pass can write float textures; "
@@ -172,6 +177,11 @@ class Device:
         except faults.ContextLostError:
             self._lost = doing, kind = "making the context current", "unknown"
             raise faults.lost(doing, kind, self.renderer, ()) from None
+
+    def flush(self) -> None:
+        """Have the driver begin what was issued so far, and wait for nothing; errors as in :meth:`activate`."""
+        self.activate()
+        self.raw.flush()
 
     def require_usable(self) -> None:
         """Refuse a device that cannot be used, without making it current.
@@ -295,6 +305,16 @@ class Device:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+def _texture_barrier(raw: RawGL, extensions: Collection[str]) -> Callable[[], None] | None:
+    # The extension is checked first, since loaders give an address for any name.
+    for extension, name in _BARRIERS.items():
+        if extension in extensions:
+            with contextlib.suppress(ContextError):
+                barrier: Callable[[], None] = raw.function(name, None)
+                return barrier
+    return None
 
 
 def open_device(device: str | int | None = None, *, api: str | None = None, limits: Limits | None = None) -> Device:

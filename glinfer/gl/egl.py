@@ -134,6 +134,11 @@ def _egl() -> _Egl:
     return _Egl()
 
 
+def extension(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of an extension, with its types as ctypes has them; None if there is none."""
+    return _egl().extension(name, result, *arguments)
+
+
 def list_devices() -> list[EglDevice]:
     """The EGL devices of this machine, in EGL's order.
 

@@ -137,7 +137,7 @@ class Program:
         )
         fragment = load_source(f"{shader}.frag", defines, api=device.api, root=root)
         # What each uniform holds now: GL keeps uniform values in the program, and only glinfer writes them.
-        self._values: dict[str, int | float] = {}
+        self.values: dict[str, int | float] = {}
         self._uniforms: dict[str, Any] = {}
         self.gl: Any = None
         self.vertex_array: Any = None
@@ -181,18 +181,18 @@ class Program:
             PlanError: the shader has no such uniform, or ``value`` is not of its type: raw OpenGL would ignore
                 a float for an int without a word.
         """
-        held = self._values.get(name)
+        held = self.values.get(name)
         if held == value and type(held) is type(value):
             return
         if name not in self._uniforms:
             raise PlanError(f"shader {self.shader} has no uniform {name!r}")
-        self._values.pop(name, None)  # an interrupt in between must not leave what is no longer true
+        self.values.pop(name, None)  # an interrupt in between must not leave what is no longer true
         try:
             self._uniforms[name].value = value
         except (struct.error, TypeError, OverflowError):  # moderngl packs the value by the uniform's type
             kind = "a whole number of 32 bits" if self._uniforms[name].fmt.endswith(("i", "I")) else "a number"
             raise PlanError(f"shader {self.shader}: uniform {name!r} is {value!r}; expected {kind}") from None
-        self._values[name] = value
+        self.values[name] = value
 
     def release(self) -> None:
         """Release the program and its vertex array; harmless when repeated."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from glinfer.errors import ContextError
 
+Rectangle = tuple[int, int, int, int]
+"""(x, y, width, height) in texels."""
 GL_ERRORS = {
     0x0500: "GL_INVALID_ENUM",
     0x0501: "GL_INVALID_VALUE",
@@ -34,6 +36,7 @@ GL_FRAMEBUFFER = 0x8D40
 GL_READ_FRAMEBUFFER = 0x8CA8
 GL_DRAW_FRAMEBUFFER = 0x8CA9
 GL_COLOR_BUFFER_BIT = 0x4000
+GL_SCISSOR_TEST = 0x0C11
 GL_NEAREST = 0x2600
 GL_PACK_ALIGNMENT = 0x0D05
 GL_PIXEL_PACK_BUFFER = 0x88EB
@@ -50,6 +53,7 @@ GL_IMPLEMENTATION_COLOR_READ_TYPE = 0x8B9A
 GL_IMPLEMENTATION_COLOR_READ_FORMAT = 0x8B9B
 GL_SAMPLERS = {0x8B5E: "sampler2D", 0x8DCA: "isampler2D", 0x8DD2: "usampler2D"}
 
+_ZEROS = (c_float * 4)()
 # More pending errors than this means that the driver answers "lost" for ever.
 _MAX_PENDING = 64
 
@@ -87,6 +91,9 @@ class RawGL:
         self._blit = function("glBlitFramebuffer", None, *[c_int32] * 8, c_uint32, c_uint32)
         self._clear_floats = function("glClearBufferfv", None, c_uint32, c_int32, c_void_p)
         self._clear_integers = function("glClearBufferiv", None, c_uint32, c_int32, c_void_p)
+        self._enable = function("glEnable", None, c_uint32)
+        self._disable = function("glDisable", None, c_uint32)
+        self._scissor = function("glScissor", None, *[c_int32] * 4)
         self._gen_buffers = function("glGenBuffers", None, c_int32, c_void_p)
         self._bind_buffer = function("glBindBuffer", None, c_uint32, c_uint32)
         self._buffer_data = function("glBufferData", None, c_uint32, c_ssize_t, c_void_p, c_uint32)
@@ -159,6 +166,21 @@ class RawGL:
     def delete_buffer(self, name: int) -> None:
         """Delete a buffer."""
         self._delete_buffers(1, (c_uint32 * 1)(name))
+
+    def clear_to_zero(self, attachment: int) -> None:
+        """Set one float attachment of the bound framebuffer to zero."""
+        self._clear_floats(GL_COLOR, attachment, _ZEROS)
+
+    def clear_rectangles(self, attachment: int, rectangles: Iterable[Rectangle], value: float = 0.0) -> None:
+        """Fill rectangles of one float attachment of the bound framebuffer with ``value`` in all four channels."""
+        values = _ZEROS if value == 0.0 else (c_float * 4)(*([value] * 4))
+        self._enable(GL_SCISSOR_TEST)
+        try:
+            for rectangle in rectangles:
+                self._scissor(*rectangle)
+                self._clear_floats(GL_COLOR, attachment, values)
+        finally:
+            self._disable(GL_SCISSOR_TEST)
 
     def clear_color(self, attachment: int, value: float, *, integer: bool) -> None:
         """Fill one attachment of the bound framebuffer with ``value`` in all four channels."""

@@ -52,7 +52,7 @@ class Readback:
         raw.read_buffer(GL_COLOR_ATTACHMENT0)
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         with raw.read_buffer_bound(self._name):
-            raw.read_pixels(0, 0, *self._size, GL_RGBA, GL_FLOAT, None)
+            raw.read_pixels(*texture.at, *self._size, GL_RGBA, GL_FLOAT, None)
         raw.flush()  # or the driver may hold the draws back until something is read
 
     def read(self) -> npt.NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import moderngl
 
@@ -12,9 +13,9 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.matrix import Extent, TexelLayout
 from glinfer.gl.program import Program
+from glinfer.gl.raw import Rectangle
 from glinfer.gl.texture import Framebuffer, Texture
 
-Viewport = tuple[int, int, int, int]
 _MODES = {
     "triangle": moderngl.TRIANGLES,
     "strip": moderngl.TRIANGLES,
@@ -65,6 +66,31 @@ CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
 _MAX_COVERED = 1.1  # blocks that cells cover, for each block that is written
 
 
+class Frozen(NamedTuple):
+    """What a draw calls and passes again and again, so that the loop over draws looks nothing up.
+
+    Attributes:
+        target: moderngl's framebuffer, which regions of one texture share.
+        use, render: functions of its framebuffer and of its program.
+        barrier: the texture barrier, if the target is a region.
+        viewport: None if it depends on the run.
+        textures: (unit, OpenGL's texture, function that binds it).
+        held: what the uniforms of its program hold now, by name.
+        mode: of the primitives.
+        vertices: their number, 0 if it depends on the run.
+    """
+
+    target: Any
+    use: Callable[[], None]
+    barrier: Callable[[], None] | None
+    viewport: Rectangle | None
+    textures: tuple[tuple[int, object, Callable[[int], None]], ...]
+    held: Mapping[str, int | float]
+    mode: int
+    vertices: int
+    render: Callable[[int, int, int, int], None]
+
+
 @dataclass(frozen=True)
 class Draw:
     """One draw with its full state frozen: what it binds, what it sets, where it writes.
@@ -72,7 +98,8 @@ class Draw:
     The fields are those of :class:`glinfer.ops.spec.DrawSpec`, bound to objects. ``size`` is the (rows, cols) of the
     output matrix that this draw writes, ``per_run`` pairs a uniform with the run value that it takes; everything else
     never changes after binding. ``layout`` is the layout of the output matrix, where the target's texture was made for
-    another view of the same texels.
+    another view of the same texels. ``barrier`` says that a texture barrier has to stand before it, see
+    :class:`glinfer.gl.region.Barriers`.
     """
 
     name: str
@@ -85,21 +112,24 @@ class Draw:
     cover: str = "triangle"
     instances: Extent = 1
     adds: bool = False
-    clears: bool = False
+    clears: str = ""
+    first: Extent = 0
     largest_cell: int = 0
     points: Extent = 0
     layout: TexelLayout | None = None
+    barrier: bool = False
 
-    def viewport(self, values: Mapping[str, int | float]) -> Viewport:
-        """(x, y, width, height) in texels for one run's values."""
-        layout = self.framebuffer.textures[0].layout
+    def viewport(self, values: Mapping[str, int | float]) -> Rectangle:
+        """The texels that one run's values let it write."""
+        target = self.framebuffer.textures[0]
+        layout, (x, y) = target.layout, target.at
         if self.cover == "strip":
             assert isinstance(layout, BlockLayout)
-            return BLOCK_EDGE * int(values["strip_first"]), 0, BLOCK_EDGE * self._rows(values), layout.kept_height
+            return x + BLOCK_EDGE * int(values["strip_first"]), y, BLOCK_EDGE * self._rows(values), layout.kept_height
         if self.cover != "triangle":
-            return 0, 0, layout.width, layout.height
+            return target.rectangle
         rows, cols = (extent if isinstance(extent, int) else int(values[extent]) for extent in self.size)
-        return 0, 0, *(self.layout or layout).region(rows, cols)
+        return x, y, *(self.layout or layout).region(rows, cols)
 
     def vertices(self, values: Mapping[str, int | float]) -> int:
         """Number of vertices of one run."""
@@ -121,6 +151,23 @@ class Draw:
         return self._cells[rows]
 
     @cached_property
+    def frozen(self) -> Frozen:
+        """What never changes, looked up once."""
+        counted = self.cover == "scatter" and not isinstance(self.points, int)
+        fixed = not self.largest_cell and isinstance(self.size[0], int) and not counted
+        return Frozen(
+            target=self.framebuffer.gl,
+            use=self.framebuffer.gl.use,
+            barrier=None if self.framebuffer.part is None else self.framebuffer.device.texture_barrier,
+            viewport=self._whole,
+            textures=tuple((unit, texture.gl, texture.gl.use) for unit, texture in enumerate(self.textures)),
+            held=self.program.values,
+            mode=_MODES[self.cover],
+            vertices=self.vertices({}) if fixed else 0,
+            render=self.program.vertex_array.render,
+        )
+
+    @cached_property
     def _cells(self) -> dict[int, Cells]:
         return {}
 
@@ -130,8 +177,17 @@ class Draw:
         assert isinstance(layout, BlockLayout)  # the plan was validated
         return layout
 
+    def cleared(self, values: Mapping[str, int | float]) -> list[Rectangle] | None:
+        """The texels that are set to zero first: the one slot that this draw writes, or the target; None for all."""
+        if self.clears != "rows":
+            return None if self.framebuffer.part is None else [self.framebuffer.part]
+        slot = self.first if isinstance(self.first, int) else int(values[self.first])
+        left, bottom = self.framebuffer.textures[0].at
+        slots = self._blocks.slot_rectangles(slot)
+        return [(left + x, bottom + y, width, height) for x, y, width, height in slots]
+
     @cached_property
-    def _whole(self) -> Viewport | None:
+    def _whole(self) -> Rectangle | None:
         """The viewport, if it is the same in every run."""
         return None if self.cover in ("triangle", "strip") else self.viewport({})
 
@@ -152,34 +208,41 @@ def replay(
     at a time, and may bind what they like.
     """
     device.activate()
-    framebuffer: Framebuffer | None = None
-    viewport: Viewport | None = None
-    bound: dict[int, Texture] = {}
+    framebuffer: Any = None
+    viewport: Rectangle | None = None
+    bound: dict[int, object] = {}
     issued = 0
     blending = False
+    settled = False  # whether what was drawn or uploaded before the draws of this run may be sampled from regions
     try:
         for draw in draws:
+            frozen = draw.frozen
             if before is not None or after is not None:
-                framebuffer, viewport = None, None
+                framebuffer, viewport, settled = None, None, False
                 bound.clear()
             if before is not None:
                 before(draw)
-            if draw.framebuffer is not framebuffer:
-                framebuffer = draw.framebuffer
-                framebuffer.gl.use()
-                viewport = framebuffer.gl.viewport  # moderngl keeps one for each framebuffer, and sets it with it
-            size = draw._whole or draw.viewport(values)
+            if frozen.target is not framebuffer:
+                framebuffer = frozen.target
+                frozen.use()
+                viewport = framebuffer.viewport  # moderngl keeps one for each framebuffer, and sets it with it
+            if frozen.barrier is not None and (draw.barrier or not settled):
+                frozen.barrier()
+                settled = True
+            size = frozen.viewport or draw.viewport(values)
             if size != viewport:
                 device.gl.viewport = viewport = size
-            for unit, texture in enumerate(draw.textures):
+            for unit, texture, use in frozen.textures:
                 if bound.get(unit) is not texture:
-                    texture.gl.use(unit)
+                    use(unit)
                     bound[unit] = texture
-            program = draw.program
+            program, held = draw.program, frozen.held
             for name, constant in draw.constants:
-                program.set(name, constant)
+                if held.get(name) != constant:
+                    program.set(name, constant)
             for name, key in draw.per_run:
-                program.set(name, values[key])
+                if held.get(name) != values[key]:
+                    program.set(name, values[key])
             if draw.adds and not blending:
                 blending = True
                 device.gl.enable(moderngl.BLEND)
@@ -188,14 +251,18 @@ def replay(
                 device.gl.disable(moderngl.BLEND)
                 blending = False  # afterwards: an interrupt in between leaves it to be switched off again
             if draw.clears:
-                for attachment in range(len(framebuffer.textures)):
-                    device.raw.clear_color(attachment, 0.0, integer=False)
+                rectangles = draw.cleared(values)
+                for attachment in range(len(draw.framebuffer.textures)):
+                    if rectangles is None:
+                        device.raw.clear_to_zero(attachment)
+                    else:
+                        device.raw.clear_rectangles(attachment, rectangles)
             if draw.largest_cell:
                 cells = draw.cells(values)
                 for name, number in zip(CELL_UNIFORMS, (cells.edge, cells.across, cells.each), strict=True):
                     program.set(name, number)
             instances = draw.instances if isinstance(draw.instances, int) else int(values[draw.instances])
-            program.vertex_array.render(_MODES[draw.cover], draw.vertices(values), 0, instances)
+            frozen.render(frozen.mode, frozen.vertices or draw.vertices(values), 0, instances)
             device.draws_issued += 1
             issued += 1
             if flush_every and issued % flush_every == 0:

@@ -33,6 +33,7 @@ from glinfer.gl.raw import (
     GL_RGBA,
     GL_RGBA_INTEGER,
     GL_UNSIGNED_INT,
+    Rectangle,
 )
 
 _MAX_NAMES = 1 << 16
@@ -42,6 +43,8 @@ class Texture:
     """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for where each element lies."""
 
     kind = "texture"
+    at = 0, 0
+    """Texel where the matrix begins; see :class:`glinfer.gl.region.Region`."""
 
     def __init__(self, device: Device, layout: TexelLayout, name: str, texels: npt.NDArray[Any] | None = None) -> None:
         """Allocate the texture and fill it with ``texels`` [height, width], or leave it undefined.
@@ -89,6 +92,11 @@ class Texture:
             self._framebuffer = Framebuffer(self.device, [self])
         return self._framebuffer
 
+    @property
+    def rectangle(self) -> Rectangle:
+        """The texels of the matrix."""
+        return *self.at, self.layout.width, self.layout.height
+
     def upload(self, matrix: npt.NDArray[Any]) -> None:
         """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type.
 
@@ -102,13 +110,13 @@ class Texture:
         except PlanError as error:
             raise PlanError(f"{self.name}: {error}") from None
         self.require_alive()
-        width = self.layout.width
+        width, (x, y) = self.layout.width, self.at
         # A wrapped matrix may end inside a line of texels; the rest of that line belongs to the rows after it.
         lines, rest = divmod(matrix.size, width) if isinstance(self.layout, Layout) else (texels.shape[0], 0)
         if lines:
-            self.gl.write(texels[:lines], viewport=(0, 0, width, lines), alignment=4)
+            self.gl.write(texels[:lines], viewport=(x, y, width, lines), alignment=4)
         if rest:
-            self.gl.write(texels[lines, :rest], viewport=(0, lines, rest, 1), alignment=4)
+            self.gl.write(texels[lines, :rest], viewport=(x, y + lines, rest, 1), alignment=4)
         self.device.check(f"uploading {self.name}")
 
     def read(self, rows: int | None = None, cols: int | None = None) -> npt.NDArray[Any]:
@@ -182,7 +190,9 @@ class Texture:
     def _copy(self, other: Texture, rectangles: Iterable[tuple[int, int, int, int, int, int]]) -> None:
         other.require_alive()
         self.require_alive()
-        self.device.raw.copy_color(other.framebuffer.gl.glo, self.framebuffer.gl.glo, rectangles)
+        (x, y), (to_x, to_y) = other.at, self.at
+        moved = [(x + a, y + b, to_x + c, to_y + d, width, height) for a, b, c, d, width, height in rectangles]
+        self.device.raw.copy_color(other.framebuffer.gl.glo, self.framebuffer.gl.glo, moved)
         self.device.check(f"copying {other.name}")
 
     def fill(self, value: float) -> None:
@@ -216,6 +226,8 @@ class Framebuffer:
     """Render targets in attachment order: what a draw writes, and the only way to read a texture in ES."""
 
     kind = "framebuffer"
+    part: Rectangle | None = None
+    """The texels that belong to it; None for all."""
 
     def __init__(self, device: Device, textures: Sequence[Texture]) -> None:
         """Attach ``textures`` (all of one size) at attachments 0, 1, …
@@ -277,7 +289,8 @@ class Framebuffer:
         channels = 1 if gl_format == single else 4
         texels = np.empty((height, width, channels), dtype=form.dtype if integer else np.float32)
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
-        raw.read_pixels(x, y, width, height, gl_format, gl_type, texels.ctypes.data)
+        left, bottom = texture.at
+        raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
         self.device.check(f"reading {texture.name} back", thorough=True)
         return texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
 
@@ -286,7 +299,10 @@ class Framebuffer:
         self.textures[0].require_alive()
         self.gl.use()
         for attachment, texture in enumerate(self.textures):
-            self.device.raw.clear_color(attachment, value, integer=texture.layout.format.is_integer)
+            if self.part is not None:
+                self.device.raw.clear_rectangles(attachment, [self.part], value)
+            else:
+                self.device.raw.clear_color(attachment, value, integer=texture.layout.format.is_integer)
         self.device.check(f"clearing {self.textures[0].name}")
 
     def release(self) -> None:

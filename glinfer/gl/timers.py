@@ -200,9 +200,9 @@ class TimestampTimer(Timer):
             InputError: this renderer takes no timestamps.
         """
         super().__init__(device, draws)
-        targets = [draw.framebuffer.textures for draw in self.draws]
+        targets = [draw.framebuffer.gl for draw in self.draws]
         # Which draws are followed by one of the same target: the last by the first, in the next run.
-        self._again = [one == other for one, other in pairwise([*targets, *targets[:1]])]
+        self._again = [one is other for one, other in pairwise([*targets, *targets[:1]])]
         self.queries = TimestampQueries(device, len(self.draws) + 1)
 
     def run(self, values: Mapping[str, int | float], *, flush_every: int = 0) -> Timeline | None:

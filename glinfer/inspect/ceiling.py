@@ -127,6 +127,7 @@ def measure_ceilings(
     device: Device,
     sizes: Sequence[tuple[str, int]] = (),
     *,
+    formats: Sequence[str] | None = None,
     sample_seconds: float = _SAMPLE_SECONDS,
     on_progress: Progress = no_progress,
 ) -> CeilingReport:
@@ -136,10 +137,12 @@ def measure_ceilings(
         device: the renderer.
         sizes: further (format, bytes) to fetch from, such as those of a model's weights; at least
             :data:`STANDARD_BYTES` are fetched.
+        formats: of textures of :data:`STANDARD_BYTES`; left out, :data:`FETCHED`.
         sample_seconds: shortest duration of each of five samples.
         on_progress: receives (finished steps, steps).
     """
-    wanted = dict.fromkeys([(name, nearest_texels(name, STANDARD_BYTES)) for name in FETCHED])
+    usual = FETCHED if formats is None else formats
+    wanted = dict.fromkeys([(name, nearest_texels(name, STANDARD_BYTES)) for name in usual])
     wanted.update(dict.fromkeys((name, nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes))
     fetches = []
     total = len(wanted) + 2

@@ -70,16 +70,18 @@ def _score_whole(
     session: Session, config: ModelConfig, ids: list[int], stride: int, on_progress: Progress
 ) -> TextScore:
     """Score windows by the reference plan, which computes the logits of all rows."""
-    logprobs, likeliest = np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)
+    found = TextScore.unknown(ids)
     spans = list(windows(len(ids), config.max_position_embeddings, stride))
     for done, (start, stop, scored) in enumerate(spans, start=1):
         session.write(TOKENS, np.asarray(ids[start:stop], dtype=np.int32)[:, None])
         session.run({"rows": stop - start})
         logits = session.read(LOGITS, rows=stop - start)[scored - 1 - start :]
-        logprobs[scored - 1 : stop] = log_likelihoods(logits, ids[scored : stop + 1])
-        likeliest[scored - 1 : stop] = logits.argmax(axis=1)
+        rows = slice(scored - 1, stop)
+        found.logprobs[rows] = log_likelihoods(logits, ids[scored : stop + 1])
+        found.likeliest[rows] = logits.argmax(axis=1)
+        found.best[rows] = log_likelihoods(logits, found.likeliest[rows].tolist())
         on_progress(done, len(spans))
-    return TextScore(ids, logprobs, likeliest)
+    return found
 
 
 def evaluate(

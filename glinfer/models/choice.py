@@ -9,6 +9,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import tensors_per_layer
 from glinfer.gl.context import Device
+from glinfer.models.fast.encode import fitting_encode_plan
 from glinfer.models.fast.token import fast_plan, layer_draws
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
@@ -17,6 +18,7 @@ from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
 from glinfer.models.reference.parts import DecoderWeights, ReferenceOptions, stored_formats
 from glinfer.models.session import Session
 from glinfer.models.transforms.fold import FoldedWeights
+from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
@@ -37,6 +39,8 @@ USUAL_TEXTURE_SIZE = 16384
 """Texels a side that nearly every renderer allows; used when plans are only counted."""
 USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS = 8, 16
 """Draw buffers and texture units that nearly every renderer has; used when plans are only counted."""
+ENCODED_CHUNKS = 2
+"""Chunks of a prompt that a run of short texts takes."""
 _SHORTEST = 64  # tokens of the first reference plan
 
 
@@ -102,6 +106,8 @@ def reference_plans(
     Raises:
         PlanError: there is no such weight format, or there are absurdly many layers.
     """
+    if config.embeds:
+        raise InputError("a model that embeds texts has no reference plan; leave plan out, and verify its draws")
     check_layers(config, 2 * tensors_per_layer(config))
     stored = stored_formats(config, weights, formats)
     return ReferencePlans(config, stored, kernels, max_texture_size)
@@ -127,6 +133,7 @@ def plan_for(
     kernels: KernelOptions | None = None,
     max_texture_size: int = USUAL_TEXTURE_SIZE,
     tokens: int | None = None,
+    adapters: AdapterRanks = NO_ADAPTERS,
 ) -> Plan:
     """The plan called ``name`` for a model of this shape.
 
@@ -139,6 +146,7 @@ def plan_for(
         kernels: how passes are shaped, which changes no count of draws of fast plans; the plainest by default.
         max_texture_size: limit of the renderer, in texels a side.
         tokens: the sequence that shall run; reference plans of decoders have a length. Left out, a whole context.
+        adapters: the LoRA adapters beside the fast plan's weights.
 
     Raises:
         InputError: there is no such plan or format, or they do not go together.
@@ -146,9 +154,17 @@ def plan_for(
     """
     kernels = kernels or KernelOptions()
     check_choice(name, weights, cache)
+    if adapters.names and (name != "fast" or config.embeds):
+        raise InputError(
+            "adapters run beside the fast plan of a model that continues texts; merge them into the weights instead: "
+            "glinfer convert MODEL OUT --lora ADAPTER"
+        )
     if name == "fast":
         check_layers(config, layer_draws(config))
-        return fast_plan(PlanOptions(config, weights, kernels, max_texture_size, formats, cache))
+        options = PlanOptions(config, weights, kernels, max_texture_size, formats, cache, adapters)
+        if config.embeds:
+            return fitting_encode_plan(options, rows=ENCODED_CHUNKS * kernels.chunk)
+        return fast_plan(options)
     if is_published(config, formats):
         return reference_plan(config)
     plans = reference_plans(config, weights, formats, kernels, max_texture_size)

@@ -11,19 +11,25 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from glinfer.errors import PlanError
+from glinfer.models.fast.encode import TEXTS
 from glinfer.models.fast.rows import ROWS, slots_for
 from glinfer.models.fast.token import PICKS
 from glinfer.models.plan import Plan
 from glinfer.ops.fused.cached import score_slots
-from glinfer.ops.fused.rows import BASE, LAST, POSITION, TOKEN, Table, row_table
+from glinfer.ops.fused.low_rank import ADAPTER
+from glinfer.ops.fused.rows import BASE, LAST, PLACE, POSITION, TOKEN, Table, row_table
 from glinfer.ops.spec import Array
 
 RunInputs = Mapping[str, Array]
 Values = dict[str, int | float]
+Encoded = tuple[Sequence[int], Sequence[int]]
+"""The ids and the types of a text's tokens."""
 TOKENS, LAST_ROW = "tokens", "last_row"
 
 
-def chunk_feed(table: Table, ids: Sequence[int], position: int, targets: int, base: int = 0) -> Values:
+def chunk_feed(
+    table: Table, ids: Sequence[int], position: int, targets: int, base: int = 0, adapter: int = 0
+) -> Values:
     """Fill in tokens that follow each other in one sequence, from ``position`` on, for ``chunk`` and ``score``.
 
     Padding rows continue the positions; their results and cache slots are ignored.
@@ -34,6 +40,7 @@ def chunk_feed(table: Table, ids: Sequence[int], position: int, targets: int, ba
         position: position of the first token in its sequence.
         targets: rows of a slot, one in each render target.
         base: the cache slot at which the sequence begins.
+        adapter: the number of the sequence's LoRA adapter; 0 for none.
 
     Returns:
         The run values.
@@ -44,19 +51,64 @@ def chunk_feed(table: Table, ids: Sequence[int], position: int, targets: int, ba
     table[:rows, TOKEN] = ids
     table[:, BASE] = base
     table[:, LAST] = position + rows - 1
-    return chunk_values(rows, position + slots * targets, targets, base + position)
+    return chunk_values(rows, position + slots * targets, targets, base + position, adapter)
 
 
-def chunk_values(rows: int, longest: int, targets: int, strip_first: int) -> Values:
-    """The run values of ``rows`` rows that see at most ``longest`` tokens each."""
-    slots = slots_for(rows, targets)
+def chunk_values(rows: int, longest: int, targets: int, strip_first: int, adapter: int = 0) -> Values:
+    """The run values of ``rows`` rows that see at most ``longest`` tokens each, all with the same adapter."""
+    slots, groups = slots_for(rows, targets), score_slots(longest)
     return {
         "rows": rows,
         "row_slots": slots,
-        "score_slots": score_slots(longest) * slots,
+        "score_groups": groups,
+        "score_slots": groups * slots,
         "strip_first": strip_first,
         LAST_ROW: rows - 1,
+        ADAPTER: adapter,
     }
+
+
+def encode_feed(
+    rows: Table,
+    texts: Table,
+    encoded: Sequence[Encoded],
+    skipped: Sequence[int],
+    targets: int,
+    *,
+    positions: int,
+    pooling: str = "mean",
+) -> Values:
+    """Fill in texts for the plan ``encode``, each from a slot of rows of its own on.
+
+    Args:
+        rows, texts: the tables to fill in.
+        encoded: token ids and token types of each text, no more than the tables have room for.
+        skipped: tokens at the beginning of each text that do not count for its vector.
+        targets: rows of a slot, one in each render target.
+        positions: learned positions of the model; 0 where they are rotary.
+        pooling: the model's, which says which tokens count.
+
+    Returns:
+        The run values.
+    """
+    first, longest = 0, 0
+    texts[:] = 0
+    for place, ((ids, types), uncounted) in enumerate(zip(encoded, skipped, strict=True)):
+        count, padded = len(ids), rows_of(len(ids), targets)
+        last, own = count - 1, rows[first : first + padded]
+        own[:, POSITION], own[:, BASE], own[:, LAST] = np.arange(padded), first, last
+        own[:, TOKEN] = own[:, PLACE] = 0
+        own[:count, TOKEN] = ids
+        own[:count, PLACE] = np.asarray(types) * positions + np.arange(count) if positions else types
+        counted = {"cls": (0, 0), "lasttoken": (last, last)}.get(pooling, (min(uncounted, last), last))
+        texts[place, [BASE, POSITION, LAST]] = first, *counted
+        first, longest = first + padded, max(longest, count)
+    return {**chunk_values(first, longest, targets, 0), "text_slots": slots_for(len(encoded), targets)}
+
+
+def rows_of(tokens: int, targets: int) -> int:
+    """Rows of a text of so many tokens: whole slots."""
+    return targets * slots_for(tokens, targets)
 
 
 def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
@@ -72,7 +124,15 @@ def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
         targets = sum(tensor.name.startswith("row.hidden.a.") for tensor in plan.tensors)
         if not 1 <= len(ids) <= plan.max_rows:
             raise PlanError(f"found {len(ids)} tokens; expected 1 to {plan.max_rows}")
-        return [({ROWS: table}, chunk_feed(table, ids, 0, targets))]
+        if TEXTS in plan.table:
+            texts = row_table(plan.table[TEXTS].shape[0])
+            # Tokens of the first type: their places are positions, or all alike.
+            values = encode_feed(
+                table, texts, [(ids, [0] * len(ids))], [0], targets, positions=int("rope" not in plan.table)
+            )
+            return [({ROWS: table, TEXTS: texts}, values)]
+        adapter = next((int(each.for_tokens(1)) for each in plan.run_values if each.name == ADAPTER), 0)
+        return [({ROWS: table}, chunk_feed(table, ids, 0, targets, adapter=adapter))]
     rows = np.asarray(ids, dtype=np.int32)[:, None]
     if LAST_ROW in {value.name for value in plan.run_values}:  # rows behind the sequence are padding
         rows = np.pad(rows, [(0, plan.table[TOKENS].shape[0] - len(rows)), (0, 0)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glinfer.config import ModelConfig
+from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import DEFAULT_CACHE
@@ -22,6 +23,7 @@ class PlanOptions:
         max_texture_size: limit of the renderer, in texels a side.
         formats: the format of each tensor in the file; None for float32.
         cache: the format of keys and values, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
+        adapters: the LoRA adapters that run beside the weights.
     """
 
     config: ModelConfig
@@ -30,3 +32,4 @@ class PlanOptions:
     max_texture_size: int
     formats: Formats | None = None
     cache: str = DEFAULT_CACHE
+    adapters: AdapterRanks = NO_ADAPTERS

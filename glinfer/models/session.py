@@ -14,15 +14,18 @@ import numpy as np
 from glinfer.errors import GLError, PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.faults import bytes_text, no_room
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Layout
 from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, Program, ProgramCache
 from glinfer.gl.readback import Readback
+from glinfer.gl.region import Barriers, Region, check_feedback
 from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import Plan, PlanLimits
+from glinfer.models.regions import FORMAT, places_in_one, region_defines
+from glinfer.models.stages import stage
 from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
@@ -79,6 +82,7 @@ class Session:
         owner: Session | None = None,
         lent: Mapping[str, Texture] | None = None,
         programs: ProgramCache | None = None,
+        one_state: bool = False,
     ) -> None:
         """Validate the plan against the device's limits, upload every weight, compile and bind.
 
@@ -92,16 +96,22 @@ class Session:
                 and :meth:`companion`.
             lent: textures by tensor name to use instead of new ones; they stay when the session is released.
             programs: a cache of programs that other sessions share; it outlives the session.
+            one_state: make the activations regions of one texture where their draws allow it, see
+                :mod:`glinfer.models.regions`. The results are the same.
 
         When one of these errors is raised, everything made so far is released again.
 
         Raises:
-            PlanError: the plan or the weights do not fit.
+            PlanError: the plan or the weights do not fit, or the driver has no texture barrier for ``one_state``.
             ShaderError: a shader does not compile.
             GLError: the driver refused something, for lack of memory for one.
         """
         check_fits(plan, device, () if lent is None else lent)
-        self.plan, self.device = plan, device
+        if one_state and device.texture_barrier is None:
+            raise PlanError(
+                f"one_state needs a texture barrier, which {device.description} does not have; leave one_state out"
+            )
+        self.plan, self.device, self._one_state = plan, device, one_state
         self.runs = self.draws_issued = 0
         self._released = False
         self._owner, self._sharers = owner, list[Session]()
@@ -114,22 +124,19 @@ class Session:
             programs = owner._programs
         self._own_programs = programs is None
         self._between: dict[BlockLayout, Texture] = {}
+        self._state: Texture | None = None
         self._readbacks: list[Readback] = []
         self._held: set[Program] = set()
         self._programs: ProgramCache = ProgramCache(device, shader_root) if programs is None else programs
         if owner is not None:
             owner._sharers.append(self)
         try:
-            for tensor in plan.tensors:
-                if tensor.view_of:
-                    continue  # bound to the texture of what it views
-                if tensor.name in self._lent:
-                    self._textures[tensor.name] = self._borrow(tensor)
-                    continue
-                self._textures[tensor.name] = self._allocate(tensor, weights)
-                if on_upload is not None and tensor.kind == "weight":
-                    on_upload(self._textures[tensor.name].layout.nbytes)
-            self.draws: tuple[Draw, ...] = tuple(self._bind(spec) for spec in plan.draws)
+            self._textures.update(self._regions() if one_state else {})
+            with stage("upload"):
+                self._make_textures(weights, on_upload)
+            barriers = Barriers()
+            with stage("programs"):
+                self.draws: tuple[Draw, ...] = tuple(self._bind(spec, barriers) for spec in plan.draws)
             self._held.update(draw.program for draw in self.draws)
             self._programs.hold(self._held)
         except BaseException:
@@ -175,6 +182,7 @@ class Session:
             self.device,
             owner=self if self._owner is None else self._owner,
             lent={name: texture for name, texture in lent.items() if name in plan.table},
+            one_state=self._one_state and plan is self.plan,
         )
 
     @property
@@ -213,7 +221,7 @@ class Session:
             self.texture(tensor.name).copy_from(other.texture(tensor.name))
 
     def copy_rows(self, source: int, target: int, rows: int) -> None:
-        """Copy keys and values of ``rows`` slots from ``source`` on to those from ``target`` on, in every cache.
+        """Copy what ``rows`` slots from ``source`` on hold of their tokens to those from ``target`` on, in every cache.
 
         The GPU copies them by way of a texture with room for one sequence, which is made once and kept.
 
@@ -223,7 +231,7 @@ class Session:
         for tensor in self.plan.of_kind("cache"):
             texture = self.texture(tensor.name)
             layout = texture.layout
-            if not isinstance(layout, BlockLayout) or not layout.aside:
+            if not isinstance(layout, BlockLayout) or layout.every == 1:  # of a run's choices
                 continue
             shape = layout.every, layout.kept_blocks * BLOCK_FLOATS
             one = BlockLayout.by_block(shape, self.device.limits.max_texture_size)
@@ -259,6 +267,29 @@ class Session:
             raise PlanError(f"tensor {tensor.name} of plan {self.plan.name} is laid out otherwise where it is lent")
         return texture
 
+    def _make_textures(self, weights: Mapping[str, Array], on_upload: Callable[[int], None] | None) -> None:
+        for tensor in self.plan.tensors:
+            if tensor.view_of or tensor.name in self._textures:
+                continue  # bound to the texture of what it views, or a region
+            if tensor.name in self._lent:
+                self._textures[tensor.name] = self._borrow(tensor)
+                continue
+            self._textures[tensor.name] = self._allocate(tensor, weights)
+            if on_upload is not None and tensor.kind == "weight":
+                on_upload(self._textures[tensor.name].layout.nbytes)
+
+    def _regions(self) -> dict[str, Texture]:
+        """The activations that are regions of one texture, which is made here."""
+        edge = self.device.limits.max_texture_size
+        places = places_in_one(self.plan, edge, self._lent)
+        if not places:
+            return {}
+        ends = [(x + layout.width, y + layout.height) for layout, (x, y) in places.values()]
+        width, height = map(max, zip(*ends, strict=True))
+        layout = RowLayout.of((height, 4 * width), FORMAT, edge)
+        self._state = Texture(self.device, layout, f"the activations of plan {self.plan.name}")
+        return {name: Region(self._state, layout, name, at) for name, (layout, at) in places.items()}
+
     def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array]) -> Texture:
         layout = tensor.layout_within(self.device.limits.max_texture_size)
         if tensor.kind == "weight":
@@ -277,11 +308,13 @@ class Session:
                 raise
         return texture
 
-    def _bind(self, spec: DrawSpec) -> Draw:
+    def _bind(self, spec: DrawSpec, barriers: Barriers) -> Draw:
         root = self.plan.root
         targets = [self._textures[root(name)] for name in spec.outputs]
         textures = tuple(self._textures[root(name)] for name in spec.reads)
+        check_feedback(spec.name, targets, textures)
         vertex_shader, defines, by_cover = shading(spec)
+        defines.update(region_defines(spec, targets, textures))
         layout = targets[0].layout
         if any(isinstance(used.layout, Layout) and used.layout.wrapped for used in (*targets, *textures)):
             defines.update(WRAPPED=1, OUT_WIDTH=layout.width, OUT_ROWS=layout.rows)
@@ -310,9 +343,11 @@ class Session:
             instances=spec.instances,
             adds=spec.adds,
             clears=spec.clears,
+            first=spec.first,
             largest_cell=spec.largest_cell,
             points=spec.points,
             layout=self.plan.table[spec.outputs[0]].layout,
+            barrier=barriers.before(targets, textures),
         )
 
     def _framebuffer(self, outputs: tuple[str, ...]) -> Framebuffer:
@@ -414,7 +449,7 @@ class Session:
         for name, texture in self._textures.items():
             if name not in self._lent:
                 texture.release()
-        for texture in self._between.values():
+        for texture in (*self._between.values(), *([] if self._state is None else [self._state])):
             texture.release()
         for readback in self._readbacks:
             readback.release()

@@ -23,9 +23,9 @@ from glinfer.formats.files import memory_folder, opened, reason, replacing
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_EDGE
 from glinfer.gl.quirks import exact_derivatives
-from glinfer.ops.kernels import KernelOptions, default_kernels
+from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
 
-VERSION = 2
+VERSION = 3
 """Version of the files and of the passes that were measured; files with another version are ignored."""
 
 _MAX_BYTES = 1 << 16
@@ -99,9 +99,10 @@ def default_for(device: Device, weights: str = "f32") -> KernelOptions:
     kernels = dataclasses.replace(
         kernels, rows_per_draw=min(kernels.rows_per_draw, 8 if device.limits.max_draw_buffers >= 8 else 4)
     )
+    if device.texture_barrier is None:
+        kernels = dataclasses.replace(kernels, one_state=False)
     if not runs_on(device, kernels):
-        # Without blending the stream is one more interleaved input, and a pass has at most 16 textures.
-        kernels = dataclasses.replace(kernels, part_steps=0, split_values=False, blends=False, rows_per_draw=4)
+        kernels = without_blending(kernels)
     if kernels.quad and not exact_derivatives(device):
         kernels = dataclasses.replace(kernels, quad=False)
     return kernels
@@ -113,11 +114,17 @@ def points_fit(device: Device) -> bool:
 
 
 def runs_on(device: Device, kernels: KernelOptions) -> bool:
-    """Whether a device supports the options: points of a block's size, blending of floats, enough draw buffers."""
-    blending = kernels.part_steps > 0 or kernels.split_values or kernels.blends
+    """Whether a device supports the options.
+
+    They may need points of a block's size, blending of floats, a texture barrier, and enough draw buffers.
+    """
+    blending = (
+        kernels.part_steps > 0 or kernels.split_norms or kernels.split_inner or kernels.split_values or kernels.blends
+    )
     return (
         (points_fit(device) or kernels.cover != "points")
         and (device.blends_floats or not blending)
+        and (device.texture_barrier is not None or not kernels.one_state)
         and kernels.rows_per_draw <= device.limits.max_draw_buffers
     )
 

@@ -21,6 +21,9 @@ class KernelOptions:
         unroll: steps of a product that are fetched together; more of them hide the latency of a GPU's memory.
         part_steps: steps of each instance of the products that add to the residual stream, whose sums blending adds;
             0 for one instance without blending. A step is 16 inputs.
+        split_norms: let instances share the keys, values and queries of a single row too, as ``part_steps`` says; each
+            instance computes the norm of all inputs by itself.
+        split_inner: let instances share the MLP's first product of a single row too; whoever reads it finishes it.
         split_values: where a single row is run, one instance sums the values of each 64 tokens, and blending adds the
             instances.
         mantissa: turn integer weights into floats by way of the mantissa instead of a conversion.
@@ -33,6 +36,7 @@ class KernelOptions:
         product_table: the table that chooses strategies for products of tensors, of a ``gpu`` or of ``llvmpipe``; see
             :mod:`glinfer.ops.flat.matmul_choice`.
         fused: add a product's terms one after the other, each a fused multiply-add on GPUs, not in two pairs.
+        one_state: the activations of a single token are regions of one texture, which needs a texture barrier.
     """
 
     tiles: int = 1
@@ -42,6 +46,8 @@ class KernelOptions:
     lookup_texture: bool = False
     unroll: int = 1
     part_steps: int = 0
+    split_norms: bool = False
+    split_inner: bool = False
     split_values: bool = False
     mantissa: bool = False
     rows_per_draw: int = 4
@@ -52,6 +58,7 @@ class KernelOptions:
     flush_every: int = 0
     product_table: str = "gpu"
     fused: bool = False
+    one_state: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that no plan can be built with."""
@@ -75,6 +82,20 @@ class KernelOptions:
             raise PlanError(f"pitch is {self.pitch}; expected a multiple of {BLOCK_EDGE}")
 
 
+def without_blending(kernels: KernelOptions) -> KernelOptions:
+    """The options for renderers that add no floats by blending; a pass over four rows has 16 textures at most then."""
+    return replace(
+        kernels,
+        unroll=1,
+        part_steps=0,
+        split_norms=False,
+        split_inner=False,
+        split_values=False,
+        blends=False,
+        rows_per_draw=4,
+    )
+
+
 def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") -> KernelOptions:
     """Good options for a renderer that was not measured, by its name, its largest point and the weight format."""
     cover = "points" if max_point_size >= BLOCK_EDGE else "quads"
@@ -87,4 +108,8 @@ def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") 
     row_tiles = 8 if weights == "f32" else 1
     cell = 1 if cover == "points" else cell
     plain = replace(plain, tiles=8, row_tiles=row_tiles, largest_cell=cell)
-    return replace(plain, part_steps=8, split_values=True, flush_every=6, fused=True)
+    # Finishing the inner row where it is read costs as much as sharing gains where weights are floats.
+    packed = weights != "f32"
+    plain = replace(plain, unroll=4 if packed else 8, split_inner=packed)
+    shared = replace(plain, part_steps=8, split_norms=True, split_values=True)
+    return replace(shared, flush_every=6, fused=True, one_state=True)

@@ -24,6 +24,8 @@ from glinfer.errors import InputError
 Bits = npt.NDArray[np.uint32]
 Floats = npt.NDArray[np.float32]
 FoldedSeed = tuple[int, int]
+Drawn = tuple[int, float] | None
+"""(noise key, 1 / temperature) of a token that is drawn; None for the likeliest token."""
 
 # The largest vocabulary that ModelConfig allows.
 _MAX_COUNT = 1 << 24

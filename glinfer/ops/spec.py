@@ -121,7 +121,8 @@ class DrawSpec:
             a line; ``scatter``, ``points`` points of one pixel where the vertex shader puts them.
         instances: how often the shape is drawn in one draw call.
         adds: whether blending adds the result to what the output holds; the oracle gets that as its input ``output``.
-        clears: whether the output is set to zero first, which is not a draw; the oracle then gets no ``output``.
+        clears: what is set to zero first, which is no draw: ``all`` of the outputs, the ``rows`` that the pass writes,
+            or nothing; the oracle then gets no ``output``.
         keeps: whether the shader discards fragments, whose texels stay; the oracle gets the output as ``output``.
         defines: compile-time constants of the shader.
         uniforms: values set before the draw, the same in every run.
@@ -146,7 +147,7 @@ class DrawSpec:
     cover: str = "triangle"
     instances: Extent = 1
     adds: bool = False
-    clears: bool = False
+    clears: str = ""
     keeps: bool = False
     shader: str = ""
     vertex: str = ""
@@ -206,7 +207,9 @@ class Op:
 
     ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may hold whole
     numbers or floats; all others hold floats. ``places`` computes the rows of the output that a draw writes from its
-    inputs and its params; without it they follow each other from the draw's first row on.
+    inputs and its params; without it they follow each other from the draw's first row on. ``regions`` names the
+    samplers, and ``"output"``, whose tensors may be regions of a texture (:mod:`glinfer.models.regions`), since the
+    shader takes their places from shaders/common/regions.glsl.
     """
 
     name: str
@@ -217,6 +220,7 @@ class Op:
     integers: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
     places: Callable[[Mapping[str, Array], Params], Array] | None = None
+    regions: tuple[str, ...] = ()
 
 
 OPS: dict[str, Op] = {}

@@ -5,6 +5,9 @@ other tables of formats are derived from these two. The shaders know a format by
 shaders/common/weights.glsl reads blocks one weight at a time, shaders/common/grouped.glsl multiplies them in groups of
 32, and shaders/common/unpack.glsl reads words.
 
+Formats of fewer bits, and those of tables, lie in textures as codes of four bits (:mod:`glinfer.quant.coded`); what a
+code means is in :mod:`glinfer.quant.tables`, and shaders/common/codes.glsl computes it.
+
 The formats of blocks and their names are GGML's (ggml-common.h, ggml-quants.c), except two that have one float32 scale
 for a whole row: ``Q8_ROW`` of 8-bit and ``Q16_ROW`` of 16-bit integers, where a row is its integers and then its scale.
 """
@@ -12,10 +15,20 @@ for a whole row: ``Q8_ROW`` of 8-bit and ``Q16_ROW`` of 16-bit integers, where a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from glinfer.errors import InputError
+from glinfer.quant.tables import (
+    FP4_TABLE,
+    IQ1_TABLE,
+    IQ2_TABLE,
+    IQ3_S_TABLE,
+    IQ3_XXS_TABLE,
+    IQ4_TABLE,
+    TERNARY_TABLE,
+    CodeTable,
+)
 
 F32, F16 = "F32", "F16"
 """The formats of a file's tensors that are plain floats, without blocks."""
@@ -27,10 +40,13 @@ GROUP = 32
 SCALE_BYTES = 4
 """Bytes of the float32 scale that ends a row of ``Q8_ROW`` or ``Q16_ROW``."""
 HALF, PAIR, BYTES, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "bytes", "six bits", "four bits", "floats"
-SCALE_NUMBERS = {HALF: 0, PAIR: 1, BYTES: 2, SIX_BITS: 3, FOUR_BITS: 4, FLOATS: 5}
+SIGNED_BYTES, POWER = "signed bytes", "power"
+SCALE_NUMBERS = {HALF: 0, PAIR: 1, BYTES: 2, SIX_BITS: 3, FOUR_BITS: 4, FLOATS: 5, SIGNED_BYTES: 6, POWER: 7}
 """The kinds of scales of a group, and the number that shaders/common/grouped.glsl knows each by."""
 WIDE, WIDE_NUMBER, WIDE_WORDS = "wide", 99, 12
 """The packing of a matrix whose rows come in different formats, its number in shaders, and its words a group."""
+CODED_BYTES = 146
+"""Bytes of the block of 256 weights that textures carry in place of a file's: see :mod:`glinfer.quant.coded`."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +84,14 @@ class GroupForm:
         planes: where the numbers lie.
         scales: what the scale word of a group holds: ``half``, d; ``pair``, d and a minimum; ``bytes``, d and a factor
             for each half of the group; ``six bits``, a factor and a minimum's factor; ``four bits``, both of these for
-            each half; ``floats``, a float32 scale and a float32 minimum for each half.
+            each half; ``floats``, a float32 scale and a float32 minimum for each half; ``signed bytes``, a signed
+            factor for each half; ``power``, a power of two as a float32, of which a block has the exponent alone.
         scale_start: where the half floats begin in a block.
         factor_start: where the factors begin in a block.
         low_bits: bits of a number in the low words, 4 or 8.
         high_words: words of a group with the bits above the low four.
         offset: number that is subtracted from every number.
+        table: what the numbers mean, where they are codes; there is no offset then.
     """
 
     planes: tuple[Plane, ...]
@@ -83,6 +101,7 @@ class GroupForm:
     low_bits: int = 4
     high_words: int = 0
     offset: int = 0
+    table: CodeTable | None = None
 
     @property
     def low_words(self) -> int:
@@ -92,7 +111,7 @@ class GroupForm:
     @property
     def shared(self) -> bool:
         """Whether blocks of 256 share the half floats, so that a group has small factors alone."""
-        return self.scales in (SIX_BITS, FOUR_BITS)
+        return self.scales in (SIX_BITS, FOUR_BITS, SIGNED_BYTES)
 
     @property
     def scale_texels(self) -> int:
@@ -112,6 +131,7 @@ class BlockFormat:
         sections: how a texture has the bytes sorted.
         scales: (start, count) of the half floats in a block.
         groups: how a product reads the blocks in groups of 32; None for formats that it reads as words.
+        carried: bytes of a block as textures carry it, which sections and groups are of; 0 where it is a file's.
     """
 
     name: str
@@ -121,6 +141,12 @@ class BlockFormat:
     sections: tuple[Section, ...]
     scales: tuple[int, int] = (0, 0)
     groups: GroupForm | None = None
+    carried: int = 0
+
+    @property
+    def texture_bytes(self) -> int:
+        """Bytes of a block as textures carry it."""
+        return self.carried or self.nbytes
 
     def row_bytes(self, inputs: int) -> int:
         """Bytes of a row of ``inputs`` weights in a file."""
@@ -135,11 +161,12 @@ class BlockFormat:
         blocks = inputs // self.weights
         return [-(-blocks * section.stride // TEXEL_BYTES) for section in self.sections]
 
-    def defines(self, inputs: int) -> list[tuple[str, int]]:
-        """The defines of weights.glsl: the format, and the texel of a row where each section begins."""
+    def defines(self, inputs: int) -> list[tuple[str, int | float]]:
+        """The defines of weights.glsl: the format, the texel of a row where each section begins, and the table."""
         texels = self.section_texels(inputs)
         starts = [sum(texels[:number]) for number in range(len(texels))]
-        return [("FORMAT", self.number), *((f"SECTION{number}", start) for number, start in enumerate(starts))]
+        table = self.groups.table.defines() if self.groups and self.groups.table else []
+        return [("FORMAT", self.number), *((f"SECTION{number}", start) for number, start in enumerate(starts)), *table]
 
 
 def _format(
@@ -158,6 +185,14 @@ def _format(
     return BlockFormat(name, number, weights, sum(section.nbytes for section in made), made, scales, groups)
 
 
+def _coded(name: str, number: int, nbytes: int, scale_at: int | None, table: CodeTable) -> BlockFormat:
+    """A format of 256 weights whose blocks textures carry as codes; ``scale_at``: where a file's has its half float."""
+    sections = (Section(0, 128, 128), Section(128, 16, 16), Section(144, 2, 2))
+    form = GroupForm((Plane(0, 128, 8, 4),), SIGNED_BYTES, scale_start=144, factor_start=128, table=table)
+    scales = (0, 0) if scale_at is None else (scale_at, 1)
+    return BlockFormat(name, number, 256, nbytes, sections, scales, form, CODED_BYTES)
+
+
 _Q4_0 = GroupForm((Plane(2, 16, 1, 4),), HALF, offset=8)
 _Q4_1 = GroupForm((Plane(4, 16, 1, 4),), PAIR)
 _Q5_0 = GroupForm((Plane(6, 16, 1, 4), Plane(2, 4, 4, 1, 4)), HALF, high_words=1, offset=16)
@@ -168,6 +203,8 @@ _Q3_K = GroupForm((Plane(32, 64, 2, 2), Plane(0, 32, 1, 1, 2)), BYTES, 108, 96, 
 _Q4_K = GroupForm((Plane(16, 128, 4, 4),), SIX_BITS, factor_start=4)
 _Q5_K = GroupForm((Plane(48, 128, 4, 4), Plane(16, 32, 1, 1, 4)), SIX_BITS, factor_start=4, high_words=1)
 _Q6_K = GroupForm((Plane(0, 128, 2, 4), Plane(128, 64, 2, 2, 4)), BYTES, 208, 192, high_words=2, offset=32)
+_IQ4_NL = GroupForm((Plane(2, 16, 1, 4),), HALF, table=IQ4_TABLE)
+_MXFP4 = GroupForm((Plane(1, 16, 1, 4),), POWER, table=FP4_TABLE)
 
 BLOCK_FORMATS = {
     made.name: made
@@ -185,6 +222,18 @@ BLOCK_FORMATS = {
         _format("Q6_K", 11, 256, (208, 1), (0, 128), (128, 64), (192, 16), (208, 2), groups=_Q6_K),
         BlockFormat("Q8_ROW", 12, 0, 1, ()),
         BlockFormat("Q16_ROW", 13, 0, 2, ()),
+        _format("IQ4_NL", 14, 32, (0, 1), (2, 16), (0, 2), groups=_IQ4_NL),
+        replace(_format("MXFP4", 15, 32, (0, 0), (1, 16), (0, 1), groups=_MXFP4), carried=17),
+        _coded("IQ4_XS", 16, 136, 0, IQ4_TABLE),
+        _coded("IQ3_S", 17, 110, 0, IQ3_S_TABLE),
+        _coded("IQ3_XXS", 18, 98, 0, IQ3_XXS_TABLE),
+        _coded("IQ2_S", 19, 82, 0, IQ2_TABLE),
+        _coded("IQ2_XS", 20, 74, 0, IQ2_TABLE),
+        _coded("IQ2_XXS", 21, 66, 0, IQ2_TABLE),
+        _coded("IQ1_M", 22, 56, None, IQ1_TABLE),
+        _coded("IQ1_S", 23, 50, 0, IQ1_TABLE),
+        _coded("TQ1_0", 24, 54, 52, TERNARY_TABLE),
+        _coded("TQ2_0", 25, 66, 64, TERNARY_TABLE),
     )
 }
 """Every format of blocks by its name."""

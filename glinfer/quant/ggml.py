@@ -3,21 +3,40 @@
 A block holds weights that follow each other in a row, as small integers with the scales that make floats of them. A
 file has the blocks one after the other, at odd addresses; a texture has the same bytes sorted by **section**: all the
 quants of a row, then all its scales, and each section begins at a whole texel of 16 bytes. No bit changes, so the
-blocks come back as they were. shaders/common/weights.glsl reads them.
+blocks come back as they were; formats of codes are sorted as :mod:`glinfer.quant.coded` carries them.
+shaders/common/weights.glsl reads them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, install_command
+from glinfer.quant.coded import carried, from_carried, scattered_scales
 from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
+from glinfer.quant.packing import MAX_WEIGHT, PACKED_HERE, pack_blocks
+from glinfer.quant.parts import Bytes, Parts, parts_of
 
-Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
+PACKABLE = (
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    *PACKED_HERE,
+    "MXFP4",
+    "TQ1_0",
+    "TQ2_0",
+    "BF16",
+    "Q8_ROW",
+    "Q16_ROW",
+)
+"""The formats that :func:`pack` makes of floats."""
 
 
 def inputs_of(values: npt.NDArray[Any], name: str) -> int:
@@ -50,43 +69,48 @@ def words_of(values: npt.NDArray[Any], name: str) -> Words:
     Raises:
         InputError: the rows are no whole number of blocks, or floats cannot be packed into that format here.
     """
-    form, inputs = block_format(name), inputs_of(values, name)
+    inputs = inputs_of(values, name)
     blocks = values if values.dtype == np.uint8 else pack(values, name)
-    rows = blocks.reshape(-1, blocks.shape[-1])
-    parts = []
-    for texels, part in zip(form.section_texels(inputs), _sections_of(rows, form, inputs), strict=True):
-        padded = np.zeros((len(rows), texels * TEXEL_BYTES), dtype=np.uint8)
-        padded[:, : part.shape[1]] = part
-        parts.append(padded)
-    return np.concatenate(parts, axis=1).view("<u4").astype(np.uint32, copy=False)
+    return words_of_carried(carried(blocks.reshape(-1, blocks.shape[-1]), name), name, inputs)
 
 
-def _sections_of(rows: Bytes, form: BlockFormat, inputs: int) -> list[Bytes]:
+def words_of_carried(rows: Bytes, name: str, inputs: int) -> Words:
+    """The words of rows of blocks as textures carry them."""
+    form = block_format(name)
+    found = np.zeros((len(rows), TEXEL_BYTES * sum(form.section_texels(inputs))), dtype=np.uint8)
+    for of_texture, of_file in _sections(found, rows, form, inputs):
+        of_texture[...] = of_file
+    return found.view("<u4").astype(np.uint32, copy=False)
+
+
+def _sections(sorted_bytes: Bytes, rows: Bytes, form: BlockFormat, inputs: int) -> Iterator[tuple[Parts, Parts]]:
+    """The parts of each section, one for each block of each row: in rows sorted for a texture, and as in a file."""
+    sizes = [(section.start, section.nbytes, section.stride) for section in form.sections]
+    count, nbytes = (inputs // form.weights, form.texture_bytes) if form.weights else (1, rows.shape[1])
     if not form.weights:
-        return [rows[:, : inputs * form.nbytes], rows[:, inputs * form.nbytes :]]
-    blocks = rows.reshape(len(rows), -1, form.nbytes)
-    found = []
-    for section in form.sections:
-        part = np.zeros((*blocks.shape[:2], section.stride), dtype=np.uint8)
-        part[:, :, : section.nbytes] = blocks[:, :, section.start : section.start + section.nbytes]
-        found.append(part.reshape(len(rows), -1))
-    return found
+        integers = inputs * form.nbytes
+        sizes = [(0, integers, integers), (integers, SCALE_BYTES, SCALE_BYTES)]
+    at = 0
+    for texels, (start, size, stride) in zip(form.section_texels(inputs), sizes, strict=True):
+        section = sorted_bytes[:, at : at + count * stride]
+        yield parts_of(section, 0, size, stride), parts_of(rows, start, size, nbytes)
+        at += texels * TEXEL_BYTES
 
 
 def blocks_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
     """The rows of blocks [rows, bytes] of words: the reverse of :func:`words_of`."""
+    return from_carried(carried_of(words, name, inputs), name)
+
+
+def carried_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
+    """The rows of blocks of words, as textures carry them."""
     form = block_format(name)
     sorted_bytes = np.ascontiguousarray(words, dtype="<u4").view(np.uint8).reshape(len(words), -1)
-    ends = np.cumsum(form.section_texels(inputs)) * TEXEL_BYTES
-    parts = np.split(sorted_bytes, ends[:-1], axis=1)
-    if not form.weights:
-        return np.concatenate([parts[0][:, : inputs * form.nbytes], parts[1][:, :SCALE_BYTES]], axis=1)
-    count = inputs // form.weights
-    blocks = np.zeros((len(words), count, form.nbytes), dtype=np.uint8)
-    for section, part in zip(form.sections, parts, strict=True):
-        by_block = part[:, : count * section.stride].reshape(len(words), count, section.stride)
-        blocks[:, :, section.start : section.start + section.nbytes] = by_block[:, :, : section.nbytes]
-    return blocks.reshape(len(words), -1)
+    nbytes = inputs // form.weights * form.texture_bytes if form.weights else form.row_bytes(inputs)
+    rows = np.zeros((len(words), nbytes), dtype=np.uint8)
+    for of_texture, of_file in _sections(sorted_bytes, rows, form, inputs):
+        of_file[...] = of_texture
+    return rows
 
 
 def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
@@ -123,10 +147,17 @@ def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[
     return dequantize(blocks_of(weight, name, inputs), name).astype(np.float64)
 
 
-def pack(weights: npt.NDArray[Any], name: str) -> Bytes:
-    """Rows of blocks [..., bytes] of float weights [..., inputs], rounded to nearest.
+def pack(weights: npt.NDArray[Any], name: str, importance: npt.NDArray[np.float32] | None = None) -> Bytes:
+    """Rows of blocks [..., bytes] of float weights [..., inputs].
 
-    The package ``gguf`` packs GGML's formats, except the K formats, which it only unpacks.
+    The K formats, IQ4_NL and IQ4_XS are searched for the smallest error (:mod:`glinfer.quant.packing`); the package
+    ``gguf`` packs the others, rounded to nearest, except the formats of grids, which it only unpacks.
+
+    Args:
+        weights: floats.
+        name: the format.
+        importance: how much the squared error of each input's weights counts, [inputs]; for the formats that are
+            searched, None for the size of the weights.
 
     Raises:
         InputError: the rows are no whole number of blocks; the weights are no numbers, not finite, or too large for
@@ -141,7 +172,7 @@ def pack(weights: npt.NDArray[Any], name: str) -> Bytes:
         floats = np.ascontiguousarray(weights, dtype=np.float32)
     if not np.isfinite(floats).all():
         raise InputError(f"a weight to be packed as {name} is not finite")
-    return _pack_rows(floats, form) if not form.weights else _pack_blocks(floats, form, inputs)
+    return _pack_rows(floats, form) if not form.weights else _pack_blocks(floats, form, inputs, importance)
 
 
 def not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
@@ -151,9 +182,25 @@ def not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
         return np.asarray((rows.view("<u2") & 0x7F80 == 0x7F80).any(axis=1))
     if not form.weights:
         return np.asarray(~np.isfinite(integers_and_scales(rows, name)[1]))
+    if name == "MXFP4":
+        return _beyond_floats(rows)
     start, count = form.scales
-    halves = rows.reshape(len(rows), -1, form.nbytes)[:, :, start : start + 2 * count]
-    return np.asarray(~np.isfinite(np.ascontiguousarray(halves).view("<f2")).all(axis=(1, 2)))
+    blocks = rows.reshape(-1, form.nbytes)
+    apart = scattered_scales(blocks, name)
+    if apart is not None:
+        return np.asarray((apart & 0x7C00 == 0x7C00).reshape(len(rows), -1).any(axis=1))
+    halves = np.ascontiguousarray(parts_of(rows, start, 2 * count, form.nbytes)).view("<u2")
+    bad = halves & 0x7C00 == 0x7C00  # bits, as NumPy looks at half floats one by one
+    return np.asarray(bad.any(axis=1)) if bad.any() else np.zeros(len(rows), dtype=np.bool_)
+
+
+def _beyond_floats(rows: Bytes) -> npt.NDArray[np.bool_]:
+    """Mask of the rows of MXFP4 with a weight beyond float32, which the largest exponents give."""
+    found = np.zeros(len(rows), dtype=np.bool_)
+    for row in np.flatnonzero((rows.reshape(len(rows), -1, 17)[..., 0] > 252).any(axis=1)):
+        with np.errstate(over="ignore"):
+            found[row] = not np.isfinite(dequantize(rows[row : row + 1], "MXFP4")).all()
+    return found
 
 
 def _pack_rows(floats: npt.NDArray[np.float32], form: BlockFormat) -> Bytes:
@@ -164,22 +211,36 @@ def _pack_rows(floats: npt.NDArray[np.float32], form: BlockFormat) -> Bytes:
     return np.concatenate([as_bytes, scale.astype("<f4").view(np.uint8)], axis=-1)
 
 
-def _pack_blocks(floats: npt.NDArray[np.float32], form: BlockFormat, inputs: int) -> Bytes:
+def _pack_blocks(
+    floats: npt.NDArray[np.float32], form: BlockFormat, inputs: int, importance: npt.NDArray[np.float32] | None
+) -> Bytes:
+    largest = float(np.abs(floats).max())
+    if form.name in PACKED_HERE and largest > MAX_WEIGHT:
+        raise _too_large(largest, form.name)
+    if form.name in PACKED_HERE:
+        blocks = pack_blocks(floats.reshape(-1, inputs), form.name, importance)
+    else:
+        blocks = _rounded_blocks(floats, form.name)
+    if not_finite(blocks.reshape(-1, blocks.shape[-1]), form.name).any():
+        raise _too_large(largest, form.name)
+    return blocks.reshape(*floats.shape[:-1], form.row_bytes(inputs))
+
+
+def _too_large(largest: float, name: str) -> InputError:
+    return InputError(
+        f"a weight of {largest:g} is too large for {name}; scale the weights down, or pack them as Q8_ROW or Q16_ROW"
+    )
+
+
+def _rounded_blocks(floats: npt.NDArray[np.float32], name: str) -> Bytes:
     quants, types = _gguf()
     try:
-        with np.errstate(all="ignore"):  # blocks of zeros are divided by zero; scales beyond a half are refused below
-            blocks = np.asarray(quants.quantize(floats, types[form.name]))
+        with np.errstate(all="ignore"):  # blocks of zeros are divided by zero; scales beyond a half are refused later
+            return np.asarray(quants.quantize(floats, types[name]))
     except NotImplementedError:
         raise InputError(
-            f"nothing here packs floats as {form.name}; give its blocks as bytes, or pack as one of Q4_0, Q4_1, Q5_0, "
-            "Q5_1, Q8_0, BF16, Q8_ROW, Q16_ROW"
+            f"nothing here packs floats as {name}; give its blocks as bytes, or pack as one of {', '.join(PACKABLE)}"
         ) from None
-    if not_finite(blocks.reshape(-1, blocks.shape[-1]), form.name).any():
-        raise InputError(
-            f"a weight of {np.abs(floats).max():g} is too large for {form.name}; scale the weights down, "
-            "or pack them as Q8_ROW or Q16_ROW"
-        )
-    return blocks.reshape(*floats.shape[:-1], form.row_bytes(inputs))
 
 
 def _gguf() -> tuple[Any, Any]:

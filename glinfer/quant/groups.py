@@ -9,7 +9,7 @@ array     shape                holds
                                16 on in the upper half; or [rows, groups, 8], all eight bits, in order
 ``high``  [rows, groups, 0–2]  the fifth bit of weight 4b + j as bit b of byte j; or the two bits above the
                                fourth, of weight 16k + 4b + j as bits 2b of byte j of word k
-``scale`` [rows, groups]       half floats, or a half float and two bytes, or 16 bits of small scales
+``scale`` [rows, groups]       half floats, or a half float and two bytes, or 16 bits of small scales, or a float
 ``shared``[rows, blocks, 0–1]  a half float for scales and one for minima of a block of 256
 ========= ==================== ======================================================================
 
@@ -24,19 +24,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.quant.coded import carried, from_carried
 from glinfer.quant.formats import (
     BYTES,
     FOUR_BITS,
     GROUP,
     HALF,
     PAIR,
+    POWER,
+    SIGNED_BYTES,
     SIX_BITS,
     WIDE_WORDS,
     GroupForm,
     block_format,
     group_form,
 )
-from glinfer.quant.ggml import Bytes
+from glinfer.quant.parts import Bytes, parts_of
 
 Words = npt.NDArray[np.uint32]
 
@@ -58,9 +61,12 @@ def wide_words(rows: Bytes, name: str) -> Words:
     offsets that are added to each number times its scale.
     """
     form = group_form(name)
-    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block_format(name).nbytes)
+    blocks = carried(np.ascontiguousarray(rows), name).reshape(len(rows), -1, block_format(name).texture_bytes)
     numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
-    signed = numbers if form.low_bits == 8 else (numbers.astype(np.int8) - np.int8(form.offset)).view(np.uint8)
+    if form.table is not None:
+        signed = form.table.numbers[numbers].view(np.uint8)
+    else:
+        signed = numbers if form.low_bits == 8 else (numbers.astype(np.int8) - np.int8(form.offset)).view(np.uint8)
     scale, shared = _scales(blocks, form)
     return np.concatenate([_words(signed), _float_scales(scale, shared, form).view(np.uint32)], axis=-1).reshape(
         len(rows), -1
@@ -73,6 +79,14 @@ def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[n
     def halves(words: Words) -> npt.NDArray[np.float32]:
         return (words & np.uint32(0xFFFF)).astype("<u2").view(np.float16).astype(np.float32)
 
+    if form.scales == POWER:
+        d = scale.view(np.float32)
+        return np.stack([d, d, np.zeros_like(d), np.zeros_like(d)], axis=-1)
+    if form.scales == SIGNED_BYTES:
+        unit = np.float32(1.0 if form.table is None else form.table.unit)
+        d, none = halves(np.repeat(shared[..., 0], 8, axis=1)) * unit, np.zeros(scale.shape, np.float32)
+        one, other = ((scale >> np.uint32(shift)).astype(np.uint8).view(np.int8) for shift in (0, 8))
+        return np.stack([d * one.astype(np.float32), d * other.astype(np.float32), none, none], axis=-1)
     if form.shared:
         by_group = np.repeat(shared[..., 0], 8, axis=1)
         d, least = halves(by_group), -halves(by_group >> np.uint32(16))
@@ -112,18 +126,42 @@ def groups_of_wide(words: npt.NDArray[Any]) -> Groups:
 
 def groups_of(rows: Bytes, name: str) -> Groups:
     """Rows of blocks, uint8 [rows, bytes], sorted into groups."""
+    return groups_of_carried(carried(rows, name), name)
+
+
+def groups_of_carried(rows: Bytes, name: str) -> Groups:
+    """The same of rows of blocks as textures carry them."""
     form, block = group_form(name), block_format(name)
-    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block.nbytes)
+    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block.texture_bytes)
+    (plane, *others), scales = form.planes, _scales(blocks, form)
+    if not others and plane.chunks == 1 and plane.bits == form.low_bits:  # a block has its bytes as the low words do
+        low = _words(_copied(blocks, plane.start, plane.nbytes))
+        return Groups(low, np.zeros((*low.shape[:2], 0), dtype=np.uint32), *scales)
     numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
-    return Groups(_low(numbers, form), _high(numbers, form), *_scales(blocks, form))
+    return Groups(_low(numbers, form), _high(numbers, form), *scales)
 
 
 def blocks_from(groups: Groups, name: str) -> Bytes:
     """The rows of blocks of sorted groups: the reverse of :func:`groups_of`."""
+    return from_carried(carried_from(groups, name), name)
+
+
+def carried_from(groups: Groups, name: str) -> Bytes:
+    """The reverse of :func:`groups_of_carried`."""
+    numbers = _numbers_from(groups, group_form(name)).reshape(len(groups.low), -1)
+    return _blocks_of(numbers, groups.scale, groups.shared, name)
+
+
+def blocks_of_numbers(numbers: Bytes, scale: Words, shared: Words, name: str) -> Bytes:
+    """The rows of blocks of numbers [rows, inputs], or of codes, with ``scale`` and ``shared`` as in groups."""
+    return from_carried(_blocks_of(numbers, scale, shared, name), name)
+
+
+def _blocks_of(numbers: Bytes, scale: Words, shared: Words, name: str) -> Bytes:
     form, block = group_form(name), block_format(name)
-    rows, count = len(groups.low), groups.low.shape[1] * GROUP // block.weights
-    blocks = np.zeros((rows, count, block.nbytes), dtype=np.uint8)
-    numbers = _numbers_from(groups, form).reshape(rows, count, block.weights)
+    rows, count = len(numbers), numbers.shape[1] // block.weights
+    blocks = np.zeros((rows, count, block.texture_bytes), dtype=np.uint8)
+    numbers = numbers.reshape(rows, count, block.weights)
     for plane in form.planes:
         width, steps = plane.nbytes // plane.chunks, 8 // plane.bits
         part = (numbers >> np.uint8(plane.position)) & np.uint8((1 << plane.bits) - 1)
@@ -131,22 +169,28 @@ def blocks_from(groups: Groups, name: str) -> Bytes:
         shifts = np.arange(0, 8, plane.bits, dtype=np.uint8)[:, None]
         made = np.bitwise_or.reduce(part << shifts, axis=3)
         blocks[:, :, plane.start : plane.start + plane.nbytes] = made.reshape(rows, count, plane.nbytes)
-    _put_scales(blocks, groups, form)
+    _put_scales(blocks, scale, shared, form)
     return blocks.reshape(rows, -1)
 
 
 def _numbers(blocks: Bytes, form: GroupForm) -> Bytes:
     found: Any = None
     for plane in form.planes:
-        width = plane.nbytes // plane.chunks
-        part = blocks[:, :, plane.start : plane.start + plane.nbytes]
-        if plane.bits < 8:
-            part = part.reshape(*blocks.shape[:2], plane.chunks, 1, width)
-            shifts = np.arange(0, 8, plane.bits, dtype=np.uint8)[:, None]
-            part = (part >> shifts) & np.uint8((1 << plane.bits) - 1)
-        part = part.reshape(*blocks.shape[:2], -1) << np.uint8(plane.position)
+        width, steps = plane.nbytes // plane.chunks, 8 // plane.bits
+        # Shifted and masked in one piece: NumPy is slow where it goes through the few bytes of each block anew.
+        held = _copied(blocks, plane.start, plane.nbytes)
+        part = np.empty((*blocks.shape[:2], plane.chunks, steps, width), dtype=np.uint8)
+        for step in range(steps):
+            bits = (held >> np.uint8(step * plane.bits)) & np.uint8((1 << plane.bits) - 1)
+            part[..., step, :] = (bits << np.uint8(plane.position)).reshape(*blocks.shape[:2], plane.chunks, width)
+        part = part.reshape(*blocks.shape[:2], -1)
         found = part if found is None else found | part
     return np.asarray(found)
+
+
+def _copied(blocks: Bytes, start: int, nbytes: int) -> Bytes:
+    """A copy of bytes [start, start + nbytes) of each block, [rows, blocks, nbytes]."""
+    return np.ascontiguousarray(parts_of(blocks, start, nbytes, blocks.shape[2])).view(np.uint8)
 
 
 def _words(values: npt.NDArray[Any]) -> Words:
@@ -186,8 +230,17 @@ def _numbers_from(groups: Groups, form: GroupForm) -> Bytes:
 def _scales(blocks: Bytes, form: GroupForm) -> tuple[Words, Words]:
     rows, count = blocks.shape[:2]
     none = np.zeros((rows, count, 0), dtype=np.uint32)
-    halves = np.ascontiguousarray(blocks[:, :, form.scale_start : form.scale_start + 4])
-    first = halves[..., :2].copy().view("<u2").astype(np.uint32)
+    if form.scales == POWER:
+        exponents = blocks[:, :, form.scale_start].astype(np.uint32)
+        # The smallest two are subnormal.
+        return np.where(exponents < 2, 0x200000 << exponents, (exponents - 1) << 23).astype(np.uint32), none
+    if form.scales == SIGNED_BYTES:
+        pairs = _copied(blocks, form.factor_start, 16).view("<u2").astype(np.uint32)
+        return pairs.reshape(rows, -1), _copied(blocks, form.scale_start, 2).view("<u2").astype(np.uint32)
+    if form.scales in (HALF, BYTES):
+        first = _copied(blocks, form.scale_start, 2).view("<u2").astype(np.uint32)
+    else:
+        halves = _copied(blocks, form.scale_start, 4)
     if form.scales == HALF:
         return first[..., 0], none
     if form.scales == PAIR:
@@ -213,10 +266,10 @@ def _six_bits(packed: Bytes) -> Bytes:
     return np.asarray(low | (high.reshape(*packed.shape[:2], 16) << 4)).astype(np.uint8)
 
 
-def _put_scales(blocks: Bytes, groups: Groups, form: GroupForm) -> None:
+def _put_scales(blocks: Bytes, scale: Words, shared: Words, form: GroupForm) -> None:
     rows, count = blocks.shape[:2]
     start, at = form.scale_start, form.factor_start
-    by_block = groups.scale.reshape(rows, count, -1)
+    by_block = scale.reshape(rows, count, -1)
 
     def put(first: int, values: npt.NDArray[Any], dtype: str) -> None:
         as_bytes = np.ascontiguousarray(values.astype(dtype)).view(np.uint8).reshape(rows, count, -1)
@@ -224,6 +277,11 @@ def _put_scales(blocks: Bytes, groups: Groups, form: GroupForm) -> None:
 
     if form.scales == HALF:
         put(start, by_block, "<u2")
+    elif form.scales == POWER:
+        put(start, np.where(by_block < 1 << 23, by_block >> 22, (by_block >> 23) + 1), "u1")
+    elif form.scales == SIGNED_BYTES:
+        put(at, by_block, "<u2")
+        put(start, shared, "<u2")
     elif form.scales == PAIR:
         put(start, by_block, "<u4")
     elif form.scales == BYTES:
@@ -236,7 +294,7 @@ def _put_scales(blocks: Bytes, groups: Groups, form: GroupForm) -> None:
             upper = (factors >> 4).reshape(rows, count, 4, 4) << np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
             blocks[:, :, at + 8 : at + 12] = np.bitwise_or.reduce(upper, axis=2)
     else:
-        put(start, groups.shared, "<u4")
+        put(start, shared, "<u4")
         if form.scales == FOUR_BITS:
             put(at, by_block, "<u2")
             return

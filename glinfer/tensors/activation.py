@@ -22,7 +22,7 @@ class Activations(Group):
 
         Args:
             x: any shape.
-            activation: ``silu``, ``gelu`` (the erf form), ``gelu_new`` (the tanh form) or ``none``.
+            activation: ``silu``, ``gelu`` (the erf form), ``gelu_new`` (the tanh form), ``tanh`` or ``none``.
             dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 

@@ -6,6 +6,7 @@ from glinfer.tensors.activation import Activations
 from glinfer.tensors.assignment import Assignment
 from glinfer.tensors.attention import Attention
 from glinfer.tensors.backward import Backward
+from glinfer.tensors.convolution import Convolutions
 from glinfer.tensors.embedding import Embeddings
 from glinfer.tensors.normalization import Normalizations
 from glinfer.tensors.position import Positions
@@ -13,5 +14,16 @@ from glinfer.tensors.reduction import Reductions
 from glinfer.tensors.sorting import Sorting
 
 
-class Ops(Activations, Attention, Assignment, Embeddings, Normalizations, Reductions, Backward, Positions, Sorting):
+class Ops(
+    Activations,
+    Attention,
+    Assignment,
+    Convolutions,
+    Embeddings,
+    Normalizations,
+    Reductions,
+    Backward,
+    Positions,
+    Sorting,
+):
     """The kernels of a device, which docs/kernels.md lists; :class:`Attention` brings products, sums and copies."""

@@ -23,11 +23,14 @@ from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
 from glinfer.formats.json_files import quoted
 from glinfer.text.stops import default_stops
-from glinfer.text.templates import JinjaTemplate, Message, TemplateEncoder, find_template
+from glinfer.text.templates import JinjaTemplate, Message, TemplateEncoder, Tools, find_template
 from glinfer.text.tokenizer import Tokenizer
 
 ReplyKind = Literal["thinking", "answer"]
 _END_OF_TEXT = "<|endoftext|>"
+_NO_SYSTEM = "this model's chat form has no place for a system prompt; leave it out"
+_NO_TOOLS = "this model's chat form has no place for tools; leave them out"
+_TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name"})
 _CHAT_TOKENS = ("<|user|>", "<|end|>", "<|assistant|>")
 
 
@@ -104,6 +107,15 @@ class ChatForm(Protocol):
         """Everything up to where the model writes: the turns, and the message of the newest."""
         ...
 
+    @property
+    def template_source(self) -> str:
+        """The program of the form's Jinja template, where that looks at tools; empty where it does not."""
+        ...
+
+    def encode_messages(self, messages: Sequence[Message], tools: Tools | None = None) -> tuple[int, ...]:
+        """Everything up to where the model writes its reply to a conversation, told of ``tools``."""
+        ...
+
     def reply_text(self, turn: Turn) -> str:
         """The text of a turn's reply."""
         ...
@@ -173,6 +185,27 @@ class ChatTemplate:
         past = (token for turn in turns for token in self.finished(turn))
         return (*past, *self.opening(newest.user_ids, think=think))
 
+    @property
+    def template_source(self) -> str:
+        """Nothing: this form has no place for tools."""
+        return ""
+
+    def encode_messages(self, messages: Sequence[Message], tools: Tools | None = None) -> tuple[int, ...]:
+        """Everything up to where the model writes its reply.
+
+        Raises:
+            InputError: see :func:`check_messages`; there is a system prompt or a tool, or the last message is not the
+                user's.
+        """
+        if tools:
+            raise InputError(_NO_TOOLS)
+        system, texts = check_messages(messages)
+        if system:
+            raise InputError(_NO_SYSTEM)
+        check_last(texts)
+        turns = [_given_turn(self, *each) for each in zip(texts[::2], [*texts[1::2], ""], strict=True)]
+        return self.prompt(turns[:-1], turns[-1])
+
     def reply_text(self, turn: Turn) -> str:
         """The text of a turn's reply."""
         return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
@@ -229,7 +262,25 @@ class TemplateChat:
         for turn in turns:
             reply = {"role": "assistant", "content": self.reply_text(turn)}
             messages += ({"role": "user", "content": turn.message}, reply)
-        return tuple(self._encoder.ids([*messages, {"role": "user", "content": newest.message}]))
+        return self.encode_messages([*messages, {"role": "user", "content": newest.message}])
+
+    @property
+    def template_source(self) -> str:
+        """The template's program, if it looks at tools."""
+        return self._encoder.source if self._encoder.takes_tools else ""
+
+    def encode_messages(self, messages: Sequence[Message], tools: Tools | None = None) -> tuple[int, ...]:
+        """Everything up to where the model writes its reply; the template judges roles and their order.
+
+        Raises:
+            InputError: a message is none, or the template refuses them; or there are tools, and it takes none.
+        """
+        with_tools = self._encoder.takes_tools
+        if tools and not with_tools:
+            raise InputError(_NO_TOOLS)
+        for place, message in enumerate(messages):
+            _role_and_content(place, message, _TOOL_FIELDS if with_tools else frozenset())
+        return tuple(self._encoder.ids(messages, tools=tools))
 
     def reply_text(self, turn: Turn) -> str:
         """The text of a turn's reply."""
@@ -277,7 +328,7 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
         )
     form = ChatTemplate(tokenizer)
     if system:
-        raise InputError("this model's chat form has no place for a system prompt; leave it out")
+        raise InputError(_NO_SYSTEM)
     return form
 
 
@@ -311,7 +362,22 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
     return system, texts
 
 
-def _role_and_content(place: int, message: Message) -> tuple[str, str]:
+def check_last(texts: Sequence[str]) -> None:
+    """Refuse a conversation, as :func:`check_messages` gives it, in which the user does not speak last.
+
+    Raises:
+        InputError: the last text is the assistant's.
+    """
+    if not len(texts) % 2:
+        raise InputError("the last message is the assistant's; expected the user's, to reply to")
+
+
+def _given_turn(form: ChatForm, message: str, reply: str) -> Turn:
+    """A turn from texts; an empty reply is one that has not come yet."""
+    return Turn(form.encode_message(message), form.encode_message(reply) if reply else (), message, reply)
+
+
+def _role_and_content(place: int, message: Message, further: frozenset[str] = frozenset()) -> tuple[str, str]:
     if not isinstance(message, Mapping):
         raise InputError(f"message {place} is {type(message).__name__}; expected a mapping of role and content")
     given = {name for name, value in message.items() if value is not None}
@@ -320,7 +386,7 @@ def _role_and_content(place: int, message: Message) -> tuple[str, str]:
             raise InputError(f"message {place} has no {name}; expected role and content")
         if not isinstance(message[name], str):
             raise InputError(f"the {name} of message {place} is {type(message[name]).__name__}; expected text")
-    if others := given - {"role", "content"}:
+    if others := given - {"role", "content"} - further:
         raise InputError(f"message {place} has {quoted(min(map(str, others)))}; expected role and content alone")
     return message["role"], message["content"]
 
@@ -401,11 +467,7 @@ class Conversation:
         Raises:
             InputError: a message is empty, or a text has no UTF-8 form; the turns stay as they are.
         """
-        turns = []
-        for message, reply in exchanges:
-            reply_ids = self.template.encode_message(reply) if reply else ()
-            turns.append(Turn(self.template.encode_message(message), reply_ids, message, reply))
-        self._turns, self._open = turns, None
+        self._turns, self._open = [_given_turn(self.template, *each) for each in exchanges], None
 
     def prompt(self, message: str, *, think: bool = False, reserve: int, drop: bool = True) -> ChatPrompt:
         """The ids to run for ``message``: past turns, the message, and the token that opens the reply.

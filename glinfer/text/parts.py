@@ -20,7 +20,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, inside, opened
 from glinfer.formats.gab.bpe import is_merges_json
-from glinfer.formats.gguf.file import is_gguf, read_gguf_file
+from glinfer.formats.gguf.file import is_gguf
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.vocabulary import VOCABULARY_KEYS, padded, vocabulary_metadata
 from glinfer.formats.huggingface.files import GENERATION_CONFIG
 from glinfer.formats.json_files import read_json

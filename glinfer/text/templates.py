@@ -19,12 +19,9 @@ message sees the mark; one that trims or cuts messages, or looks for something w
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +29,8 @@ from typing import Any
 
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
-from glinfer.formats.gguf.file import is_gguf, read_gguf_file
+from glinfer.formats.gguf.file import is_gguf
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.json_files import quoted, read_json
 from glinfer.limits import (
     MAX_RENDER_BYTES,
@@ -42,6 +40,7 @@ from glinfer.limits import (
     MAX_TOKENIZER_CONFIG_BYTES,
 )
 from glinfer.text import template_worker
+from glinfer.text.own_process import ProcessError, answer_of
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import named_tokens
 from glinfer.text.tokenizers.huggingface import CONFIG_FILE
@@ -49,10 +48,16 @@ from glinfer.text.tokenizers.huggingface import CONFIG_FILE
 TEMPLATE_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
 _GGUF_KEY = "tokenizer.chat_template"
 _MARKS = range(0xF0000, 0xFFFFE)  # of Unicode's private use: no vocabulary has a meaning for them
+_TOOLS = re.compile(r"\btools\b")
 _EXAMPLE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"})
 
-Message = Mapping[str, str]
-"""One message of a conversation: ``role`` (``system``, ``user`` or ``assistant``) and ``content``."""
+Message = Mapping[str, Any]
+"""A message of a conversation: ``role`` (``system``, ``user``, ``assistant`` or ``tool``) and ``content``, both texts.
+
+Of the assistant's also ``tool_calls``, and of a tool's ``name`` and ``tool_call_id``, as OpenAI's API has them.
+"""
+Tools = Sequence[Mapping[str, Any]]
+"""Tools that a model is told of, as OpenAI's API has them."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,20 @@ class JinjaTemplate:
                 f"expected at most {MAX_TEMPLATE_CHARACTERS}"
             )
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the program looks at tools."""
+        return _TOOLS.search(self.source) is not None
+
+    def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Tools | None = None
+    ) -> str:
         """The text of a conversation, as transformers' ``apply_chat_template`` gives it.
 
         Args:
             messages: the conversation, oldest message first.
             add_generation_prompt: whether what opens the assistant's next message comes at the end.
+            tools: what the model is told that it may call.
 
         Raises:
             InputError: the program is none, refuses these messages, or takes too much time, memory or text.
@@ -96,7 +109,7 @@ class JinjaTemplate:
             **self.tokens,
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
-            "tools": None,
+            "tools": list(tools) if tools else None,
             "documents": None,
         }
         answer = self._answer({"source": self.source, "variables": variables, "most": MAX_RENDERED_CHARACTERS})
@@ -109,27 +122,10 @@ class JinjaTemplate:
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer of the process that renders the template."""
-        limits = {"seconds": MAX_RENDER_SECONDS, "memory": MAX_RENDER_BYTES, "path": sys.path}
         try:
-            done = subprocess.run(
-                [sys.executable or "python3", "-I", template_worker.__file__],
-                input=json.dumps({**request, **limits}).encode(),
-                capture_output=True,
-                timeout=2 * MAX_RENDER_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise self._error(f"was not done after {2 * MAX_RENDER_SECONDS} seconds; it may run for ever") from None
-        except OSError as error:
-            raise self._error(f"cannot be run: no process for it could be started ({error.strerror})") from None
-        try:
-            answer = json.loads(done.stdout)
-        except ValueError:
-            raise self._error(
-                f"was stopped (status {done.returncode}); it may have {MAX_RENDER_SECONDS} seconds and "
-                f"{MAX_RENDER_BYTES >> 20} MiB"
-            ) from None
-        return answer if isinstance(answer, dict) else {}
+            return answer_of(template_worker.__file__, request, seconds=MAX_RENDER_SECONDS, memory=MAX_RENDER_BYTES)
+        except ProcessError as problem:
+            raise self._error(str(problem)) from None
 
 
 def find_template(path: AnyPath) -> JinjaTemplate | None:
@@ -203,15 +199,28 @@ class TemplateEncoder:
         """Keep template and tokenizer; nothing is rendered yet."""
         self._template, self._tokenizer = template, tokenizer
 
-    def ids(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
-        """Token ids of a conversation, and of what opens the reply to it.
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template looks at tools."""
+        return self._template.takes_tools
+
+    @property
+    def source(self) -> str:
+        """The template's program."""
+        return self._template.source
+
+    def ids(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Tools | None = None
+    ) -> list[int]:
+        """Token ids of a conversation, and of what opens the reply to it; ``tools`` as the template takes them.
 
         Raises:
             InputError: as :meth:`glinfer.text.templates.JinjaTemplate.render`, or a message has no UTF-8 form.
         """
-        mark = self._unused(message["content"] for message in messages)
+        mark = self._unused([*_texts_in(list(messages)), *_texts_in(list(tools or ()))])
         marked = _marked_all(messages, mark, self._names)
-        rendered = self._template.render(marked, add_generation_prompt=add_generation_prompt)
+        named = [_marked_inside(each, mark, self._names) for each in tools or ()]
+        rendered = self._template.render(marked, add_generation_prompt=add_generation_prompt, tools=named)
         pieces = self._names.split(rendered)  # texts, with the name of a control token between each two
         control = self._tokenizer.control_tokens
         return self._tokenizer.encode_mixed(
@@ -240,7 +249,36 @@ class TemplateEncoder:
 
 
 def _marked_all(messages: Iterable[Message], mark: str, names: re.Pattern[str]) -> list[Message]:
-    return [{**message, "content": _marked(message["content"], mark, names)} for message in messages]
+    return [
+        {**_marked_inside(message, mark, names), "content": _marked(message["content"], mark, names)}
+        for message in messages
+    ]
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """All texts in a value of JSON, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from (str(key), *_texts_in(each))
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts_in(each)
+
+
+def _marked_inside(value: Any, mark: str, names: re.Pattern[str]) -> Any:
+    """A value of JSON with a mark in every control token that one of its texts spells."""
+    if isinstance(value, str):
+        return _split(value, mark, names)
+    if isinstance(value, Mapping):
+        return {_split(str(key), mark, names): _marked_inside(each, mark, names) for key, each in value.items()}
+    return [_marked_inside(each, mark, names) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _split(text: str, mark: str, names: re.Pattern[str]) -> str:
+    # Every place where one begins, those too that lie within another.
+    return re.sub(f"(?=({names.pattern}))(.)", rf"\g<0>{mark}", text, flags=re.DOTALL)
 
 
 def _marked(text: str, mark: str, names: re.Pattern[str]) -> str:
@@ -249,6 +287,4 @@ def _marked(text: str, mark: str, names: re.Pattern[str]) -> str:
     if not inner:
         return text
     start = text.index(inner)
-    # Every place where one begins, those too that lie within another.
-    split = re.sub(f"(?=({names.pattern}))(.)", rf"\g<0>{mark}", inner, flags=re.DOTALL)
-    return f"{text[:start]}{mark}{split}{mark}{text[start + len(inner) :]}"
+    return f"{text[:start]}{mark}{_split(inner, mark, names)}{mark}{text[start + len(inner) :]}"

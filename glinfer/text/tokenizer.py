@@ -28,7 +28,7 @@ from glinfer.formats.gab.bpe import BpeModel, is_merges_json, read_bpe, read_mer
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.vocabulary import Vocabulary
 from glinfer.text.tokenizers.gguf import read_gguf_tokenizer
-from glinfer.text.tokenizers.huggingface import TOKENIZER_FILE, HfModel, read_hf_tokenizer
+from glinfer.text.tokenizers.huggingface import TOKENIZER_FILE, VOCABULARY_FILE, HfModel, read_hf_tokenizer
 
 _CONTROL = rb"<\|[a-z_]+\|>"
 _BYTES = 256
@@ -82,7 +82,7 @@ class Tokenizer:
         file = Path(path) / TOKENIZER_FILE if folder else path
         if (not folder or Path(file).is_file()) and is_merges_json(file):
             return cls(read_merges_json(file), file)
-        if folder or Path(path).suffix == ".json":
+        if folder or Path(path).suffix == ".json" or Path(path).name == VOCABULARY_FILE:
             return cls(read_hf_tokenizer(path), file)
         with opened(path) as (start, _):
             is_json = start.read(64).lstrip().startswith(b"{")
@@ -107,6 +107,16 @@ class Tokenizer:
             return self._source.model
         values: dict[str, Any] = json.loads(self._source.library.to_str())
         return values
+
+    def library_json(self) -> str:
+        """The tokenizer as a ``tokenizer.json``.
+
+        Raises:
+            InputError: it is Gab's own, which has no such form.
+        """
+        if isinstance(self._source, _Merges):
+            raise InputError("a BPE1 tokenizer has no form for texts that are embedded; expected a tokenizer.json")
+        return str(self._source.library.to_str())
 
     def same_as(self, other: Tokenizer) -> bool:
         """Whether two tokenizers have the same tokens, control tokens, and merges."""
@@ -151,6 +161,14 @@ class Tokenizer:
         before = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, around, strict=False)))
         after = len(around) - before
         return ids[before : len(ids) - after] if ids[len(ids) - after :] == around[before:] else ids[before:]
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Ordinary token ids of a text that goes on behind other tokens: no control token, and nothing put around it.
+
+        Raises:
+            InputError: as :meth:`encode`.
+        """
+        return self._later.ids(_encodable(text), allow_special=False)
 
     def encode_mixed(self, parts: Iterable[str | int]) -> list[int]:
         """Token ids of a text in which control tokens stand as ids; texts side by side are one text.
@@ -330,8 +348,9 @@ def find_tokenizer(
 
 def _candidates(path: Path) -> tuple[Path, ...]:
     if is_directory(path):
-        return path / "model.bpe", path / TOKENIZER_FILE
-    return path.with_suffix(".bpe"), path.with_name("model.bpe"), path.with_name(TOKENIZER_FILE)
+        return path / "model.bpe", path / TOKENIZER_FILE, path / VOCABULARY_FILE
+    names = "model.bpe", TOKENIZER_FILE, VOCABULARY_FILE
+    return path.with_suffix(".bpe"), *(path.with_name(name) for name in names)
 
 
 def _library_tokenizer(pieces: tuple[bytes, ...], merges: Iterable[tuple[int, int, int]]) -> tokenizers.Tokenizer:

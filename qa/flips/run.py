@@ -18,7 +18,7 @@ from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.engine.report import Report
 from glinfer.engine.textures import TexturesReport, as_bits
 from glinfer.errors import InputError
-from glinfer.families import FAMILIES
+from glinfer.families import DECODERS
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.gl.context import Device
@@ -137,7 +137,7 @@ def flip_everywhere(
     quiet: list[CleanCount] = []
     for family in families:
         for form in weights:
-            if form in FILE_FORMATS and family in FAMILIES and FAMILIES[family].gab1:
+            if form in FILE_FORMATS and family in DECODERS and DECODERS[family].gab1:
                 continue
             random = np.random.default_rng([seed, len(quiet)])
             checkpoint = model_of(family, form, seed)
@@ -161,11 +161,11 @@ def model_of(family: str, form: str, seed: int) -> Checkpoint:
     Raises:
         InputError: there is no such family or format.
     """
-    if family not in FAMILIES or form not in FLIPPED_FORMATS:
+    if family not in DECODERS or form not in FLIPPED_FORMATS:
         raise InputError(
-            f"found family {family} in {form}; expected one of {', '.join(FAMILIES)}, in {', '.join(FLIPPED_FORMATS)}"
+            f"found family {family} in {form}; expected one of {', '.join(DECODERS)}, in {', '.join(FLIPPED_FORMATS)}"
         )
-    record = FAMILIES[family]
+    record = DECODERS[family]
     heads = "kv_heads=2," if record.rotary else ""
     shape = f"vocab=70,dim=64,heads=4,{heads}blocks=1,context=32"
     config = ModelConfig.from_options(shape if family == "gab" else f"family={family},{shape}")

@@ -66,7 +66,7 @@ def _llama_cpp(path: Path) -> None:
 
 
 def _own_gguf(path: Path) -> None:
-    from glinfer.formats.gguf.file import read_gguf_file
+    from glinfer.formats.gguf.split import read_gguf_file
     from glinfer.text.tokenizer import Tokenizer
     from glinfer.text.tokenizers.gguf import gguf_tokenizer
 

@@ -18,7 +18,11 @@ from typing import Any
 import gguf as _late  # noqa: F401 (readers import it late, which opens files and runs code)
 import numpy as np
 
-from glinfer.batch.files import ResultFile, check_out, file_digest, read_batch, read_finished
+from glinfer.batch.index import LineIndex
+from glinfer.batch.manifest import file_digest
+from glinfer.batch.places import Target
+from glinfer.batch.prompts import PromptForm, PromptLine
+from glinfer.batch.results import ResultFile, check_targets, read_finished
 from glinfer.config import ModelConfig
 from glinfer.engine import auto_weights
 from glinfer.engine.defaults import default_sampling
@@ -27,8 +31,8 @@ from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
 from glinfer.formats.checkpoint import with_context
 from glinfer.formats.gab.bpe import read_bpe, read_merges_json
 from glinfer.formats.gab.file import read_gab
-from glinfer.formats.gguf.file import read_gguf_file
 from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.vocabulary import vocabulary_metadata
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.model import read_huggingface
@@ -70,7 +74,7 @@ def use_config(config: ModelConfig) -> None:
     """What every command does with a configuration."""
     assert ModelConfig.from_json(config.to_json()) == config
     hash(config)
-    config.window_of(0)
+    config.layer(0)
     config.with_context(1)
     if config.rope_scaling or config.model_type not in ("gab", "gpt2"):
         positions = min(config.max_position_embeddings, 16)
@@ -402,9 +406,15 @@ BATCH = (
 
 
 def batch(data: bytes, folder: Path) -> None:
-    lines = read_batch(put(folder, "in.jsonl", data), _DEFAULTS)
-    for line in lines:
-        assert len(line.digest(("model", 1))) == 16
+    for line in _scanned(put(folder, "in.jsonl", data)):
+        assert len(line.digest) == 16
+
+
+def _scanned(path: Path) -> list[PromptLine]:
+    """The lines of a batch, with ids that differ."""
+    with LineIndex(PromptForm(_DEFAULTS, ("m",)), path) as index:
+        index.scan()
+        return list(index.todo())
 
 
 def prepare_batch(folder: Path) -> None:
@@ -413,19 +423,21 @@ def prepare_batch(folder: Path) -> None:
 
 def results_seeds() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        lines = read_batch(put(Path(folder), "in.jsonl", BATCH), _DEFAULTS)
+        lines = _scanned(put(Path(folder), "in.jsonl", BATCH))
     told = {"text": "é", "ids": [1], "finish_reason": "stop", "prompt_tokens": 1, "tokens": 1}
-    results = [{"id": line.key, **told, "prompt_sha": line.digest(("m",))} for line in lines]
+    results = [{"id": line.key, **told, "prompt_sha": line.digest} for line in lines]
     made = [seeds.compact(result).replace(b'{"id":', b'{"id": ') + b"\n" for result in results]
     return [b"".join(made), b"".join(made[:2])[:-20], b""]
 
 
 def results(data: bytes, folder: Path) -> None:
     source, out = folder / "in.jsonl", put(folder, "out.jsonl", data)
-    lines = read_batch(source, _DEFAULTS)
-    check_out(out, source)
-    finished = read_finished(out, source, lines, ("m",))
-    with ResultFile(out, finished) as file:
+    target = Target(out)
+    check_targets(source, target)
+    with LineIndex(PromptForm(_DEFAULTS, ("m",)), source) as index:
+        index.scan()
+        finished = read_finished(target, index)
+    with ResultFile(target, finished) as file:
         file.open()
     assert out.read_bytes() == data[: finished.size]
 

@@ -190,6 +190,8 @@ _TYPES = {
     "Q8_0": (8, 32, 34),
     "Q4_0": (2, 32, 18),
     "Q4_K": (12, 256, 144),
+    "IQ4_NL": (20, 32, 18),
+    "MXFP4": (39, 32, 17),
 }
 
 
@@ -200,8 +202,7 @@ def gguf(config: ModelConfig, kind: str = "F16", **more: Any) -> bytes:
     values = {"general.architecture": form.architecture, **values, **more}
     parts = GgufParts(entries=[gguf_entry(key, value) for key, value in values.items()])
     shapes = {tensor.name: tensor.shape for tensor in stored_tensors(config, form.names)}
-    if factors is not None:
-        shapes["rope_freqs.weight"] = factors.shape
+    shapes.update({name: numbers.shape for name, numbers in factors.items()})
     for name, shape in shapes.items():
         number, weights, nbytes = _TYPES[kind if len(shape) == 2 else "F32"]
         parts.tensors.append((name.encode(), list(reversed(shape)), number, len(parts.data)))
@@ -236,6 +237,8 @@ def ggufs() -> list[bytes]:
         gguf(ModelConfig(**tiny, model_type="gpt2"), "BF16"),
         gguf(ModelConfig(**wide, model_type="llama", hidden_act="silu", num_key_value_heads=1), "Q8_0"),
         gguf(ModelConfig(**wide, model_type="qwen2", hidden_act="silu", attention_bias=True), "Q4_0"),
+        gguf(ModelConfig(**wide, model_type="qwen2", hidden_act="silu", attention_bias=True), "IQ4_NL"),
+        gguf(ModelConfig(**wide, model_type="llama", hidden_act="silu", num_key_value_heads=1), "MXFP4"),
         gguf(ModelConfig(**tiny, model_type="qwen3", hidden_act="silu", sliding_window=4, rope_scaling=scaled), "BF16"),
         gguf(ModelConfig(**tiny, model_type="gemma", tie_word_embeddings=True, head_dim=6), "F16"),
     ]

@@ -47,7 +47,7 @@ class Target:
     programs: bool = False
 
 
-_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/config.py")
+_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/split.py", "formats/gguf/config.py")
 _HF = (
     "formats/huggingface/model.py",
     "formats/huggingface/files.py",
@@ -57,7 +57,7 @@ _HF = (
 _BPE = ("formats/gab/bpe.py",)
 _CONFIG = ("formats/huggingface/config.py", "formats/huggingface/rope.py")
 _VOCABULARY = ("formats/gguf/vocabulary.py", "formats/vocabularies.py")
-_LINES = ("batch/files.py", "formats/jsonl.py")
+_LINES = ("batch/prompts.py", "batch/results.py", "batch/index.py", "formats/jsonl.py")
 
 _LIST = (
     Target("gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab/file.py",)),

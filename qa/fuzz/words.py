@@ -23,10 +23,11 @@ SAFETENSORS_WORDS: tuple[Any, ...] = (
     [6, 4],
 )  # fmt: skip
 GGUF_WORDS: tuple[Any, ...] = (
-    "general.architecture", "general.alignment", "general.type", "split.count", "llama", "gpt2", "qwen2", "qwen3",
-    "gemma", "llama.context_length", "llama.rope.scaling.type", "llama.rope.scaling.factor", "yarn", "none",
-    "linear", "llama.rope.scaling.attn_factor", "llama.rope.scaling.yarn_beta_fast", "llama.attention.head_count_kv",
-    "llama.attention.key_length", "llama.rope.freq_base", "llama.attention.sliding_window", "llama.expert_count",
+    "general.architecture", "general.alignment", "general.type", "split.count", "split.no", "split.tensors.count",
+    "llama", "gpt2", "qwen2", "qwen3", "gemma", "llama.context_length", "llama.rope.scaling.type",
+    "llama.rope.scaling.factor", "yarn", "none", "linear", "llama.rope.scaling.attn_factor",
+    "llama.rope.scaling.yarn_beta_fast", "llama.attention.head_count_kv", "llama.attention.key_length",
+    "llama.rope.freq_base", "llama.attention.sliding_window", "llama.expert_count",
     "llama.rope.scaling.original_context_length", "llama.rope.scale_linear",
 )  # fmt: skip
 VOCABULARY_WORDS: tuple[Any, ...] = (

@@ -1,1 +1,1 @@
-"""Run the same checkpoint in PyTorch and llama.cpp, to compare speed, memory and errors."""
+"""Run the same checkpoint in PyTorch, llama.cpp and transformers, to compare speed, memory and errors."""

@@ -234,6 +234,7 @@ Engine = Callable[[Checkpoint, int], Sequence[CheckedPeer]]
 PEERS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "torch": (("torch",), "qa.peers.pytorch", "open_torch"),
     "llama-cpp": (("gguf", "llama_cpp"), "qa.peers.llama", "open_llama"),
+    "transformers": (("torch",), "qa.peers.huggingface", "open_transformers"),
 }
 """Packages that an engine needs, and the module and function that open its peers, by the engine's name."""
 

@@ -177,11 +177,11 @@ class EagerPeer(CheckedPeer):
 
     def _prefill(self, ids: Sequence[int]) -> Logits:
         with _without_plans(self.weights.device):
-            return _on_host(self._forward(self._ids([int(token) for token in ids]), 0))
+            return on_host(self._forward(self._ids([int(token) for token in ids]), 0))
 
     def _step(self, token: int) -> Logits:
         with _without_plans(self.weights.device):
-            return _on_host(self._forward(self._ids([int(token)]), self._length))
+            return on_host(self._forward(self._ids([int(token)]), self._length))
 
     def _decode_greedy(self, token: int, count: int) -> list[int]:
         ids, chosen = self._ids([int(token)]), list[int]()
@@ -199,18 +199,30 @@ class EagerPeer(CheckedPeer):
         del self.weights
 
 
+class CpuThreads:
+    """PyTorch's number of threads, which is one for the whole process, until :meth:`restore`."""
+
+    def __init__(self, threads: int) -> None:
+        """Set it."""
+        self._before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+
+    def restore(self) -> None:
+        """Set the number from before."""
+        torch.set_num_threads(self._before)
+
+
 class CpuPeer(EagerPeer):
-    """Eager on the CPU. The number of threads is PyTorch's own, for the whole process, until it is closed."""
+    """Eager on the CPU."""
 
     def __init__(self, weights: Weights, threads: int) -> None:
         """See :class:`EagerPeer`."""
         super().__init__(weights, f"torch eager {_NAMES[weights.dtype]}, {threads} thread{'s' * (threads > 1)}")
-        self._threads_before = torch.get_num_threads()
-        torch.set_num_threads(threads)
+        self._threads = CpuThreads(threads)
 
     def _close(self) -> None:
         super()._close()
-        torch.set_num_threads(self._threads_before)
+        self._threads.restore()
 
 
 class GraphPeer(EagerPeer):
@@ -282,7 +294,7 @@ class GraphPeer(EagerPeer):
     def _step(self, token: int) -> Logits:
         self._place(int(token), self._length)
         self._graph(self._length + 1).replay()
-        return _on_host(self._logits)
+        return on_host(self._logits)
 
     @torch.inference_mode()
     def _decode_greedy(self, token: int, count: int) -> list[int]:
@@ -298,7 +310,7 @@ class GraphPeer(EagerPeer):
         super()._close()
 
 
-def _on_host(logits: Tensor) -> Logits:
+def on_host(logits: Tensor) -> Logits:
     """A float32 NumPy copy that no later step overwrites."""
     return logits.to("cpu", copy=True).numpy()
 

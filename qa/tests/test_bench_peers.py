@@ -77,6 +77,16 @@ class TestTable:
         assert any(label.startswith("llama.cpp") for label in labels[1:])
 
     @pytest.mark.slow
+    def test_transformers_stands_in_the_same_table(self, tmp_path: Path, capsys: Capture) -> None:
+        for package in ("torch", "accelerate", "transformers"):
+            pytest.importorskip(package, reason=f"{package} is not installed (make test-all installs it)")
+        write_gguf(random_checkpoint(ModelConfig.from_options(LLAMA)), tmp_path / "q8.gguf", dtype="q8_0")
+        found = told(capsys, tmp_path / "q8.gguf", "--contexts", "8", "--peers", "transformers")
+        labels = [row["label"] for row in found["rows"]]
+        assert labels[0] == "glinfer file"
+        assert labels[1].startswith("transformers fp32, ")
+
+    @pytest.mark.slow
     def test_without_peers_it_is_the_command_of_glinfer(self, small: Path, capsys: Capture) -> None:
         names = [option.name for option in bench_with_peers.params]
         assert names == [*(option.name for option in bench_command.params), "peers"]

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from qa_commands import run
+from tiers import tiered
 
 from glinfer.engine.textures import TextureComparison
 from glinfer.gl.context import Device
@@ -20,7 +21,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("family", "weights"), KINDS)
+@tiered(("family", "weights"), KINDS, keep=(list(KINDS).index(("llama", "Q4_0")),))
 def test_a_few_bits_of_each_kind(device: Device, family: str, weights: str) -> None:
     report = flip_everywhere(device, count=3, clean=4, families=(family,), weights=(weights,))
     assert {count.kind for count in report.flips} == KINDS[family, weights]

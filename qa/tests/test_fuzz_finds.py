@@ -18,12 +18,12 @@ import pytest
 from counting import calls_of
 from tiers import tiered
 
-from glinfer.batch.files import file_digest
+from glinfer.batch.manifest import file_digest
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import load_checkpoint
 from glinfer.formats.checkpoint import nearest
 from glinfer.formats.gab.bpe import read_merges_json
-from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.vocabulary import vocabulary_metadata
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.json_files import read_json

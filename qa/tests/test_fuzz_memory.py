@@ -30,7 +30,7 @@ import re, sys
 from pathlib import Path
 from glinfer.errors import GlinferError
 from glinfer.formats import load_checkpoint
-from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.json_files import read_json
 from glinfer.text.tokenizer import Tokenizer
 from tests.helpers.counting import Calls

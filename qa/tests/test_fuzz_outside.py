@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from glinfer.batch.files import file_digest
+from glinfer.batch.manifest import file_digest
 from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint
 from glinfer.formats.files import inside

@@ -26,6 +26,16 @@ def test_four_signals_and_a_full_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert report.leftovers == 0
 
 
+@pytest.mark.slow
+def test_requests_on_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kill_batch, "STARTING", 0.5)
+    form = kill_batch.on_devices("0,0")
+    report = kill_batch.torment(tmp_path, prompts=80, kills=2, full=1, seed=3, form=form, processes=2)
+    assert report.signals >= 2
+    assert report.stops["file limit"] == 1
+    assert report.leftovers == 0
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     """Prompts, the results of a run without a stop, and the same results in another order."""

@@ -6,7 +6,7 @@ import dataclasses
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 from goldens import ModelWriter, recorded
 from goldens.given import PEER_PROMPT
+from goldens.models import write_recorded
 from oracle_peer import OraclePeer, oracle
 
+import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
+from glinfer.formats.gguf.write import write_gguf as write_any_gguf
 from qa.peers import peer as peers
 from qa.peers.llama import fold_head, gguf_tensors, is_quantised, open_llama, write_gguf
 from qa.peers.peer import CheckedPeer, Logits, Peer, open_peers
@@ -28,6 +31,7 @@ pytestmark = pytest.mark.gl
 SMALL = ModelConfig.from_options("vocab=300,dim=64,heads=4,blocks=2,context=200")
 PROMPT = PEER_PROMPT
 AFTER = [7, 299, 0]
+LINEAR = (("rope_type", "linear"), ("factor", 2.0))
 ROUNDING = 1e-5  # of float32; measured: 2e-6
 
 
@@ -308,6 +312,112 @@ def test_no_room_for_the_temporary_file(tmp_path: Path, monkeypatch: pytest.Monk
         open_llama(random_checkpoint(SMALL), 1)
 
 
+# transformers
+
+
+@pytest.fixture
+def transformers_peer(no_cuda: None) -> Iterator[Callable[[Checkpoint], Peer]]:
+    """Opens the peer of a checkpoint; the CPU's number of threads is as before in the end."""
+    for package in ("gguf", "accelerate", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is not installed (make test-all installs it)")
+    threads, opened = torch_or_skip().get_num_threads(), []
+
+    def open_one(checkpoint: Checkpoint) -> Peer:
+        [peer] = open_peers(["transformers"], checkpoint, threads=1)
+        opened.append(peer)
+        return peer
+
+    yield open_one
+    for peer in opened:
+        peer.close()
+    assert torch_or_skip().get_num_threads() == threads
+
+
+@pytest.mark.slow
+def test_transformers(transformers_peer: Callable[[Checkpoint], Peer], checkpoint: Checkpoint) -> None:
+    """Gab as a GPT-2 in a temporary GGUF file, with either form of GELU."""
+    peer = transformers_peer(checkpoint)
+    assert peer.label == "transformers fp32, 1 thread"
+    check_peer(peer, checkpoint, ROUNDING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2-windows", "gemma", "gpt2", "gpt2-untied"])
+def test_transformers_runs_a_directory(
+    tmp_path: Path, transformers_peer: Callable[[Checkpoint], Peer], name: str
+) -> None:
+    write_recorded(name, tmp_path)
+    peer = transformers_peer(load_checkpoint(tmp_path))
+    assert peer.label == "transformers fp32, 1 thread"
+    check_beside_glinfer(peer, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "q8_0"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_transformers_runs_a_gguf_file(
+    tmp_path: Path, transformers_peer: Callable[[Checkpoint], Peer], name: str, dtype: str
+) -> None:
+    write_recorded(name, tmp_path)
+    path = tmp_path / "model.gguf"
+    write_any_gguf(load_checkpoint(tmp_path), path, dtype=dtype)
+    check_beside_glinfer(transformers_peer(load_checkpoint(path)), path)
+
+
+def check_beside_glinfer(peer: Peer, path: Path) -> None:
+    """The logits after a prompt beyond any window, after going back, and the greedy tokens."""
+    ids = [token % 151 for token in range(0, 420, 7)]
+
+    def check(found: Logits, expected: Logits) -> None:
+        assert np.abs(found - expected).max() <= ROUNDING * np.ptp(expected)
+
+    with glinfer.load(path) as model, model.session() as session:
+        check(peer.prefill(ids), model.logits(ids))
+        peer.rewind(5)
+        check(peer.step(9), model.logits([*ids[:5], 9]))
+        session.prefill([*ids[:5], 9])
+        session.step(7)
+        assert peer.decode_greedy(7, 6) == session.generate_ids(6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gemma", r"model\.gguf: transformers .* cannot load this gemma: .*not supported.*; leave the peer"),
+        ("llama3-biases-tied", r"loads 72,960 weights of this llama; expected all 73,872; leave the peer"),
+    ],
+)
+def test_what_transformers_does_not_read_from_gguf(
+    tmp_path: Path, transformers_peer: Callable[[Checkpoint], Peer], name: str, message: str
+) -> None:
+    write_recorded(name, tmp_path)
+    write_any_gguf(load_checkpoint(tmp_path), tmp_path / "model.gguf")
+    with pytest.raises(InputError, match=message):
+        transformers_peer(load_checkpoint(tmp_path / "model.gguf"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "suffix"),
+    [({"sliding_window": 30}, ", no windows"), ({"rope_scaling": LINEAR}, ", no scaling of angles")],
+)
+def test_the_label_says_what_transformers_left_out(
+    transformers_peer: Callable[[Checkpoint], Peer], change: dict[str, Any], suffix: str
+) -> None:
+    options = "family=mistral,vocab=300,dim=32,heads=4,kv_heads=2,blocks=2,inner=64,context=64"
+    config = dataclasses.replace(ModelConfig.from_options(options), **change)
+    assert transformers_peer(random_checkpoint(config)).label == f"transformers fp32, 1 thread{suffix}"
+
+
+def test_transformers_without_room_for_the_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transformers_peer: Callable[[Checkpoint], Peer]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(InputError, match=r"cannot write a temporary model for transformers: No such file or directory"):
+        transformers_peer(random_checkpoint(SMALL))
+
+
 # What is the same for all
 
 
@@ -388,10 +498,16 @@ def test_a_full_cache_and_a_closed_peer() -> None:
             use()
 
 
-@pytest.mark.parametrize(("name", "package"), [("torch", "torch"), ("llama-cpp", "gguf"), ("llama-cpp", "llama_cpp")])
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("torch", "torch"), ("llama-cpp", "gguf"), ("llama-cpp", "llama_cpp"), ("transformers", "transformers")],
+)
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
     if package == "llama_cpp":
         gguf_or_skip()
+    if package == "transformers":
+        torch_or_skip()
+    monkeypatch.delitem(sys.modules, "qa.peers.huggingface", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=rf"{package}.* is not installed; install it with: .*\[peers\]"):
         open_peers([name], random_checkpoint(SMALL))
@@ -441,6 +557,6 @@ def test_an_engine_that_fails_closes_those_before_it(monkeypatch: pytest.MonkeyP
 def test_no_engine_is_imported_before_it_is_asked_for() -> None:
     program = (
         "import sys; import qa.peers.peer, qa.peers.llama; "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'gguf', 'llama_cpp')))"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'gguf', 'llama_cpp', 'transformers')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

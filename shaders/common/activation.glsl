@@ -1,6 +1,7 @@
-// Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form, 3 SiLU.
+// Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form, 3 SiLU, 4 tanh.
 // Each is 0 below the number where float32 has no normal number for it, at -Inf too, which is the limit there. The selection
 // drops what overflows on the way. A NaN is below no number and stays, by the x that multiplies or is divided.
+#include "common/tanh.glsl"
 
 // 0.5 x (1 + tanh(u)) is x / (1 + exp(-2u)): the same function without cancellation where tanh is near -1, and without
 // tanh, which overflows to NaN on some drivers. At -10.03 exp is 1.6e38; the clamp also keeps compilers from joining -2 with
@@ -38,7 +39,9 @@ float silu(float x) {
 }
 
 float activation(float x) {
-#if ACTIVATION == 3
+#if ACTIVATION == 4
+    return tanh_of(x);
+#elif ACTIVATION == 3
     return silu(x);
 #elif ACTIVATION == 1
     return gelu_tanh(x);

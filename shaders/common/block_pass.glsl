@@ -2,6 +2,7 @@
 #include "common/blocks.glsl"
 #include "common/quad.glsl"
 #include "common/fetch.glsl"
+#include "common/regions.glsl"
 
 struct Place {
     int slot;
@@ -11,7 +12,7 @@ struct Place {
 
 // The block and lane that the fragment writes. The last block of a tile may belong to no slot (block ≥ OUT_BLOCKS).
 Place output_place() {
-    ivec2 texel = ivec2(gl_FragCoord.xy);
+    ivec2 texel = OUT_TEXEL;
     int tile = OUT_TILES == 1 ? 0 : texel.x / OUT_PITCH;
     int place = (texel.y >> 2) * OUT_COLUMNS + ((texel.x - tile * OUT_PITCH) >> 2);
     ivec2 inner = texel & 3;

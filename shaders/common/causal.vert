@@ -3,12 +3,17 @@
 // after all rows of a slot; no pass reads those scores.
 #include "common/block_cover.glsl"
 #include "common/row_info.glsl"
+#include "common/seen.glsl"
 uniform int row_slots;
 
 bool seen(int slot) {
     int row = ROWS * (slot % row_slots);
-    uvec4 info = texelFetch(rows, ivec2((row / ROWS_STACK) * ROWS_TEXELS, row % ROWS_STACK), 0);
-    return 64 * (slot / row_slots) < int(info.y) + ROWS;
+    ivec2 place = ivec2((row / ROWS_STACK) * ROWS_TEXELS, row % ROWS_STACK);
+    int position = int(texelFetch(rows, place, 0).y);
+#ifdef AHEAD
+    int last = int(texelFetch(rows, place + ivec2(1, 0), 0).w);
+#endif
+    return 64 * (slot / row_slots) <= SEEN(ROWS - 1);
 }
 
 void main() {

@@ -2,7 +2,8 @@
 // groups of 32. A fragment takes one group for 16 outputs (QUAD), or all four groups for its own four outputs.
 // FORM_LOW is 4 or 8 bits a number, FORM_HIGH the words above the lowest four bits, FORM_SCALES the kind of a group's
 // scales, OFFSET the number that is subtracted from each number. Sums of whole numbers times inputs are scaled eight inputs
-// at a time. Numbers keep their place in their word, and the inputs are divided by its power of two.
+// at a time. Numbers keep their place in their word, and the inputs are divided by its power of two. With FORM_TABLE they
+// are codes of four bits, whose numbers common/codes.glsl computes.
 #define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
 uniform highp usampler2D weight;
 
@@ -12,8 +13,11 @@ uniform highp usampler2D weight;
 #define SCALES_SIX_BITS 3
 #define SCALES_FOUR_BITS 4
 #define SCALES_FLOATS 5
-#define SHARED_SCALES (FORM_SCALES == SCALES_SIX_BITS || FORM_SCALES == SCALES_FOUR_BITS)
-#define HALVED (FORM_SCALES == SCALES_BYTES || FORM_SCALES >= SCALES_FOUR_BITS)
+#define SCALES_SIGNED_BYTES 6
+#define SCALES_POWER 7
+#define SHARED_SCALES \
+    (FORM_SCALES == SCALES_SIX_BITS || FORM_SCALES == SCALES_FOUR_BITS || FORM_SCALES == SCALES_SIGNED_BYTES)
+#define HALVED (FORM_SCALES == SCALES_BYTES || FORM_SCALES >= SCALES_FOUR_BITS && FORM_SCALES <= SCALES_SIGNED_BYTES)
 #define LOW_TEXELS (FORM_LOW / 4)
 
 // Whole numbers of fewer than 23 bits as floats. GPUs convert at an eighth of the speed at which they compute.
@@ -21,6 +25,13 @@ uniform highp usampler2D weight;
 #define NUMBER(bits) (uintBitsToFloat((bits) | 0x4b000000u) - 8388608.0)
 #else
 #define NUMBER(bits) vec4(ivec4(bits))
+#endif
+
+#if FORM_TABLE
+#ifndef MANTISSA
+#define MANTISSA 0
+#endif
+#include "common/codes.glsl"
 #endif
 
 // The factors of four outputs' numbers in the first and in the second half of a group, and the terms that are added for
@@ -60,6 +71,12 @@ Scales scales_of(uvec4 words, uvec4 halves) {
     vec4 one = vec4(ivec4(words << 8) >> 24) * d, two = vec4(ivec4(words) >> 24) * d;
 #endif
     return Scales(one, two, -float(OFFSET) * one, -float(OFFSET) * two);
+#elif FORM_SCALES == SCALES_POWER
+    vec4 d = uintBitsToFloat(words);
+    return Scales(d, d, vec4(0.0), vec4(0.0));
+#elif FORM_SCALES == SCALES_SIGNED_BYTES
+    vec4 d = float(TABLE_UNIT) * first_half(halves);
+    return Scales(d * vec4(ivec4(words << 24) >> 24), d * vec4(ivec4(words << 16) >> 24), vec4(0.0), vec4(0.0));
 #elif SHARED_SCALES
     vec4 d = first_half(halves), least = -second_half(halves);
 #if FORM_SCALES == SCALES_SIX_BITS
@@ -105,6 +122,20 @@ vec4 bytes_times(uvec4 words, vec4 x) {
     return (vec4(ivec4(words << 24) >> 24) * x.x + vec4(ivec4(words << 16) >> 24) * x.y) +
            (vec4(ivec4(words << 8) >> 24) * x.z + vec4(ivec4(words) >> 24) * x.w);
 #endif
+}
+#elif FORM_TABLE
+// Four codes, one a byte, at the lower nibble of each byte.
+vec4 codes_times(uvec4 words, vec4 x) {
+    return (table_numbers(CODES(words & 15u)) * x.x + table_numbers(CODES((words >> 8) & 15u)) * x.y) +
+           (table_numbers(CODES((words >> 16) & 15u)) * x.z + table_numbers(CODES((words >> 24) & 15u)) * x.w);
+}
+
+vec4 lower_times(uvec4 words, vec4 v) {
+    return codes_times(words, v);
+}
+
+vec4 upper_times(uvec4 words, vec4 e) {
+    return codes_times(words >> 4, e);
 }
 #else
 #if FORM_HIGH == 0
@@ -167,4 +198,4 @@ float sum_of(vec4 x) {
 #define LEAST_TIMES(s, V, E) (s.least_first * ((V) + (E)))
 #endif
 // Whether terms are added for the inputs' sum.
-#define HAS_LEAST (FORM_SCALES != SCALES_HALF || OFFSET != 0)
+#define HAS_LEAST (!FORM_TABLE && (FORM_SCALES != SCALES_HALF || OFFSET != 0))

@@ -3,6 +3,9 @@
 // BATCH2, along which x and weight step as X_BATCH and WEIGHT_BATCH say (0 where they are broadcast).
 #include "common/flat.glsl"
 #include "common/activation.glsl"
+#ifdef CAP
+#include "common/soft_cap.glsl"
+#endif
 
 #ifdef BATCHED
 int batch_step(int batch, ivec3 steps) {
@@ -26,8 +29,8 @@ uniform int offset;  // the last column that row 0 of a matrix sees
 const float MASKED = -1e30;
 #endif
 
-// activation(SCALE · sum + bias) + residual at (row, texel) of the output, whose matrices have M rows. With CAUSAL columns
-// after offset + row are MASKED, and with WINDOW those before the last WINDOW columns up to there.
+// activation(SCALE · sum + bias) + residual at (row, texel) of the output, whose matrices have M rows. With CAP it is bounded
+// by common/soft_cap.glsl. With CAUSAL columns after offset + row are MASKED, and with WINDOW those before the last WINDOW columns up to there.
 vec4 finished(vec4 sum, ivec2 at) {
     vec4 v = sum * SCALE;
 #ifdef BIAS
@@ -36,6 +39,9 @@ vec4 finished(vec4 sum, ivec2 at) {
     v = vec4(activation(v.x), activation(v.y), activation(v.z), activation(v.w));
 #ifdef RESIDUAL
     v += TEXEL(residual, at.x * RESIDUAL_TEXELS + at.y, RESIDUAL_WIDTH, RESIDUAL_HEIGHT);
+#endif
+#ifdef CAP
+    v = soft_capped(v, float(CAP));
 #endif
 #ifdef CAUSAL
     v = mix(v, vec4(MASKED), greaterThan(columns_of(at.y), ivec4(offset + at.x % M)));

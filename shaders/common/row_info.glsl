@@ -1,6 +1,6 @@
 // The table of a run's rows, described in glinfer/ops/fused/rows.py: two texels a row, INFO_TEXELS. The first has the row's
-// token, its position in its sequence, the cache slot where that sequence begins, and a target; the second the numbers for
-// the choice of its next token.
+// token, its position in its sequence, the cache slot where that sequence begins, and a target or the number of an adapter;
+// the second the numbers for the choice of its next token.
 uniform highp usampler2D rows;
 #define ROW_TEXEL(row, i) \
     FETCH(rows, ivec2(((row) / ROWS_STACK) * ROWS_TEXELS + (i), (row) % ROWS_STACK), ivec2(ROWS_WIDTH, ROWS_HEIGHT))

@@ -29,13 +29,18 @@ vec4 table_row(int row, int column) {
 #elif FORM_HIGH == 2
     word |= ((LINE_TEXEL(HIGH_AT + 4 * (t >> 2) + a)[output_number] >> (2 * w)) & 0x03030303u) << 4;
 #endif
-    vec4 numbers = vec4(ivec4((uvec4(word) >> uvec4(0, 8, 16, 24)) & 255u) - OFFSET);
+    uvec4 bytes = (uvec4(word) >> uvec4(0, 8, 16, 24)) & 255u;
+#if FORM_TABLE
+    return factor * table_numbers(CODES(bytes));
+#else
+    vec4 numbers = vec4(ivec4(bytes) - OFFSET);
 #if FORM_SCALES == SCALES_HALF || FORM_SCALES == SCALES_BYTES
     return factor * numbers;
 #else
     // A minimum of the whole group lies with its first half.
     float least = (t < 4 || !HALVED ? s.least_first : s.least_second)[output_number];
     return factor * numbers + least;
+#endif
 #endif
 #endif
 }

@@ -7,7 +7,8 @@
 // multiplied by have together 3 (Q4_0), 4 (Q4_1, Q5_0), 5 (Q5_1), 6 (Q2_K), 7 (Q8_0, Q3_K), 10 (Q4_K), 11 (Q5_K) or 12
 // (Q6_K: 7 and 5) bits at most: their products are exact in a float's 24 bits. So only the difference from a minimum,
 // itself such a product, is rounded, once, whether or not it is fused with the product. A row's scale is a float, and
-// its one product rounds once. Subnormal floats, which OpenGL may take for zero, are no scale but perhaps a row's.
+// its one product rounds once. Of codes the number of the table has 7 bits at most, and its factor 6: no product is rounded.
+// Subnormal floats, which OpenGL may take for zero, are no scale but perhaps a row's, or one of MXFP4.
 #include "common/flat.glsl"
 
 #define BF16 1
@@ -23,6 +24,21 @@
 #define Q6_K 11
 #define Q8_ROW 12
 #define Q16_ROW 13
+#define IQ4_NL 14
+#define MXFP4 15
+#define IQ4_XS 16
+#define IQ3_S 17
+#define IQ3_XXS 18
+#define IQ2_S 19
+#define IQ2_XS 20
+#define IQ2_XXS 21
+#define IQ1_M 22
+#define IQ1_S 23
+#define TQ1_0 24
+#define TQ2_0 25
+// Formats of codes of four bits, and those whose blocks of 256 glinfer/quant/coded.py takes apart.
+#define HAS_TABLE (FORMAT >= IQ4_NL)
+#define CODED (FORMAT >= IQ4_XS)
 
 #if FORMAT == 0
 #define WEIGHT_SAMPLER sampler2D
@@ -41,6 +57,10 @@ uniform highp WEIGHT_SAMPLER weight;
 #define FLOATS(numbers, offset) (uintBitsToFloat((numbers) | 0x4b000000u) - (8388608.0 + float(offset)))
 #else
 #define FLOATS(numbers, offset) vec4(ivec4(numbers) - (offset))
+#endif
+
+#if HAS_TABLE
+#include "common/codes.glsl"
 #endif
 
 #if FORMAT == 0
@@ -178,9 +198,9 @@ uvec4 fifth_bits(uint bits) {
 // The numbers of half 0 or 1 of a group.
 uvec4 group_numbers(int row, int group, int part) {
     int block = group >> 3, g = group & 7;  // of a format with 256 weights a block
-#if FORMAT == Q4_0 || FORMAT == Q4_1 || FORMAT == Q5_0 || FORMAT == Q5_1
+#if FORMAT == Q4_0 || FORMAT == Q4_1 || FORMAT == Q5_0 || FORMAT == Q5_1 || HAS_TABLE
     uvec4 four_bits = (WEIGHT_TEXEL(row, SECTION0 + group) >> (4 * part)) & 0x0f0f0f0fu;
-#if FORMAT == Q4_0 || FORMAT == Q4_1
+#if FORMAT == Q4_0 || FORMAT == Q4_1 || HAS_TABLE
     return four_bits;
 #else
     uvec4 words = WEIGHT_TEXEL(row, SECTION1 + (group >> 2));
@@ -219,7 +239,18 @@ vec4 group_scales(int row, int group) {
     int block = group >> 3, g = group & 7;  // of a format with 256 weights a block
 #if FORMAT == Q8_ROW
     return vec4(vec2(row_scale(row)), 0.0, 0.0);
-#elif FORMAT == Q4_0 || FORMAT == Q8_0
+#elif CODED
+    // A signed byte for every half.
+    uvec4 words = WEIGHT_TEXEL(row, SECTION1 + block);
+    uint bytes = words[g >> 1] >> (16 * (g & 1));
+    float d = float(TABLE_UNIT) * half_at(row, SECTION2, block);
+    return vec4(d * vec2(ivec2(bytes << 24, bytes << 16) >> 24), 0.0, 0.0);
+#elif FORMAT == MXFP4
+    // A byte for every group, the exponent of a float. The two smallest are subnormal.
+    uvec4 words = WEIGHT_TEXEL(row, SECTION1 + (group >> 4));
+    uint exponent = (words[(group >> 2) & 3] >> (8 * (group & 3))) & 255u;
+    return vec4(vec2(uintBitsToFloat(exponent < 2u ? 0x200000u << exponent : (exponent - 1u) << 23)), 0.0, 0.0);
+#elif FORMAT == Q4_0 || FORMAT == Q8_0 || FORMAT == IQ4_NL
     return vec4(vec2(half_at(row, SECTION1, group)), 0.0, 0.0);
 #elif FORMAT == Q5_0
     return vec4(vec2(half_at(row, SECTION2, group)), 0.0, 0.0);
@@ -283,7 +314,12 @@ vec4 group_weights(Group g, int j) {
 #if LEAST == 128
     word ^= 0x80808080u;
 #endif
-    vec4 quants = FLOATS(uvec4(word & 255u, (word >> 8) & 255u, (word >> 16) & 255u, word >> 24), LEAST);
+    uvec4 numbers = uvec4(word & 255u, (word >> 8) & 255u, (word >> 16) & 255u, word >> 24);
+#if HAS_TABLE
+    vec4 quants = table_numbers(CODES(numbers));
+#else
+    vec4 quants = FLOATS(numbers, LEAST);
+#endif
 #if FORMAT == Q4_1 || FORMAT == Q5_1 || FORMAT == Q2_K || FORMAT == Q4_K || FORMAT == Q5_K
     return quants * scale.x - scale.y;
 #else

@@ -5,31 +5,29 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from glinfer.batch import files as batch
-from glinfer.batch.files import (
-    BatchLine,
-    BatchTotals,
-    FinishedLines,
-    ResultFile,
-    check_out,
-    check_prompts,
-    file_digest,
-    read_batch,
-    read_finished,
-    run_batch,
-)
+from glinfer.batch import results as results_module
+from glinfer.batch.index import LineIndex
+from glinfer.batch.job import BatchFiles, BatchJob, BatchTotals
+from glinfer.batch.lines import seed_of
+from glinfer.batch.manifest import file_digest
+from glinfer.batch.places import Target
+from glinfer.batch.prompts import PromptForm, PromptLine, PromptRunner, check_prompts
+from glinfer.batch.results import FinishedLines, ResultFile, check_targets
+from glinfer.batch.results import read_finished as read_finished_of
 from glinfer.config import ModelConfig
 from glinfer.engine.requests import BatchRequest, BatchResult
 from glinfer.engine.stream import GenerationStats
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import BpeModel
 from glinfer.formats.jsonl import parse_object, short
+from glinfer.models.transforms.low_rank import NO_ADAPTERS
 from glinfer.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
@@ -52,14 +50,19 @@ class FakeModel:
 
     def __init__(self, *, fail_after: int | None = None) -> None:
         self.config = ModelConfig.from_options("vocab=256,dim=4,heads=1,blocks=1,context=64")
-        self.device = SimpleNamespace(draws_issued=100)
+        self.device, self.adapters = SimpleNamespace(draws_issued=100), NO_ADAPTERS
         self.fail_after, self.pulled, self.closed = fail_after, list[object](), False
 
     def require_tokenizer(self) -> Tokenizer:
         return BYTES
 
     def batch(
-        self, requests: Iterable[BatchRequest], *, slots: int | None = None, memory: int | None = None
+        self,
+        requests: Iterable[BatchRequest],
+        *,
+        slots: int | None = None,
+        memory: int | None = None,
+        longest: int | None = None,
     ) -> Iterator[BatchResult]:
         waiting, held, done = iter(requests), list[BatchRequest](), 0
         try:
@@ -89,18 +92,53 @@ def written(folder: Path, *lines: object) -> Path:
     return path
 
 
-def read(folder: Path, *lines: object, **defaults: Any) -> list[BatchLine]:
+def read(folder: Path, *lines: object, **defaults: Any) -> list[PromptLine]:
     return read_batch(written(folder, *lines), {**DEFAULTS, **defaults})
 
 
-def finish(out: Path, lines: list[BatchLine], *, model: Any = None, **options: Any) -> BatchTotals:
+def read_batch(path: Path, defaults: dict[str, Any]) -> list[PromptLine]:
+    with LineIndex(PromptForm(defaults, MADE_WITH), path) as index:
+        index.scan()
+        return list(index.todo())
+
+
+class Given(PromptForm):
+    """Lines that were read before."""
+
+    def __init__(self, lines: list[PromptLine]) -> None:
+        super().__init__(DEFAULTS, MADE_WITH)
+        self.lines = lines
+
+    def read(self, path: object) -> Iterator[PromptLine]:
+        yield from self.lines
+
+
+def read_finished(out: Path, source: str, lines: list[PromptLine]) -> FinishedLines:
+    with LineIndex(Given(lines), source) as index:
+        index.scan()
+        found = read_finished_of(Target(out), index)
+        assert index.finished == found.count
+        return found
+
+
+def finish(
+    out: Path,
+    lines: list[PromptLine],
+    *,
+    model: Any = None,
+    slots: int | None = None,
+    restart: bool = False,
+    on_progress: Any = None,
+) -> BatchTotals:
     """Do what the command does with checked lines: whatever ``out`` does not have yet."""
-    found = read_finished(out, "prompts.jsonl", lines, MADE_WITH)
-    totals = BatchTotals()
-    todo = [line for line in lines if line.key not in found.keys]
-    with ResultFile(out, found) as results:
-        run_batch(model or FakeModel(), todo, results, totals, made_with=MADE_WITH, **options)
-    return totals
+    told = {} if on_progress is None else {"on_progress": on_progress}
+    made = model or FakeModel()
+    with BatchJob(Given(lines), BatchFiles("prompts.jsonl", out, restart=restart), {}, manifest_required=False) as job:
+        if job.left:
+            job.run(PromptRunner(made, slots), draws=lambda: made.device.draws_issued, **told)
+        else:
+            job.finish()
+        return job.totals
 
 
 def results(out: Path) -> list[dict[str, Any]]:
@@ -124,12 +162,12 @@ class TestPrompts:
         own |= {"seed": 5, "stop": "x", "stop_ids": [4]}
         first, second = read(tmp_path, {"prompt": "a", **own}, {"prompt": "b"}, stop=("y",))
         assert first.options == {**own, "stop": ["x"]}
-        assert second.options == {**DEFAULTS, "stop": ["y"]}
+        assert second.options == {**DEFAULTS, "stop": ["y"], "seed": seed_of(2)}
 
     def test_seeds_depend_on_the_line_alone(self, tmp_path: Path) -> None:
         given = ({"prompt": "a"}, b"", {"prompt": "b", "seed": 3}, {"prompt": "c"}, {"prompt": "d", "seed": None})
-        assert [line.options["seed"] for line in read(tmp_path, *given, seed=10)] == [10, 3, 13, None]
-        assert [line.options["seed"] for line in read(tmp_path, *given)] == [None, 3, None, None]
+        assert [line.options["seed"] for line in read(tmp_path, *given, seed=10)] == [10, 3, 13, seed_of(5)]
+        assert [line.options["seed"] for line in read(tmp_path, *given)] == [seed_of(1), 3, seed_of(4), seed_of(5)]
 
     def test_a_file_as_some_editors_write_it(self, tmp_path: Path) -> None:
         path = tmp_path / "x.jsonl"
@@ -231,21 +269,25 @@ class TestPromptsWithTheModel:
         lines = read(tmp_path, {"prompt": "x"}, b"", line)
         seen: list[tuple[int, int]] = []
         with pytest.raises(InputError) as caught:
-            check_prompts(FakeModel(), lines, "p.jsonl", lambda *told: seen.append(told))  # type: ignore[arg-type]
+            check_prompts(FakeModel(), lines, 2, "p.jsonl", lambda *told: seen.append(told))  # type: ignore[arg-type]
         assert str(caught.value).startswith(f"p.jsonl:3: {words}")
         assert seen == [(1, 2)]
 
     def test_good_ones_pass(self, tmp_path: Path) -> None:
         lines = read(tmp_path, {"ids": [0, 255], "stop_ids": [255]}, {"prompt": "x" * 64})
-        check_prompts(FakeModel(), lines, "p.jsonl")  # type: ignore[arg-type]
+        assert check_prompts(FakeModel(), lines, 2, "p.jsonl") == 64 + 4  # type: ignore[arg-type]
 
 
 class TestDigest:
     def test_equal_prompts_and_options_have_equal_digests(self, tmp_path: Path) -> None:
-        first, second = read(tmp_path, {"prompt": "x"}, {"temperature": 1, "stop": [], "id": "x", "prompt": "x"})
-        assert first.digest(MADE_WITH) == second.digest(MADE_WITH)
-        assert len(first.digest(MADE_WITH)) == 16
-        assert first.digest(MADE_WITH) != first.digest(("weights of another", "q8"))
+        first, second = read(
+            tmp_path,
+            {"prompt": "x", "seed": 5},
+            {"seed": 5, "temperature": 1, "stop": [], "id": "x", "prompt": "x"},
+        )
+        assert first.digest == second.digest
+        assert len(first.digest) == 16
+        assert first.digest != replace(first, made_with=("weights of another", "q8")).digest
 
     @pytest.mark.parametrize(
         "change",
@@ -256,12 +298,12 @@ class TestDigest:
         ids=str,
     )
     def test_what_decides_the_result_changes_it(self, tmp_path: Path, change: dict[str, Any]) -> None:
-        before, after = read(tmp_path, {"prompt": "x"}, {"prompt": "x", **change})
-        assert before.digest(MADE_WITH) != after.digest(MADE_WITH)
+        before, after = read(tmp_path, {"prompt": "x", "seed": 1}, {"prompt": "x", "seed": 1, **change})
+        assert before.digest != after.digest
 
     def test_ids_are_not_the_text_that_spells_them(self, tmp_path: Path) -> None:
-        text, ids = read(tmp_path, {"prompt": "[1]"}, {"ids": [1]})
-        assert text.digest(()) != ids.digest(())
+        text, ids = read(tmp_path, {"prompt": "[1]", "seed": 1}, {"ids": [1], "seed": 1})
+        assert text.digest != ids.digest
 
     def test_of_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "m").write_bytes(b"abc")
@@ -296,7 +338,7 @@ class TestRun:
             "finish_reason": "length",
             "prompt_tokens": 3,
             "tokens": 3,
-            "prompt_sha": lines[1].digest(MADE_WITH),
+            "prompt_sha": lines[1].digest,
         }
         assert found[1]["text"] == "\ufffd"
         assert found[3]["text"] == "cba"
@@ -357,7 +399,7 @@ class TestRun:
         finish(out, lines)
         whole = out.read_bytes()
         out.write_bytes(whole[:-cut])
-        found = read_finished(out, "p", lines, MADE_WITH)
+        found = read_finished(out, "p", lines)
         assert found.torn
         assert list(tmp_path.glob(".glinfer-*")) == []
         assert out.read_bytes() == whole[:-cut], "reading has changed the file"
@@ -368,7 +410,7 @@ class TestRun:
         lines, out = read(tmp_path, *self.LINES), tmp_path / "out.jsonl"
         for rest in (b'{"id": 1, "text": "c\n', b'{"i', b"{"):
             out.write_bytes(rest)
-            assert read_finished(out, "p", lines, MADE_WITH) == FinishedLines(set(), 0, torn=True)
+            assert read_finished(out, "p", lines) == FinishedLines(0, 0, torn=True)
             assert finish(out, lines).lines == 4
             assert len(results(out)) == 4
 
@@ -408,7 +450,7 @@ class TestRun:
     def test_starting_over_discards_what_was_there(self, tmp_path: Path) -> None:
         out = tmp_path / "out.jsonl"
         out.write_bytes(b"something else\n")
-        with ResultFile(out, FinishedLines()) as results:
+        with ResultFile(Target(out), FinishedLines()) as results:
             assert out.read_bytes() == b"something else\n", "not before it is opened"
             results.open()
         assert out.read_bytes() == b""
@@ -420,39 +462,40 @@ class TestRun:
 
         out = tmp_path / "out.jsonl"
         out.write_bytes(b"something else\n")
-        with pytest.raises(InputError, match=r"^no memory$"), ResultFile(out, FinishedLines()) as results:
-            run_batch(Refusing(), read(tmp_path, *self.LINES), results, BatchTotals())  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"^no memory$"):
+            finish(out, read(tmp_path, *self.LINES), model=Refusing(), restart=True)
         assert out.read_bytes() == b"something else\n"
 
 
 class TestFinished:
     @pytest.fixture
-    def done(self, tmp_path: Path) -> tuple[list[BatchLine], Path]:
+    def done(self, tmp_path: Path) -> tuple[list[PromptLine], Path]:
         lines = read(tmp_path, *TestRun.LINES)
         finish(tmp_path / "out.jsonl", lines)
         return lines, tmp_path / "out.jsonl"
 
-    def refused(self, out: Path, lines: list[BatchLine]) -> str:
+    def refused(self, out: Path, lines: list[PromptLine]) -> str:
         before = out.read_bytes()
         with pytest.raises(GlinferError) as caught:
-            read_finished(out, "p.jsonl", lines, MADE_WITH)
+            read_finished(out, "p.jsonl", lines)
         assert out.read_bytes() == before
         assert str(caught.value).endswith("give another --out, or --restart to discard it and start over")
         return str(caught.value)
 
     def test_nothing_yet(self, tmp_path: Path) -> None:
-        assert read_finished(tmp_path / "none", "p", [], ()) == FinishedLines()
+        lines = read(tmp_path, {"prompt": "x"})
+        assert read_finished(tmp_path / "none", "p", lines) == FinishedLines()
         (tmp_path / "empty").touch()
-        assert not read_finished(tmp_path / "empty", "p", [], ()).keys
+        assert not read_finished(tmp_path / "empty", "p", lines).count
 
-    def test_all_of_it(self, done: tuple[list[BatchLine], Path]) -> None:
+    def test_all_of_it(self, done: tuple[list[PromptLine], Path]) -> None:
         lines, out = done
-        assert read_finished(out, "p", lines, MADE_WITH) == FinishedLines({1, "i", 3, 4}, out.stat().st_size)
+        assert read_finished(out, "p", lines) == FinishedLines(4, out.stat().st_size)
 
     @pytest.mark.parametrize(
         "broken", [b"", b"{nul", b"\xff", b"[1]", b"{}", b'{"id": 1}', b'{"id": true, "prompt_sha": "x"}']
     )
-    def test_a_line_that_is_no_result(self, done: tuple[list[BatchLine], Path], broken: bytes) -> None:
+    def test_a_line_that_is_no_result(self, done: tuple[list[PromptLine], Path], broken: bytes) -> None:
         lines, out = done
         first, *others = out.read_bytes().splitlines(keepends=True)
         out.write_bytes(first + broken + b"\n" + b"".join(others))
@@ -464,39 +507,39 @@ class TestFinished:
         out.write_bytes(data)
         assert "this is no result of an earlier run" in self.refused(out, read(tmp_path, {"prompt": "x"}))
 
-    def test_a_prompt_that_is_gone(self, done: tuple[list[BatchLine], Path]) -> None:
+    def test_a_prompt_that_is_gone(self, done: tuple[list[PromptLine], Path]) -> None:
         lines, out = done
         assert f'{out}:1: there is no prompt "i" in p.jsonl; ' in self.refused(out, [lines[0], *lines[2:]])
 
-    def test_a_prompt_finished_twice(self, done: tuple[list[BatchLine], Path]) -> None:
+    def test_a_prompt_finished_twice(self, done: tuple[list[PromptLine], Path]) -> None:
         lines, out = done
         out.write_bytes(out.read_bytes() * 2)
         assert f'{out}:5: prompt "i" has a result before this one; ' in self.refused(out, lines)
 
-    def test_a_prompt_that_was_changed(self, done: tuple[list[BatchLine], Path], tmp_path: Path) -> None:
+    def test_a_prompt_that_was_changed(self, done: tuple[list[PromptLine], Path], tmp_path: Path) -> None:
         changed = [dict(line) for line in TestRun.LINES]
         changed[2]["prompt"] = "e"
         lines, out = read(tmp_path, *changed), done[1]
         said = self.refused(out, lines)
         assert f"{out}:2: prompt 3 (p.jsonl:3), its options or the model were others when this was made; " in said
 
-    def test_an_unfinished_one_may_change(self, done: tuple[list[BatchLine], Path], tmp_path: Path) -> None:
+    def test_an_unfinished_one_may_change(self, done: tuple[list[PromptLine], Path], tmp_path: Path) -> None:
         _, out = done
         out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:2]))
         lines = read(tmp_path, {"prompt": "other"}, *TestRun.LINES[1:3], {"prompt": "added"}, {"prompt": "more"})
         assert finish(out, lines).lines == 3
 
     def test_a_result_without_end_is_refused(
-        self, done: tuple[list[BatchLine], Path], monkeypatch: pytest.MonkeyPatch
+        self, done: tuple[list[PromptLine], Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(batch, "MAX_RESULT_LINE_BYTES", 50)
+        monkeypatch.setattr(results_module, "MAX_RESULT_LINE_BYTES", 50)
         with pytest.raises(InputError, match=r"out\.jsonl:1: found a line of more than"):
-            read_finished(done[1], "p", done[0], MADE_WITH)
+            read_finished(done[1], "p", done[0])
 
 
 class TestOut:
     def test_a_new_file_in_a_folder_that_is_there(self, tmp_path: Path) -> None:
-        check_out(tmp_path / "out.jsonl", written(tmp_path))
+        check_targets(written(tmp_path), Target(tmp_path / "out.jsonl"))
         assert not (tmp_path / "out.jsonl").exists()
 
     @pytest.mark.parametrize("link", [None, os.link, os.symlink])
@@ -506,8 +549,8 @@ class TestOut:
         if link is not None:
             out = tmp_path / "out.jsonl"
             link(source, out)
-        with pytest.raises(InputError, match="this is the file of prompts; expected another one"):
-            check_out(out, source)
+        with pytest.raises(InputError, match="this is the input itself; expected another file"):
+            check_targets(source, Target(out))
 
     @pytest.mark.parametrize(
         ("out", "words"),
@@ -520,17 +563,17 @@ class TestOut:
     )
     def test_places_that_cannot_be(self, tmp_path: Path, out: str, words: str) -> None:
         with pytest.raises(FormatError, match=words):
-            check_out(tmp_path / out, written(tmp_path))
+            check_targets(written(tmp_path), Target(tmp_path / out))
 
     def test_a_device(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="found a device"):
-            check_out(os.devnull, written(tmp_path))
+            check_targets(written(tmp_path), Target(os.devnull))
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
     def test_a_folder_that_may_not_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "closed").mkdir(mode=0o500)
         with pytest.raises(FormatError, match="Permission denied"):
-            check_out(tmp_path / "closed" / "out.jsonl", written(tmp_path))
+            check_targets(written(tmp_path), Target(tmp_path / "closed" / "out.jsonl"))
 
 
 def test_a_value_is_shown_on_one_short_line() -> None:

@@ -12,7 +12,7 @@ from own_process import interrupted
 from tiers import tiered
 
 import glinfer
-from glinfer.batch.files import ResultFile
+from glinfer.batch.results import ResultFile
 from glinfer.cli.app import run
 from glinfer.engine.model import Model
 
@@ -144,7 +144,11 @@ class TestResults:
         out = prompts.with_name("out.jsonl")
         batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--slots", "3", "--memory", "64")
         batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--restart")
-        assert seen == [{"slots": 3, "memory": 64_000_000}, {"slots": None, "memory": None}]
+        longest = 20 + 6
+        assert seen == [
+            {"slots": 3, "memory": 64_000_000, "longest": longest},
+            {"slots": 6, "memory": None, "longest": longest},
+        ]
 
     def test_a_stop_string_ends_a_line(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         with glinfer.load(small) as model:
@@ -220,9 +224,17 @@ class TestGoingOn:
         batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--restart", "-q")
         assert len(results(out)) == 6
 
-    @pytest.mark.parametrize("change", [["--temperature", "0.5"], ["--weights", "q8"], ["--gelu", "erf"], ["MODEL"]])
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (["--temperature", "0.5"], "its options or the model were others when this was made"),
+            (["--weights", "q8"], 'its results were made with weights "file" (now "q8"); '),
+            (["--gelu", "erf"], 'its results were made with gelu null (now "erf"); '),
+            (["MODEL"], 'its results were made with model "'),
+        ],
+    )
     def test_other_results_do_not_go_into_the_same_file(
-        self, small: Path, bare: Path, prompts: Path, capsys: Capture, change: list[str]
+        self, small: Path, bare: Path, prompts: Path, capsys: Capture, change: list[str], words: str
     ) -> None:
         write(prompts, [line for line in PROMPTS if "ids" in line])
         out = prompts.with_name("out.jsonl")
@@ -233,7 +245,7 @@ class TestGoingOn:
             model, change = prompts.with_name("other.gab"), []
             model.write_bytes(bare.read_bytes()[:-4] + b"\0\0\0\0")
         _, err = batch(capsys, model, "--batch", prompts, "--out", out, *OPTIONS, *change, status=2)
-        assert "its options or the model were others when this was made" in err
+        assert words in err
         assert err.count("\n") == 1
         assert out.read_bytes() == before
 
@@ -271,10 +283,11 @@ class TestRefused:
             (["--batch", "FILE", "--out", "OUT", "--temperature", "-1"], "glinfer: temperature is -1.0"),
             (["--batch", "FILE", "--out", "OUT", "--stop", ""], "glinfer: stop string 0 is empty"),
             (["--batch", "FILE", "--out", "OUT", "--stop", "x"], "prompts.jsonl:2: stop strings need a text prompt"),
-            (["--batch", "FILE", "--out", "FILE"], "prompts.jsonl: this is the file of prompts"),
+            (["--batch", "FILE", "--out", "FILE"], "prompts.jsonl: this is the input itself"),
             (["--batch", "FILE", "--out", "OUT/x"], "there is no such folder"),
             (["--batch", "FILE", "--out", "."], ".: found a directory"),
-            (["--batch", "OUT", "--out", "OUT"], "cannot read it: No such file"),
+            (["--batch", "OUT", "--out", "OUT"], "out.jsonl: this is the input itself"),
+            (["--batch", "OUT", "--out", "FILE"], "cannot read it: No such file"),
         ],
     )
     def test_options(self, small: Path, prompts: Path, capsys: Capture, arguments: list[str], words: str) -> None:

@@ -119,6 +119,10 @@ class TestGenerate:
         assert told == {
             "prompt": prompt,
             "dropped": 0,
+            "drafted": 0,
+            "accepted": 0,
+            "forced": 0,
+            "complete": None,
             "draws_per_token": FAST_SMALL_DRAWS,
             "plan": "fast",
             "weights": "f32",
@@ -303,7 +307,7 @@ class TestInfo:
         assert set(model) == {
             *("config", "formats", "parameters", "plan", "weights", "cache"),
             *("draws", "draws_are_an_estimate", "texture_bytes", "fits", "problem"),
-            *("context", "tokenizer", "chat", "end_tokens", "sampling"),
+            *("context", "tokenizer", "chat", "end_tokens", "sampling", "origin"),
         }
         assert (model["draws"], model["fits"], model["parameters"]) == (FAST_SMALL_DRAWS, True, 46764)
         assert set(model["texture_bytes"]) == {"weight", "input", "activation", "cache"}
@@ -438,13 +442,39 @@ class TestConvert:
 
 
 class TestDemo:
-    def test_a_model_of_ones_own(self, small: Path, capsys: Capture) -> None:
-        with glinfer.load(small) as model:
+    def test_a_model_of_ones_own(self, tmp_path: Path, capsys: Capture) -> None:
+        own = random_file(tmp_path / "own.gab", SMALL.replace("300", "270"))
+        write_bpe(demo_tokenizer(270), own.with_suffix(".bpe"))  # without tokens for a chat
+        with glinfer.load(own) as model:
             expected = "Hello" + model.generate("Hello", max_tokens=5, seed=1, temperature=0.8)
-        out, err = ran(capsys, "demo", "--model", small, "--prompt", "Hello", "--max-tokens", "5")
+        out, err = ran(capsys, "demo", "--model", own, "--prompt", "Hello", "--max-tokens", "5")
         assert out.startswith(expected + "\n")
         assert CLOSING.fullmatch(out[len(expected) :].strip())
         assert err == ""
+
+    @pytest.mark.parametrize("terminal", [False, True])
+    def test_a_model_that_chats_replies(
+        self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, terminal: bool
+    ) -> None:
+        """To the prompt, or to a question; and without a prompt to all that is typed, in the same talk."""
+        with glinfer.load(small) as model:
+            talk = model.chat_session()
+            question = "> What is the capital of France?\n"
+            first = str(talk.send("What is the capital of France?", max_tokens=5, seed=1))
+            alone = str(model.chat("hello", max_tokens=5, seed=1))
+        monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
+        monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+        typed = iter(["/system", "/save talk.json", "/quit"])
+        monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+        monkeypatch.chdir(small.parent)
+        said = "".join(ran(capsys, "demo", "--model", small, "--prompt", "hello", "--max-tokens", "5"))
+        assert f"> hello\n{alone}\n" in said
+        assert "/help" not in said
+        said = "".join(ran(capsys, "demo", "--model", small, "--max-tokens", "5"))
+        assert question + first + "\n" in said
+        assert ("/help for commands" in said) == terminal
+        assert ("2 messages written to talk.json" in said) == terminal
+        assert list(typed) == ([] if terminal else ["/system", "/save talk.json", "/quit"])
 
     def test_without_a_model_it_is_shakespeare(self, capsys: Capture) -> None:
         with glinfer.load("shakespeare") as model:

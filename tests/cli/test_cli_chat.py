@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import tokenizers
 from scripted_models import BYTES, scripted
+from template_models import CHATML, write_other
 from tiers import tiered
-from tokenizers import decoders, models, pre_tokenizers
 
 from glinfer.cli.app import run
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.formats import save_checkpoint, weight_shapes, write_bpe
+from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.models.session import Session
 from glinfer.text.tokenizer import Tokenizer
 
@@ -89,6 +85,7 @@ def test_a_reply_ends_also_where_the_model_would_speak_for_the_user(
     assert chosen == [[ord("y")], [ord("e")], [ord("s")], [USER]], "the model stops there, and is not only not shown"
 
 
+@pytest.mark.usefixtures("chunk_at_once")
 @pytest.mark.parametrize("plan", ["fast", "reference"])
 def test_a_turn_runs_its_new_tokens_only(tmp_path: Path, chat: Any, monkeypatch: pytest.MonkeyPatch, plan: str) -> None:
     turns = [("hi", [*b"hello", END]), ("again", [*b"yes", END]), ("more", [*b"no", END])]
@@ -342,37 +339,6 @@ def test_thinking_needs_its_token(tmp_path: Path, chat: Any) -> None:
 
 
 # ---- a model with a Jinja template
-
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-
-
-def write_other(folder: Path, script: dict[int, str], template: str | None = CHATML) -> tuple[Path, Tokenizer]:
-    """A model of another family that says these texts from these positions on, each with its ``<|im_end|>``."""
-    library = tokenizers.Tokenizer(
-        models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
-    )
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    library.save(str(folder / "tokenizer.json"))
-    config = {} if template is None else {"chat_template": template}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    words = Tokenizer.from_file(folder)
-    # Not the same letter everywhere: the norm takes away what all positions have in common.
-    tokens = (words.encode("abcdefghijklmnopqrstuvwx") * 8)[:192]
-    for start, text in script.items():
-        ids = words.encode(text + "<|im_end|>")
-        tokens[start : start + len(ids)] = ids
-    made = scripted(tokens, vocab=300, context=192)
-    other = dataclasses.replace(made.config, model_type="gpt2")
-    tensors = {name: np.zeros(shape, np.float32) for name, shape in weight_shapes(other).items()}
-    tensors.update((name, array) for name, array in made.tensors.items() if array.any())
-    path = folder / "model.safetensors"
-    save_checkpoint(dataclasses.replace(made, config=other, tensors=tensors), path)
-    return path, words
 
 
 @pytest.mark.slow

@@ -253,19 +253,16 @@ class TestPrompts:
         assert words in refused(command, bare, f"--ids={ids}", *extra)
 
     @pytest.mark.parametrize(
-        ("prompt", "words"),
+        ("prompt", "words", "words_of_chat"),
         [
-            ("", "the prompt is empty"),
-            ("word " * 500, "this model's context holds 64"),
-            ("caf\udce9", "half a surrogate pair"),
+            ("", "the prompt is empty", "the message is empty"),
+            ("word " * 500, "this model's context holds 64", "but the context holds 64"),
+            ("caf\udce9", "half a surrogate pair", "half a surrogate pair"),
         ],
     )
-    @pytest.mark.parametrize("command", ["generate", "demo"])
-    def test_text(self, small: Path, refused: Refused, command: str, prompt: str, words: str) -> None:
-        arguments = (
-            ["generate", small, prompt] if command == "generate" else ["demo", "--model", small, "--prompt", prompt]
-        )
-        assert words in refused(*arguments)
+    def test_text(self, small: Path, refused: Refused, prompt: str, words: str, words_of_chat: str) -> None:
+        assert words in refused("generate", small, prompt)
+        assert words_of_chat in refused("demo", "--model", small, "--prompt", prompt)
 
     @pytest.mark.parametrize(
         ("data", "words"), [(b"caf\xe9", "standard input is not UTF-8 (byte 3)"), (b"", "the prompt is empty")]

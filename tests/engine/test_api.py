@@ -115,6 +115,7 @@ class TestGenerating:
             assert stream.stats.draws_per_token == draws
             assert stream.stats.prompt_draws == 0
 
+    @pytest.mark.usefixtures("chunk_at_once")
     @tiered(("options", "draws"), [(SMALL, FAST_SMALL_DRAWS), ("", 39)])
     def test_draws_of_the_fast_plan(self, small: Path, full_file: Path, options: str, draws: int) -> None:
         with glinfer.load(full_file if options == "" else small) as model:
@@ -299,6 +300,7 @@ class TestSeveralModels:
             second.close()
             assert np.array_equal(first.logits([1, 2, 3]), alone[0][1]), "closing one leaves the other"
 
+    @pytest.mark.usefixtures("chunk_at_once")
     def test_two_streams_of_one_model_do_not_mix(self, small: Path) -> None:
         with glinfer.load(small) as model:
             alone = [model.generate(prompt, max_tokens=6, seed=2) for prompt in ([5, 6], [7, 8, 9])]

@@ -213,7 +213,24 @@ class TestEveryFamily:
             self.check(model)
 
     @tiered(
-        "form", ["Q4_K", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q6_K", "Q2_K", "Q3_K", "Q5_K", "F16", "BF16"], keep=0
+        "form",
+        [
+            "Q4_K",
+            "Q8_0",
+            "Q4_0",
+            "Q4_1",
+            "Q5_0",
+            "Q5_1",
+            "Q6_K",
+            "Q2_K",
+            "Q3_K",
+            "Q5_K",
+            "F16",
+            "BF16",
+            "IQ4_XS",
+            "MXFP4",
+        ],
+        keep=0,
     )
     def test_every_format(self, form: str) -> None:
         with opened(packed(of_family("llama", 256), lambda name: form)) as model:

@@ -36,7 +36,7 @@ from glinfer.models.session import Session
 from glinfer.ops.noise import gumbel
 from glinfer.quant.formats import WEIGHT_FORMATS
 
-pytestmark = pytest.mark.gl
+pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("chunk_at_once")]
 
 PROMPT = [13, 132, 251, 70]
 TINY_CONTEXT = 8

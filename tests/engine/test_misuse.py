@@ -423,6 +423,7 @@ def scores(model: Model) -> Any:
     return model.score([PROMPT])[0].total
 
 
+@pytest.mark.usefixtures("chunk_at_once")  # as many textures from the first attempt on
 @tiered("act", [a_prompt, a_stream, sampled, a_batch, scores], ids=lambda act: act.__name__, keep=(3,))
 def test_ctrl_c_anywhere_in_a_run_leaves_what_is_true(
     tiny: Path, ctrl_c: Callable[[int], None], act: Callable[[Model], Any]

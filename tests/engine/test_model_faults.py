@@ -27,7 +27,7 @@ from glinfer.engine.model import Loaded, Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, GlinferError, GlinferWarning, PlanError, ShaderError
-from glinfer.families import FAMILIES
+from glinfer.families import DECODERS
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.gl import memory
 from glinfer.gl.context import Device, Limits, open_device
@@ -51,6 +51,7 @@ SHAPES = {
 }
 CASES = [("gab", "fast"), ("gab", "reference"), ("llama", "fast"), ("llama", "reference")]
 SHORT = [5, 6, 7]  # so few that they go one by one
+PENALISED = SamplingOptions(repetition_penalty=1.2, seed=2)
 IDS = np.random.default_rng(3).integers(0, 48, 80).tolist()
 
 Array = np.ndarray[Any, Any]
@@ -144,6 +145,13 @@ def a_filtered_token(model: Model) -> Any:
         return np.array(found)
 
 
+def a_draft(model: Model) -> Any:
+    with model.session() as session:
+        session.prefill(IDS[:4])
+        found = [session.accept(IDS[:7], Sampler(options)) for options in (SamplingOptions(seed=1), PENALISED)]
+        return np.array([len(session), found[0][0], found[1][0], *session.accept(IDS[:2], Sampler(PENALISED))[:1]])
+
+
 def forks(model: Model) -> Any:
     with model.session() as session:
         session.prefill(SHORT)
@@ -163,12 +171,13 @@ def scores(model: Model) -> Any:
     return model.score([IDS[:9], IDS[9:14]])[0].logprobs
 
 
+@pytest.mark.usefixtures("chunk_at_once")  # as many textures from the first attempt on
 @tiered(
     ("family", "plan", "act", "how"),
     [
-        *(("gab", "fast", act, REFUSED) for act in (a_prompt, forks, a_batch, scores)),
+        *(("gab", "fast", act, REFUSED) for act in (a_prompt, a_draft, forks, a_batch, scores)),
         ("llama", "fast", a_prompt, NO_NAME),
-        *(("llama", "fast", act, REFUSED) for act in (forks, a_batch, scores)),
+        *(("llama", "fast", act, REFUSED) for act in (a_draft, forks, a_batch, scores)),
         ("llama", "reference", long_logits, REFUSED),
     ],
     keep=(0,),
@@ -406,7 +415,7 @@ def test_a_lost_model_is_loaded_again_and_a_session_goes_on_from_its_tokens(
         assert follower.generate_ids(8, again) == written[4:]
 
 
-@tiered("act", [a_prompt, a_batch, scores, forks], ids=lambda act: act.__name__)
+@tiered("act", [a_prompt, a_batch, scores, forks, a_draft], ids=lambda act: act.__name__)
 def test_a_loss_in_the_middle_of_anything_closes_quietly(driver: BrokenDriver, act: Callable[[Model], Any]) -> None:
     """At any of its readbacks; the model opened the device itself, and closes it."""
     device = mended(driver, open_device(api="es"))
@@ -501,6 +510,7 @@ def usually(family: str, plan: str, act: Callable[[Model], Any]) -> Array:
         ("gab", "fast", "gemv", {"QUAD": 1}, [short_logits, a_prompt, scores]),
         ("gab", "fast", "pick", {"POINTS": 1}, [a_prompt]),
         ("gab", "fast", "gemm", {"ROWS": 8}, [short_logits, a_prompt, a_batch, scores]),
+        ("gab", "fast", "gemm", {"ROWS": 4, "LOOKUP_TEXTURE": 1}, [short_logits, a_prompt, a_draft, scores]),
         ("gab", "fast", "pick", {"ROWS": 8}, [a_prompt, a_batch]),
         ("gab", "fast", "tile_scores", {"LOOKUP_TEXTURE": 1}, [scores]),
         ("gab", "fast", "store_rows", {"LOOKUP_TEXTURE": 1, "POINTS": 1}, [a_batch, a_prompt]),
@@ -510,7 +520,7 @@ def usually(family: str, plan: str, act: Callable[[Model], Any]) -> Array:
         ("llama", "reference", "gate", {"LOOKUP_TEXTURE": 1}, [short_logits]),
         ("gab", "fast", "shortlist", {"LOOKUP_TEXTURE": 1}, [a_filtered_token]),
     ],
-    keep=(10,),
+    keep=(11,),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_refused_shader_is_replaced_by_a_plainer_one_with_one_warning(
@@ -578,7 +588,7 @@ def test_later_plans_that_are_refused_in_every_form_leave_the_model_as_it_was(
     with opened(checkpoint_of("gab"), device) as model:
         expected, before = model.logits(SHORT), device.live_objects()
         refuse("gemm")
-        for act in (a_prompt, a_batch, scores):
+        for act in (a_prompt, a_draft, a_batch, scores):
             with pytest.raises(ShaderError, match=r"^gemm\.frag:7: "):
                 act(model)
             assert device.live_objects()["texture"] == before["texture"]
@@ -599,14 +609,35 @@ def test_kernels_that_were_asked_for_are_not_replaced(
         glinfer.load(small, device=device, shader_root=tmp_path)
 
 
+BUSIEST = KernelOptions(
+    tiles=16,
+    pitch=32,
+    cover="points",
+    lookup_texture=True,
+    unroll=8,
+    part_steps=16,
+    split_norms=True,
+    split_inner=True,
+    split_values=True,
+    one_state=True,
+    mantissa=True,
+    rows_per_draw=8,
+    row_tiles=8,
+    largest_cell=4,
+    blends=True,
+    chunk=64,
+    flush_every=6,
+    product_table="llvmpipe",
+    fused=True,
+)
+
+
 def test_the_plainest_kernels_ask_for_nothing_that_may_be_missing() -> None:
-    for kernels in (
-        KernelOptions(),
-        KernelOptions(16, 32, "points", True, True, 8, 16, True, True, 8, 8, 4, True, 64, 6, "llvmpipe"),
-    ):
+    for kernels in (KernelOptions(), BUSIEST):
         plain = plainest(kernels)
         assert (plain.cover, plain.quad, plain.lookup_texture, plain.unroll) == ("quads", False, False, 1)
-        assert (plain.part_steps, plain.split_values, plain.mantissa, plain.blends) == (0, False, False, False)
+        assert not any((plain.part_steps, plain.split_norms, plain.split_inner, plain.split_values, plain.blends))
+        assert not any((plain.mantissa, plain.fused, plain.one_state))
         assert plain.rows_per_draw <= 4
         kept = plainest(kernels, same_layouts=True)
         assert (kept.quad, kept.tiles, kept.pitch) == (kernels.quad, kernels.tiles, kernels.pitch)
@@ -617,7 +648,7 @@ def test_the_plainest_kernels_ask_for_nothing_that_may_be_missing() -> None:
 
 
 @tiered("plan", ["fast", "reference"])
-@tiered("family", FAMILIES, keep=1)
+@tiered("family", DECODERS, keep=1)
 def test_the_least_that_webgl2_allows_gives_the_same_tokens(family: str, plan: str) -> None:
     shape = "vocab=70,dim=32,heads=4,blocks=1,context=64"
     more = "" if family in ("gab", "gpt2", "gift_of_gab") else ",kv_heads=2,inner=48"

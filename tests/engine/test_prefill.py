@@ -30,7 +30,7 @@ from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import WEIGHT_FORMATS
 
-pytestmark = pytest.mark.gl
+pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("chunk_at_once")]
 
 CONTEXT = 90
 ODD = f"vocab=131,dim=30,heads=3,blocks=2,context={CONTEXT}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -247,13 +248,42 @@ class TestPieces:
             finished(scheduler)
         assert [entry for entry in log if entry[0] == "chunk"] == [("chunk", 6)] * 4
 
-    def test_first_come_first_served(self, model: Model) -> None:
+    def test_of_equal_prompts_the_first_comes_first(self, model: Model) -> None:
         with model.scheduler(slots=4, piece=8) as scheduler:
-            inserted = [
-                scheduler.insert(BatchRequest(ids_of(count, count), {"max_tokens": 1})) for count in (40, 3, 20, 1)
-            ]
+            inserted = [scheduler.insert(BatchRequest(ids_of(9, seed), {"max_tokens": 1})) for seed in range(4)]
             order = [event.sequence for event in finished(scheduler)]
         assert order == inserted
+
+    def test_a_short_prompt_waits_for_one_piece_of_long_ones(self, model: Model) -> None:
+        with model.scheduler(slots=4, piece=8) as scheduler:
+            long = [scheduler.insert(BatchRequest(ids_of(60, seed), {"max_tokens": 1, **GREEDY})) for seed in range(3)]
+            scheduler.next()
+            short = scheduler.insert(BatchRequest(ids_of(8, 9), {"max_tokens": 1, **GREEDY}))
+            scheduler.next()
+            assert short.ended, "its prompt in one piece, and a step"
+            assert [each.cached for each in long] == [8, 0, 0]
+            finished(scheduler)
+        assert all(each.ids == alone(model, each.request) for each in (*long, short))
+
+    def test_clients_take_turns(self, model: Model) -> None:
+        """A client that asks once waits for one prompt of a client that asks ten times, not for ten."""
+        with model.scheduler(slots=2, piece=8) as scheduler:
+            for seed in range(10):
+                scheduler.insert(BatchRequest(ids_of(9, seed), {"max_tokens": 2}, client="greedy"))
+            once = scheduler.insert(BatchRequest(ids_of(9, 99), {"max_tokens": 2}, client="modest"))
+            order = [event.sequence for event in finished(scheduler) if event.result is not None]
+        assert order.index(once) <= 2
+
+    def test_a_long_prompt_is_not_starved_by_short_ones(self, model: Model) -> None:
+        with model.scheduler(slots=4, piece=8) as scheduler:
+            long = scheduler.insert(BatchRequest(ids_of(60, 1), {"max_tokens": 1, **GREEDY}))
+            for seed in range(400):
+                scheduler.insert(BatchRequest(ids_of(9, seed), {"max_tokens": 1, **GREEDY}))
+                scheduler.next()
+                if long.ended:
+                    break
+        assert long.ended
+        assert long.ids == alone(model, long.request)
 
     def test_a_full_context_is_run_again_in_pieces_too(self, model: Model, log: list[tuple[str, int]]) -> None:
         request = BatchRequest(ids_of(60, 3), {"max_tokens": 38, "seed": 5})
@@ -554,12 +584,42 @@ class TestEnds:
             scheduler.insert(BatchRequest([1, 2], {"max_tokens": 30, **options}))
             scheduler.next()
             texture.upload(np.full_like(kept, np.nan))
+            (*_, last) = finished(scheduler)
+            assert last.result is not None
+            assert last.result.stats.finish_reason == "error"
+            assert re.search("the model's output is broken: .*; NaN began in pass", str(last.result.error))
             with pytest.raises(NumbersError, match="the model's output is broken"):
-                finished(scheduler)
+                list(model.batch([last.result.request]))
             texture.upload(kept)
-            with pytest.raises(ContextError, match="this scheduler was closed"):
-                scheduler.next()
-        assert len(list(model.batch([BatchRequest([1], {"max_tokens": 2})]))) == 1
+            again = scheduler.insert(BatchRequest([1, 2, 3], {"max_tokens": 5, **options}))
+            finished(scheduler)
+            assert again.ids == alone(model, again.request)
+
+    def test_one_whose_numbers_break_ends_alone(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of three that run together, by way of what is read back for one of them."""
+        requests = [BatchRequest(ids_of(20, seed), {"max_tokens": 9, "seed": seed}) for seed in range(3)]
+        read, reads = Readback.read, [0]
+
+        def reading(self: Readback) -> Any:
+            found = np.array(read(self))
+            reads[0] += 1
+            if reads[0] == 4:
+                found[1] = np.nan
+            return found
+
+        with model.scheduler(slots=3) as scheduler:
+            each = [scheduler.insert(request) for request in requests]
+            monkeypatch.setattr(Readback, "read", reading)
+            finished(scheduler)
+            monkeypatch.undo()
+            assert [one.stats.finish_reason for one in each] == ["length", "error", "length"]
+            assert [one.error is None for one in each] == [True, False, True]
+            again = scheduler.insert(requests[1])
+            finished(scheduler)
+        expected = [alone(model, request) for request in requests]
+        assert [each[0].ids, again.ids, each[2].ids] == expected
+        assert each[1].ids == expected[1][: len(each[1].ids)]
+        assert again.stats.reused_tokens == 0, "what a broken sequence left is not used"
 
     def test_another_thread_is_refused_and_leaves_it_as_it_was(self, model: Model) -> None:
         with model.scheduler(slots=2) as scheduler:

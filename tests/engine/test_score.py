@@ -50,16 +50,17 @@ def ids_of(count: int, seed: int = 1, vocab: int = 300) -> list[int]:
 def stepped(model: Model, ids: Sequence[int], stride: int | None = None) -> TextScore:
     """The same by the fast plan alone: the logits of every token of every window, softmax in float64."""
     context = model.config.max_position_embeddings
-    logprobs, likeliest = np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)
+    found = TextScore.unknown(ids)
     for start, stop, scored in windows(len(ids), context, context // 2 if stride is None else stride):
         with model.session() as session:
             for place in range(start, stop):
                 session.step(ids[place])
                 if place + 1 >= scored:
                     logits = session.logits()
-                    logprobs[place] = log_likelihoods(logits[None], [ids[place + 1]])[0]
-                    likeliest[place] = logits.argmax()
-    return TextScore(list(ids), logprobs, likeliest)
+                    found.logprobs[place] = log_likelihoods(logits[None], [ids[place + 1]])[0]
+                    found.likeliest[place] = logits.argmax()
+                    found.best[place] = log_likelihoods(logits[None], [int(logits.argmax())])[0]
+    return found
 
 
 def assert_agree(found: TextScore, expected: TextScore, absolute: float = 0.0) -> None:
@@ -102,7 +103,7 @@ class TestNumbers:
         expected = stepped(model, ids).logprobs
         assert found.total == pytest.approx(math.fsum(expected), rel=RELATIVE)
         assert found.perplexity == pytest.approx(math.exp(-math.fsum(expected) / 19), rel=1e-5)
-        by_hand = TextScore([1, 2, 3], np.log([0.5, 0.125]), np.array([2, 2]))
+        by_hand = TextScore([1, 2, 3], np.log([0.5, 0.125]), np.array([2, 2]), np.log([0.5, 0.25]))
         assert by_hand.total == pytest.approx(-4 * math.log(2))
         assert by_hand.perplexity == pytest.approx(4)
 

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from block_draw import KERNELS
+from logit_rows import Floats, over, some_logits
 from tiers import tiered
 
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.shortlist import Shortlists, sample_shortlist
+from glinfer.engine.shortlist import sample_shortlist
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.layouts.blocks import BlockLayout
-from glinfer.models.fast import rows
 from glinfer.models.fast import token as fast
-from glinfer.models.fast.shortlist import Drawn, fill_table
+from glinfer.models.fast.shortlist import fill_table
 from glinfer.models.oracle import relative_error
-from glinfer.models.plan import Plan
-from glinfer.models.session import Session
-from glinfer.ops import OPS, TensorSpec
-from glinfer.ops.fused.rows import deinterleaved, row_table
+from glinfer.ops import OPS
+from glinfer.ops.fused.rows import row_table
 from glinfer.ops.fused.shortlist import Shortlist, pieces_for
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.noise import Drawn
 
 pytestmark = pytest.mark.gl
 
-Floats = np.ndarray[Any, Any]
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
     {"temperature": 0.9, "top_p": 0.9},
@@ -40,49 +36,6 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.01, "top_k": 3},
     {"temperature": 1.5, "top_p": 0.5},
 )
-
-
-class Rows:
-    """The logits of some rows as a plan leaves them, for so many targets, and the pass over them."""
-
-    def __init__(self, device: Device, logits: Floats, kernels: KernelOptions, targets: int) -> None:
-        self.targets, vocab = targets, logits.shape[1]
-        edge = device.limits.max_texture_size
-        layout = BlockLayout.of((len(logits) // targets, vocab), edge, tiles=kernels.row_tiles)
-        names = [fast.LOGITS] if targets == 1 else [f"{rows.LOGITS}.{number}" for number in range(targets)]
-        tensors = tuple(TensorSpec(name, layout_shape(layout), "input", "rgba32f", layout) for name in names)
-        self.session = Session(Plan("logits", 1, (), tensors, ()), {}, device)
-        for name, part in zip(names, deinterleaved(logits, targets).reshape(targets, -1, vocab), strict=True):
-            self.session.write(name, part)
-        self.lists = Shortlists(self.session, kernels)
-
-    def run(self, numbers: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
-        return self.lists.run(numbers, draws)
-
-
-def layout_shape(layout: BlockLayout) -> tuple[int, int]:
-    return layout.rows, layout.cols
-
-
-@contextmanager
-def over(device: Device, logits: Floats, kernels: KernelOptions, targets: int = 1) -> Iterator[Rows]:
-    made = Rows(device, logits, kernels, targets)
-    try:
-        yield made
-    finally:
-        made.session.release()
-
-
-def some_logits(count: int, vocab: int, seed: int = 0) -> Floats:
-    """A few likely tokens above a bell; ties in every other row, tokens that are never chosen in every third."""
-    random = np.random.default_rng(seed)
-    logits = random.normal(size=(count, vocab)).astype(np.float32) * 2
-    likely = random.integers(0, vocab, (count, 40))
-    np.put_along_axis(logits, likely, np.float32(9) - random.random((count, 40)).astype(np.float32) * 6, axis=1)
-    logits[::2] = np.round(logits[::2])
-    logits[::3][random.random(logits[::3].shape) < 0.3] = -np.inf
-    logits[~np.isfinite(logits).any(axis=1)] = 0
-    return logits
 
 
 def check(logits: Floats, numbers: Sequence[int], draws: Sequence[Drawn], found: Sequence[Shortlist]) -> None:

@@ -17,7 +17,7 @@ from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
 from glinfer.formats import load_checkpoint, random_checkpoint, write_bpe
-from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.write import write_gguf
 from glinfer.formats.sampling import named_sampling
 from glinfer.text.stops import default_stops

@@ -42,6 +42,9 @@ from glinfer.models.session import weight_matrix
 
 GAB = ModelConfig.from_options("blocks=2,heads=3,dim=36,vocab=300,context=40")
 LLAMA = ModelConfig.from_options("family=llama,blocks=2,heads=4,kv_heads=2,dim=48,inner=72,vocab=301,context=48")
+GEMMA3 = ModelConfig.from_options(
+    "family=gemma3_text,blocks=6,heads=4,kv_heads=2,dim=48,head_dim=12,inner=72,vocab=301,context=48,window=9"
+)
 WIDE = ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=5000,context=16")  # wrapped, and a limit passed
 CASES = {
     "fast": (GAB, "fast", "f32", "usual"),
@@ -52,6 +55,7 @@ CASES = {
     "llama": (LLAMA, "fast", "file", "usual"),
     "llama, q8": (LLAMA, "fast", "q8", "webgl2"),
     "llama, reference": (LLAMA, "reference", "file", "usual"),
+    "gemma3": (GEMMA3, "fast", "file", "webgl2"),
 }
 
 
@@ -300,9 +304,10 @@ def test_pictures_are_of_every_block_and_head(tmp_path: Path) -> None:
 def test_the_site_has_page_tokenizer_and_facts(site: Path) -> None:
     for name in ("index.html", "app.js", "style.css"):
         assert (site / name).read_bytes() == (web_root() / name).read_bytes()
-    modules = {path.name for path in (web_root() / "glinfer").glob("*.js")}
-    assert modules
-    assert {path.name for path in (site / "glinfer").iterdir()} == modules
+    for folder in ("page", "glinfer"):
+        modules = {path.name for path in (web_root() / folder).glob("*.js")}
+        assert modules
+        assert {path.name for path in (site / folder).iterdir()} == modules
     tokenizer = json.loads((site / "tokenizer.json").read_text())
     model = demo_tokenizer(GAB.vocab_size)
     assert tokenizer["kind"] == "bpe1"

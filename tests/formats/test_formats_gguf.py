@@ -16,8 +16,8 @@ import pytest
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import weight_shapes
 from glinfer.formats.checkpoint import check_checkpoint
-from glinfer.formats.gguf.file import read_gguf_file
 from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gguf.split import read_gguf_file
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 
@@ -542,10 +542,10 @@ def test_what_is_no_model_is_refused(path: Path, values: dict[str, Any], tensors
 def test_types_that_are_known_to_ggml_alone(path: Path) -> None:
     tensors = llama_tensors()
     tensors["output.weight"] = Quantised.__new__(Quantised)
-    tensors["output.weight"].kind = gguf.GGMLQuantizationType.IQ4_NL
-    tensors["output.weight"].data = np.zeros((VOCAB, WIDTH // 32 * 18), np.uint8)
+    tensors["output.weight"].kind = gguf.GGMLQuantizationType.NVFP4
+    tensors["output.weight"].data = np.zeros((VOCAB, WIDTH // 64 * 36), np.uint8)
     write(path, "llama", LLAMA, tensors)
-    assert refusal(path).startswith("tensor 'output.weight' is IQ4_NL, which is not supported; known: F32, F16, BF16,")
+    assert refusal(path).startswith("tensor 'output.weight' is NVFP4, which is not supported; known: F32, F16, BF16,")
 
 
 @pytest.mark.parametrize(
@@ -554,7 +554,6 @@ def test_types_that_are_known_to_ggml_alone(path: Path) -> None:
         ("mamba", {}, "found architecture 'mamba'; expected one of those known: gpt2, llama, qwen2, qwen3, gemma"),
         ("llama\n" * 100, {}, "found architecture 'llama"),
         ("llama", {"general__type": "adapter"}, "general.type is 'adapter'; expected a model"),
-        ("llama", {"split__count": 3}, "this is one of 3 parts of a model; join them"),
     ],
 )
 def test_other_kinds_of_files(path: Path, architecture: str, more: dict[str, Any], message: str) -> None:

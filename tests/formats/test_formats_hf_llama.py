@@ -152,9 +152,15 @@ def test_what_transformers_saves_now_is_read(tmp_path: Path, family: str, dtype:
 
 
 def ours(config: ModelConfig) -> dict[str, Any]:
-    names = [name for name in recorded("settings")[0] if name != "windows"]
-    values = {name: getattr(config, name) for name in names}
-    return values | {"windows": [config.window_of(layer) for layer in range(config.num_hidden_layers)]}
+    apart = ("windows", "thetas", "turned", "score_scale")
+    names = [name for name in recorded("settings")[0] if name not in apart]
+    layers = [config.layer(layer) for layer in range(config.num_hidden_layers)]
+    return {name: getattr(config, name) for name in names} | {
+        "windows": [layer.window for layer in layers],
+        "thetas": [layer.rope.theta if layer.rope else config.rope_theta for layer in layers],
+        "turned": [layer.rope.dim if layer.rope else 0 for layer in layers],
+        "score_scale": pytest.approx(layers[0].score_scale),
+    }
 
 
 def read(folder: Path, family: str, values: dict[str, Any]) -> ModelConfig:
@@ -200,7 +206,7 @@ def test_activations(tmp_path: Path, number: int) -> None:
 @pytest.mark.parametrize(
     ("family", "values", "message"),
     [
-        ("gemma2", {}, "found model_type 'gemma2'; expected one of the families known: 'gpt2', 'llama', 'mistral', "),
+        ("gemma3n", {}, "found model_type 'gemma3n'; expected one of the families known: 'gpt2', 'llama', 'mistral', "),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not supported; expected 1"),
         ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters: partial_rotary_factor is 0.5"),
         ("llama", {"quantization_config": {}}, "quantization_config is set; expected a model that is not quantised"),
@@ -211,6 +217,20 @@ def test_activations(tmp_path: Path, number: int) -> None:
         ("llama", {"per_layer_config": [{}]}, "per_layer_config is [{}], which is not supported; expected none"),
         ("llama", {"hidden_act": "relu"}, "hidden_act is 'relu', which is not supported; expected one of silu, swish"),
         ("gemma", {"hidden_activation": "gelu"}, "hidden_activation is 'gelu' and hidden_act 'gelu_pytorch_tanh'"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True, which is not supp"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0; expected a number above 0"),
+        ("gemma2", {"final_logit_softcapping": -3.0}, "final_logit_softcapping is -3.0; expected a number above 0"),
+        ("gemma2", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']; expected a list of 26 nam"),
+        ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0; expected a whole number of at"),
+        ("gemma3_text", {"sliding_window_pattern": 10**6}, "sliding_window_pattern is 1000000; expected a whole num"),
+        ("gemma3_text", {"rope_local_base_freq": 0}, "rope_local_base_freq is 0; expected a number above 0"),
+        ("gemma3_text", {"rope_parameters": {"rope_theta": 3.0}}, "rope_parameters is {'rope_theta': 3.0}; expected s"),
+        ("gemma3_text", {"rope_scaling": [8]}, "rope_scaling is [8]; expected settings such as"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "sliding_attention: rope_type is 'linear'; expected default, as scaled angles of layers with a window",
+        ),
         ("llama", {"head_dim": 5}, "head_dim is 5; expected an even number"),
         ("llama", {"hidden_size": 6, "num_attention_heads": 2}, "hidden_size / num_attention_heads is 3; expected an"),
         ("llama", {"hidden_size": 6, "num_attention_heads": 4}, "it describes no possible model: hidden_size 6 is not"),
@@ -276,10 +296,40 @@ def test_settings_that_cannot_be_run_are_named(
 
 
 def test_a_family_that_only_begins_like_a_known_one_is_another(tmp_path: Path) -> None:
-    for name, near in (("gemma2", "gemma"), ("gemma3_text", "gemma"), ("qwen3_moe", "qwen3"), ("mixtral", None)):
+    for name, near in (("gemma4", "gemma"), ("gemma3n_text", "gemma"), ("qwen3_next", "qwen3"), ("mixtral", None)):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
         save_file({}, tmp_path / "model.safetensors")
         assert (f"({near} is another family)" in refusal(tmp_path)) == (near is not None)
+
+
+# Experts
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers is [1], which is not supported"),
+        ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2, which is not supported"),
+        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window is True, which is not supported"),
+        ("qwen3_moe", {"num_experts": 8, "num_local_experts": 9}, "num_local_experts is 9; expected 8, as num_experts"),
+        (
+            "qwen3_moe",
+            {"num_experts": 4, "num_experts_per_tok": 5},
+            "it describes no possible model: num_experts_per_tok",
+        ),
+        ("qwen3_moe", {"num_experts": 10**9}, "it describes no possible model: num_experts is 1000000000; expected a"),
+        ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob is 1; expected true or false"),
+        ("qwen3_moe", {"shared_expert_intermediate_size": 64}, "shared_expert_intermediate_size is 64; expected none"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0, which is not supported"),
+        ("llama", {"num_local_experts": 8}, "num_local_experts is 8: a mixture of experts, which is not supported"),
+    ],
+)
+def test_experts_that_cannot_be_run_are_named(
+    tmp_path: Path, family: str, changes: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **changes}))
+    save_file({}, tmp_path / "model.safetensors")
+    assert refusal(tmp_path).startswith(f"config.json: {message}")
 
 
 # Heads and embeddings

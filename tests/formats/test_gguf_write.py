@@ -20,19 +20,22 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
+from glinfer.families.layer import LayerConfig, Rope
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.gab.bpe import BpeModel
-from glinfer.formats.gguf.file import read_gguf_file
 from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.words import EXPRESSIONS
-from glinfer.formats.gguf.write import DTYPES, as_relative, write_gguf
+from glinfer.formats.gguf.write import DTYPES, INSTEAD, as_relative, write_gguf
 from glinfer.formats.packed import PackedTensor
 from glinfer.ops.rotary import rope_table
+from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.tokenizer import Tokenizer, learn_bpe
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 
 Array = Any  # of NumPy, float64
+SEARCHED = [name for name, (kind, _) in DTYPES.items() if kind in PACKED_HERE]
 
 
 @pytest.fixture
@@ -53,13 +56,13 @@ def test_what_is_read_back_is_what_was_written(path: Path, name: str) -> None:
     made = random_checkpoint(CONFIGS[name], seed=5)
     found = written(path, made)
     expected = dict(found.config.rope_scaling), found.config
-    assert dict(made.config.rope_scaling) == pytest.approx(expected[0])
+    assert dict(made.config.rope_scaling) == {key: pytest.approx(value) for key, value in expected[0].items()}
     assert dataclasses.replace(expected[1], rope_scaling=made.config.rope_scaling) == made.config
     assert sorted(found.tensors) == sorted(weight_shapes(made.config))
     assert not found.packed
     for tensor, values in made.tensors.items():
         # Gemma's norms are stored with 1 added, which rounds.
-        rounding = 1e-7 if name == "gemma" and tensor.endswith("norm.weight") else 0
+        rounding = 1e-7 if name.startswith("gemma") and tensor.endswith("norm.weight") else 0
         assert np.abs(found.tensors[tensor] - values).max() <= rounding, tensor
 
 
@@ -70,10 +73,12 @@ def test_dtypes(path: Path, name: str, dtype: str) -> None:
     found = written(path, made, dtype=dtype)
     assert read_gguf_file(path).metadata["general.file_type"] == {
         "float32": 0, "float16": 1, "bfloat16": 32, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7,
+        "q2_k": 10, "q3_k": 11, "q4_k": 14, "q5_k": 16, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30,
     }[dtype]  # fmt: skip
     for tensor, values in made.tensors.items():
         expected = DTYPES[dtype][0] if values.ndim == 2 else "F32"
-        if values.shape[-1] == 72 and dtype.startswith("q"):
+        expected = INSTEAD.get(expected, expected)  # rows of 64 are no blocks of 256
+        if values.shape[-1] == 72 and "float" not in dtype:
             expected = "F32"
         if tensor == "transformer.wpe.weight" and dtype != "float16":
             expected = "F32"
@@ -82,6 +87,21 @@ def test_dtypes(path: Path, name: str, dtype: str) -> None:
             expected, 2**-3
         )
         assert np.abs(found.floats(tensor) - values).max() <= step * np.abs(values).max(), tensor
+
+
+@pytest.mark.parametrize("dtype", SEARCHED)
+def test_blocks_of_256_are_searched_for_the_smallest_error(path: Path, dtype: str) -> None:
+    """Of two layers one has importance, and its errors are smaller where that is large."""
+    wide = config("llama", hidden_size=256, intermediate_size=512, num_hidden_layers=1, tie_word_embeddings=True)
+    made = random_checkpoint(wide, seed=5)
+    name = "model.layers.0.mlp.down_proj.weight"
+    importance = np.where(np.arange(512) < 32, 100.0, 1.0).astype(np.float32)
+    plain, found = written(path, made, dtype=dtype), written(path, made, dtype=dtype, importance={name: importance})
+    assert set(found.formats().values()) == {"F32", DTYPES[dtype][0]}
+    off, plain_off = (((each.floats(name) - made.tensors[name]) ** 2).mean(axis=0) for each in (found, plain))
+    assert off[:32].sum() < 0.999 * plain_off[:32].sum()
+    for other in made.tensors:
+        assert np.array_equal(found.floats(other), plain.floats(other)) is (other != name), other
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "q4_1", "q8_0"])
@@ -176,6 +196,10 @@ def test_llama3_s_scaling_becomes_factors(path: Path) -> None:
             config("llama", rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
             "no such rope scaling of type 'dynamic'",
         ),
+        (
+            config("lfm2", layer_types=("conv", "full_attention"), conv_L_cache=3, conv_bias=True),
+            "the architecture lfm2 has no biases in its convolutions",
+        ),
     ],
 )
 def test_what_gguf_cannot_hold_is_refused(path: Path, made: ModelConfig, message: str) -> None:
@@ -217,11 +241,13 @@ def llama() -> Any:
     return library
 
 
-def attention(queries: Array, keys: Array, values: Array) -> Array:
-    """Of [T, heads, d]; several heads of queries share each of keys."""
+def attention(queries: Array, keys: Array, values: Array, window: int = 0, cap: float = 0.0) -> Array:
+    """Of [T, heads, d]; several heads of queries share each of keys. Queries see a window, and scores are bounded."""
     share = queries.shape[1] // keys.shape[1]
     scores = np.einsum("thd,shd->hts", queries, keys.repeat(share, axis=1)) / np.sqrt(queries.shape[-1])
-    scores = np.where(np.tri(len(queries), dtype=bool), scores, -np.inf)
+    scores = cap * np.tanh(scores / cap) if cap else scores
+    seen = np.tri(len(queries), dtype=bool) & ~np.tri(len(queries), k=-window if window else -len(queries), dtype=bool)
+    scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return np.einsum("hts,shd->thd", weights, values.repeat(share, axis=1)).reshape(len(queries), -1)
@@ -246,7 +272,7 @@ class Model:
         return x.reshape(len(x), -1, self.config.head_dim)
 
     def rms(self, name: str, x: Array) -> Array:
-        gain = self.weights[f"{name}.weight"] + (self.config.model_type == "gemma")
+        gain = self.weights[f"{name}.weight"] + self.config.model_type.startswith("gemma")
         return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + self.config.layer_norm_eps) * gain
 
     def layer_norm(self, name: str, x: Array) -> Array:
@@ -254,19 +280,23 @@ class Model:
         scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self.config.layer_norm_eps)
         return centred / scale * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
-    def turned(self, x: Array) -> Array:
-        scaling = dict(self.config.rope_scaling)
-        table, _ = rope_table(len(x), self.config.head_dim, self.config.rope_theta, scaling)
+    def turned(self, x: Array, rope: Rope | None) -> Array:
+        if rope is None:
+            return x
+        scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in rope.scaling}
+        table = rope_table(self.config.max_position_embeddings, rope.dim, rope.theta, scaling)[0][: len(x)]
         cosines, sines = np.moveaxis(table.reshape(len(x), 1, -1, 2), -1, 0)
-        one, two = np.split(x, 2, axis=-1)
-        return np.concatenate([one * cosines - two * sines, two * cosines + one * sines], axis=-1)
+        one, two, rest = np.split(x, [rope.dim // 2, rope.dim], axis=-1)
+        return np.concatenate([one * cosines - two * sines, two * cosines + one * sines, rest], axis=-1)
 
     def logits(self, ids: list[int]) -> Array:
-        x = self.like_gpt2(ids) if self.config.model_type in ("gab", "gpt2") else self.like_llama(ids)
-        if not self.config.tie_word_embeddings:
-            return self.linear("lm_head", x)[-1]
-        shared = "transformer.wte" if self.config.model_type == "gpt2" else "model.embed_tokens"
-        return self.linear(shared, x)[-1]
+        """Of what follows the last token."""
+        config = self.config
+        x = self.like_gpt2(ids) if config.model_type in ("gab", "gpt2") else self.like_llama(ids)
+        shared = "transformer.wte" if config.model_type == "gpt2" else "model.embed_tokens"
+        found = self.linear(shared if config.tie_word_embeddings else "lm_head", x)[-1] / config.logits_scaling
+        cap = config.final_logit_softcapping
+        return cap * np.tanh(found / cap) if cap else found
 
     def like_gpt2(self, ids: list[int]) -> Array:
         x = self.weights["transformer.wte.weight"][ids] + self.weights["transformer.wpe.weight"][: len(ids)]
@@ -280,21 +310,66 @@ class Model:
         return self.layer_norm("transformer.ln_f", x)
 
     def like_llama(self, ids: list[int]) -> Array:
-        family = self.config.model_type
-        x = self.weights["model.embed_tokens.weight"][ids]
-        x = x * np.sqrt(self.config.hidden_size) if family == "gemma" else x
-        for index in range(self.config.num_hidden_layers):
-            layer = f"model.layers.{index}"
-            normed = self.rms(f"{layer}.input_layernorm", x)
-            q, k, v = (self.heads(self.linear(f"{layer}.self_attn.{letter}_proj", normed)) for letter in "qkv")
-            if family == "qwen3":
-                q, k = self.rms(f"{layer}.self_attn.q_norm", q), self.rms(f"{layer}.self_attn.k_norm", k)
-            x = x + self.linear(f"{layer}.self_attn.o_proj", attention(self.turned(q), self.turned(k), v))
-            normed = self.rms(f"{layer}.post_attention_layernorm", x)
-            gate = self.linear(f"{layer}.mlp.gate_proj", normed)
-            gate = gelu(gate) if family == "gemma" else gate / (1 + np.exp(-gate))
-            x = x + self.linear(f"{layer}.mlp.down_proj", gate * self.linear(f"{layer}.mlp.up_proj", normed))
-        return self.rms("model.norm", x)
+        config, names, gelu_gate = self.config, self.config.family.names, self.config.hidden_act == "gelu_new"
+        x = self.weights["model.embed_tokens.weight"][ids] * config.embedding_scale
+        for index in range(config.num_hidden_layers):
+            of = config.layer(index)
+
+            def ended(role: str, y: Array, of: LayerConfig = of, index: int = index) -> Array:
+                return (self.rms(names.of(role, index), y) if of.norm_after else y) * of.branch_scale
+
+            normed = self.rms(names.of("attention_norm", index), x) if of.norm_before else x
+            mixed = self.convolved(index, normed) if of.convolves else self.attended(index, normed)
+            x = x + ended("attention_post_norm", mixed)
+            normed = self.rms(names.of("mlp_norm", index), x) if of.norm_before else x
+            x = x + ended("mlp_post_norm", self.mixed_mlp(index, normed, gelu_gate))
+        return self.rms(names.final_norm, x)
+
+    def mixed_mlp(self, index: int, normed: Array, gelu_gate: bool) -> Array:
+        """What the MLP of a layer adds, or those of a token's experts, by their weights."""
+        names, experts = self.config.family.names, self.config.layer(index).experts
+        if experts is None:
+            return self.mlp([names.of(each, index) for each in ("gate", "up", "down")], normed, gelu_gate)
+        at = f"model.layers.{index}.mlp"
+        mixed, logits = np.zeros_like(normed), self.linear(f"{at}.gate", normed)
+        for row, each in enumerate(logits):
+            weights = np.exp(each - each.max())
+            chosen = np.argsort(-each)[: experts.used]
+            weights /= (weights[chosen] if experts.normed else weights).sum()
+            for expert in chosen:
+                parts = [f"{at}.experts.{expert}.{part}_proj" for part in ("gate", "up", "down")]
+                mixed[row] += weights[expert] * self.mlp(parts, normed[row : row + 1], gelu_gate)[0]
+        return mixed
+
+    def attended(self, index: int, x: Array) -> Array:
+        """What the attention of a layer adds."""
+        config, names, of = self.config, self.config.family.names, self.config.layer(index)
+        q, k, v = (self.linear(names.of("projection", index, letter), x) for letter in "qkv")
+        norms = [names.of("head_norm", index, letter) for letter in "qk"]
+        if of.head_norms == "width":
+            q, k = self.rms(norms[0], q), self.rms(norms[1], k)
+        q, k, v = map(self.heads, (q, k, v))
+        if of.head_norms == "head":
+            q, k = self.rms(norms[0], q), self.rms(norms[1], k)
+        q, k = self.turned(q, of.rope), self.turned(k, of.rope)
+        mixed = attention(q * of.score_scale * config.head_dim**0.5, k, v, window=of.window, cap=of.score_cap)
+        return self.linear(names.of("output", index), mixed)
+
+    def convolved(self, index: int, x: Array) -> Array:
+        """What the convolution of a layer adds."""
+        names, taps = self.config.family.names, self.weights[f"{self.config.family.names.of('conv', index)}.weight"]
+        b, c, x = np.split(self.linear(names.of("conv_in", index), x), 3, axis=1)
+        gated = b * x
+        padded = np.concatenate([np.zeros((taps.shape[2] - 1, gated.shape[1])), gated])
+        summed = sum(padded[k : k + len(gated)] * taps[:, 0, k] for k in range(taps.shape[2]))
+        return self.linear(names.of("conv_out", index), c * summed)
+
+    def mlp(self, names: list[str], x: Array, gelu_gate: bool) -> Array:
+        """A gated MLP of the three matrices of these names."""
+        first, up, down = names
+        gate = self.linear(first, x)
+        gate = gelu(gate) if gelu_gate else gate / (1 + np.exp(-gate))
+        return self.linear(down, gate * self.linear(up, x))
 
 
 @pytest.mark.parametrize("name", COMPARED)
@@ -344,7 +419,7 @@ def test_llama_cpp_runs_the_bundled_model(llama: Any, path: Path) -> None:
     assert found.argmax() == expected.argmax()
 
 
-@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "float32"])
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name not in ("float32", *SEARCHED)])
 @pytest.mark.parametrize("name", ["gab", "llama"])
 def test_the_logits_of_every_dtype_are_those_of_llama_cpp(path: Path, name: str, dtype: str) -> None:
     made = random_checkpoint(COMPARED[name], seed=5, scale=0.1)
@@ -360,6 +435,9 @@ def test_the_logits_of_every_dtype_are_those_of_llama_cpp(path: Path, name: str,
 @pytest.mark.parametrize("name", ["gab", "llama"])
 def test_llama_cpp_reads_every_dtype(llama: Any, path: Path, name: str, dtype: str) -> None:
     made = random_checkpoint({"gab": GAB, **CONFIGS}[name], seed=5, scale=0.1)
+    if dtype in SEARCHED and name == "llama":
+        wide = config("llama", hidden_size=256, intermediate_size=256, num_hidden_layers=1)
+        made = random_checkpoint(wide, seed=5, scale=0.03)
     found = written(path, made, dtype=dtype)
     expected, theirs = Model(found).logits(IDS), llama_logits(llama, path, IDS)
     # llama.cpp rounds activations too, to the 16 or 8 bits of the weights.
@@ -525,3 +603,14 @@ def test_a_file_that_llama_cpp_quantised(llama: Any, path: Path, tmp_path: Path,
     expected = Model(found).logits(ids)
     # llama.cpp rounds activations to 8 bits beside such weights.
     assert np.abs(llama_logits(llama, theirs, ids) - expected).max() < 0.04 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("family", "normed", "always"), [("qwen3_moe", False, "add up to 1"), ("olmoe", True, "are those of a softmax")]
+)
+def test_weights_of_experts_that_an_architecture_does_not_compute_are_refused(
+    path: Path, family: str, normed: bool, always: str
+) -> None:
+    made = random_checkpoint(config(family, num_experts=3, norm_topk_prob=normed), seed=5)
+    with pytest.raises(InputError, match=f"the weights of the experts .* always {always}"):
+        write_gguf(made, path)

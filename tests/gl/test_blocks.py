@@ -334,7 +334,7 @@ def test_vectors_that_do_not_fit_are_refused(layout: BlockLayout, shape: tuple[i
 
 
 @pytest.mark.parametrize(
-    "matrix", [np.zeros((4, 7), np.float16), np.zeros((5, 7), np.float32), np.zeros(35, np.float16)]
+    "matrix", [np.zeros((6, 7), np.float16), np.zeros((5, 7), np.float32), np.zeros(35, np.float16)]
 )
 def test_tables_that_do_not_fit_are_refused(matrix: Array) -> None:
     with pytest.raises(PlanError, match=r"\Afound an array float(16|32) \[.*\]; expected float16 \[5, 7\]\Z"):

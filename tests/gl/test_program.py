@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,6 @@ from qa.kernels.measure import all_cases
 pytestmark = pytest.mark.gl
 
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
-BLOCK_FORMS = every_block_form()
-ROW_FORMS = row_forms()
-FAMILY_FORMS = family_forms()
 WRAPPED = {"WRAPPED": 1, "OUT_WIDTH": 7, "OUT_ROWS": 3}
 NOT_OPS = {"copy", "probe_quad", "ceiling_fetch", "ceiling_alu"}  # shaders that tools run by themselves
 
@@ -370,21 +368,13 @@ def test_one_and_one_point_nought_are_two_programs(device: Device, tmp_path: Pat
 # Every shader, in every form
 
 
-def test_every_shader_file_belongs_to_an_op_or_a_tool() -> None:
-    shaders = {spec.shader for spec in every_spec()}
+def test_the_forms_cover_every_op_every_if_and_every_shader_file() -> None:
+    specs = every_spec()
+    shaders = {spec.shader for spec in specs}
     kernels = {shader for case in all_cases() for shader in case.shaders}  # test_kernels.py draws them
     assert {path.stem for path in shader_root().glob("*.frag")} == shaders | NOT_OPS | kernels
-
-
-def every_spec() -> list[DrawSpec]:
-    families = [spec for spec in FAMILY_FORMS.values() if spec.op not in flat_ops()]
-    return [*(make().spec for make in (*FORMS.values(), *BLOCK_FORMS.values())), *ROW_FORMS.values(), *families]
-
-
-def test_the_forms_cover_every_op_and_every_if() -> None:
-    specs = every_spec()
     assert {spec.op for spec in specs} == set(OPS) - flat_ops()  # those are in test_kernels.py
-    for shader in {spec.shader for spec in specs}:
+    for shader in shaders:
         text = (shader_root() / f"{shader}.frag").read_text("utf-8")
         seen = [dict(spec.defines) for spec in specs if spec.shader == shader]
         for name in set(re.findall(r"^#(?:ifn?def|(?:el)?if defined\() ?(\w+)", text, re.MULTILINE)):
@@ -394,13 +384,35 @@ def test_the_forms_cover_every_op_and_every_if() -> None:
             assert len({names.get(name) for names in seen}) > 1, f"{shader} {name}"
 
 
+@functools.cache
+def of_blocks() -> dict[str, Callable[[], OneDraw]]:
+    return every_block_form()
+
+
+@functools.cache
+def of_rows() -> dict[str, DrawSpec]:
+    return row_forms()
+
+
+@functools.cache
+def of_families() -> dict[str, DrawSpec]:
+    """Made when a test needs them: it takes seconds, and every process imports this module."""
+    return family_forms()
+
+
+def every_spec() -> list[DrawSpec]:
+    flat = flat_ops()
+    families = [spec for spec in of_families().values() if spec.op not in flat]
+    return [*(make().spec for make in (*FORMS.values(), *of_blocks().values())), *of_rows().values(), *families]
+
+
 def block_program(device: Device, spec: DrawSpec) -> Program:
     vertex, defines, _ = shading(spec)
     samplers = [sampler for sampler, _ in spec.inputs]
     return Program(device, spec.shader, defines, samplers, vertex_shader=vertex)
 
 
-@tiered("share", [23, 1])
+@tiered("share", [23, 3])
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["natural", "wrapped"])
 def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str, wrapped: bool, share: int) -> None:
@@ -413,13 +425,13 @@ def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)}
             assert program.uniform_names == given, name
             program.release()
-        for name, make in () if wrapped else list(BLOCK_FORMS.items())[::share]:
+        for name, make in () if wrapped else list(of_blocks().items())[::share]:
             spec = make().spec
             program = block_program(device, spec)
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)}
             assert program.uniform_names == given | {"first_slot"}, name
             program.release()
-        for name, spec in () if wrapped else list({**ROW_FORMS, **FAMILY_FORMS}.items())[::share]:
+        for name, spec in () if wrapped else list({**of_rows(), **of_families()}.items())[::share]:
             program = block_program(device, spec)
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)} | shading(spec)[2]
             assert program.uniform_names == given, name
@@ -440,12 +452,12 @@ def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path, share: 
             defines = {**dict(spec.defines), **(WRAPPED if wrapped else {})}
             text = load_source(f"{spec.op}.frag", defines, api="es").text
             sources[f"{number}-{'wrapped' if wrapped else 'natural'}-{spec.op}.frag"] = text
-    for number, make in enumerate(BLOCK_FORMS.values()):
+    for number, make in enumerate(of_blocks().values()):
         spec = make().spec
         vertex, defines, _ = shading(spec)
         for shader, kind in ((f"{spec.shader}.frag", "frag"), (vertex, "vert")):
             sources[f"block-{number}.{kind}"] = load_source(shader, defines, api="es").text
-    for number, spec in enumerate([*ROW_FORMS.values(), *list(FAMILY_FORMS.values())[::share]]):
+    for number, spec in enumerate([*of_rows().values(), *list(of_families().values())[::share]]):
         vertex, defines, _ = shading(spec)
         given = {} if vertex == VERTEX_SHADER else defines
         sources[f"rows-{number}.frag"] = load_source(f"{spec.shader}.frag", defines, api="es").text

@@ -40,12 +40,47 @@ LLAMA3 = {
 }
 
 
+LONG_PHI = {
+    "rope_type": "longrope",
+    "short_factor": [1.0 + index / 8 for index in range(6)],
+    "long_factor": [1.0 + index / 4 for index in range(6)],
+    "attention_factor": 1.25,
+    "original_max_position_embeddings": 32,
+    "max_position_embeddings": 64,
+}
+
+
+GRANITE = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.0625,
+    "residual_multiplier": 0.25,
+    "logits_scaling": 0.5,
+}
+
+
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2}
+
+
 def config(family: str, **more: Any) -> ModelConfig:
     groups = {} if family == "gpt2" else {"num_key_value_heads": 2}
-    act = "gelu_new" if family in ("gpt2", "gemma") else "silu"
+    act = "gelu_new" if family == "gpt2" or family.startswith("gemma") else "silu"
     return ModelConfig(**{**SIZES, **groups, "model_type": family, "hidden_act": act, **more})
 
 
+GEMMA2: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "head_dim": 32,
+    "tie_word_embeddings": True,
+    "sliding_window": 5,
+    "layer_types": ("sliding_attention", "full_attention"),
+}
+GEMMA3 = {
+    **GEMMA2,
+    "num_hidden_layers": 7,
+    "layer_types": ("sliding_attention",) * 5 + ("full_attention",),
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 10000.0,
+}
 CONFIGS = {
     "gpt2": config("gpt2", tie_word_embeddings=True),
     "gpt2, own head": config("gpt2"),
@@ -56,6 +91,24 @@ CONFIGS = {
     "qwen2": config("qwen2", attention_bias=True, layer_norm_eps=1e-6, rope_scaling=YARN),
     "qwen3": config("qwen3", head_dim=32, tie_word_embeddings=True),
     "gemma": config("gemma", head_dim=32, tie_word_embeddings=True, sliding_window=20),
+    "gemma2": config("gemma2", **GEMMA2, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "gemma3": config("gemma3_text", **GEMMA3),
+    "smollm3": config("smollm3", num_hidden_layers=5, rotary_layers=(1, 1, 1, 0), tie_word_embeddings=True),
+    "olmo2": config("olmo2"),
+    "phi3": config("phi3", rope_scaling=LONG_PHI, partial_rotary_factor=0.75, layer_norm_eps=1e-5),
+    "granite": config("granite", **GRANITE),
+    "lfm2": config(
+        "lfm2",
+        num_hidden_layers=4,
+        layer_types=("conv", "full_attention", "conv"),
+        conv_L_cache=3,
+        rope_theta=1e6,
+        tie_word_embeddings=True,
+    ),
+    "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
+    "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
+    "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),
+    "gemma3, linear": config("gemma3_text", **GEMMA3, rope_scaling={"rope_type": "linear", "factor": 8.0}),
 }
 COMPARED = {**CONFIGS, "gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
 """The models whose logits are compared."""

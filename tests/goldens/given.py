@@ -12,6 +12,16 @@ SMOLLM2_PROMPT = (
     "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
     "<|im_start|>user\nExplain why the sky is blue in two sentences.<|im_end|>\n<|im_start|>assistant\n"
 )
+SMOLLM2_COUNT = "One, two, three,"
+SMOLLM2_TURNS = ("Hello! What is the capital of France?", "And of Japan?", "Which of the two is larger?")
+SMOLLM2_TEXTS = (
+    "In 1984, 12345 people paid $3.50; π ≈ 3.14159.",
+    "def square(x):\n\treturn x**2  # a comment\n",
+    "I'm sure we'll DON'T they'Ve",
+    "Ünïcödé 日本語 한국어 עברית 🚀👩‍👩‍👧",
+    "<|im_start|>user\nhi<|im_end|> <|endoftext|>",
+    "   \n\n  \t x \r\n",
+)
 
 # Configurations
 
@@ -48,6 +58,35 @@ WINDOWS = [
 ]
 
 
+NESTED = {"full_attention": {"rope_theta": 7.5}, "sliding_attention": {"rope_theta": 3.5}}
+LAYERED: list[tuple[str, dict[str, Any]]] = [
+    ("gemma2", {}),
+    ("gemma2", {**SIZES, "num_hidden_layers": 5, "sliding_window": 7, "query_pre_attn_scalar": 9}),
+    ("gemma2", {**SIZES, "attn_logit_softcapping": None, "final_logit_softcapping": 20.0}),
+    ("gemma2", {**SIZES, "layer_types": ["full_attention", "sliding_attention"], "rope_theta": 7.5}),
+    ("gemma3_text", {}),
+    ("gemma3_text", {**SIZES, "num_hidden_layers": 8, "sliding_window": 7, "rope_local_base_freq": 50.0}),
+    ("gemma3_text", {**SIZES, "num_hidden_layers": 5, "sliding_window_pattern": 3, "final_logit_softcapping": 9.0}),
+    ("gemma3_text", {**SIZES, "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": NESTED}),
+    ("gemma3_text", {**SIZES, "layer_types": ["full_attention"] * 2, "tie_word_embeddings": False}),
+    ("smollm3", {"num_hidden_layers": 9}),
+    ("smollm3", {**SIZES, "num_hidden_layers": 5, "no_rope_layer_interval": 2, "pad_token_id": 0}),
+    ("smollm3", {**SIZES, "num_hidden_layers": 3, "no_rope_layers": [0, 1, 1], "pad_token_id": 0}),
+    ("olmo2", {}),
+    ("olmo2", {**SIZES, "rope_theta": 500000.0, "head_dim": 2, "pad_token_id": 0}),
+    ("ministral", {**SIZES}),
+    ("ministral", {**SIZES, "sliding_window": 7, "layer_types": ["full_attention", "sliding_attention"]}),
+    ("ministral", {**SIZES, "sliding_window": None}),
+    ("granite", {"attention_multiplier": 0.5}),
+    (
+        "granite",
+        {**SIZES, "head_dim": 2, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8},
+    ),
+    ("phi3", {}),
+    ("phi3", {**SIZES, "head_dim": 8, "hidden_size": 32, "partial_rotary_factor": 0.75, "pad_token_id": 0}),
+    ("phi3", {**SIZES, "head_dim": 2, "sliding_window": 7, "pad_token_id": 0}),
+]
+
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((family, {}) for family in FAMILIES),
     *((family, SIZES) for family in FAMILIES),
@@ -61,6 +100,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"rope_theta": 3.0, "rope_parameters": {"rope_type": "default"}}),
     ("llama", {"rope_parameters": {"rope_theta": 7.5}, "rope_scaling": {"type": "linear", "factor": 2.0}}),
     *WINDOWS,
+    *LAYERED,
 ]
 """Families and settings of config.json files."""
 
@@ -194,6 +234,7 @@ CONVERSATIONS = {
     "ended": [USER, REPLY],
     "empty": [{"role": "user", "content": ""}, REPLY, USER],
 }
+SMOLLM2_CONVERSATIONS = ("one", "three", "system")
 
 
 MESSAGES = [

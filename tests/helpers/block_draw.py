@@ -20,7 +20,7 @@ from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.inspect.tune.kernels import ROW_FIELDS
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.dense import Matrix, RawRows, Turning, shared_parts
 from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import RowInterleaved
@@ -44,9 +44,21 @@ POSITIONS = 70
 KERNELS: dict[str, KernelOptions] = {
     "plain": KernelOptions(),
     "llvmpipe": KernelOptions(tiles=4, cover="points", lookup_texture=True),
-    "GPU": KernelOptions(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6, fused=True),
+    "GPU": KernelOptions(
+        tiles=8,
+        cover="points",
+        unroll=2,
+        part_steps=4,
+        split_norms=True,
+        split_inner=True,
+        split_values=True,
+        flush_every=6,
+        fused=True,
+    ),
     "one by one": KernelOptions(tiles=4, pitch=20, quad=False, unroll=2),
-    "one by one, looked up": KernelOptions(quad=False, lookup_texture=True, part_steps=2, split_values=True),
+    "one by one, looked up": KernelOptions(
+        quad=False, lookup_texture=True, part_steps=2, split_norms=True, split_inner=True, split_values=True
+    ),
     "mantissa": KernelOptions(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
     "mantissa, one by one": KernelOptions(
         cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True, fused=True
@@ -73,7 +85,7 @@ def random_words(weights: str, outputs: int, inputs: int) -> Array:
     """The words of a matrix in GGML's blocks, random ones, and some rows of zeros; of a wide one, of all in turn."""
     random = np.random.default_rng(2)
     if weights == WIDE:
-        forms = [form for form in GROUP_FORMS if not form.endswith("_K") or not inputs % 256]
+        forms = [form for form in GROUP_FORMS if not inputs % block_format(form).weights]
         by_form = [wide_words(random_blocks(random, form, outputs, inputs), form) for form in forms]
         return np.stack([by_form[row % len(forms)][row] for row in range(outputs)])
     blocks = random_blocks(random, weights, outputs, inputs)
@@ -90,8 +102,11 @@ def matrix_of(
     gain: bool = False,
     centred: bool = False,
     gated: bool = False,
+    bias_read: bool = True,
 ) -> Matrix:
     """A packed matrix ``w``, its constants ``c`` and the gain ``g`` of its inputs.
+
+    Constants are no part of the draw where they have nothing but a bias and ``bias_read`` says that it is not read.
 
     A gated matrix has a whole block of each of its two halves for each block of outputs, the rest of them zeros. The
     sums of centred ones are those of the weights times the gain.
@@ -120,7 +135,10 @@ def matrix_of(
         parts.insert(0, numbers.sum(axis=1, keepdims=True).astype(np.float32))
     if scales is not None:
         parts.insert(0, scales)
-    return Matrix(weight, one.weight("c", np.concatenate(parts, axis=1), consts), inputs, gains, gated)
+    if bias_read or len(parts) > 1:
+        return Matrix(weight, one.weight("c", np.concatenate(parts, axis=1), consts), inputs, gains, gated)
+    unread = TensorSpec("c", (rows, consts.cols), "weight", consts.format.name, consts)
+    return Matrix(weight, unread, inputs, gains, gated)
 
 
 def encode_or_keep(floats: Array, weights: str) -> tuple[Array, Array | None]:
@@ -141,22 +159,26 @@ def weight_numbers(words: Array, scales: Array | None, weights: str, inputs: int
     return decode(words, scales, weights, inputs)
 
 
-def turning_of(one: BlockDraw, heads: Heads) -> Turning:
-    """Rotary positions for heads."""
+def turning_of(one: BlockDraw, heads: Heads, *, turns: bool = True) -> Turning:
+    """Rotary positions for heads; without ``turns`` only where heads lie."""
+    if not turns:
+        return Turning(None, heads.kv_floats, heads.queries_at, heads.floats)
     angles = np.random.default_rng(11).uniform(-4, 4, (POSITIONS, heads.floats // 2))
     table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(POSITIONS, -1).astype(np.float32)
     return Turning(one.row_weight("rope", table), heads.kv_floats, heads.queries_at)
 
 
-def head_gains(one: BlockDraw, heads: Heads, head_dim: int) -> TensorSpec:
-    """Gains of the norms of queries and keys, zeros behind each head."""
-    gains = np.zeros((2, heads.floats), dtype=np.float32)
-    gains[:, :head_dim] = 1 + normal(3, 2, head_dim, scale=0.3)
-    return one.row_weight("gains", gains)
+def head_gains(one: BlockDraw, heads: Heads, head_dim: int, *, whole: bool = False) -> TensorSpec:
+    """Gains of the norms of queries and keys, zeros behind each head; with ``whole`` of all heads."""
+    count = heads.count if whole else 1
+    gains = np.zeros((2, count, heads.floats), dtype=np.float32)
+    gains[..., :head_dim] = 1 + normal(3, 2, count, head_dim, scale=0.3)
+    gains[0, heads.kv if whole else 1 :] = 0
+    return one.row_weight("gains", gains.reshape(2, -1))
 
 
-def heads_of(heads: int, head_dim: int, kv: int, window: int) -> Heads:
-    return Heads(heads, kv or heads, -(-head_dim // 16) * 16, float(head_dim) ** -0.5, window)
+def heads_of(heads: int, head_dim: int, kv: int, window: int, cap: float = 0.0) -> Heads:
+    return Heads(heads, kv or heads, -(-head_dim // 16) * 16, float(head_dim) ** -0.5, window, cap)
 
 
 def gemv_draw(
@@ -172,20 +194,35 @@ def gemv_draw(
     turn: Heads | None = None,
     residual: bool = False,
     activation: str = "none",
+    cap: float = 0.0,
     adds: bool = False,
     slots: int = 0,
+    shared: bool = False,
+    raw: bool = False,
+    finishes: str = "",
+    gate_before: bool = False,
+    sums_before: bool = False,
     edge: int = 2048,
 ) -> BlockDraw:
-    """A product. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads."""
+    """A product. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
+
+    With ``shared`` instances share it although there is a norm, into a slot that is cleared; with ``raw`` they share
+    its bare sums. With ``finishes`` its input are bare sums that it finishes by this activation.
+    """
     outputs = turn.cols if turn else outputs
     one = BlockDraw(kernels, {"position": (0, (slots or (POSITIONS if turn else 1)) - 1)}, edge)
-    x = one.blocks("x", normal(1, 1, inputs) + np.float32(0.25))
+    x: TensorSpec | RawRows = (
+        one.blocks("x", normal(1, 1, inputs) + np.float32(0.25))
+        if not finishes
+        else (raw_row_of(one, inputs, finishes, gated=gate_before, sums=sums_before))
+    )
     added = one.blocks("r", normal(6, 1, outputs)) if residual else None
     if adds:
         one.arrays[OUT] = normal(7, 1, outputs)
     aside = turn.aside if turn else 0
     in_cache = BlockLayout.by_block((max(slots, 1), outputs), edge, aside=aside, every=max(slots, 1))
-    matrix = matrix_of(one, weights, outputs, inputs, gain=gain, centred=centred, gated=gated)
+    matrix = matrix_of(one, weights, outputs, inputs, gain=gain, centred=centred, gated=gated, bias_read=not raw)
+    outputs = RawRows.floats(matrix) if raw else outputs
     return one.draw(
         gemv(
             "draw",
@@ -198,11 +235,29 @@ def gemv_draw(
             turning=turning_of(one, turn) if turn else None,
             residual=added,
             activation=activation,
+            cap=cap,
             kernels=kernels,
-            adds=adds,
-            parts=shared_parts(matrix, kernels.part_steps) if adds else 1,
+            adds=adds or shared or raw,
+            parts=shared_parts(matrix, kernels.part_steps) if adds or shared or raw else 1,
+            clears="all" if raw else "rows" if shared else "",
+            raw=raw,
         )
     )
+
+
+def raw_row_of(one: BlockDraw, inputs: int, activation: str, *, gated: bool, sums: bool) -> RawRows:
+    """Bare sums of a product of 40 inputs, whose mean is 0.2 and whose squares are 1.5 on average."""
+    width, rows = 40, 2 * BLOCK_FLOATS * blocks_for(inputs) if gated else inputs
+    numbers = np.zeros((1, BLOCK_FLOATS * (blocks_for(rows) + 1)), dtype=np.float32)
+    numbers[:, :rows] = normal(12, 1, rows, scale=3)
+    numbers[0, -BLOCK_FLOATS:].reshape(-1, 4)[:, :2] = 1.5 * width, 0.2 * width
+    layout = ConstantLayout.of(rows, False, one.kernels.quad, one.edge, sums=sums)
+    biased = not gated
+    consts = TensorSpec("before", (rows, layout.cols), "weight", layout.format.name, layout)
+    if biased or layout.cols == 1:
+        consts = one.weight("before", normal(13, rows, layout.cols), layout)
+    matrix = Matrix(consts, consts, width, gated=gated, biased=biased)
+    return RawRows(one.blocks("x", numbers), matrix, activation, 1e-5)
 
 
 def in_heads(seed: int, rows: int, heads: Heads, head_dim: int) -> Array:
@@ -216,7 +271,15 @@ def in_heads(seed: int, rows: int, heads: Heads, head_dim: int) -> Array:
 
 
 def turn_draw(
-    kernels: KernelOptions, heads: Heads, head_dim: int, *, slots: int = 0, aside: bool = False, edge: int = 2048
+    kernels: KernelOptions,
+    heads: Heads,
+    head_dim: int,
+    *,
+    slots: int = 0,
+    aside: bool = False,
+    whole: bool = False,
+    turns: bool = True,
+    edge: int = 2048,
 ) -> BlockDraw:
     """Keys and queries of one row normalised and turned, into a cache with ``slots``."""
     one = BlockDraw(kernels, {"position": (0, (slots or POSITIONS) - 1)}, edge)
@@ -226,11 +289,12 @@ def turn_draw(
         turn_heads(
             "draw",
             RowInterleaved((x,)),
-            head_gains(one, heads, head_dim),
-            turning_of(one, heads),
+            head_gains(one, heads, head_dim, whole=whole),
+            turning_of(one, heads, turns=turns),
             RowInterleaved((one.out(kept if slots else one.layout(1, heads.cols)),)),
             head_dim=head_dim,
             eps=1e-5,
+            whole=whole,
             rows=None,
             first="position" if slots else 0,
             kernels=kernels,
@@ -287,11 +351,12 @@ def _attention(
     *,
     kv: int = 0,
     window: int = 0,
+    cap: float = 0.0,
     aside: bool = False,
     spread: float = 3.0,
 ) -> BlockDraw:
     """The scores of one query against the ``keys`` of a cache of ``context`` positions, or the sums of its values."""
-    slots, made = score_slots(context), heads_of(heads, head_dim, kv, window)
+    slots, made = score_slots(context), heads_of(heads, head_dim, kv, window, cap)
     one, every = BlockDraw(kernels, {"position": (0, context - 1), "score_slots": (1, slots)}), slots * SLOT_TOKENS
     one.alter = Cached(made, keys, aside)
     layout = BlockLayout.by_block((every, made.cols), one.edge, aside=made.aside * aside, every=every)
@@ -429,5 +494,5 @@ def varied_fields() -> dict[str, int]:
     return {
         field.name: len({getattr(kernels, field.name) for kernels in KERNELS.values()})
         for field in dataclasses.fields(KernelOptions)
-        if field.name not in (*ROW_FIELDS, "product_table")
+        if field.name not in (*ROW_FIELDS, "product_table", "one_state")
     }

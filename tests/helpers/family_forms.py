@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
+from family_layers import layers_of
 from flat_ops import flat_ops
 from shader_variants import variants
 
-from glinfer.config import ModelConfig
-from glinfer.families import FAMILIES
+from glinfer.config import POOLINGS, ModelConfig
+from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import reference_plans
-from glinfer.models.fast.rows import batch_plan, chunk_plan
+from glinfer.models.fast.encode import encode_plan
+from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.options import PlanOptions
+from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import KernelOptions
 
@@ -23,7 +27,16 @@ KERNELS = (
     KernelOptions(mantissa=True),
     KernelOptions(tiles=4, rows_per_draw=8, largest_cell=4, cover="points", lookup_texture=True, blends=True),
     KernelOptions(quad=False, rows_per_draw=1, unroll=2),
-    KernelOptions(quad=False, mantissa=True, rows_per_draw=2, part_steps=8, split_values=True, blends=True),
+    KernelOptions(
+        quad=False,
+        mantissa=True,
+        rows_per_draw=2,
+        part_steps=8,
+        split_norms=True,
+        split_inner=True,
+        split_values=True,
+        blends=True,
+    ),
 )
 MIXED = ("Q4_0", "Q8_0", "Q5_1", "Q4_1")
 
@@ -32,7 +45,9 @@ def of_family(family: str) -> ModelConfig:
     """A model whose rows are whole blocks of 256, its heads shared, padded and in windows where the family has them."""
     rotary = FAMILIES[family].rotary
     shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary else {}
-    window = 40 if family in ("mistral", "qwen3") else 0
+    window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text") else 0
+    turned = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
+    bounded = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0} if family == "gemma2" else {}
     return ModelConfig(
         70,
         256,
@@ -43,7 +58,10 @@ def of_family(family: str) -> ModelConfig:
         model_type=family,
         hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
         sliding_window=window,
+        **bounded,
+        **turned,
         **shape,  # type: ignore[arg-type]
+        **layers_of(family),
     )
 
 
@@ -58,22 +76,36 @@ def formats_of(config: ModelConfig, form: str) -> dict[str, str]:
 def draws() -> Iterator[DrawSpec]:
     """Of all plans: families in turn with formats, and all formats with and without means to be taken away."""
     formats = ("", "mixed", *PACKED_FORMATS)
-    for family, (number, form), (place, kernels) in itertools.product(FAMILIES, enumerate(formats), enumerate(KERNELS)):
-        if family not in ("llama", "gpt2") and form and number % len(FAMILIES) != place:
+    for family, (number, form), (place, kernels) in itertools.product(DECODERS, enumerate(formats), enumerate(KERNELS)):
+        if family not in ("llama", "gpt2") and form and number % len(DECODERS) != place:
             continue
         config = of_family(family)
+        config = dataclasses.replace(config, conv_bias=config.family.convolves and place % 2 == 1)
         stored = formats_of(config, form) if form else None
         options = PlanOptions(config, "file" if form else "f32", kernels, 2048, stored)
         plans = [
             fast_plan(options),
             chunk_plan(options, rows=20, cache_slots=192, export_residual=True),
             chunk_plan(options, rows=20, cache_slots=192, likelihoods=True),
+            drafted_plan(options, rows=16, cache_slots=192),
             batch_plan(options, sequences=3, capacity=128),
         ]
         if not form:
             plans.append(reference_plans(config, "f32", None, kernels, 2048).of(20))
         for plan in plans:
             yield from plan.draws
+    for family, kernels in itertools.product(("llama", "gpt2"), KERNELS):
+        config = of_family(family)
+        changed = {name: 4 for name, shape in weight_shapes(config).items() if len(shape) == 2}
+        options = PlanOptions(config, "f32", kernels, 2048, adapters=AdapterRanks(("a", "b"), changed))
+        yield from fast_plan(options).draws
+        yield from chunk_plan(options, rows=20, cache_slots=192).draws
+        yield from batch_plan(options, sequences=3, capacity=128).draws
+    poolings = itertools.cycle(POOLINGS[1:])
+    embedders = [*(name for name in FAMILIES if name not in DECODERS), "qwen3"]
+    for family, kernels in itertools.product(embedders, KERNELS):
+        config = dataclasses.replace(of_family(family), pooling=next(poolings), type_vocab_size=2 * (family == "bert"))
+        yield from encode_plan(PlanOptions(config, "f32", kernels, 2048), rows=20).draws
 
 
 def family_forms() -> dict[str, DrawSpec]:

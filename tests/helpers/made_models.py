@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from family_layers import layers_of
 
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import bind
 from glinfer.engine.model import Loaded, Model
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.packed import PackedTensor
+from glinfer.formats.packed import PackedTensor, block_weights
 from glinfer.gl.context import open_device
+from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.ggml import pack
 from qa.kernels.cases.embedding import random_blocks
 
@@ -28,13 +30,19 @@ FORMS = ["Q4_0", "Q8_0", "", "F16", "Q5_1", "BF16", "Q8_ROW"]
 
 
 def opened(
-    checkpoint: Checkpoint, plan: str = "fast", weights: str = "file", cache: str = "f32", **options: Any
+    checkpoint: Checkpoint,
+    plan: str = "fast",
+    weights: str = "file",
+    cache: str = "f32",
+    kernels: KernelOptions | None = None,
+    **options: Any,
 ) -> Model:
     """A model of a checkpoint that is in no file; ``options`` are those of open_device, or ``device``, which stays."""
     shared = options.pop("device", None)
     device = shared or open_device(**options)
     try:
-        return Model(Loaded(bind(checkpoint, device, plan, weights, cache=cache), None, "none", (), shared is None))
+        engine = bind(checkpoint, device, plan, weights, kernels, cache)
+        return Model(Loaded(engine, None, "none", (), shared is None))
     except BaseException:
         if shared is None:
             device.close()
@@ -67,6 +75,7 @@ def of_family(family: str, width: int = 64, **changes: Any) -> Checkpoint:
         model_type=family,
         tie_word_embeddings=gpt2,
         num_key_value_heads=2 if FAMILIES[family].rotary else 4,
+        **layers_of(family),
     )
     return random_checkpoint(dataclasses.replace(config, **changes), scale=0.6 / np.sqrt(width) + 0.05)
 
@@ -78,7 +87,7 @@ def packed(floats: Checkpoint, choose: Callable[[str], str]) -> Checkpoint:
         form = choose(name) if tensor.ndim == 2 and "wpe" not in name else ""
         if form == "F16":
             made[name] = PackedTensor(form, tensor.astype("<f2").view(np.uint8))
-        elif form.endswith("_K"):
+        elif form and block_weights(form) == 256:
             blocks = random_blocks(np.random.default_rng(len(made)), form, *tensor.shape)
             made[name] = PackedTensor(form, blocks)
         elif form:

@@ -222,7 +222,7 @@ class BlockDraw(OneDraw):
             layout = block_layout(target.layout)
             texels = target.framebuffer.read(0, layout.width, layout.height)
             beside = ~self._covered(layout, places, case.values)
-            left = np.zeros_like(before) if spec.clears else before
+            left = np.zeros_like(before) if spec.clears == "all" else before
             same = texels.view(np.uint32) == left.view(np.uint32)
             assert same[beside].all(), f"{name}: something that the pass does not write has changed"
             x, y = layout.places(layout.rows)

@@ -37,7 +37,10 @@ def poison(
 
 
 def poison_values(session: Session, config: ModelConfig, value: float = np.nan) -> None:
-    """Fill the values in every cache, whose keys stay: a row that sees such a token gives it weight."""
+    """Fill the values in every cache, whose keys stay: a row that sees such a token gives it weight.
+
+    What convolutions see is filled whole.
+    """
     heads = Recipes(config, FROM_FILE).heads(0)
     for tensor, texture in _textures(session, ("cache",)):
         if tensor.name.endswith("attn.cache"):
@@ -45,6 +48,8 @@ def poison_values(session: Session, config: ModelConfig, value: float = np.nan) 
             with np.errstate(over="ignore"):  # half floats end at 65504
                 slots[:, heads.kv_floats : 2 * heads.kv_floats] = value
             texture.upload(slots)
+        elif tensor.name.endswith("conv.cache"):
+            texture.fill(value)
 
 
 def _textures(session: Session, kinds: Collection[str]) -> Iterator[tuple[TensorSpec, Texture]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
-from glinfer.models.fast.rows import batch_plan, chunk_plan
-from glinfer.models.fast.shortlist import shortlist_plan
+from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
+from glinfer.models.fast.shortlist import allowed_plan, shortlist_plan
 from glinfer.models.options import PlanOptions
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import KernelOptions
@@ -17,7 +17,16 @@ KERNELS = {
     "eight rows": KernelOptions(
         rows_per_draw=8, row_tiles=8, largest_cell=4, blends=True, lookup_texture=True, cover="points"
     ),
-    "parts": KernelOptions(rows_per_draw=2, part_steps=4, split_values=True, blends=True, largest_cell=2, fused=True),
+    "parts": KernelOptions(
+        rows_per_draw=2,
+        part_steps=4,
+        split_norms=True,
+        split_inner=True,
+        split_values=True,
+        blends=True,
+        largest_cell=2,
+        fused=True,
+    ),
 }
 
 
@@ -32,11 +41,18 @@ def row_forms() -> dict[str, DrawSpec]:
                 plans = [
                     chunk_plan(options, rows=40, cache_slots=192, export_residual=True),
                     chunk_plan(options, rows=40, cache_slots=192, likelihoods=True),
+                    drafted_plan(options, rows=16, cache_slots=192),
                     batch_plan(options, sequences=3, capacity=128),
                 ]
-                plans.append(shortlist_plan(plans[-1], kernels=kernels, max_texture_size=edge))
+                over = plans[-1]
+                plans += [
+                    shortlist_plan(over, kernels=kernels, max_texture_size=edge),
+                    shortlist_plan(over, kernels=kernels, max_texture_size=edge, masked=True),
+                    allowed_plan(over, kernels=kernels, max_texture_size=edge),
+                ]
                 for plan in plans:
                     for spec in plan.draws:
                         form = (spec.shader, spec.vertex, spec.cover, spec.defines)
-                        found.setdefault(form, (f"{plan.name} {spec.name}, {weights}, {name}, {edge}", spec))
+                        masked = ", masked" if "mask" in dict(spec.inputs) else ""
+                        found.setdefault(form, (f"{plan.name} {spec.name}{masked}, {weights}, {name}, {edge}", spec))
     return dict(found.values())

@@ -23,7 +23,7 @@ from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, 
 from glinfer.ops.fused.dense import shared_parts
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
-from glinfer.ops.fused.norms import norm_floats, row_norms
+from glinfer.ops.fused.norms import norm_floats, post_norm, row_norms
 from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
@@ -104,6 +104,7 @@ def gemm_draw(
     turn: Heads | None = None,
     residual: bool = False,
     activation: str = "none",
+    cap: float = 0.0,
     adds: bool = False,
     parts: bool = False,
     together: bool = False,
@@ -144,6 +145,7 @@ def gemm_draw(
             rows=table,
             residual=one.interleaved("r", normal(6, capacity, outputs)) if residual else None,
             activation=activation,
+            cap=cap,
             kernels=kernels,
             parts=shared_parts(matrix, kernels.part_steps) if parts else 1,
             adds=adds,
@@ -158,20 +160,30 @@ def _at_random(one: BlockDraw, capacity: int) -> TensorSpec:
     return table
 
 
-def turn_draw(kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048) -> BlockDraw:
+def turn_draw(
+    kernels: KernelOptions,
+    heads: Heads,
+    head_dim: int,
+    rows: int,
+    edge: int = 2048,
+    *,
+    whole: bool = False,
+    turns: bool = True,
+) -> BlockDraw:
     """Keys and queries of rows normalised and turned, each by its own position."""
     one, slots, capacity = _over(kernels, rows, edge)
     x = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)))
-    table = _at_random(one, capacity)
+    table = _at_random(one, capacity) if turns else one.table(capacity)
     return one.draw(
         turn_heads(
             "draw",
             x,
-            head_gains(one, heads, head_dim),
-            turning_of(one, heads),
+            head_gains(one, heads, head_dim, whole=whole),
+            turning_of(one, heads, turns=turns),
             one.deal(OUT, slots, heads.cols, "cache"),
             head_dim=head_dim,
             eps=EPS,
+            whole=whole,
             rows=table,
             slots="row_slots",
             kernels=kernels,
@@ -222,6 +234,28 @@ def norms_draw(
     one.promise = lambda case, shape: promised_norms(case.real, kernels.rows_per_draw, centred=centred)[: shape[0]]
     options: dict[str, Any] = {"slots": "row_slots", "eps": EPS, "centred": centred, "grouped": grouped}
     return one.draw(row_norms("draw", "draw", x, out, kernels=kernels, **options))
+
+
+def post_norm_draw(kernels: KernelOptions, cols: int, rows: int, *, adds: bool = False) -> BlockDraw:
+    """Rows normalised and added to a residual stream, or to what the target holds."""
+    one, slots, capacity = _over(kernels, rows)
+    x = one.interleaved("x", normal(1, capacity, cols))
+    if adds:
+        one.arrays[OUT] = normal(7, capacity, cols)
+        one.by_row.add(OUT)
+    return one.draw(
+        post_norm(
+            "draw",
+            "draw",
+            x,
+            one.row_weight("gain", 1 + normal(2, 1, cols, scale=0.3)),
+            one.deal(OUT, slots, cols, "cache"),
+            residual=None if adds else one.interleaved("r", normal(6, capacity, cols)),
+            slots="row_slots",
+            eps=EPS,
+            kernels=kernels,
+        )
+    )
 
 
 def embed_draw(
@@ -427,6 +461,7 @@ def _attention(
     *,
     kv: int = 0,
     window: int = 0,
+    cap: float = 0.0,
     edge: int = 2048,
     count: int = 1,
 ) -> tuple[Attention, int]:
@@ -434,7 +469,7 @@ def _attention(
     capacity, groups = slots_for(rows, count) * count, score_slots(cache_slots)
     slots = capacity // count
     ranges = {"rows": (1, capacity), "row_slots": (1, slots), "groups": (1, groups), "score_slots": (1, groups * slots)}
-    one, made = BlockDraw(kernels, ranges, edge, count), heads_of(heads, head_dim, kv, window)
+    one, made = BlockDraw(kernels, ranges, edge, count), heads_of(heads, head_dim, kv, window, cap)
     return Attention(one, made, in_heads(1, cache_slots, made, head_dim), one.table(capacity)), groups * slots
 
 
@@ -445,7 +480,7 @@ def _tile_draw(
     head_dim: int,
     rows: int,
     cache_slots: int = 192,
-    **options: int,
+    **options: Any,
 ) -> Attention:
     """Scores of at most so many rows, whose queries are inputs of their own, or the weighted sums of values.
 

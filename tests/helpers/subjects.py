@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from family_layers import layers_of
 
 from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.packed import PackedTensor
+from glinfer.formats.packed import PackedTensor, block_weights
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.ops.spec import Array
 from glinfer.quant.ggml import pack
@@ -59,7 +60,7 @@ def of_family(family: str, form: str) -> Subject:
 
     Heads of rotary families share keys, and those of Mistral and Qwen3 see a window of 20 tokens.
     """
-    wide, info = form.endswith("_K"), FAMILIES[family]
+    wide, info = form not in ("", "mixed") and block_weights(form) == 256, FAMILIES[family]
     shape: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 64 if wide else 16} if info.rotary else {}
     config = ModelConfig(
         37,
@@ -72,6 +73,7 @@ def of_family(family: str, form: str) -> Subject:
         hidden_act="silu" if info.gated else "gelu_new",
         sliding_window=20 if family in ("mistral", "qwen3") else 0,
         **shape,
+        **layers_of(family),
     )
     floats = random_checkpoint(config, seed=11, scale=0.15)
     turns = itertools.cycle(MIXED if form == "mixed" else [form])
@@ -85,10 +87,10 @@ def of_family(family: str, form: str) -> Subject:
 
 
 def packed(matrix: Array, form: str) -> PackedTensor:
-    """A matrix in a format; random blocks where nothing packs floats."""
+    """A matrix in a format; random blocks of 256."""
     if form == "F16":
         return PackedTensor(form, matrix.astype("<f2").view(np.uint8))
-    if form.endswith("_K"):
+    if block_weights(form) == 256:
         # About 0.1 a weight at most: over larger ones two layers make much of errors of rounding.
         least = 2e-5 if form == "Q6_K" else 1e-4
         scales = (-2 * least, -least, least, 2 * least)

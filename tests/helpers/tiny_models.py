@@ -6,17 +6,30 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from family_layers import layers_of
 
 from glinfer.config import ModelConfig
-from glinfer.families import FAMILIES
+from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import weight_shapes
 from glinfer.quant.formats import BLOCK_FORMATS, F16, GROUP_FORMS, block_format
 from glinfer.quant.ggml import pack
+from qa.kernels.cases.embedding import random_blocks as kernel_blocks
 
 Array = np.ndarray[Any, Any]
-ROTARY = sorted(name for name, family in FAMILIES.items() if family.rotary)
+ROTARY = sorted(name for name, family in DECODERS.items() if family.rotary)
+NORMS_OF_LAYERS = {
+    **dict.fromkeys(DECODERS, (0, 2, 0)),
+    "qwen3": (1, 2, 0),
+    "gemma2": (0, 2, 2),
+    "gemma3_text": (1, 2, 2),
+    "olmo2": (1, 0, 2),
+    "lfm2": (1, 2, 0),
+    "qwen3_moe": (1, 2, 0),
+    "olmoe": (1, 2, 0),
+}
+"""Norms of a layer of each family: of heads together (a pass), before branches, and behind them (a pass each)."""
 POSITIONS = "transformer.wpe.weight"
 assert set(PACKED_FORMATS) == {F16, "BF16", "Q8_ROW", "Q16_ROW", *GROUP_FORMS} == {F16, *BLOCK_FORMATS}
 
@@ -34,6 +47,7 @@ def tiny(family: str, head_dim: int = 8, **changes: Any) -> ModelConfig:
         "hidden_act": "silu" if FAMILIES[family].gated else "gelu",
         "model_type": family,
         "head_dim": 0 if plain else head_dim,
+        **layers_of(family),
         **changes,
     }
     return ModelConfig(**given)
@@ -67,17 +81,21 @@ def random_blocks(name: str, rows: int, inputs: int, seed: int) -> Array:
     blocks = random.integers(0, 256, (rows, form.row_bytes(inputs)), dtype=np.uint8)
     start, count = form.scales
     by_block = blocks.reshape(rows, -1, form.nbytes)
-    factor = {"Q3_K": 1 / 64, "Q6_K": 1 / 512, "Q4_K": 1 / 64, "Q5_K": 1 / 64}.get(name, 1.0)
-    scales = (random.uniform(-0.1, 0.1, (*by_block.shape[:2], count)) * factor).astype("<f2")
+    if not count:  # scales that are no half floats in one place
+        scales = (-0.01, -0.005, 0.005, 0.01)
+        return kernel_blocks(random, name, rows, inputs, scales if name == "IQ1_M" else None)
+    factor = {"Q3_K": 1 / 64, "Q6_K": 1 / 512, "Q4_K": 1 / 64, "Q5_K": 1 / 64, "IQ4_NL": 1 / 16, "IQ4_XS": 1 / 256}
+    factor |= {"IQ3_S": 1 / 16, "IQ3_XXS": 1 / 16, "IQ2_S": 1 / 8, "IQ2_XS": 1 / 8, "IQ2_XXS": 1 / 8}
+    scales = (random.uniform(-0.1, 0.1, (*by_block.shape[:2], count)) * factor.get(name, 1.0)).astype("<f2")
     by_block[:, :, start : start + 2 * count] = scales.view(np.uint8).reshape(*by_block.shape[:2], -1)
     return blocks
 
 
 def packed_as(tensor: Array, name: str, seed: int = 0) -> PackedTensor:
-    """A matrix in a format; of the K formats, which nothing here packs, another one of the same shape."""
+    """A matrix in a format; in blocks of 256 another one of the same shape."""
     if name == F16:
         return PackedTensor(F16, np.ascontiguousarray(tensor.astype("<f2")).view(np.uint8))
-    if name.endswith("_K"):
+    if block_weights(name) == 256:
         return PackedTensor(name, random_blocks(name, *tensor.shape, seed))
     return PackedTensor(name, pack(tensor, name))
 

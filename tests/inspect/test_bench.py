@@ -20,7 +20,7 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
-from glinfer.engine.prefill import Chunks
+from glinfer.engine.runs import Chunks
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
 from glinfer.gl.replay import Draw, replay
@@ -46,7 +46,8 @@ Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 CONFIG = ModelConfig.from_options("vocab=300,dim=32,heads=4,blocks=2,context=64")
 FAST_DRAWS = 6 * 2 + 3
-CEILING = CeilingReport("renderer", (FetchRate("rgba32ui", 1 << 24, "texture", 1e9),), 2e9, 10.0, 5.0, 20.0)
+FETCHES = tuple(FetchRate(name, 1 << 24, "texture", 1e9) for name in ("rgba32ui", "rgba32f", "rgba16f"))
+CEILING = CeilingReport("renderer", FETCHES, 2e9, 10.0, 5.0, 20.0)
 
 
 def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> str:
@@ -102,7 +103,7 @@ class ScriptedBatch:
     """A batch that does the same; the first block is ten times as slow too."""
 
     def __init__(self, clock: Clock, log: list[str], sequences: int, step_ms: float) -> None:
-        self.clock, self.log, self.sequences, self.step_ms = clock, log, sequences, step_ms
+        self.clock, self.log, self.sequences, self.step_ms, self.draws = clock, log, sequences, step_ms, 5
         self.filled, self.blocks = 0, list[tuple[int, int]]()
 
     def prefill(self, ids: Sequence[int]) -> None:
@@ -227,7 +228,7 @@ def test_a_prompt_is_taken_in_by_chunks(small: Path, device: Device, monkeypatch
     model, engine, _ = load_fast(small, "f32", device)
     chunks = list[int]()
     run_chunk = Chunks.run
-    monkeypatch.setattr(Chunks, "run", lambda *given: chunks.append(run_chunk(*given)) or chunks[-1])
+    monkeypatch.setattr(Chunks, "run", lambda *given, **named: chunks.append(run_chunk(*given, **named)) or chunks[-1])
     with model:
         found = engine.prefill(ids)
         assert isinstance(found, np.ndarray)
@@ -293,13 +294,19 @@ class TestCommand:
         ]
         assert [about["weights"] for about in told["engines"]] == ["f32", "q8"]
         assert told["engines"][1]["weight_bytes"] < told["engines"][0]["weight_bytes"] / 2
-        assert (told["runs"], told["block_tokens"], told["plan"], told["ceiling"]) == (2, 16, "fast", None)
+        assert (told["runs"], told["block_tokens"], told["plan"]) == (2, 16, "fast")
+        assert {rate["format"] for rate in told["ceiling"]["fetches"]} == {"rgba32f", "rgba16f", "rgba32ui"}
+        assert told["ceiling"]["products"] == []
         assert len(told["notes"]) == 1
         for row in told["rows"]:
             assert 0 < row["decode"]["fastest"] <= row["decode"]["median"] <= row["decode"]["slowest"]
             best = min(row["decode"]["median"], row["pipelined"]["median"])
             assert row["bytes_per_second"] == pytest.approx(1000 * row["weight_bytes"] / best)
             assert row["decode"]["samples"] == row["pipelined"]["samples"] == 2
+            for limit in (row["token_limit"], row["prefill_limit"]):
+                bounds = [limit[f"{part}_ms"] for part in ("fetch", "multiply", "passes")]
+                assert min(bounds) > 0
+                assert max(bounds) == limit["limit_ms"] == limit[f"{limit['bound_by']}_ms"]
 
     @pytest.mark.slow
     def test_json_of_batches(self, small: Path, capsys: Capture) -> None:
@@ -314,6 +321,7 @@ class TestCommand:
             assert row["single_tokens_per_second"] == single[row["label"]]
             assert row["tokens_per_second"] == pytest.approx(1000 * row["sequences"] / row["step"]["median"])
             assert row["times_single"] == pytest.approx(row["tokens_per_second"] / single[row["label"]])
+            assert row["limit"]["limit_ms"] > 0
 
     def test_tables(self, small: Path, capsys: Capture) -> None:
         out = ran(capsys, "bench", small, "--runs", "1", "--batch", "2")

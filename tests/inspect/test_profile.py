@@ -168,7 +168,7 @@ class TestPlans:
 
 
 class TestNothingIsLeftBehind:
-    def test_of_a_model_that_holds_a_sequence(self, bare: Path) -> None:
+    def test_of_a_model_that_holds_a_sequence(self, bare: Path, chunk_at_once: None) -> None:
         with load_model(bare) as model:
             ids = [1, 2, 3, 4, 5, 6, 7]
             expected = model.logits(ids)

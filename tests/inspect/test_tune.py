@@ -142,6 +142,10 @@ def test_only_what_means_something_here_is_tried(device: Device, monkeypatch: Pa
     covers = {change.get("cover") for changes in moves_for(device, "f32") for change in changes}
     parts = {change.get("part_steps", 0) for changes in moves_for(device, "f32") for change in changes}
     assert (covers, parts) == ({"quads", None}, {0})
+    for barrier, tried in ((None, {False}), (lambda: None, {False, True})):
+        device.texture_barrier = barrier
+        changes = [change for changes in moves_for(device, "f32") for change in changes]
+        assert {change["one_state"] for change in changes if "one_state" in change} == tried
     assert not fields("q8") & set(ROW_FIELDS), "those are measured by prompts"
 
     def row_changes(context: int) -> list[Mapping[str, Any]]:
@@ -336,6 +340,7 @@ class TestRows:
             assert found.shape == (1, 300)
             assert np.allclose(found[0], model.logits(ids), rtol=0, atol=1e-5)
 
+    @pytest.mark.slow
     def test_a_chunk_as_long_as_the_context_is_not_measured_twice(
         self, small: Path, device: Device, monkeypatch: Patch
     ) -> None:
@@ -356,7 +361,7 @@ class TestRows:
         root = Path(shutil.copytree(shader_root(), tmp_path / "shaders"))
         gemm = root / "gemm.frag"
         source = gemm.read_text("utf-8")
-        spoilt = source.replace("Y = stored(Y);\n\nvoid", "Y = stored(Y); SPOIL(Y)\n\nvoid")
+        spoilt = source.replace("Y = stored(Y);\n#endif\n\nvoid", "Y = stored(Y); SPOIL(Y)\n#endif\n\nvoid")
         assert spoilt != source
         head, body = spoilt.split("\n", 1)
         with_macro = f"{head}\n#if ROWS == 2\n#define SPOIL(Y) Y *= 1.01;\n#else\n#define SPOIL(Y)\n#endif\n{body}"

@@ -49,10 +49,11 @@ def device(
     point: float = 255.0,
     api: str = "es",
     blends: bool = True,
+    barrier: Callable[[], None] | None = None,
 ) -> Device:
     limits = dataclasses.replace(Limits.webgl2_minimum(), max_point_size=point)
     named: dict[str, Any] = {"renderer": renderer, "version": version, "limits": limits, "api": api}
-    return cast(Device, SimpleNamespace(**named, blends_floats=blends))
+    return cast(Device, SimpleNamespace(**named, blends_floats=blends, texture_barrier=barrier))
 
 
 def test_what_was_kept_comes_back(cache: Path) -> None:
@@ -193,9 +194,11 @@ def test_another_number_of_llvmpipes_threads_is_another_key(monkeypatch: Patch) 
 
 
 def test_kernels_that_a_device_cannot_run_are_not_used() -> None:
-    small_points, no_blending = device(point=1.0), device(blends=False)
+    small_points, no_blending, no_barrier = device(point=1.0), device(blends=False), device()
     points = dataclasses.replace(KERNELS, cover="points", part_steps=0)
-    for here, wrong in ((small_points, points), (no_blending, KERNELS)):
+    one_state = dataclasses.replace(KERNELS, one_state=True)
+    assert runs_on(device(barrier=lambda: None), one_state)
+    for here, wrong in ((small_points, points), (no_blending, KERNELS), (no_barrier, one_state)):
         assert not runs_on(here, wrong)
         save_kernels(TuningKey.of(here, CONFIG, "q8"), Tuned(wrong, 1.0, 2.0))
         assert kernels_for(here, CONFIG, "q8") == default_for(here)
@@ -208,6 +211,13 @@ def test_kernels_that_a_device_cannot_run_are_not_used() -> None:
 def test_the_default_runs_everywhere(renderer: str, blends: bool, point: float) -> None:
     here = device(renderer, point=point, blends=blends)
     assert runs_on(here, default_for(here))
+
+
+@pytest.mark.parametrize("renderer", ["llvmpipe", "NVIDIA H100"])
+def test_activations_share_a_texture_by_default_on_gpus_with_barriers(renderer: str) -> None:
+    able, unable = device(renderer, barrier=lambda: None), device(renderer)
+    assert default_for(able).one_state == (renderer != "llvmpipe")
+    assert default_for(unable) == dataclasses.replace(default_for(able), one_state=False), "all else is kept"
 
 
 def test_fragments_share_nothing_where_derivatives_are_not_exact(monkeypatch: Patch) -> None:

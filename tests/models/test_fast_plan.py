@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from family_layers import convolutions_in
 from hypothesis import given
 from hypothesis import strategies as st
 from tiers import tiered
-from tiny_models import in_formats, tiny
+from tiny_models import NORMS_OF_LAYERS, in_formats, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
-from glinfer.families import FAMILIES
+from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
@@ -53,8 +54,12 @@ KERNELS = {
 }
 every_kernel = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
 every_format = pytest.mark.parametrize("weights", sorted(WEIGHT_FORMATS))
-every_family = pytest.mark.parametrize("family", sorted(FAMILIES))
-DRAWS_OF_A_LAYER = {**dict.fromkeys(FAMILIES, 6), "qwen3": 7}
+every_family = pytest.mark.parametrize("family", sorted(DECODERS))
+DRAWS_OF_A_LAYER = {
+    name: 6 + NORMS_OF_LAYERS[name][0] + NORMS_OF_LAYERS[name][2] + 3 * family.experts
+    for name, family in DECODERS.items()
+}
+assert [DRAWS_OF_A_LAYER[name] for name in ("llama", "gemma3_text", "qwen3_moe", "granitemoe")] == [6, 9, 10, 9]
 EDGE = 16384
 LLAMA_1B = ModelConfig(
     128256,
@@ -144,9 +149,10 @@ def test_the_draws_are_6_times_blocks_plus_3(blocks: int, heads: int, width: int
 
 @every_family
 @pytest.mark.parametrize("layers", [1, 2, 5])
-def test_every_family_takes_six_draws_a_layer_or_seven_with_norms_of_heads(family: str, layers: int) -> None:
+def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own(family: str, layers: int) -> None:
     """Whatever else it has: shared keys, windows, biases, tied embeddings, heads of any size."""
-    expected = DRAWS_OF_A_LAYER[family] * layers + 3
+    # A convolution has no heads to normalise, and six draws too.
+    expected = DRAWS_OF_A_LAYER[family] * layers + 3 - convolutions_in(tiny(family, num_hidden_layers=layers))
     shared: dict[str, Any] = {}
     if FAMILIES[family].rotary:
         shared = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
@@ -156,10 +162,11 @@ def test_every_family_takes_six_draws_a_layer_or_seven_with_norms_of_heads(famil
             plan = plan_of(config)
             assert len(plan.draws) == expected == draw_table(plan, 1).total
             assert len(plan_of(dataclasses.replace(config, mlp_bias=True, **shared)).draws) == expected
-    assert layer_draws(config) == DRAWS_OF_A_LAYER[family]
-    assert tail_draws(config) == DRAWS_OF_A_LAYER[family] + HEAD_DRAWS
-    last = [draw.name for draw in plan.draws[-tail_draws(config) :]]
-    assert (last[0], last[-1]) == (f"h.{layers - 1}.attn.qkv", "pick")
+    first, end = config.layer(0), config.layer(layers - 1)
+    assert layer_draws(config) == DRAWS_OF_A_LAYER[family] - first.convolves
+    assert tail_draws(plan, config) == DRAWS_OF_A_LAYER[family] - end.convolves + HEAD_DRAWS
+    last = [draw.name for draw in plan.draws[-tail_draws(plan, config) :]]
+    assert (last[0], last[-1]) == (f"h.{layers - 1}.{'conv.in_proj' if end.convolves else 'attn.qkv'}", "pick")
 
 
 @every_family
@@ -169,7 +176,7 @@ def test_files_of_every_format_take_no_more_draws(family: str, form: str) -> Non
     assert form in checkpoint.formats().values()
     for kernels in (KERNELS["llvmpipe"], KERNELS["a GPU"], KernelOptions()):
         plan = plan_of(checkpoint.config, "file", kernels, formats=checkpoint.formats())
-        assert len(plan.draws) == 2 * DRAWS_OF_A_LAYER[family] + 3
+        assert len(plan.draws) == 2 * DRAWS_OF_A_LAYER[family] + 3 - convolutions_in(checkpoint.config)
 
 
 def test_rows_of_different_formats_take_no_more_draws() -> None:
@@ -207,8 +214,11 @@ def test_the_order_of_passes() -> None:
     assert all(len(draw.outputs) == 1 for draw in GOOD.draws)
     normed = ["gemv", "turn_heads", *block[1:]]
     assert [draw.op for draw in plan_of(tiny("qwen3")).draws] == ["embed_token", *normed, *normed, "gemv", "pick"]
-    for family in set(FAMILIES) - {"qwen3"}:
-        assert [draw.op for draw in plan_of(tiny(family)).draws] == [draw.op for draw in GOOD.draws]
+    for family in DECODERS:
+        if DRAWS_OF_A_LAYER[family] == 6:
+            assert [draw.op for draw in plan_of(tiny(family)).draws] == [draw.op for draw in GOOD.draws]
+    ended = [*normed[:4], "gemv", "post_norm", "gemv", "gemv", "post_norm"]
+    assert [draw.op for draw in plan_of(tiny("gemma3_text")).draws] == ["embed_token", *ended, *ended, "gemv", "pick"]
 
 
 @every_kernel
@@ -225,14 +235,16 @@ def test_gab_compiles_fewer_than_20_programs(kernels: KernelOptions, weights: st
 @every_family
 @every_kernel
 def test_every_family_compiles_one_program_a_kind_of_pass(family: str, kernels: KernelOptions) -> None:
-    windows = {"sliding_window": 8, "max_window_layers": 2} if FAMILIES[family].rotary else {}
+    info = FAMILIES[family]
+    windows = {"sliding_window": 8, "max_window_layers": 2} if info.rotary and not info.convolves else {}
+    mixing = 4 if info.convolves else 0  # products before and behind a convolution, its store and itself
     for changes, further in (({}, 0), (windows, 2)):  # other scores and values where some layers have windows
         config = tiny(family, 16, num_hidden_layers=5, **changes)
         distinct = {
             (draw.op, draw.cover, tuple(sorted(draw.defines)), tuple(sampler for sampler, _ in draw.inputs))
             for draw in plan_of(config, kernels=kernels).draws
         }
-        assert len(distinct) <= 3 + DRAWS_OF_A_LAYER[family] + further
+        assert len(distinct) <= 3 + DRAWS_OF_A_LAYER[family] + mixing + further
 
 
 def test_only_the_scores_and_the_instances_grow_with_the_position() -> None:
@@ -354,6 +366,7 @@ def test_a_billion_parameters_fit(weights: str, matrix: int, head: int, table: i
             ("Q5_0", 6),
         ),
         *(("Q5_1", 6), ("Q2_K", 4.75), ("Q3_K", 5), ("Q4_K", 4.75), ("Q5_K", 5.75), ("Q6_K", 7)),
+        *(("IQ4_NL", 5), ("MXFP4", 5), ("IQ4_XS", 4.75), ("IQ2_XXS", 4.75)),
     ],
 )
 def test_blocks_of_a_billion_parameters_take_so_many_bits_each(form: str, bits: float) -> None:
@@ -456,7 +469,7 @@ DEFECTS: list[tuple[Callable[[], Plan], str]] = [
     (lambda: redefined("lm_head", STEPS=8), "draw lm_head: STEPS does not fit x"),
     (
         lambda: redefined("h.0.mlp.fc_out", ADDING, ACTIVATION=1),
-        r"draw h\.0\.mlp\.fc_out: parts are added up without norm, activation or residual",
+        r"draw h\.0\.mlp\.fc_out: parts are added up without activation, rounding or residual",
     ),
     (
         lambda: redefined("h.0.attn.scores", HEADS=2, KV_HEADS=1),
@@ -546,7 +559,7 @@ def test_builders_refuse_tensors_that_do_not_lie_in_blocks() -> None:
         gemv("d", "d", block, Matrix(block, block, 64), block, kernels=kernels)
     weight = plan.laid_out("weight", "weight", GemvLayout.of(64, 64, "f32", True, 2048))
     consts = plan.laid_out("consts", "weight", ConstantLayout.of(64, False, True, 2048))
-    with refused("draw d: activation 'relu'; known: none, gelu_new, gelu, silu"):
+    with refused("draw d: activation 'relu'; known: none, gelu_new, gelu, silu, tanh"):
         gemv("d", "d", block, Matrix(weight, consts, 64), block, activation="relu", kernels=kernels)
     with refused("draw d: weight has no pairs of whole blocks of outputs"):
         gemv("d", "d", block, Matrix(weight, consts, 64, gated=True), block, kernels=kernels)

@@ -50,9 +50,11 @@ def test_a_chunk_is_one_run_with_a_table(family: str, targets: int) -> None:
     assert values == {
         "rows": 6,
         "row_slots": slots,
+        "score_groups": 1,
         "score_slots": slots,
         "strip_first": 0,
         "last_row": 5,
+        "adapter": 0,
     }
     for value in plan.run_values:
         value.check(values[value.name])
@@ -87,7 +89,15 @@ def test_what_follows_in_a_sequence_is_told_its_places() -> None:
     assert (table[:, BASE] == 128).all()
     assert (table[:, [WANTED, NOISE_KEY]] == 7).all()
     # One slot of four rows, the last of which looks back on 66 tokens: two groups of 64.
-    assert values == {"rows": 3, "row_slots": 1, "score_slots": 2, "strip_first": 190, "last_row": 2}
+    assert values == {
+        "rows": 3,
+        "row_slots": 1,
+        "score_groups": 2,
+        "score_slots": 2,
+        "strip_first": 190,
+        "last_row": 2,
+        "adapter": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -99,7 +109,9 @@ def test_run_values_of_rows(rows: int, longest: int, targets: int, slots: int, g
     assert found == {
         "rows": rows,
         "row_slots": slots,
+        "score_groups": groups // slots,
         "score_slots": groups,
         "strip_first": 9,
         "last_row": rows - 1,
+        "adapter": 0,
     }

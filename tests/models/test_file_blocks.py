@@ -14,6 +14,7 @@ from tiers import tiered
 
 from glinfer.engine.model import Model
 from glinfer.formats import Checkpoint, random_checkpoint
+from glinfer.formats.packed import block_weights
 from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.ops.kernels import KernelOptions
@@ -55,7 +56,9 @@ def check_rows(model: Model) -> None:
 
 
 # Each format has shaders of its own, which tests/gl compiles and checks for every one.
-@tiered("form", ["Q4_1", "BF16", "Q8_0", "F16", "Q4_0", "Q5_0", "Q5_1", "Q8_ROW", "Q16_ROW"], keep=(2,))
+@tiered(
+    "form", ["Q4_1", "BF16", "Q8_0", "F16", "Q4_0", "Q5_0", "Q5_1", "Q8_ROW", "Q16_ROW", "IQ4_NL", "MXFP4"], keep=(2,)
+)
 def test_blocks_are_the_numbers_that_they_stand_for(form: str) -> None:
     check(packed(of_family("llama"), lambda name: form), PLANS if form == "BF16" else ("fast",))
 
@@ -67,7 +70,7 @@ def test_blocks_of_every_family(family: str, form: str) -> None:
 
 
 @pytest.mark.slow
-@tiered("form", ["Q4_K", "Q2_K", "Q3_K", "Q5_K", "Q6_K"])
+@tiered("form", ["Q4_K", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ2_XS"])
 def test_blocks_of_256_are_too(form: str) -> None:
     """Blocks of random bits, which are large numbers: down to the size of weights by the norms in front of them."""
     check(packed(of_family("llama", 256), lambda name: form))
@@ -86,7 +89,7 @@ def test_every_matrix_in_a_format_of_its_own(family: str) -> None:
     [("v_proj", "Q8_0"), ("v_proj", "Q6_K"), ("up_proj", "F16"), ("embed_tokens", ""), ("embed_tokens", "Q6_K")],
 )
 def test_one_matrix_in_another_format_than_the_rest(pattern: str, form: str) -> None:
-    width, rest = (256, "Q4_K") if form.endswith("_K") else (64, "Q4_0")
+    width, rest = (256, "Q4_K") if form and block_weights(form) == 256 else (64, "Q4_0")
     check(packed(of_family("llama", width), lambda name: form if pattern in name else rest))
 
 

@@ -18,7 +18,7 @@ from glinfer.errors import FormatError, GlinferError
 from glinfer.families import FAMILIES
 from glinfer.families.record import GGUF_NAMES, Family, Gguf, HuggingFace, Names
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save_checkpoint
-from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.feed import runs
 from glinfer.models.oracle import final_tensors, relative_error
@@ -43,7 +43,7 @@ NAMES = Names(
 UNHEARD = Family(
     "unheard",
     names=NAMES,
-    head_norms=True,
+    head_norms="head",
     usual={"hidden_act": "silu"},
     huggingface=HuggingFace(
         sizes=(61, 64, 96, 2, 4, 2, 16, 80),

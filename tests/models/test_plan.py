@@ -16,15 +16,20 @@ from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
+from glinfer.families import FAMILIES
+from glinfer.families.record import Family
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.models.fast.rows import batch_plan, chunk_plan
-from glinfer.models.fast.shortlist import shortlist_plan
+from glinfer.models.choice import reference_plans
+from glinfer.models.fast.encode import encode_plan
+from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
+from glinfer.models.fast.shortlist import allowed_plan, shortlist_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference import gab
 from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
+from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.flat.elementwise import scale
 from glinfer.ops.kernels import KernelOptions
@@ -407,7 +412,7 @@ def test_the_builder_validates() -> None:
 def test_an_unknown_activation_function() -> None:
     plan = builder()
     x, weight, out = plan.input("x", 5, 3, "r32f"), plan.weight("w", 2, 3), plan.activation("y", 5, 2)
-    with refused("draw d: activation 'relu'; known: none, gelu_new, gelu, silu"):
+    with refused("draw d: activation 'relu'; known: none, gelu_new, gelu, silu, tanh"):
         linear("d", "d", x, weight, out, activation="relu")
 
 
@@ -723,7 +728,8 @@ def test_plans_need_no_opengl() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors() -> None:
+def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, "after", Family("after", norms="after"))
     options = PlanOptions(SMALL, "f32", KernelOptions(), 2048)
     fast = fast_plan(options)
     chunk = chunk_plan(options, rows=8, cache_slots=64, export_residual=True)
@@ -731,8 +737,24 @@ def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors() -> None:
     batch = batch_plan(options, sequences=3, capacity=64)
     qwen = ModelConfig.from_options("family=qwen3,dim=32,heads=2,blocks=1,vocab=9,context=7")
     normed = fast_plan(dataclasses.replace(options, config=qwen))
+    after = fast_plan(dataclasses.replace(options, config=dataclasses.replace(qwen, model_type="after")))
+    kernels = KernelOptions(part_steps=4, split_norms=True, split_inner=True, split_values=True, blends=True)
+    shared = dataclasses.replace(options, kernels=kernels)
+    few = [fast_plan(shared), drafted_plan(shared, rows=4, cache_slots=64)]
     listed = shortlist_plan(batch, kernels=KernelOptions(), max_texture_size=2048)
-    ops = [{draw.op for draw in plan.draws} for plan in (GOOD, fast, chunk, score, batch, listed, normed)]
+    allowed = allowed_plan(batch, kernels=KernelOptions(), max_texture_size=2048)
+    bert = ModelConfig.from_options("family=bert,dim=32,heads=2,blocks=1,vocab=9,context=7")
+    encode = encode_plan(dataclasses.replace(options, config=bert), rows=8)
+    lfm2 = ModelConfig.from_options("family=lfm2,dim=32,heads=2,blocks=1,vocab=9,context=7")
+    mixed = [fast_plan(dataclasses.replace(options, config=lfm2))]
+    mixed.append(chunk_plan(dataclasses.replace(options, config=lfm2), rows=8, cache_slots=64))
+    moe = ModelConfig.from_options("family=qwen3_moe,dim=32,heads=2,blocks=1,vocab=9,context=7,experts=3")
+    mixed.append(batch_plan(dataclasses.replace(options, config=moe), sequences=3, capacity=64))
+    ranks = AdapterRanks(("a",), {"model.layers.0.self_attn.q_proj.weight": 4})
+    mixed.append(fast_plan(dataclasses.replace(options, config=qwen, adapters=ranks)))
+    mixed.append(reference_plans(moe, "f32", None, KernelOptions(), 2048).of(7))
+    plans = (GOOD, fast, chunk, score, batch, listed, allowed, normed, after, encode, *few, *mixed)
+    ops = [{draw.op for draw in plan.draws} for plan in plans]
     assert set.union(*ops) | flat_ops() == set(OPS)
     assert flat_ops(), "no kernels were found"
     assert ops[0].isdisjoint(set.union(*ops[1:]))

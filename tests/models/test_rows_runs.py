@@ -17,7 +17,16 @@ from tiers import tiered
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, slots_for
+from glinfer.models.fast.rows import (
+    LOGITS,
+    PICKS,
+    ROWS,
+    SCORES,
+    batch_plan,
+    chunk_plan,
+    drafted_plan,
+    slots_for,
+)
 from glinfer.models.fast.token import HIDDEN, fast_plan, tail_draws
 from glinfer.models.fast.token import LOGITS as FAST_LOGITS
 from glinfer.models.fast.token import PICKS as FAST_PICKS
@@ -27,7 +36,18 @@ from glinfer.models.plan import Plan
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
 from glinfer.ops.fused.cached import score_slots
-from glinfer.ops.fused.rows import BASE, INVERSE_TEMPERATURE, LAST, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
+from glinfer.ops.fused.rows import (
+    BASE,
+    INVERSE_TEMPERATURE,
+    LAST,
+    NOISE,
+    NOISE_KEY,
+    POSITION,
+    TOKEN,
+    WANTED,
+    fill_choices,
+    row_table,
+)
 from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.kernels import KernelOptions
@@ -72,7 +92,7 @@ def table_of(session: Session, ids: Sequence[int], position: int, targets: int) 
     table[:, LAST] = position + len(ids) - 1
     groups = score_slots(position + slots * targets)
     values = {"rows": len(ids), "row_slots": slots, "score_slots": groups * slots}
-    return table, {**values, "strip_first": position, "last_row": len(ids) - 1}
+    return table, {**values, "score_groups": groups, "strip_first": position, "last_row": len(ids) - 1}
 
 
 def feed(session: Session, ids: Sequence[int], position: int, targets: int, **hooks: Any) -> None:
@@ -213,6 +233,31 @@ def every_draw_agrees(device: Device, kernels: KernelOptions, subject: Subject, 
         assert not found[70:].any(), "a row that is nobody's was stored"
 
 
+@tiered(
+    ("name", "family", "form"),
+    [
+        ("GPU", "mistral", "Q4_0"),
+        ("llvmpipe", "gpt2", "Q8_0"),
+        ("mantissa", "qwen3", ""),
+        ("small points", "llama", ""),
+    ],
+)
+def test_every_draw_of_drafted_rows_agrees_with_float64(device: Device, name: str, family: str, form: str) -> None:
+    """With the sums shared out where the kernels share out those of a single row."""
+    subject, kernels = of_family(family, form), KERNELS[name]
+    options = PlanOptions(
+        subject.config, **subject.options, kernels=kernels, max_texture_size=device.limits.max_texture_size
+    )
+    plan, caches = drafted_plan(options, rows=16, cache_slots=128), dict[str, Array]()
+    session = Session(plan, subject.folded, device)
+    for start, end in ((0, 4), (4, 20), (20, 36), (36, 52), (52, 66), (66, 69)):
+        table, values = table_of(session, IDS[start:end], start, kernels.rows_per_draw)
+        fill_choices(table, [(noise_key(3, place), 0.8) if place % 2 else None for place in range(end - start)])
+        compared(session, subject.folded, table, values, caches)
+    shared_out = [draw.name for draw in plan.draws if draw.instances != 1]
+    assert bool(shared_out) == (kernels.split_values or (kernels.part_steps > 0 and kernels.blends))
+
+
 @tiered(("name", "weights"), list(zip(EXACT, ("f32", "q8", "q16", "q8l"), strict=True)), keep=(1,))
 def test_chunks_have_the_bits_of_single_tokens(device: Device, name: str, weights: str) -> None:
     """In whatever pieces they come; and what is decoded after them has, too."""
@@ -271,11 +316,11 @@ def test_the_stream_of_the_last_row_is_handed_over(device: Device) -> None:
     assert [draw.op for draw in plan.draws[-2:]] == ["store_rows", "take_row"]
     chunk = mixed.companion(plan, names=(HIDDEN,))
     names = [draw.name for draw in mixed.plan.draws]
-    assert names[-tail_draws(ODD)] == "h.1.attn.qkv", "queries are not stored by chunks"
+    assert names[-tail_draws(mixed.plan, ODD)] == "h.1.attn.qkv", "queries are not stored by chunks"
     for end in (9, 30):
         feed(chunk, IDS[:end], 0, kernels.rows_per_draw)
         values = {**mixed.plan.values_for(end), "token": 0}
-        mixed.run(values, first=len(names) - tail_draws(ODD))
+        mixed.run(values, first=len(names) - tail_draws(mixed.plan, ODD))
         assert agree(mixed.read(FAST_LOGITS)[0], expected[end - 1])
 
 
@@ -286,10 +331,11 @@ def test_likelihoods_are_those_of_the_logits(device: Device) -> None:
     score = single.companion(chunks(device, kernels, 70, likelihoods=True), ("weight",))
     feed(score, IDS, 0, kernels.rows_per_draw)
     parts = np.stack([score.read(f"{SCORES}.{n}") for n in range(kernels.rows_per_draw)])
-    likelihoods, likeliest = log_probabilities(in_turn(parts)[:69])
+    likelihoods, likeliest, best = log_probabilities(in_turn(parts)[:69])
     expected = logits[np.arange(69), IDS[1:]] - np.log(np.exp(logits[:69]).sum(axis=1))
     assert np.abs(likelihoods - expected).max() <= 1e-5
     assert np.array_equal(likeliest, logits[:69].argmax(axis=1))
+    assert np.abs(best - (logits[:69].max(axis=1) - np.log(np.exp(logits[:69]).sum(axis=1)))).max() <= 1e-5
 
 
 @pytest.mark.slow

@@ -64,6 +64,18 @@ FORMS: list[dict[str, Any]] = [
     {"norm": True, "gain": True, "centred": True, "turn": PADDED},
     {"gated": True, "activation": "gelu", "residual": True},
 ]
+SHARED_FORMS: list[dict[str, Any]] = [
+    {"norm": True, "slots": 5, "shared": True},
+    {"raw": True},
+    {"adds": True, "finishes": "gelu_new"},
+    {"norm": True, "turn": GQA, "slots": 9, "shared": True},
+    {"raw": True, "gain": True, "centred": True},
+    {"adds": True, "finishes": "silu", "gate_before": True},
+    {"norm": True, "gain": True, "centred": True, "slots": 3, "shared": True},
+    {"raw": True, "gated": True},
+    {"adds": True, "finishes": "gelu", "gate_before": True, "sums_before": True},
+]
+"""Products that instances share although a norm, an activation or a gate is behind them."""
 
 
 def test_the_table_of_kernels_varies_every_field() -> None:
@@ -107,6 +119,18 @@ def test_products_over_blocks_agree_with_float64(device: Device, weights: str, t
     outputs, inputs = GROUP_SIZES[(3 * turn + number) % len(GROUP_SIZES)]
     one = gemv_draw(weights, KERNELS[name], outputs, whole_blocks(weights, inputs), **form)
     check(device, one, *cases_of(form), what=f"{outputs}×{inputs} {form} {name}")
+
+
+@tiered("turn", range(len(SHARED_FORMS)), keep=range(0, len(SHARED_FORMS), 2))
+@tiered("weights", [*WEIGHTS, "Q4_1", "Q8_0", "Q6_K"], keep=(0, 2, len(WEIGHTS)))
+def test_products_that_instances_share_agree_with_float64(device: Device, weights: str, turn: int) -> None:
+    """Norms that each instance computes, sums that their reader finishes, and readers that do."""
+    number = [*WEIGHTS, *BLOCKS].index(weights)
+    form, name = SHARED_FORMS[turn], ("GPU", "one by one, looked up", "mantissa")[(turn + number) % 3]
+    outputs, inputs = SIZES[1:][(turn + number) % (len(SIZES) - 1)]
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
+    one = gemv_draw(weights, KERNELS[name], outputs, inputs, **form)
+    check(device, one, *cases_of(form), what=f"{weights} {outputs}×{inputs} {form} {name}")
 
 
 def cases_of(form: dict[str, Any]) -> list[Case]:

@@ -86,7 +86,17 @@ def silu_by_tanh(x: float) -> float:
     return x / 2 * (1 + math.tanh(x / 2))
 
 
-BY_OTHER_WAYS = {"none": lambda x: x, "gelu_new": gelu_by_tanh, "gelu": gelu_by_integral, "silu": silu_by_tanh}
+def tanh_by_exp(x: float) -> float:
+    return math.expm1(2 * x) / (math.exp(2 * x) + 1)
+
+
+BY_OTHER_WAYS = {
+    "none": lambda x: x,
+    "gelu_new": gelu_by_tanh,
+    "gelu": gelu_by_integral,
+    "silu": silu_by_tanh,
+    "tanh": tanh_by_exp,
+}
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

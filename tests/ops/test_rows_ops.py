@@ -787,10 +787,11 @@ def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
         cases = [first_rows(one, rows, x=logits) for rows in (1, 19)]
         for case, found in zip(cases, check(device, one, *cases, what=f"{vocab}"), strict=True):
             rows = int(case.values["rows"])
-            likelihoods, likeliest = log_probabilities(found[:rows])
+            likelihoods, likeliest, best = log_probabilities(found[:rows])
             expected = log_softmax(logits[:rows])
             assert np.abs(likelihoods - expected[np.arange(rows), wanted[:rows]]).max() <= 1e-5 * level
             assert np.array_equal(likeliest, logits[:rows].argmax(axis=1))
+            assert np.abs(best - expected.max(axis=1)).max() <= 1e-5 * level
 
 
 def test_every_token_may_be_the_wanted_one_and_the_likeliest(device: Device) -> None:
@@ -802,10 +803,11 @@ def test_every_token_may_be_the_wanted_one_and_the_likeliest(device: Device) -> 
     peak[np.arange(130), np.arange(130)] = 1e4
     for logits in (some, some + np.float32(1e3), some - np.float32(1e3), peak, -peak, np.zeros_like(some)):
         case = first_rows(one, 130, x=logits, **{TABLE: wanted})
-        likelihoods, likeliest = log_probabilities(check(device, one, case)[0][:130])
+        likelihoods, likeliest, best = log_probabilities(check(device, one, case)[0][:130])
         expected = log_softmax(logits[:130])
         assert relative_error(likelihoods, expected[np.arange(130), np.arange(130)]) <= TOLERANCE
         assert np.array_equal(likeliest, logits[:130].argmax(axis=1)), "of equal ones the lowest id"
+        assert relative_error(best, expected.max(axis=1)) <= TOLERANCE
 
 
 def test_likelihoods_do_not_depend_on_other_rows(device: Device) -> None:

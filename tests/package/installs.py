@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("glinfer", "shaders", "web", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("glinfer", "shaders", "web", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "node_modules")
 # Where Python looks for modules, and where glinfer keeps files, is up to each test.
 HIDDEN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")

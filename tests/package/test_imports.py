@@ -25,17 +25,25 @@ PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
 ORDER = (
     *("errors", "limits", "notebook", "families", "config", "quant", "gl", "ops", "models", "tensors", "engine"),
-    *(PUBLIC, "inspect", "export", "batch", "cli", "__main__"),
+    *(PUBLIC, "inspect", "export", "server", "batch", "ray", "cli", "__main__"),
 )
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # formats stands beside ops: it knows files and shapes, never OpenGL, and the rooms from models on may use it.
 for later in ORDER[ORDER.index("models") :]:
     ALLOWED[later].add("formats")
 ALLOWED["formats"] = {"errors", "limits", "families", "config", "quant", "formats"}
+# hub stands beside ops and knows formats: names, files and the network, never OpenGL.
+for later in ORDER[ORDER.index("engine") :]:
+    ALLOWED[later].add("hub")
+ALLOWED["hub"] = {"errors", "limits", "families", "config", "quant", "formats", "hub"}
 # text stands beside models: tokenizers and templates, never OpenGL.
 for later in ORDER[ORDER.index("engine") :]:
     ALLOWED[later].add("text")
 ALLOWED["text"] = {"errors", "limits", "families", "config", "quant", "formats", "text"}
+# structured stands behind text: which tokens a structure allows, never OpenGL.
+for later in ORDER[ORDER.index("engine") :]:
+    ALLOWED[later].add("structured")
+ALLOWED["structured"] = {*ALLOWED["text"], "structured"}
 # families are records: data that know nothing else.
 ALLOWED["families"] = {"families"}
 

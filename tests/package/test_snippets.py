@@ -19,7 +19,7 @@ import click
 import pytest
 from markdown_it import MarkdownIt
 
-from glinfer.cli.app import cli
+from glinfer.cli.app import CONTEXT_SETTINGS, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -82,7 +82,7 @@ RUN = [each for each in SNIPPETS if not each.not_run]
 
 def checked(words: list[str]) -> None:
     """Parse a command of glinfer without running it: an unknown command or option is an error."""
-    with click.Context(cli, info_name="glinfer") as context:
+    with click.Context(cli, info_name="glinfer", **CONTEXT_SETTINGS) as context:  # which they keep
         name, command, rest = cli.resolve_command(context, words)
         assert command is not None
         command.make_context(name, rest, parent=context)

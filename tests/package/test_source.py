@@ -18,7 +18,10 @@ pytestmark = pytest.mark.package
 # What may be imported, by the distributions that the wheel asks for; test_wheel.py compares with its metadata.
 CORE = {"moderngl", "glcontext", "numpy", "safetensors", "tokenizers", "jinja2", "click", "rich"}
 OF_CORE = CORE | {"markupsafe"}  # Jinja's own, of which Jinja gives out no other name
-EXTRAS = {"gguf", "matplotlib"}
+EXTRAS = {
+    *("gguf", "llguidance", "matplotlib", "pyarrow", "starlette", "uvicorn", "h11", "pydantic", "prometheus_client"),
+    "huggingface_hub",
+}
 
 CODE = {"eval", "exec", "compile", "__import__"}
 PICKLES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
@@ -33,9 +36,27 @@ SWITCHES = {"shell": False, "allow_pickle": False, "weights_only": True, "trust_
 
 ALLOWED = {
     # The process in which a chat template is rendered, by an argument list and never by a shell.
-    ("text/templates.py", "subprocess"),
+    ("text/own_process.py", "subprocess"),
     # `glinfer serve-web` answers browsers on the loopback address.
     ("export/serve.py", "http"),
+    # `glinfer serve` listens where it is told to, and has an event loop; it parses Host and Origin.
+    ("server/run.py", "socket"),
+    *(
+        (f"server/{name}.py", "asyncio")
+        for name in ("connections", "generation", "run", "state", "streaming", "worker")
+    ),
+    # Batches ask the same application, without a network.
+    *(("batch/" + name, "asyncio") for name in ("local.py", "process.py")),
+    # A process for each device, by an argument list and never by a shell.
+    ("batch/process.py", "subprocess"),
+    ("batch/claims.py", "subprocess"),
+    ("ray/member.py", "socket"),  # to find out whether a cluster answers
+    ("server/connections.py", "http"),  # names of status codes
+    ("server/auth.py", "urllib"),
+    # Models by name: the one client of a network, and the parts of addresses.
+    *((f"hub/{name}.py", "huggingface_hub") for name in ("bar", "cache", "client")),
+    ("hub/client.py", "urllib"),
+    ("hub/names.py", "urllib"),
     # Names from a table beside the call.
     ("__init__.py", "import_module"),
 }

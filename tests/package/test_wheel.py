@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from installs import ROOT, Installed, run, succeed
+from installs import ROOT, Installed, build, copy_source, run, succeed
 from packaging.requirements import Requirement
 from test_source import CORE
 
@@ -50,17 +51,47 @@ def package_files() -> list[str]:
 
 
 def web_files() -> list[str]:
-    """What a site's page and runtime are made of, in the wheel."""
+    """What pages and the runtime are made of, in the wheel."""
     page = [ROOT / "web" / name for name in ("index.html", "app.js", "style.css", "embedded.js")]
-    runtime = list((ROOT / "web" / "glinfer").iterdir())
-    return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *runtime)]
+    modules = [
+        file
+        for folder in ("embedding", "glinfer", "page", "search", "server")
+        for file in (ROOT / "web" / folder).iterdir()
+    ]
+    return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *modules)]
+
+
+@pytest.mark.slow
+def test_the_page_brings_its_tokenizer_where_npm_has_put_it(tmp_path: Path) -> None:
+    """Without npm the wheel has none, as the one above; in another version than the lock file's neither."""
+    package = "web/node_modules/@huggingface/tokenizers"
+    if not (ROOT / package).is_dir():
+        pytest.skip("@huggingface/tokenizers is not in web/node_modules; 'make test-web' installs it")
+    source = copy_source(tmp_path / "source")
+    shutil.copytree(ROOT / package, source / package)
+    expected = {
+        "glinfer/web/libraries/tokenizers.js": (ROOT / package / "dist/tokenizers.min.mjs").read_bytes(),
+        "glinfer/web/libraries/LICENSE": (ROOT / package / "LICENSE").read_bytes(),
+    }
+    assert libraries(build(source)) == expected  # from the source archive
+    about = json.loads((source / package / "package.json").read_text())
+    (source / package / "package.json").write_text(json.dumps({**about, "version": "0.0.1"}))
+    shutil.rmtree(tmp_path / "dist")
+    assert libraries(build(source, "--wheel")) == {}
+
+
+def libraries(dist: Path) -> dict[str, bytes]:
+    """The files of libraries in a wheel."""
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if "/web/libraries/" in name}
 
 
 @pytest.mark.slow
 def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
-        if not name.endswith("embedded.js"):
+        if not name.endswith("embedded.js") and not re.search("/web/(embedding|search|server)/", name):
             part = name.removeprefix("glinfer/web/")
             assert (installed.work / "site" / part).read_bytes() == (ROOT / "web" / part).read_bytes()
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8", "--single-file")

@@ -141,7 +141,7 @@ def test_what_no_draw_can_be_built_of(dev: Device) -> None:
     with pytest.raises(PlanError, match=r"\Adraw d: up is \[2, 7\]; expected \[1, 7\]\Z"):
         drawn(dev, lambda a, b, out: gate_draw("d", "d", a, out, up=b, **options), {"x": x[:1], "up": x}, (1, 7))
     for build in (gate_draw, activation_draw):
-        with pytest.raises(PlanError, match="draw d: activation 'relu'; known: none, gelu_new, gelu, silu"):
+        with pytest.raises(PlanError, match="draw d: activation 'relu'; known: none, gelu_new, gelu, silu, tanh"):
             drawn(
                 dev,
                 lambda a, out, b=build: b("d", "d", a, out, activation="relu", kernels=dev.kernels),
@@ -153,11 +153,11 @@ def test_what_no_draw_can_be_built_of(dev: Device) -> None:
 REFUSED: list[tuple[Callable[[Any, Tensor, Tensor, Tensor], object], str]] = [
     (
         lambda o, x, y, i: o.gate(x, y, activation="relu"),
-        "gate: there is no activation 'relu'; known: none, gelu_new, gelu, silu",
+        "gate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh",
     ),
     (
         lambda o, x, y, i: o.activate(x, "relu"),
-        "activate: there is no activation 'relu'; known: none, gelu_new, gelu, silu",
+        "activate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh",
     ),
     (lambda o, x, y, i: o.silu_gate(x, y), "gate: x is [2, 3] and up is [3, 2]; expected one shape"),
     (lambda o, x, y, i: o.silu_gate(x, i), "gate: up is [2, 3] of int32; expected float32 or float16"),

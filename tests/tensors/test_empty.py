@@ -154,6 +154,7 @@ KERNELS: dict[str, list[tuple[Callable[[Any, Callable[[Array], Any]], Any], Arra
         (lambda o, t: o.gather_rows(t(nothing(0, 4, dtype="int32")), t(WHOLE)), nothing(3, 4, dtype="int32")),
     ],
     "add_positions": [(lambda o, t: o.add_positions(t(X), t(ONES)), X)],
+    "causal_conv": [(lambda o, t: o.causal_conv(t(X), t(nothing(3, X.shape[-1]))), X)],
     "rope": [(lambda o, t: o.rope(t(X)), X)],
     "embedding_backward": [
         (lambda o, t: o.embedding_backward(t(WHOLE[:0]), t(X), 5)[0], nothing(5, 4)),

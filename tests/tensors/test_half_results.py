@@ -57,6 +57,7 @@ RUNS: dict[str, Run] = {
     ),
     "add_positions": lambda o, x, y, d: o.add_positions(x, y, dtype=d),
     "rope": lambda o, x, y, d: o.rope(x, dtype=d),
+    "causal_conv": lambda o, x, y, d: o.causal_conv(x, y, dtype=d),
     "top_k": lambda o, x, y, d: o.top_k(x, 3, dtype=d)[0],
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf_embedders import llama_ids, word_pieces
 from goldens import recorded
 from goldens.gguf_models import (
     COMPARED_TEXTS,
@@ -19,6 +20,7 @@ from goldens.gguf_models import (
     vocabularies,
     write_vocabulary,
 )
+from tiny_embedders import VOCABULARY
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
@@ -134,7 +136,7 @@ class TestBadMetadata:
         [
             ({"model": None}, "found no tokenizer"),
             ({"model": "none"}, "found no tokenizer"),
-            ({"model": "bert"}, "found a tokenizer of kind 'bert'; expected kind 'gpt2'"),
+            ({"model": "rwkv"}, "found a tokenizer of kind 'rwkv'; expected one of the kinds 'gpt2'"),
             ({"model": ["gpt2"]}, "found a tokenizer of kind"),
             ({"pre": "martian"}, "cut into words in a way that is not known here .*'martian'"),
             ({"pre": 5}, "is 5"),
@@ -209,3 +211,89 @@ class TestFinding:
         assert template.tokens == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
         assert template.render([]) == "<|im_start|>x"
         assert find_template(write_vocabulary(tmp_path / "n.gguf", byte_level())) is None
+
+
+class TestWordPiece:
+    def metadata(self, **changes: Any) -> dict[str, Any]:
+        return {**word_pieces(VOCABULARY), **{K + name: value for name, value in changes.items()}}
+
+    def test_ids_are_those_of_the_same_vocab_txt(self, tmp_path: Path) -> None:
+        (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+        theirs = Tokenizer.from_file(tmp_path / "vocab.txt")
+        for text in ("The CAT plays", "in the\train.", "[SEP] dogs été é", "x" * 101, "", "cat?dog[MASK]"):
+            found = made(self.metadata()).encode(text)
+            assert found == theirs.encode(text)
+            assert made(self.metadata()).decode(found) == theirs.decode(found)
+        assert made(self.metadata()).vocab_size == len(VOCABULARY)
+
+    def test_letters_stay_where_the_file_says_so(self) -> None:
+        kept = made(self.metadata(**{"normalizer.lowercase": False}))
+        assert kept.encode("The é") == [2, 1, VOCABULARY.index("é"), 3]
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"seperator_token_id": 1 << 20}, "it has no token 'sep', which WordPiece needs"),
+            ({"normalizer.lowercase": "no"}, "normalizer.lowercase is 'no'; expected true or false"),
+            (
+                {
+                    "tokens": ["▁##b", "b", "[CLS]", "[SEP]", "[UNK]"],
+                    "token_type": [1, 1, 3, 3, 3],
+                    "unknown_token_id": 4,
+                },
+                "its vocabulary has '##b' more than once",
+            ),
+        ],
+    )
+    def test_bad_metadata(self, changes: dict[str, Any], words: str) -> None:
+        with pytest.raises(FormatError, match=f"^m.gguf: .*{words}"):
+            made(self.metadata(**changes))
+
+
+class TestUnigram:
+    """XLM-RoBERTa's vocabulary: pieces with scores."""
+
+    PIECES = ("<s>", "<pad>", "</s>", "<unk>", "▁the", "▁c", "at", "▁", "t", "h", "e", "c", "a", "▁cat", "s", ".")
+
+    def metadata(self, **changes: Any) -> dict[str, Any]:
+        special = {"bos": 0, "eos": 2, "unknown": 3, "seperator": 2, "padding": 1}
+        return {
+            K + "model": "t5",
+            K + "tokens": list(self.PIECES),
+            K + "scores": [0.0] * 4 + [-2.0 - number / 8 for number in range(len(self.PIECES) - 4)],
+            K + "token_type": [3, 3, 3, 2] + [1] * (len(self.PIECES) - 4),
+            K + "add_space_prefix": True,
+            K + "remove_extra_whitespaces": True,
+            K + "add_bos_token": True,
+            K + "add_eos_token": True,
+            **{f"{K}{name}_token_id": token for name, token in special.items()},
+            **{K + name: value for name, value in changes.items()},
+        }
+
+    TEXTS = ("the cat", "  the   cats. ", "", "hat", "the 日本 cat", "tehcat", "</s> the")
+
+    def test_ids(self) -> None:
+        found = made(self.metadata())
+        assert [found.token_bytes(token) for token in found.encode("the cats")] == [
+            b"<s>",
+            b" the",
+            b" cat",
+            b"s",
+            b"</s>",
+        ]
+        assert found.encode("日x") == [0, 7, 3, 2]
+        assert found.decode(found.encode_plain(" the  cat")) == "the cat"
+
+    @pytest.mark.slow
+    def test_ids_are_those_of_llama_cpp(self, tmp_path: Path) -> None:
+        pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
+        path = write_vocabulary(tmp_path / "m.gguf", self.metadata())
+        ours = Tokenizer.from_file(path)
+        for text, ids in zip(self.TEXTS, llama_ids(path, self.TEXTS), strict=True):
+            assert ours.encode(text) == ids, text
+
+    def test_bad_metadata(self) -> None:
+        with pytest.raises(FormatError, match="precompiled_charsmap is str; expected a list of bytes"):
+            made(self.metadata(precompiled_charsmap="x"))
+        with pytest.raises(FormatError, match="precompiled_charsmap is damaged"):
+            made(self.metadata(precompiled_charsmap=[1, 2, 3]))

@@ -309,10 +309,8 @@ class TestIds:
             gpt2.encode("ab\udc80")
 
 
-def word_piece() -> tokenizers.Tokenizer:
-    library = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
-    library.decoder = decoders.WordPiece()
-    return library
+def word_level() -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
 
 
 def with_decoder(decoder: Any) -> Callable[[], tokenizers.Tokenizer]:
@@ -328,8 +326,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("make", "error"),
         [
-            (word_piece, "its model is WordPiece; expected BPE or Unigram"),
-            (lambda: tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), "its model is WordLevel"),
+            (word_level, "its model is WordLevel; expected BPE, Unigram or WordPiece"),
             (with_decoder(decoders.BPEDecoder()), "its decoder has BPEDecoder; expected ByteLevel, or ▁"),
             (with_decoder(decoders.Sequence([decoders.ByteLevel(), decoders.CTC()])), "ByteLevel and CTC"),
             (with_decoder(decoders.Replace(tokenizers.Regex("x+"), " ")), "its decoder has Replace"),
@@ -456,11 +453,11 @@ class TestFinding:
             Tokenizer.from_file(tmp_path / "model.bpe").token_bytes(256)
 
     def test_a_kind_that_is_not_read_is_a_reason_and_no_error(self, tmp_path: Path) -> None:
-        put(word_piece(), tmp_path)
+        put(word_level(), tmp_path)
         found, reason = find_tokenizer(tmp_path, None, shape(50))
         assert found is None
         assert "cannot be used" in reason
-        assert "WordPiece" in reason
+        assert "WordLevel" in reason
 
 
 class TestStops:

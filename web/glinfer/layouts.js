@@ -169,6 +169,16 @@ function blockOrigin(layout, slot, block) {
   };
 }
 
+/**
+ * Rectangles [x, y, width, height] in texels that hold one slot of a cache that has every block of all slots in one line.
+ * @param {Layout} layout
+ * @param {number} slot
+ */
+export function slotRectangles(layout, slot) {
+  const column = [BLOCK_EDGE * slot, 0, BLOCK_EDGE, BLOCK_EDGE * keptBlocks(layout)];
+  return layout.aside ? [column, [0, keptHeight(layout), BLOCK_EDGE * layout.aside, BLOCK_EDGE]] : [column];
+}
+
 /** Squares of `edge` blocks a side that cover the first slots of a layout in blocks. */
 export class Cells {
   /**

@@ -32,15 +32,15 @@ export function parsePlan(text) {
 }
 
 /**
- * Loads an exported model.
+ * Loads the files of an exported model, once the browser is known to run it.
  * @param {WebGL2RenderingContext|null} gl
  * @param {Source} source see source.js.
- * @param {{minimum?: boolean, onPlan?: (plan: object) => void, onProgress?: (text: string) => void}} options
- *   `minimum`: allow no more than WebGL2 promises; `onPlan` is told the plan before anything else is loaded.
- * @returns {Promise<Model>}
+ * @param {{minimum?: boolean, onPlan?: (plan: object) => void, onProgress?: (text: string) => void}} options see
+ *   `loadModel`.
+ * @returns {Promise<{plan: object, shaders: Map<string, string>, weights: ArrayBuffer, tokenizer: object|null}>}
  * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
  */
-export async function loadModel(gl, source, { minimum = false, onPlan, onProgress = () => {} } = {}) {
+export async function loadParts(gl, source, { minimum = false, onPlan, onProgress = () => {} } = {}) {
   onProgress("Loading the plan…");
   const plan = parsePlan(await source.text("plan.json"));
   onPlan?.(plan);
@@ -54,8 +54,36 @@ export async function loadModel(gl, source, { minimum = false, onPlan, onProgres
   ]);
   onProgress("Compiling the shaders…");
   await new Promise((resolve) => setTimeout(resolve)); // let the page show that
-  const texts = tokenizer === null ? null : new Tokenizer(JSON.parse(tokenizer));
-  return new Model(gl, plan, shaders, weights, texts, source);
+  return { plan, shaders, weights, tokenizer: tokenizer === null ? null : JSON.parse(tokenizer) };
+}
+
+/**
+ * The tensors of weights.safetensors, and copies of its tables.
+ * @param {ArrayBuffer} weights
+ * @returns {{tensors: Map<string, Tensor>, copyOf: (name: string, dtype: string) => Int32Array|Uint32Array}}
+ */
+export function tablesOf(weights) {
+  const tensors = parseSafetensors(weights);
+  const copyOf = (name, dtype) => {
+    const tensor = tensors.get(name);
+    if (tensor?.dtype !== dtype) throw new GlinferError(`the weights have no ${name}; export the model again`);
+    return tensor.data.slice();
+  };
+  return { tensors, copyOf };
+}
+
+/**
+ * Loads an exported model that continues texts; ../embedding/embed.js loads those that embed them.
+ * @param {WebGL2RenderingContext|null} gl
+ * @param {Source} source see source.js.
+ * @param {{minimum?: boolean, onPlan?: (plan: object) => void, onProgress?: (text: string) => void}} options
+ *   `minimum`: allow no more than WebGL2 promises; `onPlan` is told the plan before anything else is loaded.
+ * @returns {Promise<Model>}
+ * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
+ */
+export async function loadModel(gl, source, options = {}) {
+  const { plan, shaders, weights, tokenizer } = await loadParts(gl, source, options);
+  return new Model(gl, plan, shaders, weights, tokenizer && new Tokenizer(tokenizer), source);
 }
 
 /** Tokens held by a model, and what it says of the next one. */
@@ -69,12 +97,7 @@ export class Model {
    * @param {Source|null} source where the files came from, for `verifyTextures`.
    */
   constructor(gl, plan, shaders, weights, tokenizer = null, source = null) {
-    const tensors = parseSafetensors(weights);
-    const copyOf = (name, dtype) => {
-      const tensor = tensors.get(name);
-      if (tensor?.dtype !== dtype) throw new GlinferError(`the weights have no ${name}; export the model again`);
-      return tensor.data.slice();
-    };
+    const { tensors, copyOf } = tablesOf(weights);
     Object.assign(this, { plan, tokenizer });
     this.order = copyOf("logits_order", "I32");
     const checksums = copyOf("line_checksums", "U32");

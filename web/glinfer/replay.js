@@ -4,13 +4,29 @@
  */
 
 import { GlinferError } from "./errors.js";
-import { CELL_UNIFORMS, Cells, sizeOf, vertexCount, viewport } from "./layouts.js";
+import { CELL_UNIFORMS, Cells, sizeOf, slotRectangles, vertexCount, viewport } from "./layouts.js";
 import { Program } from "./program.js";
 import { Framebuffer, pendingError, Texture } from "./textures.js";
 
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
 const ZEROS = new Float32Array(4);
+
+/** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
+function clear(gl, spec, target, values) {
+  const all = () => spec.outputs.forEach((_, index) => gl.clearBufferfv(gl.COLOR, index, ZEROS));
+  if (spec.clears === "all") {
+    all();
+    return;
+  }
+  gl.enable(gl.SCISSOR_TEST);
+  const slot = spec.uniforms.first_slot ?? values[spec.per_run.first_slot];
+  for (const rectangle of slotRectangles(target, slot)) {
+    gl.scissor(...rectangle);
+    all();
+  }
+  gl.disable(gl.SCISSOR_TEST);
+}
 
 /** Textures, programs, framebuffers and draws of one plan in one context. */
 export class Replay {
@@ -158,7 +174,7 @@ export class Replay {
       else gl.disable(gl.BLEND);
       state.blending = spec.adds;
     }
-    if (spec.clears) spec.outputs.forEach((_, index) => gl.clearBufferfv(gl.COLOR, index, ZEROS));
+    if (spec.clears) clear(gl, spec, target, values);
     const cells = spec.largest_cell ? this.cellsOf(draw, values) : null;
     cells?.uniforms.forEach((value, index) => program.set(CELL_UNIFORMS[index], value));
     const vertices = vertexCount(spec, target, values, cells);

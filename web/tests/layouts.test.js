@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
-import { Cells, elementOf, placeOf, region, vertexCount, viewport } from "../glinfer/layouts.js";
+import { Cells, elementOf, placeOf, region, slotRectangles, vertexCount, viewport } from "../glinfer/layouts.js";
 import { noPython, python } from "./python.js";
 
 const BLOCK = {
@@ -34,6 +34,18 @@ test("places of elements by hand", () => {
   assert.deepEqual(placeOf(CACHE, 2, 64), { x: 8, y: 4, channel: 0 });
   assert.deepEqual(placeOf(CACHE, 1, 2 * 64), { x: 0, y: 8, channel: 0 });
   assert.deepEqual(placeOf(CACHE, 2, 3 * 64 + 4), { x: 12 + 1, y: 8, channel: 0 });
+});
+
+test("the rectangles of a slot hold its blocks and nothing else", () => {
+  const cache = { ...CACHE, rows: 4, height: 12, every: 4 };
+  const found = new Set();
+  for (const [x, y, width, height] of slotRectangles(cache, 2)) {
+    for (let i = 0; i < width * height; i++) found.add(`${x + (i % width)} ${y + Math.floor(i / width)}`);
+  }
+  const places = Array.from({ length: 250 }, (_, col) => placeOf(cache, 2, col)).map(({ x, y }) => `${x} ${y}`);
+  assert.equal(found.size, 4 * 16);
+  assert.ok(places.every((place) => found.has(place)));
+  assert.deepEqual(slotRectangles({ ...BLOCK, columns: 16, slot_step: 1, block_step: 16 }, 1), [[4, 0, 4, 16]]);
 });
 
 test("what each cover draws", () => {

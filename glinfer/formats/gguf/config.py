@@ -7,28 +7,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.config import ModelConfig
+from glinfer.config import CONV, FULL, LONGEST_PERIOD, SLIDING, ModelConfig, every, one_side, shortest_pattern
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.record import Family, Gguf
+from glinfer.formats.gguf.embedders import embedding_fields, names_in
 from glinfer.formats.gguf.file import GgufFile
+from glinfer.formats.gguf.keys import Keys
 from glinfer.formats.huggingface.rope import check_scaling
-from glinfer.formats.json_files import quoted
+from glinfer.formats.json_files import is_whole, quoted
 
 ROPE_FREQS = "rope_freqs.weight"
-"""The name of a tensor in some files: the factor by which each pair of a head turns slower, float32 [head_dim / 2]."""
+"""The name of a tensor in some files: the factor by which each pair of a head turns slower, float32 [pairs]."""
+LONG_FACTORS = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
+"""The names of two such tensors in others, for short and for long contexts."""
 
 _EPSILONS = {"layer": "attention.layer_norm_epsilon", "rms": "attention.layer_norm_rms_epsilon"}
 # Keys that change the maths, and the values with which they do not.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "expert_count": (0,),
     "use_parallel_residual": (False,),
-    "attention.causal": (True,),
     "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,),
     "attention.scale": (0.0,),
@@ -44,53 +47,15 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Keys:
-    """The metadata whose keys begin with the name of the architecture."""
-
-    def __init__(self, file: GgufFile, architecture: str) -> None:
-        self._file, self._architecture = file, architecture
-
-    def refuse(self, key: str, words: str) -> NoReturn:
-        raise FormatError(f"{self._file.source}: {self._architecture}.{key} {words}")
-
-    def get(self, key: str) -> Any:
-        """A value, or None; of an array with one value for each layer, the value that all share."""
-        value = self._file.metadata.get(f"{self._architecture}.{key}")
-        if not isinstance(value, list):
-            return value
-        if not value or any(other != value[0] for other in value):
-            self.refuse(key, f"is {quoted(value)}; expected the same for all layers; such models are not supported")
-        return value[0]
-
-    def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
-        value = self.get(key)
-        if value is None:
-            return int(self._default(key, default))
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            self.refuse(key, f"is {quoted(value)}; expected a whole number of at least 1")
-        return int(value)
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
-        value = self.get(key)
-        if value is None:
-            return float(self._default(key, default))
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-            self.refuse(key, f"is {quoted(value)}; expected a number above 0")
-        return _decimal(value)
-
-    def _default(self, key: str, default: float | None) -> float:
-        if default is None:
-            self.refuse(key, "is not among the metadata, and is needed; the file is damaged, get it again")
-        return default
-
-
-def _decimal(value: float) -> float:
-    """The shortest decimal number that rounds to a float32: 1e-05 for 9.99999974737875e-06."""
-    with np.errstate(over="ignore"):
-        single = np.float32(value)
-    return float(str(single)) if float(single) == value else float(value)
+_NEUTRAL = {
+    "attn_logit_softcapping": 0.0,
+    "final_logit_softcapping": 0.0,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "partial_rotary_factor": 1.0,
+}
+"""The values with which scalars of a configuration change nothing."""
 
 
 def _architectures() -> dict[str, Family]:
@@ -115,11 +80,9 @@ def family_of(file: GgufFile) -> Family:
     known = ", ".join(dict.fromkeys(family.gguf.architecture for family in FAMILIES.values() if family.gguf))
     if found is None:
         raise FormatError(f"{label}: found no general.architecture; expected one of those known: {known}")
-    kind, parts = file.metadata.get("general.type", "model"), file.metadata.get("split.count", 1)
+    kind = file.metadata.get("general.type", "model")
     if kind != "model":
         raise FormatError(f"{label}: its general.type is {quoted(kind)}; expected a model")
-    if parts not in (0, 1):
-        raise FormatError(f"{label}: this is one of {quoted(parts)} parts of a model; join them (gguf-split --merge)")
     if not isinstance(found, str) or found not in families:
         raise FormatError(f"{label}: found architecture {quoted(found)}; expected one of those known: {known}")
     return families[found]
@@ -135,11 +98,13 @@ def config_of(file: GgufFile) -> ModelConfig:
     family = family_of(file)
     form = form_of(family)
     embeddings, head = f"{form.names.embeddings}.weight", f"{form.names.head}.weight"
-    keys = _Keys(file, form.architecture)
+    keys = Keys(file, form.architecture)
+    computed = {key for key, _ in form.scalars.values()}
     for key, usual in _ONLY.items():
-        value = keys.get(key)
-        if value is not None and value not in usual:
-            keys.refuse(key, f"is {quoted(value)}, which is not supported; expected {quoted(usual[-1])}")
+        if key in computed or (key == "expert_count" and family.experts):
+            continue
+        keys.only(key, usual)
+    keys.only("attention.causal", (not family.encodes,))
     if embeddings not in file.tensors:
         raise FormatError(f"{file.source}: tensor {embeddings!r} is missing; the file is damaged, get it again")
     heads, width = keys.whole("attention.head_count"), keys.whole("embedding_length")
@@ -149,7 +114,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         "num_attention_heads": heads,
         "num_hidden_layers": keys.whole("block_count"),
         "max_position_embeddings": keys.whole("context_length"),
-        "intermediate_size": keys.whole("feed_forward_length"),
+        "intermediate_size": keys.whole(form.inner_key),
         "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
         "hidden_act": form.activation,
         "model_type": family.name,
@@ -160,6 +125,16 @@ def config_of(file: GgufFile) -> ModelConfig:
             keys.refuse("attention.head_count_kv", f"is {keys.whole('attention.head_count_kv')}; expected {heads}")
     else:
         fields.update(_rotary_fields(family, keys, file, heads, width, fields["max_position_embeddings"]))
+    fields.update(embedding_fields(family, keys, file))
+    if family.experts:
+        fields["num_experts"], fields["num_experts_per_tok"] = (
+            keys.whole("expert_count"),
+            keys.whole("expert_used_count"),
+        )
+        fields["norm_topk_prob"] = form.normed_experts
+    for field, (key, scalar) in form.scalars.items():
+        value = keys.get(key)
+        fields[field] = scalar if value is None else keys.number(key) if value else _NEUTRAL.get(field, 0.0)
     try:
         config = ModelConfig(**fields)
     except ConfigError as error:
@@ -168,33 +143,104 @@ def config_of(file: GgufFile) -> ModelConfig:
     return config
 
 
-def _rotary_fields(family: Family, keys: _Keys, file: GgufFile, heads: int, width: int, context: int) -> dict[str, Any]:
-    names = form_of(family).names
+def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width: int, context: int) -> dict[str, Any]:
+    names = names_in(file, family)
     head_dim = keys.whole("attention.key_length", max(1, width // heads))
+    form, layers = form_of(family), keys.whole("block_count")
+    turned = keys.whole("rope.dimension_count", head_dim)
     for key in ("attention.value_length", "rope.dimension_count"):
-        if keys.whole(key, head_dim) != head_dim:
+        in_part = form.partial_rotary and key == "rope.dimension_count" and turned < head_dim and turned % 2 == 0
+        if keys.whole(key, head_dim) != head_dim and not in_part:
             keys.refuse(key, f"is {keys.whole(key)}; expected {head_dim}, the width of a head")
     if head_dim % 2:
         keys.refuse("attention.key_length", f"is {head_dim}; expected an even number, as elements turn in pairs")
-    window = keys.get("attention.sliding_window")
+    windows, local = _windows(form, keys, layers), form.local_theta
+    if family.encodes and windows.get("sliding_window"):
+        windows["sliding_window"] = one_side(windows["sliding_window"])
+    by_width = layers == form.scaled_by_width
+    rotary = every(form.no_rope, layers, 1, 0) if form.no_rope else ()
     return {
-        "num_key_value_heads": keys.whole("attention.head_count_kv", heads),
+        **_key_heads(family, keys, layers, heads),
         # Told only where it does not follow from the width, so that a width that heads do not divide is refused.
         "head_dim": 0 if keys.get("attention.key_length") is None else head_dim,
         "rope_theta": keys.number("rope.freq_base", family.rope_theta),
-        "rope_scaling": tuple(_scaling(keys, file, head_dim, context).items()),
-        "sliding_window": keys.whole("attention.sliding_window") if window else 0,
+        "rope_scaling": tuple(_scaling(keys, file, turned, context).items()),
+        "partial_rotary_factor": _share(turned, head_dim),
+        **windows,
+        "rope_local_base_freq": keys.number("rope.freq_base_swa", local) if local and "layer_types" in windows else 0.0,
+        "rotary_layers": rotary if 0 in rotary else (),
+        **({"attention_multiplier": (width // heads) ** -0.5} if by_width else {}),
         "attention_bias": f"{names.of('projection', 0, 'q')}.bias" in file.tensors,
         "mlp_bias": f"{names.of('up', 0)}.bias" in file.tensors,
     }
 
 
-def _scaling(keys: _Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
+def _key_heads(family: Family, keys: Keys, layers: int, heads: int) -> dict[str, Any]:
+    """The heads of keys and values; a layer that has none convolves."""
+    name = "attention.head_count_kv"
+    found = keys.listed(name)
+    if not family.convolves or not isinstance(found, list):
+        return {"num_key_value_heads": keys.whole(name, heads)}
+    counts = {each for each in found if is_whole(each, 1)}
+    if len(found) != layers or len(counts) > 1 or any(each not in (0, *counts) for each in found):
+        keys.refuse(name, f"is {quoted(found)}; expected {layers} numbers, 0 or the same one")
+    if 0 not in found:
+        return {"num_key_value_heads": found[0]}
+    if keys.get("attention.sliding_window"):
+        keys.refuse("attention.sliding_window", "is set; expected none in a model whose layers convolve")
+    return {
+        "num_key_value_heads": max(found),
+        "layer_types": shortest_pattern([FULL if each else CONV for each in found]),
+        "conv_L_cache": keys.whole("shortconv.l_cache", 3),
+    }
+
+
+def _share(turned: int, head_dim: int) -> float:
+    """The share of a head that turns, of which ``turned`` elements are left when it is multiplied and cut off."""
+    share = turned / head_dim
+    return share if int(head_dim * share) == turned else math.nextafter(share, 1.0)
+
+
+def _windows(form: Gguf, keys: Keys, layers: int) -> dict[str, Any]:
+    """The fields that say how many positions a token sees in which layers."""
+    given = keys.get("attention.sliding_window")
+    window = keys.whole("attention.sliding_window") if given else 0 if given is not None else form.window
+    if not form.period:
+        return {"sliding_window": window}
+    pattern = _window_pattern(form, keys, layers)
+    if SLIDING not in pattern or not window:
+        return {}
+    return {"sliding_window": window, "layer_types": pattern}
+
+
+def _window_pattern(form: Gguf, keys: Keys, layers: int) -> tuple[str, ...]:
+    """Which layers have a window: as the file lists them, or all but each so many-th as it or the family says."""
+    key = "attention.sliding_window_pattern"
+    found = keys.listed(key)
+    if isinstance(found, list):
+        if len(found) != layers or any(not isinstance(each, bool) for each in found):
+            keys.refuse(key, f"is {quoted(found)}; expected {layers} times true or false, or one whole number")
+        return shortest_pattern([SLIDING if each else FULL for each in found])
+    period = keys.whole(key, form.period)
+    if period > LONGEST_PERIOD:
+        keys.refuse(key, f"is {period}; expected a whole number from 1 to {LONGEST_PERIOD}")
+    return every(period, layers, SLIDING, FULL)
+
+
+def _scaling(keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
     """The scaling of angles, as Hugging Face's settings have it; see :mod:`glinfer.ops.rotary`.
 
     llama.cpp multiplies YaRN's usual attention factor with the file's. The betas are taken as the file has them, which
     are the model's own; llama.cpp itself has 32 and 1 for all of these architectures.
     """
+    if set(LONG_FACTORS.values()) <= file.tensors.keys():
+        return {
+            "rope_type": "longrope",
+            **{field: _factors(file, name, head_dim) for field, name in LONG_FACTORS.items()},
+            "attention_factor": keys.number("rope.scaling.attn_factor", 1.0),
+            "original_max_position_embeddings": keys.whole("rope.scaling.original_context_length", context),
+            "max_position_embeddings": context,
+        }
     kind = keys.get("rope.scaling.type") or "linear"  # what llama.cpp takes where there is a factor alone
     old = keys.get("rope.scale_linear")
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear") if old else 1.0)
@@ -216,7 +262,7 @@ def _scaling(keys: _Keys, file: GgufFile, head_dim: int, context: int) -> dict[s
         return found
     if found:
         keys.refuse("rope.scaling.type", f"is {quoted(kind)}, and there is {ROPE_FREQS} too; expected one of the two")
-    factors = _factors(file, head_dim)
+    factors = _factors(file, ROPE_FREQS, head_dim)
     return {
         "rope_type": "longrope",
         "short_factor": factors,
@@ -227,16 +273,16 @@ def _scaling(keys: _Keys, file: GgufFile, head_dim: int, context: int) -> dict[s
     }
 
 
-def _factors(file: GgufFile, head_dim: int) -> tuple[float, ...]:
-    tensor = file.tensors[ROPE_FREQS]
+def _factors(file: GgufFile, name: str, head_dim: int) -> tuple[float, ...]:
+    tensor = file.tensors[name]
     if tensor.type != "F32" or tensor.shape != (head_dim // 2,):
         raise FormatError(
-            f"{file.source}: tensor {ROPE_FREQS!r} is {tensor.type} {list(tensor.shape)}; expected F32 "
+            f"{file.source}: tensor {name!r} is {tensor.type} {list(tensor.shape)}; expected F32 "
             f"[{head_dim // 2}], one for each pair"
         )
     numbers = tensor.data.view("<f4").astype(np.float64)
     if not (np.isfinite(numbers) & (numbers > 0)).all():
-        raise FormatError(f"{file.source}: tensor {ROPE_FREQS!r} has numbers that are not above 0; the file is damaged")
+        raise FormatError(f"{file.source}: tensor {name!r} has numbers that are not above 0; the file is damaged")
     return tuple(numbers.tolist())
 
 
@@ -248,8 +294,12 @@ def yarn_attention(factor: float, by: float = 1.0) -> float:
 # The reverse
 
 
-def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[np.float32] | None]:
-    """The metadata that describe a model, and the numbers of ``rope_freqs.weight`` if it needs that tensor.
+Factors = dict[str, npt.NDArray[np.float32]]
+"""Tensors of factors by which pairs turn slower, by their names in a file."""
+
+
+def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
+    """The metadata that describe a model, and the factors of angles that it needs as tensors.
 
     Raises:
         InputError: GGUF has no architecture that computes what this model does.
@@ -268,14 +318,25 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[np.flo
         "attention.head_count": config.num_attention_heads,
         _EPSILONS[family.norm]: config.layer_norm_eps,
     }
-    factors = None
+    factors: Factors = {}
+    if family.experts:
+        values[form_of(family).inner_key] = config.intermediate_size
+        values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
     if family.rotary:
         values["attention.head_count_kv"] = config.num_key_value_heads
-        for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+        convolving = [config.layer(layer).convolves for layer in range(config.num_hidden_layers)]
+        if family.convolves:
+            values["shortconv.l_cache"] = max(1, config.conv_L_cache)
+        if any(convolving):
+            values["attention.head_count_kv"] = [0 if each else config.num_key_value_heads for each in convolving]
+        for key in ("attention.key_length", "attention.value_length"):
             values[key] = config.head_dim
+        values["rope.dimension_count"] = config.rotary_dim
         values["rope.freq_base"] = config.rope_theta
         if config.sliding_window and config.max_window_layers < config.num_hidden_layers:
             values["attention.sliding_window"] = config.sliding_window
+        if config.rope_local_base_freq:
+            values["rope.freq_base_swa"] = config.rope_local_base_freq
         try:
             scaling, factors = _scaling_metadata(config)
         except (KeyError, TypeError, ValueError, ArithmeticError):
@@ -284,12 +345,16 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[np.flo
                 f"{quoted(dict(config.rope_scaling))}"
             ) from None
         values.update(scaling)
+    for field, (key, _) in form_of(family).scalars.items():
+        values[key] = getattr(config, field)
     return {f"{architecture}.{key}": value for key, value in values.items()}, factors
 
 
 def _refusal(config: ModelConfig) -> str:
     """The reason why no architecture computes this model; empty if one does."""
     form = config.family.gguf
+    if config.embeds:
+        return "it embeds texts; expected one that continues them"
     if form is None:
         known = ", ".join(name for name, family in FAMILIES.items() if family.gguf is not None)
         return f"its family is {config.model_type!r}; expected one of {known}"
@@ -299,31 +364,75 @@ def _refusal(config: ModelConfig) -> str:
             f"hidden_act is {config.hidden_act!r}, and the architecture {form.architecture} computes "
             f"{form.activation!r}{near}"
         )
+    if config.conv_bias:
+        return f"the architecture {form.architecture} has no biases in its convolutions"
+    if config.family.experts and config.norm_topk_prob != form.normed_experts:
+        found = "add up to 1" if form.normed_experts else "are those of a softmax over all experts"
+        return f"the weights of the experts of the architecture {form.architecture} always {found} (norm_topk_prob)"
     if config.attention_bias and not form.attention_bias:
         return f"the architecture {form.architecture} has no biases in its attention"
     if config.sliding_window and 0 < config.max_window_layers < config.num_hidden_layers:
         return "only some of its layers have a sliding window"
+    return _other_layers(config, form)
+
+
+def _other_layers(config: ModelConfig, form: Gguf) -> str:
+    """The reason why an architecture computes its layers otherwise than this model; empty if it does not."""
+    layers, name = config.num_hidden_layers, form.architecture
+    windows = every(form.period, layers, SLIDING, FULL) if form.period else (SLIDING,)
+    kinds = config.layer_types or (SLIDING,)
+    if config.sliding_window and any(
+        kinds[index % len(kinds)] != windows[index % len(windows)] for index in range(layers)
+    ):
+        return f"the architecture {name} has its windows in other layers"
+    turning = every(form.no_rope, layers, 1, 0) if form.no_rope else (1,)
+    turns = config.rotary_layers or (1,)
+    if any(turns[index % len(turns)] != turning[index % len(turning)] for index in range(layers)):
+        return f"the architecture {name} turns queries and keys in other layers"
+    usual = config.head_dim**-0.5
+    if layers == form.scaled_by_width:
+        usual = (config.hidden_size // config.num_attention_heads) ** -0.5
+    computed = {**_NEUTRAL, "attention_multiplier": usual}
+    found = {field: getattr(config, field) for field in _NEUTRAL}
+    found["attention_multiplier"] = config.attention_multiplier or config.head_dim**-0.5
+    for field, value in found.items():
+        if field in form.scalars and not value and form.scalars[field][1]:
+            return f"the architecture {name} always has {field}"
+        if field == "partial_rotary_factor" and form.partial_rotary:
+            continue
+        if field not in form.scalars and not math.isclose(value, computed[field], rel_tol=1e-6):
+            return f"the architecture {name} has no {field} of {value:g}"
+    if bool(config.rope_local_base_freq) != bool(form.local_theta and config.layer_types):
+        return f"the architecture {name} has no angles of their own in layers with a window, or always"
     return ""
 
 
-def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[np.float32] | None]:
+def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     scaling = dict(config.rope_scaling)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
-        return {}, None
+        return {}, {}
     if kind == "linear":
-        return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}, None
+        return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}, {}
     longest = config.max_position_embeddings
     original = scaling.get("original_max_position_embeddings") or longest
     if kind == "yarn" and scaling.get("truncate", True):
-        return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), None
+        return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), {}
     form = form_of(config.family)
     if form.pairs_together:
         if kind == "llama3":
-            return {}, _llama3_factors(config, scaling)
+            return {}, {ROPE_FREQS: _llama3_factors(config, scaling)}
         same = scaling.get("short_factor") == scaling.get("long_factor")
         if kind == "longrope" and same and scaling.get("attention_factor") == 1:
-            return {}, np.asarray(scaling["short_factor"], dtype=np.float32)
+            return {}, {ROPE_FREQS: np.asarray(scaling["short_factor"], dtype=np.float32)}
+    if form.partial_rotary and kind == "longrope":
+        factor = scaling.get("factor") or longest / original
+        usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        values = {
+            "rope.scaling.original_context_length": int(original),
+            "rope.scaling.attn_factor": float(scaling.get("attention_factor") or usual),
+        }
+        return values, {name: np.asarray(scaling[field], np.float32) for field, name in LONG_FACTORS.items()}
     raise InputError(
         f"a GGUF file cannot hold this model: the architecture {form.architecture} has no such rope scaling of "
         f"type {kind!r}"

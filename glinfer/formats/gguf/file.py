@@ -11,18 +11,22 @@ compared with the file's size, and every count with a limit, before anything is 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
+import os
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from glinfer.errors import FormatError, InputError, install_command
-from glinfer.formats.files import AnyPath, opened, shown
+from glinfer.formats.files import AnyPath, FileStamp, opened, shown
 from glinfer.formats.json_files import quoted
 from glinfer.limits import (
     MAX_GGUF_DIMENSIONS,
@@ -31,7 +35,7 @@ from glinfer.limits import (
     MAX_GGUF_NAME_BYTES,
     MAX_GGUF_STRING_BYTES,
 )
-from glinfer.quant.ggml import Bytes
+from glinfer.quant.parts import Bytes
 
 GGUF_MAGIC = b"GGUF"
 """The first four bytes of a GGUF file."""
@@ -39,6 +43,7 @@ VERSIONS = (2, 3)
 """The versions that can be read; the parts read here do not differ between them."""
 
 _HEADER = struct.Struct("<4sIQQ")
+_LENGTH = struct.Struct("<Q")
 _MIN_VALUE_BYTES, _MIN_TENSOR_BYTES = 8 + 4 + 1, 8 + 4 + 4 + 8  # the smallest entries of each kind
 _STRING, _ARRAY = 8, 9  # of GGUF's types of values, those that are no numbers
 _NUMBERS = {
@@ -75,11 +80,20 @@ class GgufFile:
         metadata: str, int, float, bool or a list of one of them, by name.
         tensors: by name, in the file's order.
         source: the path, for messages.
+        paths: the file, or those of all parts.
     """
 
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
     source: str
+    paths: tuple[Path, ...] = ()
+
+
+class TruncatedError(FormatError):
+    """The header goes on behind the last byte."""
+
+
+_read: ContextVar[dict[tuple[str, FileStamp], GgufFile] | None] = ContextVar("read", default=None)
 
 
 def is_gguf(path: AnyPath) -> bool:
@@ -91,20 +105,65 @@ def is_gguf(path: AnyPath) -> bool:
         return False
 
 
-def read_gguf_file(path: AnyPath) -> GgufFile:
-    """Read a GGUF file of version 2 or 3; the tensors' bytes are mapped into memory, not read.
+@contextlib.contextmanager
+def gguf_files_read_once() -> Iterator[None]:
+    """Read a GGUF file once within the block, however often it is asked for; one that was changed is read again."""
+    token = _read.set({})
+    try:
+        yield
+    finally:
+        _read.reset(token)
+
+
+def read_gguf_part(path: AnyPath) -> GgufFile:
+    """Read one GGUF file of version 2 or 3; the tensors' bytes are mapped into memory, not read.
+
+    A model may have several: see :func:`glinfer.formats.gguf.split.read_gguf_file`.
 
     Raises:
         FormatError: the file cannot be read, is not GGUF, is of another version or for machines of the other byte
             order, is truncated, or says something that cannot be.
         InputError: the package gguf is not installed.
     """
-    types, sizes = _types()
+    _types()  # before the file, which may not be there: without the package nothing is read
     label = shown(path)
+    known = _read.get()
     with opened(path) as (file, size):
+        key = os.path.abspath(path), FileStamp.of(os.fstat(file.fileno()))  # noqa: PTH100 (follows no links)
+        if known is not None and key in known:
+            return known[key]
         start = file.read(_HEADER.size)
         tensor_count, value_count = _counts(start, size, label)
         mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+    found = replace(_contents(mapped, tensor_count, value_count, label), paths=(Path(os.fsdecode(path)),))
+    if known is not None:
+        known[key] = found
+    return found
+
+
+def header_end(start: bytes, size: int, source: str) -> int | None:
+    """Where the header of a GGUF file of ``size`` bytes ends, from its first bytes; None if more of them are needed.
+
+    Raises:
+        FormatError: it is no header, or says something that cannot be; messages begin with ``source``.
+    """
+    tensor_count, value_count = _counts(start[: _HEADER.size], size, source)
+    reader = _Reader(np.frombuffer(start, np.uint8), source)
+    try:
+        for _ in range(value_count):
+            reader.name("a piece of metadata")
+            reader.value("a piece of metadata")
+        for _ in range(tensor_count):
+            reader.tensor("a tensor")
+    except TruncatedError:
+        if len(start) >= size:
+            raise
+        return None
+    return reader.at
+
+
+def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) -> GgufFile:
+    types, sizes = _types()
     reader = _Reader(mapped, label)
     metadata: dict[str, Any] = {}
     for number in range(value_count):
@@ -196,7 +255,10 @@ class _Reader:
     def _take(self, nbytes: int, what: str) -> memoryview:
         end = self.at + nbytes
         if end > len(self._bytes):
-            self._refuse(what, f"ends at byte {end}, but the file has {len(self._bytes)}: it is truncated")
+            raise TruncatedError(
+                f"{self._label}: {what} ends at byte {end}, but the file has {len(self._bytes)}: it is truncated; "
+                "the file is damaged, get it again"
+            )
         taken = self._bytes[self.at : end]
         self.at = end
         return taken
@@ -231,12 +293,29 @@ class _Reader:
 
     def _values(self, kind: int, count: int, what: str) -> list[Any]:
         if kind == _STRING:
-            return [self._string(what, MAX_GGUF_STRING_BYTES) for _ in range(count)]
+            return self._strings(count, what)
         if kind not in _NUMBERS:
             self._refuse(what, f"has values of type {kind}; expected numbers or strings, or an array of either")
         dtype = _NUMBERS[kind]
         numbers: list[Any] = np.frombuffer(self._take(count * dtype.itemsize, what), dtype=dtype).tolist()
         return numbers
+
+    def _strings(self, count: int, what: str) -> list[str]:
+        """Read strings one after the other; a vocabulary has hundreds of thousands, so the short ones take no calls."""
+        held, end, length_at = self._bytes, len(self._bytes) - _LENGTH.size, _LENGTH.unpack_from
+        found: list[str] = []
+        for _ in range(count):
+            start = self.at + _LENGTH.size
+            length = length_at(held, self.at)[0] if self.at <= end else MAX_GGUF_STRING_BYTES + 1
+            if length > MAX_GGUF_NAME_BYTES or start + length > len(held):
+                found.append(self._string(what, MAX_GGUF_STRING_BYTES))
+                continue
+            try:
+                found.append(str(held[start : start + length], "utf-8"))
+            except UnicodeDecodeError:
+                self._string(what, MAX_GGUF_STRING_BYTES)  # says what is wrong
+            self.at = start + length
+        return found
 
     def tensor(self, what: str) -> tuple[str, tuple[int, ...], int, int]:
         """Read an entry: the tensor's name, dimensions (innermost first), type number and offset."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,10 +17,13 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath
-from glinfer.formats.gguf.config import ROPE_FREQS, config_of, form_of
-from glinfer.formats.gguf.file import GgufFile, GgufTensor, read_gguf_file
+from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, config_of, form_of
+from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
+from glinfer.formats.gguf.file import GgufFile, GgufTensor
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
+from glinfer.formats.reranker import with_classifier
 from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors, tensor_count
 
 Rows = npt.NDArray[Any]
@@ -29,7 +31,7 @@ _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
 
 
 def read_gguf(path: AnyPath) -> Checkpoint:
-    """Read a model in a GGUF file, of an architecture that is in the record of a family.
+    """Read a model in a GGUF file, or in several parts, of an architecture that is in the record of a family.
 
     Names, shapes and the order of rows are those of :func:`glinfer.formats.tensors.weight_shapes`. Matrices stay as the
     file has them: views of the memory-mapped file, but for queries and keys of some architectures, whose rows are put
@@ -40,7 +42,8 @@ def read_gguf(path: AnyPath) -> Checkpoint:
             is not done here; a tensor is missing, unknown, of another shape or of a type that is not known.
         InputError: the package gguf is not installed.
     """
-    return replace(checkpoint_of(read_gguf_file(path)), files=(Path(path),))
+    file = read_gguf_file(path)
+    return replace(checkpoint_of(file), files=file.paths)
 
 
 def checkpoint_of(file: GgufFile) -> Checkpoint:
@@ -52,7 +55,7 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
             f"{file.source}: found {len(file.tensors)} tensors; expected {tensor_count(config)} or so for the "
             f"{config.num_hidden_layers} blocks of its metadata; the file is damaged, get it again"
         )
-    stored = stored_tensors(config, form_of(config.family).names)
+    stored = stored_tensors(config, names_in(file, config.family))
     _check(config, stored, file)
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     packed: dict[str, PackedTensor] = {}
@@ -62,15 +65,22 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
                 packed[name] = part
             else:
                 tensors[name] = part
-    return Checkpoint(config, MappingProxyType(tensors), file.source, MappingProxyType(packed))
+    embedding = embedding_of(file, config)
+    found = Checkpoint(config, MappingProxyType(tensors), file.source, MappingProxyType(packed), embedding=embedding)
+    if not says_yes_or_no(file, config):
+        return found
+    yes, no = found.floats(f"{config.family.names.of('dense', None, '0')}.weight")
+    return with_classifier(found, yes, no, embedding.pair or config.family.rerank_prompt)
 
 
 def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> None:
     """Compare names, types and shapes with what the model needs; every message has the file's own names."""
     expected = {tensor.name: tensor for tensor in stored}
-    passed_over = {ROPE_FREQS} if form_of(config.family).pairs_together else set()
+    form = form_of(config.family)
+    ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together else set())
+    ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
-    check_names(expected, (name for name in file.tensors if name not in passed_over), counts, file.source)
+    check_names(expected, (name for name in file.tensors if name not in ignored), counts, file.source)
     for name, wanted in expected.items():
         found = file.tensors[name]
         if found.type not in _READ:
@@ -78,10 +88,10 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
                 f"{file.source}: tensor {quoted(name)} is {found.type}, which is not supported; known: "
                 f"{', '.join(_READ)}; get the model in one of them"
             )
-        if found.shape != wanted.shape:
+        if found.shape != wanted.outer_shape:
             raise FormatError(
                 f"{file.source}: tensor {quoted(name)} has shape {quoted(list(found.shape))}; expected "
-                f"{list(wanted.shape)} from the metadata (outermost first)"
+                f"{list(wanted.outer_shape)} from the metadata (outermost first)"
             )
 
 
@@ -90,16 +100,26 @@ def _parts(
 ) -> Mapping[str, PackedTensor | npt.NDArray[np.float32]]:
     """The model's tensors in one checked tensor of the file."""
     rows: npt.NDArray[Any]
+    if len(stored.shape) > 2:  # a convolution's
+        rows = _floats(found).reshape(stored.shape)
+        return {tensor.name(config.family.names): part for tensor, part in stored.split(rows)}
     if found.type == "F32":
-        rows = found.data.view("<f4").astype(np.float32, copy=False).reshape(found.shape)
+        rows = found.data.view("<f4").astype(np.float32, copy=False).reshape(stored.shape)
     else:
-        rows = found.data.reshape(*found.shape[:-1], row_bytes(found.type, found.shape[-1]))
+        rows = found.data.reshape(*stored.shape[:-1], row_bytes(found.type, found.shape[-1]))
         if rows.ndim == 1:
             rows = PackedTensor(found.type, rows[None]).floats()[0]
     split = ((tensor, rows_from_file(config, tensor, part)) for tensor, part in stored.split(rows))
-    is_packed = found.type != "F32" and len(found.shape) == 2
+    is_packed = found.type != "F32" and len(stored.shape) == 2
     names = config.family.names
     return {tensor.name(names): PackedTensor(found.type, part) if is_packed else part for tensor, part in split}
+
+
+def _floats(found: GgufTensor) -> npt.NDArray[np.float32]:
+    """The numbers of a tensor, whatever its type."""
+    if found.type == "F32":
+        return found.data.view("<f4").astype(np.float32, copy=False)
+    return PackedTensor(found.type, found.data.reshape(-1, row_bytes(found.type, found.shape[-1]))).floats()
 
 
 def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:

@@ -48,7 +48,7 @@ _CASED = (
 
 _BY_EXPRESSIONS: Mapping[tuple[str, ...], str] = {
     (r"[\p{P}\$\+<=>\^~\|]+", GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"): "default",
-    (GPT2_WORDS,): "gpt-2 phi-2 mpt olmo jais trillion gigachat a.x-4.0 mellum exaone4 granite-docling",
+    (GPT2_WORDS,): "gpt-2 roberta-bpe phi-2 mpt olmo jais trillion gigachat a.x-4.0 mellum exaone4 granite-docling",
     (r"\p{N}", GPT2_WORDS): "smollm starcoder refact command-r codeshell exaone minerva-7b",
     (_LLAMA3,): "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 dbrx smaug-bpe chatglm-bpe glm4",
     (_QWEN2,): "qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan megrez solar-open grok-2",
@@ -67,9 +67,8 @@ EXPRESSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The regular expressions that cut a text, one after the other, by the name in ``tokenizer.ggml.pre``."""
 
-WHOLE_WORDS = frozenset(
-    ["llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"]
-)
+_WHOLE = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 tekken"
+WHOLE_WORDS = frozenset(_WHOLE.split())
 """Names of vocabularies in which a word that is a token becomes that token, whatever the merges give."""
 
 BEGIN_WITH_BOS = WHOLE_WORDS

@@ -14,7 +14,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, install_command
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
-from glinfer.formats.gguf.config import ROPE_FREQS, form_of, metadata_of
+from glinfer.formats.gguf.config import form_of, metadata_of
 from glinfer.formats.gguf.model import rows_for_file
 from glinfer.formats.gguf.vocabulary import Vocabulary, vocabulary_metadata
 from glinfer.formats.packed import block_weights, row_bytes
@@ -32,8 +32,19 @@ DTYPES = {
     "q5_0": ("Q5_0", "MOSTLY_Q5_0"),
     "q5_1": ("Q5_1", "MOSTLY_Q5_1"),
     "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
+    "q2_k": ("Q2_K", "MOSTLY_Q2_K"),
+    "q3_k": ("Q3_K", "MOSTLY_Q3_K_S"),
+    "q4_k": ("Q4_K", "MOSTLY_Q4_K_S"),
+    "q5_k": ("Q5_K", "MOSTLY_Q5_K_S"),
+    "q6_k": ("Q6_K", "MOSTLY_Q6_K"),
+    "iq4_nl": ("IQ4_NL", "MOSTLY_IQ4_NL"),
+    "iq4_xs": ("IQ4_XS", "MOSTLY_IQ4_XS"),
 }
 """Types of written matrices: the names in GGML and of llama.cpp's file types."""
+INSTEAD = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+"""Types of blocks of 32 for matrices whose rows are no whole number of blocks of 256; llama.cpp chooses the same."""
+Importance = Mapping[str, npt.NDArray[np.float32]]
+"""The importance of the inputs of matrices, [inputs], by name."""
 SHIFT = np.float32(0.25)
 """The constant that :func:`fold_head` adds to each normalised number: small, but enough to carry a bias."""
 
@@ -99,11 +110,13 @@ def write_gguf(
     dtype: str | None = "float32",
     tokenizer: Vocabulary | None = None,
     sampling: Mapping[str, Any] | None = None,
+    importance: Importance | None = None,
 ) -> None:
     """Write a GGUF file of version 3. A model of the family ``gab`` becomes one of GPT-2's architecture.
 
     The file is there whole or not at all, and memory is taken for one tensor at a time. Vectors are float32 always, and
-    so are matrices whose rows are no whole number of blocks, and position embeddings (float16 with ``float16``).
+    so are matrices whose rows are no whole number of blocks of 32, and position embeddings (float16 with ``float16``).
+    Rows that are no whole number of blocks of 256 become blocks of 32 as :data:`INSTEAD` says.
 
     Args:
         checkpoint: of any family but ``gift_of_gab``.
@@ -112,6 +125,8 @@ def write_gguf(
         tokenizer: a BPE1 vocabulary, or what a ``tokenizer.json`` of a byte-level BPE holds; with None the file has no
             vocabulary, and token ids alone go in and out.
         sampling: checked sampling defaults that the file names, as of :func:`glinfer.formats.sampling.named_sampling`.
+        importance: for types that are searched, how much the errors of each input of a matrix count, by the name that
+            the matrix has in memory; others count by the size of their weights.
 
     Raises:
         InputError: there is no such dtype; GGUF cannot express the model or its tokenizer; a weight is too large for
@@ -131,15 +146,14 @@ def write_gguf(
     if dtype is not None:
         metadata["general.file_type"] = int(gguf.LlamaFileType[DTYPES[dtype][1]])
     planned = [
-        _Planned(stored.name, stored.shape, _format(stored, checkpoint, dtype), stored)
+        _Planned(stored.name, stored.outer_shape, _format(stored, checkpoint, dtype), stored)
         for stored in stored_tensors(checkpoint.config, form.names)
     ]
-    if factors is not None:
-        planned.append(_Planned(ROPE_FREQS, factors.shape, "F32"))
+    planned += [_Planned(name, numbers.shape, "F32") for name, numbers in factors.items()]
     with replacing(path) as temporary:
         writer = gguf.GGUFWriter(temporary, form.architecture)
         with contextlib.closing(writer):
-            _write(gguf, writer, checkpoint, metadata, factors, planned)
+            _write(gguf, writer, checkpoint, metadata, factors, planned, importance or {})
 
 
 def _package() -> Any:
@@ -157,7 +171,7 @@ def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> 
     names = checkpoint.config.family.names
     sources = [tensor.name(names) for tensor in stored.tensors]
     formats = {checkpoint.packed[name].format if name in checkpoint.packed else "F32" for name in sources}
-    if len(stored.shape) == 1:
+    if len(stored.shape) != 2:
         return "F32"
     if dtype is None:
         found = formats.pop() if len(formats) == 1 else "F32"  # one tensor of the file has one type
@@ -165,9 +179,14 @@ def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> 
             raise InputError(f"tensor {sources[0]!r} is {found}, which GGUF does not have; choose a dtype")
         return found
     wanted = DTYPES[dtype][0]
+    if stored.tensors[0].role == "router":
+        return "F32"  # a rounded choice of experts would be another one; llama.cpp keeps it too
     if stored.tensors[0].role == "positions":
         return wanted if wanted == F16 else "F32"
-    return wanted if wanted == "F32" or stored.shape[-1] % block_weights(wanted) == 0 else "F32"
+    if wanted == "F32" or stored.shape[-1] % block_weights(wanted) == 0:
+        return wanted
+    smaller = INSTEAD.get(wanted, "F32")
+    return smaller if smaller == "F32" or stored.shape[-1] % block_weights(smaller) == 0 else "F32"
 
 
 def _write(
@@ -175,8 +194,9 @@ def _write(
     writer: Any,
     checkpoint: Checkpoint,
     metadata: Mapping[str, Any],
-    factors: FloatArray | None,
+    factors: Mapping[str, FloatArray],
     planned: list[_Planned],
+    importance: Importance,
 ) -> None:
     add = {
         bool: writer.add_bool,
@@ -194,20 +214,23 @@ def _write(
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for each in planned:
-        writer.write_tensor_data(factors if each.stored is None else _data(each.stored, each.format, checkpoint))
+        writer.write_tensor_data(
+            factors[each.name] if each.stored is None else _data(each.stored, each.format, checkpoint, importance)
+        )
 
 
-def _data(stored: StoredTensor, form: str, checkpoint: Checkpoint) -> npt.NDArray[Any]:
+def _data(stored: StoredTensor, form: str, checkpoint: Checkpoint, importance: Importance) -> npt.NDArray[Any]:
     """The bytes or numbers of a tensor, as the file has them."""
     config = checkpoint.config
     parts = [
-        rows_for_file(config, tensor, _part(form, tensor.name(config.family.names), checkpoint))
+        rows_for_file(config, tensor, _part(form, tensor.name(config.family.names), checkpoint, importance))
         for tensor in stored.tensors
     ]
-    return np.ascontiguousarray(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    joined = np.ascontiguousarray(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    return joined.reshape(stored.outer_shape) if joined.ndim > 2 else joined
 
 
-def _part(form: str, name: str, checkpoint: Checkpoint) -> npt.NDArray[Any]:
+def _part(form: str, name: str, checkpoint: Checkpoint, importance: Importance) -> npt.NDArray[Any]:
     packed = checkpoint.packed.get(name)
     if packed is not None and packed.format == form:
         return packed.blocks
@@ -215,7 +238,7 @@ def _part(form: str, name: str, checkpoint: Checkpoint) -> npt.NDArray[Any]:
     if form == "F32":
         return floats
     try:
-        return _halves(floats) if form == F16 else pack(floats, form)
+        return _halves(floats) if form == F16 else pack(floats, form, importance.get(name))
     except InputError as error:
         raise InputError(f"{checkpoint.source}: tensor {name!r}: {error}") from None
 

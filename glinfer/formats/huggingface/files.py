@@ -91,7 +91,7 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
     if not weights.name.endswith(".json"):
         return read_header(weights)[0]
     label = shown(weights)
-    placed = _weight_map(weights)
+    placed = weight_map(weights)
     shards = sorted(set(placed.values()))
     missing = [name for name in shards if not os.path.lexists(weights.parent / name)]
     if missing:
@@ -118,8 +118,12 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
     return found
 
 
-def _weight_map(index: Path) -> dict[str, str]:
-    """The shard of each tensor, from the index; every shard is a plain file name."""
+def weight_map(index: Path) -> dict[str, str]:
+    """The shard of each tensor, from an index; every shard is a plain file name.
+
+    Raises:
+        FormatError: the index cannot be read, has no such map, or names a file elsewhere.
+    """
     label = shown(index)
     placed = read_json(index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not placed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -15,14 +16,20 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.record import Names
 from glinfer.formats.checkpoint import Checkpoint, check_names
+from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.huggingface.config import form_of, read_config, scores_of
 from glinfer.formats.huggingface.files import find_tensors, locate
-from glinfer.formats.json_files import quoted
+from glinfer.formats.huggingface.sentence import Sentence, read_sentence, with_tokenizers_length
+from glinfer.formats.huggingface.wrapped import text_tensors
+from glinfer.formats.json_files import quoted, read_json
 from glinfer.formats.packed import PackedTensor
+from glinfer.formats.reranker import of_two_tokens
 from glinfer.formats.safetensors_file import STORED, FoundTensor, floats_of, load_tensor, map_bytes, same_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors
+from glinfer.limits import MAX_CONFIG_BYTES
 
 
 def read_huggingface(path: AnyPath) -> Checkpoint:
@@ -36,7 +43,8 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     there is a head only when it is not tied to the embeddings. As in transformers 5, a head in the file that differs
     from the embeddings is not tied to them, whatever config.json says. In the file, names may do without
     ``transformer.`` or ``model.``, numbers are float32, float16 or bfloat16, and what some versions stored beside the
-    weights is passed over: masks (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``).
+    weights is passed over: masks (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``), and what
+    reads pictures.
 
     Matrices are read-only views of the memory-mapped files, packed as ``F16`` or ``BF16`` where they are not float32,
     and vectors are widened. Of families with published passes all is widened to float32; memory taken is that and one
@@ -47,11 +55,11 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             or has a setting that is not supported; a tensor is missing, unknown, of another type or shape.
     """
     config_file, weights = locate(path)
-    config = read_config(config_file)
+    config, settings, behind = _with_sentence(read_config(config_file), config_file)
     form = form_of(config.family)
-    names = form.names or config.family.names
+    names = _names(config, behind)
     label = shown(weights)
-    found = find_tensors(weights)
+    found = text_tensors(find_tensors(weights), form)
     # Before any list of names is made: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(
@@ -60,25 +68,80 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
         )
     prefixed = 2 * sum(name.startswith(form.prefix) for name in found) >= len(found)
     buffer = re.compile(form.buffers)
-    found = {name: found[name] for name in found if not buffer.fullmatch(name.removeprefix(form.prefix))}
-    stored = stored_tensors(config, names)
+    stored = stored_tensors(replace(config, dense=()) if behind.dense else config, names)
     if not prefixed:
         stored = [replace(each, name=each.name.removeprefix(form.prefix)) for each in stored]
+    wanted = {each.name for each in stored}
+    unused = {f"{names.head}.weight"} if config.embeds else set()  # which continues texts
+    found = {
+        name: found[name]
+        for name in found
+        if name in wanted or (name not in unused and not buffer.fullmatch(name.removeprefix(form.prefix)))
+    }
     embedding, head_name = stored[0], f"{names.head}.weight"
-    if config.tie_word_embeddings and head_name in found:
+    if config.tie_word_embeddings and head_name in found and not config.embeds:
         head = replace(embedding, name=head_name)
         if embedding.name not in found:
             stored[0] = head  # of two tied tensors, some software keeps the head's name
         else:
             stored.append(replace(head, tensors=(replace(embedding.tensors[0], role="head"),)))
+    found = _from_first_position(config, stored, found)
     _check(config, stored, found, head_name, label)
     if config.tie_word_embeddings and len(stored) > 1 and stored[-1].name == head_name:
         if same_bytes((found[embedding.name], found[head_name])):
             stored.pop()
         else:
             config = replace(config, tie_word_embeddings=False)
-    files = (config_file, weights, *{each.file: None for each in found.values()})
-    return replace(_loaded(config, stored, found, shown(path)), files=files)
+    files = (config_file, weights, *{each.file: None for each in found.values()}, *behind.files)
+    read = _loaded(config, stored, found, shown(path))
+    dense = {f"{names_behind(config, n)}.{part}": load_tensor(each) for n, part, each in behind.tensors()}
+    tensors = MappingProxyType({**read.tensors, **dense})
+    read = replace(read, tensors=tensors, files=files, embedding=settings)
+    return read if behind.tokens is None else of_two_tokens(read, *behind.tokens)
+
+
+def names_behind(config: ModelConfig, number: int) -> str:
+    """The name of a matrix behind the pooling in a checkpoint."""
+    return config.family.names.of("dense", None, str(number))
+
+
+def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig, Embedding, Sentence]:
+    """The shape of a model with what stands behind it, how it embeds texts, and the steps beside its weights."""
+    values, form = read_json(config_file, MAX_CONFIG_BYTES), form_of(config.family)
+    squashes = scores_of(values, form)
+    sentence = read_sentence(config_file.parent)
+    if config.embeds or squashes is not None or sentence.pooling or sentence.tokens is not None:
+        sentence = with_tokenizers_length(sentence, config_file.parent)
+    if squashes is not None:  # the steps are those of the classifier
+        return config, replace(sentence.embedding, ranks=True, squashes=squashes), Sentence(files=sentence.files)
+    if sentence.pooling:
+        shapes = tuple(each.shape for each in sentence.dense)
+        config = replace(config, pooling=sentence.pooling, dense=shapes, tie_word_embeddings=True)
+    return config, sentence.embedding, sentence
+
+
+def _names(config: ModelConfig, behind: Sentence) -> Names:
+    """The names of tensors in the file, those of a classifier among them."""
+    form = form_of(config.family)
+    names = form.names or config.family.names
+    if not config.dense or behind.dense:
+        return names
+    found = {str(number): name for number, name in enumerate(form.classifier_names[::2])}
+    return replace(names, dense="{}", letters={**names.letters, **found})
+
+
+def _from_first_position(
+    config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor]
+) -> dict[str, FoundTensor]:
+    """The tensors without the rows of positions before the first one, which no text has."""
+    result, first = dict(found), form_of(config.family).first_position
+    for each in stored if first else ():
+        held = result.get(each.name)
+        if each.tensors[0].role == "positions" and held is not None and len(held.shape) == 2 and held.dtype in STORED:
+            rows, width = held.shape
+            start = held.start + first * width * np.dtype(STORED[held.dtype]).itemsize
+            result[each.name] = replace(held, shape=(rows - first, width), start=start)
+    return result
 
 
 def _counted(config: ModelConfig) -> str:
@@ -97,7 +160,8 @@ def _loaded(
     as_floats = config.family.published  # whose passes take floats alone
     data = {} if as_floats else map_bytes({each.name: found[each.name] for each in stored})
     for each in stored:
-        tensor, turned = found[each.name], _is_transposed(config, each)
+        held, turned = found[each.name], _is_transposed(config, each)
+        tensor = replace(held, shape=_flat_shape(each, held))
         if not as_floats and len(tensor.shape) == 2 and tensor.dtype != "F32" and not turned:
             rows = data[each.name].reshape(tensor.shape[0], -1)
             packed.update((part.name(names), PackedTensor(tensor.dtype, own)) for part, own in each.split(rows))
@@ -105,6 +169,11 @@ def _loaded(
         floats = load_tensor(tensor) if as_floats else floats_of(data[each.name], tensor)
         tensors.update((part.name(names), own) for part, own in each.split(floats.T if turned else floats))
     return Checkpoint(config, MappingProxyType(tensors), source, MappingProxyType(packed))
+
+
+def _flat_shape(stored: StoredTensor, found: FoundTensor) -> tuple[int, ...]:
+    """The shape of a tensor of the file, with the rows of all experts below each other."""
+    return stored.shape if stored.experts > 1 else found.shape
 
 
 def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
@@ -131,7 +200,7 @@ def _check(
         if tensor.dtype not in STORED:
             raise FormatError(f"{where} is {tensor.dtype}; expected one of {', '.join(STORED)}; convert it first")
         transposed = _is_transposed(config, each)
-        shape = each.shape[::-1] if transposed else each.shape
+        shape = each.shape[::-1] if transposed else each.stacked_shape
         if tensor.shape != shape:
             turned = len(shape) == 2 and tensor.shape == shape[::-1]
             usual = f"files of {config.family.name} have [in, out]" if transposed else "it has to be [out, in]"

@@ -7,12 +7,15 @@ goes before what, and where a type takes the context of the training from, is as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from glinfer.config import ModelConfig
+from glinfer.config import FULL, SLIDING, ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.record import HuggingFace
 from glinfer.formats.json_files import Settings, quoted
 
+_SHARE = "partial_rotary_factor"
+_OLD_LONGROPE = ("su", "yarn")  # as the first files of Phi-3 call it
 _ORIGINAL = "original_max_position_embeddings"
 _POSITIONS = "max_position_embeddings"
 # Of each type: the numbers that it needs, and those that it may have.
@@ -30,21 +33,40 @@ _MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number: beyond, angles are no n
 _MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # which is as if they were left out
 
 
+class RopeSettings(NamedTuple):
+    """The settings of angles.
+
+    Attributes:
+        theta: their base.
+        scaling: as :mod:`glinfer.ops.rotary` reads it; none without scaling.
+        share: of a head that turns.
+        local_theta: the base in layers with a window; 0 where it is the same.
+    """
+
+    theta: float
+    scaling: dict[str, Any]
+    share: float = 1.0
+    local_theta: float = 0.0
+
+
 def rope_settings(
-    settings: Settings, positions: int, head_dim: int, usual_theta: float
-) -> tuple[float, dict[str, Any]]:
-    """Theta, and the settings of the scaling, as :mod:`glinfer.ops.rotary` reads them; none without scaling.
+    settings: Settings, positions: int, head_dim: int, usual_theta: float, form: HuggingFace
+) -> RopeSettings:
+    """The settings of angles; those of layers with a window are apart where the form has a theta for these.
 
     Args:
         settings: a whole configuration.
         positions: its ``max_position_embeddings``.
         head_dim: elements of a head; 0 where that is not known.
         usual_theta: theta of a file that leaves it out.
+        form: what the family's files may have.
 
     Raises:
         FormatError: there is no such type, one of its settings is missing or not what it should be, or it asks for
             maths that is not done here.
     """
+    if form.local_theta:
+        return _by_kind(settings, positions, head_dim, usual_theta, form)
     name = "rope_scaling" if settings.values.get("rope_scaling") else "rope_parameters"
     values = settings.values.get(name)
     if values is not None and not isinstance(values, dict):
@@ -57,17 +79,60 @@ def rope_settings(
             "every layer, as others are not supported"
         )
     holder = scaling if "rope_theta" in scaling.values else settings
-    theta = holder.number("rope_theta", usual_theta)
-    if scaling.given("partial_rotary_factor") and scaling.values["partial_rotary_factor"] != 1:
-        raise scaling.refused("partial_rotary_factor", "1, as heads that turn in part are not supported")
+    return _of_one_kind(scaling, settings, positions, head_dim, holder.number("rope_theta", usual_theta), form)
+
+
+def _of_one_kind(
+    scaling: Settings, settings: Settings, positions: int, head_dim: int, theta: float, form: HuggingFace
+) -> RopeSettings:
+    """The settings of one kind of layers."""
+    share = _share(scaling, settings, head_dim) if form.partial_rotary else 1.0
+    if not form.partial_rotary and scaling.given(_SHARE) and scaling.values[_SHARE] != 1:
+        raise scaling.refused(_SHARE, "1, as heads of this family do not turn in part")
     kind = scaling.values.get("rope_type", scaling.values.get("type", "default"))
+    if form.partial_rotary and kind in _OLD_LONGROPE:
+        kind = "longrope"
     if not isinstance(kind, str) or kind not in _TYPES:
         raise FormatError(
             f"{scaling.label}: rope_type is {quoted(kind)}, which is not supported; expected one of {', '.join(_TYPES)}"
         )
     if kind == "default":
-        return theta, {}
-    return theta, _scaling(kind, scaling, settings, positions, head_dim)
+        return RopeSettings(theta, {}, share)
+    return RopeSettings(theta, _scaling(kind, scaling, settings, positions, int(head_dim * share)), share)
+
+
+def _share(scaling: Settings, settings: Settings, head_dim: int) -> float:
+    """The share of a head that turns, which older files have beside the scaling."""
+    share = (scaling if scaling.given(_SHARE) else settings).number(_SHARE, 1.0)
+    if share > 1 or int(head_dim * share) % 2 or (head_dim and not int(head_dim * share)):
+        raise settings.refused(_SHARE, f"a share of at most 1 of a head of {head_dim} that is an even number")
+    return share
+
+
+def _by_kind(settings: Settings, positions: int, head_dim: int, usual_theta: float, form: HuggingFace) -> RopeSettings:
+    """The settings of a file that has them by the kind of attention, or theta of windows beside the other one."""
+    listed: dict[str, dict[str, Any]] = {FULL: {}, SLIDING: {}}
+    if settings.given("rope_parameters"):
+        found = settings.values["rope_parameters"]
+        if not isinstance(found, dict) or any(
+            kind not in listed or not isinstance(values, dict) for kind, values in found.items()
+        ):
+            raise settings.refused("rope_parameters", f"settings for {FULL} and for {SLIDING}")
+        listed.update(found)
+    if settings.values.get("rope_scaling"):
+        if not isinstance(settings.values["rope_scaling"], dict):
+            raise settings.refused("rope_scaling", "settings such as {'rope_type': 'linear', 'factor': 2.0}")
+        listed[FULL] = {**listed[FULL], **settings.values["rope_scaling"]}
+    full, sliding = (Settings(listed[kind], f"{settings.label}: {kind}") for kind in (FULL, SLIDING))
+    holder = full if "rope_theta" in full.values else settings
+    rope = _of_one_kind(full, settings, positions, head_dim, holder.number("rope_theta", usual_theta), form)
+    if sliding.values.get("rope_type", "default") != "default":
+        raise sliding.refused("rope_type", "default, as scaled angles of layers with a window are not supported")
+    if "rope_theta" in sliding.values:
+        local = sliding.number("rope_theta")
+    else:
+        local = settings.number("rope_local_base_freq", form.local_theta)
+    return rope._replace(local_theta=local)
 
 
 def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, head_dim: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from glinfer.errors import FormatError
 from glinfer.formats.files import inside, opened, shown
 from glinfer.formats.json_files import check_plain_name, quoted
 from glinfer.limits import MAX_FILE_OFFSET
-from glinfer.quant.ggml import Bytes
+from glinfer.quant.parts import Bytes
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class BlockLayout:
             either the blocks of a slot lie together, or one block of all slots does.
         aside: blocks at the end of a slot that ``every`` slots share, where the slot written last wins: a cache's
             queries, which no later run reads.
-        every: slots that share the blocks aside.
+        every: slots of one sequence, which share the blocks aside; 1 where slots belong to no sequences.
         format_name: ``rgba32f`` or ``rgba16f``.
     """
 
@@ -236,6 +236,16 @@ class BlockLayout:
             return self.width, self.height
         return self.width, BLOCK_EDGE * -(-self.places_of(rows) // self.columns)
 
+    @property
+    def slot_is_rectangular(self) -> bool:
+        """Whether a slot is a column of blocks, and its blocks aside, if there are any, a line of them."""
+        return self.in_one_line and (not self.aside or (self.aside_slots == 1 and self.aside <= self.columns))
+
+    def slot_rectangles(self, slot: int) -> list[tuple[int, int, int, int]]:
+        """Rectangles (x, y, width, height) in texels that hold one slot, where :attr:`slot_is_rectangular`."""
+        column = BLOCK_EDGE * slot, 0, BLOCK_EDGE, BLOCK_EDGE * self.kept_blocks
+        return [column, *([(0, self.kept_height, BLOCK_EDGE * self.aside, BLOCK_EDGE)] if self.aside else [])]
+
     def places(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """(x, y) of every texel of ``rows`` slots from ``first`` on, [rows, blocks × 16] in the order of the floats."""
         across, up = lane_offsets()
@@ -369,17 +379,22 @@ class RowLayout:
         return self.width, min(rows, self.stack)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w, 4] of the whole table."""
-        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
+        """Texels [h, w, 4] of the whole table; of a table in one stack also of its first rows alone."""
+        part = self.rows == self.stack and matrix.ndim == 2 and 1 <= len(matrix) <= self.rows
+        rows = len(matrix) if part else self.rows
+        if matrix.shape != (rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
             raise PlanError(
                 f"found an array {matrix.dtype} {list(matrix.shape)}; "
                 f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
             )
+        if part and self.cols == self.texels * 4:
+            return np.ascontiguousarray(matrix).reshape(rows, self.texels, 4)
         stacks = -(-self.rows // self.stack)
         padded = np.zeros((stacks * self.stack, self.texels * 4), dtype=matrix.dtype)
-        padded[: self.rows, : self.cols] = matrix
+        padded[:rows, : self.cols] = matrix
         stacked = padded.reshape(stacks, self.stack, self.texels, 4).transpose(1, 0, 2, 3)
-        return np.ascontiguousarray(stacked.reshape(self.stack, self.width, 4))
+        texels = stacked.reshape(self.stack, self.width, 4)
+        return np.ascontiguousarray(texels[:rows] if part else texels)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The first rows out of the texels of ``region(rows, cols)``; the reverse of pack."""

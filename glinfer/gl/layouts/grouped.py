@@ -9,7 +9,8 @@ takes all groups for its own four outputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
 from glinfer.gl.layouts.packing import LineLayout, Lines
 from glinfer.quant.formats import GROUP, WIDE, WIDE_WORDS, GroupForm, block_format, group_form
-from glinfer.quant.ggml import blocks_of, words_of
-from glinfer.quant.groups import Groups, Words, blocks_from, groups_of, groups_of_wide
+from glinfer.quant.ggml import carried_of, words_of_carried
+from glinfer.quant.groups import Groups, Words, carried_from, groups_of_carried, groups_of_wide
 
 ROUND_GROUPS = 4
 _LANES = 8
+_STRIP_BYTES = 1 << 18
 
 
 def rounds_for(inputs: int) -> int:
@@ -114,14 +116,29 @@ class GroupedLayout(LineLayout):
             raise PlanError(
                 f"found an array {matrix.dtype} {list(matrix.shape)}; expected uint32 {[self.rows, self.cols]}"
             )
+        lines = np.empty((self._lines.blocks, self._lines.lines_per_block, self._lines.line, 4), dtype=np.uint32)
+        for first, strip in self._strips():
+            rows = matrix[BLOCK_FLOATS * first :][: strip.rows]
+            lines[first : first + strip._lines.blocks] = strip._lines_of(rows)
+        return self._lines.join(lines)
+
+    def _strips(self) -> Iterator[tuple[int, GroupedLayout]]:
+        """Layouts of a few blocks each, with the first block of each, so that a CPU's cache holds what is sorted."""
+        each = max(1, _STRIP_BYTES // (4 * BLOCK_FLOATS * self.cols))
+        for first in range(0, self._lines.blocks, each):
+            blocks = min(each, self._lines.blocks - first)
+            rows = min(BLOCK_FLOATS * blocks, self.rows - BLOCK_FLOATS * first)
+            yield first, replace(self, rows=rows, _lines=replace(self._lines, blocks=blocks))
+
+    def _lines_of(self, matrix: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         if self.weights == WIDE:
             groups = groups_of_wide(matrix)
         else:
-            groups = groups_of(blocks_of(matrix, self.weights, self.inputs), self.weights)
+            groups = groups_of_carried(carried_of(matrix, self.weights, self.inputs), self.weights)
         lines = np.empty((*self._outputs[:2], self._rounds, self._lines.line // _LANES, _LANES, 4), dtype=np.uint32)
         for place, part in zip(self._places(), self._parts(groups), strict=True):
             lines[:, :, :, place] = part
-        return self._lines.join(lines.reshape(self._lines.blocks, -1, self._lines.line, 4))
+        return lines.reshape(self._lines.blocks, -1, self._lines.line, 4)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The words [rows, cols]; the reverse of pack."""
@@ -131,7 +148,7 @@ class GroupedLayout(LineLayout):
         if self.weights == WIDE:
             wide = np.concatenate([groups.low, groups.scale], axis=-1)
             return wide.reshape(self.rows, -1)[:rows, :cols]
-        return words_of(blocks_from(groups, self.weights), self.weights)[:rows, :cols]
+        return words_of_carried(carried_from(groups, self.weights), self.weights, self.inputs)[:rows, :cols]
 
     def _places(self) -> list[slice]:
         """The texels of a lane that hold the low bits, the bits above, the scales, and the scales of blocks."""

@@ -22,15 +22,13 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.bench.engines import BatchDecoder, Decoder, FastDecoder
+from glinfer.inspect.bench.limits import Limit, batch_work, limit_of, prompt_work, token_work, weight_bytes
 from glinfer.inspect.bench.turns import BLOCK_TOKENS, Times, Turns
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.report import Spread
-from glinfer.models.plan import Plan
+from glinfer.models.stages import STAGES, stage, stage_times
 from glinfer.quant.formats import DEFAULT_CACHE
-
-_TABLES = {"wte", "wpe", "rope", "weight"}
-"""Samplers of embedding tables: a token reads one row, unless a product reads the whole."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class EngineReport:
         weight_bytes: weights that one token fetches.
         weight_texture: texture format of most of them.
         kernels: kernel options.
+        startup: seconds of each of :data:`glinfer.models.stages.STAGES` that there was, up to the first token.
     """
 
     label: str
@@ -62,6 +61,7 @@ class EngineReport:
     weight_bytes: int | None = None
     weight_texture: str | None = None
     kernels: dict[str, Any] | None = None
+    startup: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class DecodeRow(Report):
     """One engine at one context length.
 
     ``decode`` and ``pipelined`` are milliseconds a token with each token read back, and with one readback for a block;
-    ``prefill`` is milliseconds from a prompt of ``context`` tokens to the next token's logits in Python.
+    ``prefill`` is milliseconds from a prompt of ``context`` tokens to the next token's logits in Python. The limits are
+    lower bounds of a token and of the prompt, None for engines other than glinfer, and where no ceilings were measured.
     """
 
     derived = ("tokens_per_second", "prefill_tokens_per_second", "bytes_per_second")
@@ -80,6 +81,8 @@ class DecodeRow(Report):
     pipelined: Spread | None
     prefill: Spread
     weight_bytes: int | None
+    token_limit: Limit | None = None
+    prefill_limit: Limit | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -102,7 +105,8 @@ class DecodeRow(Report):
 class BatchRow(Report):
     """Several sequences decoded together, at the context length of a :class:`DecodeRow` of the engine.
 
-    ``step`` is milliseconds for one token of each, read back; ``single_tokens_per_second`` is the speed of that row.
+    ``step`` is milliseconds for one token of each, read back; ``single_tokens_per_second`` is the speed of that row,
+    ``draws`` the draw calls of a step, and ``limit`` its lower bounds, where ceilings were measured.
     """
 
     derived = ("tokens_per_second", "times_single")
@@ -112,6 +116,8 @@ class BatchRow(Report):
     sequences: int
     step: Spread
     single_tokens_per_second: float
+    draws: int
+    limit: Limit | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -126,7 +132,10 @@ class BatchRow(Report):
 
 @dataclass(frozen=True)
 class DecodeReport(Report):
-    """Engines on one machine; ``notes`` tell what was left out, ``ceiling`` holds the renderer's ceilings."""
+    """Engines on one machine.
+
+    ``notes`` tell what was left out, ``ceiling`` holds the renderer's ceilings, ``origin`` the commit of a hub's model.
+    """
 
     plan: str
     renderer: str
@@ -137,6 +146,7 @@ class DecodeReport(Report):
     notes: tuple[str, ...] = ()
     ceiling: CeilingReport | None = None
     batch: tuple[BatchRow, ...] = ()
+    origin: dict[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -160,6 +170,7 @@ def load_fast(
     cache: str = DEFAULT_CACHE,
     gelu: str | None = None,
     opening_seconds: float = 0.0,
+    imports_seconds: float = 0.0,
     on_progress: Progress = no_progress,
 ) -> tuple[Model, FastDecoder, EngineReport]:
     """Load a model for timing, up to its first token; the caller closes the model.
@@ -171,6 +182,7 @@ def load_fast(
         cache: the format of keys and values.
         gelu: overrides the checkpoint's form.
         opening_seconds: time of opening the device, a part of the time to the first token.
+        imports_seconds: time of Python before that, which counts in ``startup`` alone.
         on_progress: receives (uploaded bytes, bytes).
     """
     started = uploaded = time.perf_counter()
@@ -180,11 +192,14 @@ def load_fast(
         uploaded = time.perf_counter()
         on_progress(done, total)
 
-    if isinstance(path, Checkpoint):
-        engine = prepare(path, device, "fast", weights, cache=cache).bind(device, on_upload=note)
-        model = Model(Loaded(engine, None, "weights that are noise have no tokenizer; use token ids", (), False))
-    else:
-        model = load_model(path, weights=weights, cache=cache, gelu=gelu, device=device, on_upload=note)
+    with stage_times() as times:
+        if isinstance(path, Checkpoint):
+            with stage("plan"):
+                prepared = prepare(path, device, "fast", weights, cache=cache)
+            engine = prepared.bind(device, on_upload=note)
+            model = Model(Loaded(engine, None, "weights that are noise have no tokenizer; use token ids", (), False))
+        else:
+            model = load_model(path, weights=weights, cache=cache, gelu=gelu, device=device, on_upload=note)
     try:
         loaded = time.perf_counter()
         session = model.session()
@@ -194,6 +209,7 @@ def load_fast(
     except BaseException:
         model.close()
         raise
+    times |= {"imports": imports_seconds, "context": opening_seconds, "first token": ready - loaded}
     plan, edge = model.plan, device.limits.max_texture_size
     label = f"glinfer {model.weights}"
     sizes = weight_bytes(plan, edge)
@@ -209,22 +225,44 @@ def load_fast(
         weight_bytes=sum(sizes.values()),
         weight_texture=max(sizes, key=lambda name: sizes[name]),
         kernels=dataclasses.asdict(model.kernels),
+        startup={name: times[name] for name in STAGES if name in times},
     )
     return model, FastDecoder(label, session), about
 
 
-def weight_bytes(plan: Plan, max_texture_size: int) -> dict[str, int]:
-    """Count the bytes of weights that one token fetches, by texture format: whole matrices, one row of each table."""
-    uses = [(draw.op, sampler, tensor) for draw in plan.draws for sampler, tensor in draw.inputs]
-    # Tied embeddings are fetched whole by the product with the vocabulary matrix.
-    multiplied = {tensor for op, sampler, tensor in uses if op == "gemv" and sampler == "weight"}
-    tables = {tensor for _, sampler, tensor in uses if sampler in _TABLES} - multiplied
-    found: dict[str, int] = {}
-    for tensor in plan.of_kind("weight"):
-        size = tensor.layout_within(max_texture_size).nbytes
-        found.setdefault(tensor.format, 0)
-        found[tensor.format] += size // tensor.shape[0] if tensor.name in tables else size
-    return found
+def texture_formats(models: Mapping[str, Model]) -> list[str]:
+    """List the texture formats that the figures of some models fetch, whose ceilings their limits need."""
+    works = [token_work(model, 1) for model in models.values()]
+    return list(dict.fromkeys(name for work in works for name, size in work.fetched.items() if size))
+
+
+def with_limits(report: DecodeReport, models: Mapping[str, Model], ceiling: CeilingReport) -> DecodeReport:
+    """Add ceilings to a report, and to each figure of these models, which are given by label, its lower bounds.
+
+    A token's are those of the first one of a block, which sees the fewest tokens.
+    """
+
+    def first(context: int) -> int:
+        return max(1, context - report.block_tokens + 1)
+
+    rows = [
+        dataclasses.replace(
+            row,
+            token_limit=limit_of(token_work(models[row.label], first(row.context)), ceiling),
+            prefill_limit=limit_of(prompt_work(models[row.label], row.context), ceiling),
+        )
+        if row.label in models
+        else row
+        for row in report.rows
+    ]
+    batch = [
+        dataclasses.replace(
+            row,
+            limit=limit_of(batch_work(models[row.label], first(row.context), row.sequences, row.draws), ceiling),
+        )
+        for row in report.batch
+    ]
+    return dataclasses.replace(report, ceiling=ceiling, rows=tuple(rows), batch=tuple(batch))
 
 
 def contexts_within(config: ModelConfig, contexts: Sequence[int]) -> tuple[list[int], list[str]]:
@@ -291,7 +329,7 @@ def bench_decoding(
             rows.append(_row(about, context, times))
             single = rows[-1].tokens_per_second
             together += [
-                BatchRow(about.label, context, batch.sequences, Spread.of(found), single)
+                BatchRow(about.label, context, batch.sequences, Spread.of(found), single, batch.draws)
                 for batch, found in zip(beside, times.batches, strict=True)
             ]
     reports = tuple(about for _, about in engines)

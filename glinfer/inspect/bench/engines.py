@@ -81,6 +81,11 @@ class BatchDecoder:
         self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MAX_CACHE_BYTES)
         self._prompts: list[list[int]] = []
 
+    @property
+    def draws(self) -> int:
+        """Draw calls of a step."""
+        return len(self._scheduler.batch.session.plan.draws)
+
     def prefill(self, ids: Sequence[int]) -> None:
         """Run ``ids`` rotated by n positions as the prompt of sequence n."""
         self._prompts = [rotated(ids, place) for place in range(self.sequences)]

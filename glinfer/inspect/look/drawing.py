@@ -153,7 +153,7 @@ class Drawing:
         heads, length = probs.shape[:2]
         numbers = attention_numbers(probs)
         self.found["attention"].append({"layer": layer, "heads": numbers})
-        seen = pictures.seen_keys(length, self.checkpoint.config.window_of(layer))
+        seen = pictures.seen_keys(length, self.checkpoint.config.layer(layer).window)
         title = f"Attention of block {layer}"
         alt = f"{title}: maps of {heads} heads over {length} tokens."
         for key, words in (("to_previous", "the token before"), ("to_first", "the first token")):

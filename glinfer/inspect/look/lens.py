@@ -26,7 +26,7 @@ from glinfer.models.plan import PlanBuilder
 from glinfer.ops import OPS
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.published.linear import ACTIVATIONS
+from glinfer.ops.published.linear import ACTIVATIONS, soft_cap
 from glinfer.ops.spec import TensorSpec
 
 Floats = npt.NDArray[np.float64]
@@ -113,7 +113,9 @@ def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
         if bias is not None:
             inputs["bias"] = bias[first:end]
         params = {"ACTIVATION": ACTIVATIONS["none"]}
-        yield first, np.asarray(OPS["linear"].oracle(inputs, params, (len(rows), end - first)))
+        logits = np.asarray(OPS["linear"].oracle(inputs, params, (len(rows), end - first))) / config.logits_scaling
+        cap = config.final_logit_softcapping
+        yield first, soft_cap(logits, cap) if cap else logits
 
 
 def final_norm(checkpoint: Checkpoint, rows: Floats) -> Floats:

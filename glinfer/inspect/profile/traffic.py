@@ -17,8 +17,9 @@ from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_TEXELS, BlockLayout, Row
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.models.plan import Plan
+from glinfer.models.ropes import ROPE
 from glinfer.models.session import Session
-from glinfer.models.transforms.fold import POSITIONS, ROPE, TABLE
+from glinfer.models.transforms.fold import POSITIONS, TABLE
 from glinfer.ops.fused.cached import heads_in
 from glinfer.ops.spec import DrawSpec, Params
 
@@ -176,6 +177,14 @@ def _tiles(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
     return {"cache": _FLOAT_BYTES * heads_in(params).kv_floats * held}
 
 
+def _short_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
+    """Read the rows of the cache that each token sees; those of a prompt share theirs."""
+    rows = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1
+    together = "strip_first" in flow.values or rows == 1
+    seen = rows + int(params["LENGTH"]) - 1 if together else rows * int(params["LENGTH"])
+    return {"cache": flow.rows(spec.input("cache"), seen)}
+
+
 def _take_row(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
     target = f"x{int(params['row']) % int(params['ROWS'])}"
     return {sampler: flow.rows(name, int(sampler == target)) for sampler, name in spec.inputs}
@@ -224,6 +233,7 @@ _SPECIAL: Mapping[str, Special] = {
     "cached_values": _cached_values,
     "tile_scores": _tiles,
     "tile_values": _tiles,
+    "short_conv": _short_conv,
     "take_row": _take_row,
     "attend": _attend,
     "attention_scores": _heads("q", "k"),
@@ -243,7 +253,7 @@ def part_of(name: str, kind: str) -> str:
     if found := _BLOCK.search(name):
         return f"block {found[1]}"
     of_families = {table for each in FAMILIES.values() for table in (each.names.embeddings, each.names.positions)}
-    return "embeddings" if name in _TABLES or name.removesuffix(".weight") in of_families else "head"
+    return "embeddings" if name.partition(".")[0] in _TABLES or name.removesuffix(".weight") in of_families else "head"
 
 
 def textures_of(*sessions: Session) -> list[TextureUse]:

@@ -45,8 +45,11 @@ MOVES: Mapping[str, Sequence[Change]] = {
     "unroll": [{"unroll": steps} for steps in (1, 2, 4, 8)],
     "quad": [{"quad": True}, {"quad": False}],
     "part_steps": [{"part_steps": steps} for steps in (0, 4, 8, 16)],
+    "split_norms": [{"split_norms": True}, {"split_norms": False}],
+    "split_inner": [{"split_inner": True}, {"split_inner": False}],
     "split_values": [{"split_values": True}, {"split_values": False}],
     "flush_every": [{"flush_every": draws} for draws in (0, 3, 6, 12)],
+    "one_state": [{"one_state": True}, {"one_state": False}],
     "lookup_texture": [{"lookup_texture": True}, {"lookup_texture": False}],
     "mantissa": [{"mantissa": True}, {"mantissa": False}],
     "fused": [{"fused": True}, {"fused": False}],
@@ -185,7 +188,7 @@ class TokenCandidate:
         self.kernels = kernels
         edge = device.limits.max_texture_size
         plan = fast_plan(PlanOptions(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge))
-        self.session = Session(plan, folded, device, shader_root=shader_root)
+        self.session = Session(plan, folded, device, shader_root=shader_root, one_state=kernels.one_state)
         self.last = min(config.max_position_embeddings, _CONTEXT) - 1
         self.vocab = config.vocab_size
 

@@ -115,6 +115,7 @@ class VerifyReport(Report):
         unusable: what could not be run.
         load_refuses: reason why loading refuses the model, whose weights are not all finite; None if it does not.
         allow_nan: whether such weights are accepted.
+        origin: repository, commit and file of a model in the cache of a hub; None for any other.
     """
 
     derived = ("version", "passed")
@@ -126,6 +127,7 @@ class VerifyReport(Report):
     unusable: tuple[UnusableRun, ...] = ()
     load_refuses: str | None = None
     allow_nan: bool = False
+    origin: dict[str, str] | None = None
 
     @property
     def passed(self) -> bool:

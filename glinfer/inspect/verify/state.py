@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glinfer.gl.region import Region
 from glinfer.gl.replay import Draw
 from glinfer.gl.state import SWITCHES, GLState
 from glinfer.models.session import Session
@@ -66,7 +67,10 @@ class StateCheck:
         self._session, self._state = session, GLState(session.device)
         self._draws = session.draws
         tensors = [tensor.name for tensor in session.plan.tensors if not tensor.view_of]
-        self._names = {session.texture(name).gl.glo: name for name in tensors}
+        textures = {name: session.texture(name) for name in tensors}
+        self._names = {
+            each.gl.glo: each.whole.name if isinstance(each, Region) else name for name, each in textures.items()
+        }
 
     def errors(self, where: str = "") -> list[StateFault]:
         """Take the pending errors of OpenGL, named ``where``."""
@@ -96,7 +100,8 @@ class StateCheck:
                 yield StateFault("uniform", sampler, f"texture unit {unit}", f"texture unit {place}")
             bound, wanted = self._state.unit(unit), self._session.texture(tensor)
             name = self._called(bound.name)
-            if bound.name and bound.name in targets:
+            apart = isinstance(wanted, Region) and bound.name == wanted.gl.glo  # from the target, as binding has proved
+            if bound.name and bound.name in targets and not apart:
                 yield StateFault("feedback loop", name, f"sampled as {sampler} by the draw that renders to it", tensor)
             if bound.name != wanted.gl.glo:
                 yield StateFault("texture", sampler, name, tensor)

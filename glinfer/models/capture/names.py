@@ -16,18 +16,24 @@ name                       array                    what it is
 ``blocks.N.attn.mixed``    [heads, S, head_dim]     values, weighted with the probabilities
 ``blocks.N.attn.joined``   [S, heads · head_dim]    ``mixed`` with the heads side by side
 ``blocks.N.attn.out``      [S, D]                   what the attention adds to the stream
-``blocks.N.resid_mid``     [S, D]                   the stream behind the attention
+``blocks.N.conv.norm``     [S, D]                   the stream, normalised for a convolution, where a layer has one
+``blocks.N.conv.gated``    [S, D]                   B · x, which the convolution sees of this token and those before
+``blocks.N.conv.mixed``    [S, D]                   C times what the convolution makes of it
+``blocks.N.conv.out``      [S, D]                   what the convolution adds to the stream
+``blocks.N.resid_mid``     [S, D]                   the stream behind the attention or the convolution
 ``blocks.N.mlp.norm``      [S, D]                   the stream, normalised for the MLP
 ``blocks.N.mlp.gate``      [S, inner]               the gate before its activation; ``mlp.up`` is what it multiplies
 ``blocks.N.mlp.hidden``    [S, inner]               the input of the MLP's last product
+``blocks.N.mlp.router``    [S, experts]             logits of the experts, in a block without ``gate`` and ``hidden``
 ``blocks.N.mlp.out``       [S, D]                   what the MLP adds to the stream
 ``blocks.N.resid_post``    [S, D]                   the stream behind the block
 ``final_norm``             [S, D]                   the stream, normalised for the vocabulary
 ``logits``, ``probs``      [S, vocab]               of the next token
 ========================== ======================== ==================================================================
 
-S is the number of tokens. No plan has every name, since the fast plans fuse passes. Where a plan computes only the last
-row of a tensor, the array is [1, …]. The fast plan of a LayerNorm model whose weights are folded takes the mean away
+S is the number of tokens. No plan has every name, since the fast plans fuse passes; ``mlp.hidden`` is missing where
+instances share the MLP's first product, as on GPUs. Where a plan computes only the last row of a tensor, the array is
+[1, …]. The fast plan of a LayerNorm model whose weights are folded takes the mean away
 from the stream (:mod:`glinfer.models.transforms.fold`); its streams are called ``embed.centred``,
 ``blocks.N.resid_mid.centred`` and ``blocks.N.resid_post.centred``.
 """
@@ -44,6 +50,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.families.layer import LayerConfig
 from glinfer.models.capture.point import CapturePoint, Index, Span
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import LAST_ROW
@@ -129,6 +136,11 @@ def _heads_in_columns(
     return index
 
 
+def _rows_at_position(cols: int) -> Callable[[Span], Index]:
+    """[tokens, cols] of the rows of a cache at the tokens' positions."""
+    return lambda span: (span.first + np.arange(span.count)[:, None], np.arange(cols)[None, :])
+
+
 def _columns_at_position(columns: Array) -> Callable[[Span], Index]:
     """Columns [heads, 1, dim] of the rows of a cache at the tokens' positions."""
 
@@ -208,20 +220,29 @@ def _gab_reference(config: ModelConfig) -> list[_Named]:
 
 def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
     recipes, width, heads = Recipes(config, FROM_FILE), config.hidden_size, config.num_attention_heads
-    place, turns = recipes.heads(0), recipes.family.head_norms
+    inner = config.intermediate_size
+    place = recipes.heads(0)
     mean_taken = recipes.family.norm == "layer" and not any(dict(draw.defines).get("CENTRED") for draw in plan.draws)
     centred = CENTRED if mean_taken else ""
+    raw = any(draw.op == "raw_gemv" for draw in plan.draws)  # the MLP's inner row is made where it is read
     starts = {"q": (heads, place.queries_at), "k": (place.kv, 0), "v": (place.kv, place.kv_floats)}
     named = [_Named(f"embed{centred}", ("embed",), _rows(width))]
     for block in range(config.num_hidden_layers):
-        to, at = f"blocks.{block}", f"h.{block}"
-        for letter, (count, start) in starts.items():
+        to, at, of = f"blocks.{block}", f"h.{block}", config.layer(block)
+        ends = ("post_norm", "post_norm") if of.norm_after else ("out_proj", "fc_out")
+        ends = (ends[0], "mix") if of.experts else ends
+        if of.convolves:
+            named += [
+                _Named(f"{to}.conv.gated", (f"{at}.conv.store",), _rows_at_position(width)),
+                _Named(f"{to}.conv.mixed", (f"{at}.conv.mixed",), _rows(width)),
+            ]
+        for letter, (count, start) in () if of.convolves else starts.items():
             order = recipes.turned_places if letter != "v" else np.arange(config.head_dim)
             columns = start + (np.arange(count) * place.floats)[:, None, None] + order[None, None, :]
             named.append(
                 _Named(
                     f"{to}.attn.{letter}",
-                    (f"{at}.attn.turn" if turns else f"{at}.attn.qkv",),
+                    (f"{at}.attn.turn" if of.head_norms else f"{at}.attn.qkv",),
                     _columns_at_position(columns),
                     axis=1,
                 )
@@ -235,11 +256,17 @@ def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
                 axis=1,
             ),
             _Named(f"{to}.attn.joined", (f"{at}.attn.values",), _joined(heads, config.head_dim, place.floats)),
-            _Named(f"{to}.resid_mid{centred}", (f"{at}.attn.out_proj",), _rows(width)),
-            _Named(f"{to}.mlp.hidden", (f"{at}.mlp.fc_in",), _rows(config.intermediate_size)),
-            _Named(f"{to}.resid_post{centred}", (f"{at}.mlp.fc_out",), _rows(width)),
+            _Named(f"{to}.resid_mid{centred}", (f"{at}.{of.branch}.{ends[0]}",), _rows(width)),
+            *([_Named(f"{to}.mlp.router", (f"{at}.mlp.router",), _rows(config.num_experts))] if of.experts else []),
+            *([] if raw or of.experts else [_Named(f"{to}.mlp.hidden", (f"{at}.mlp.fc_in",), _rows(inner))]),
+            _Named(f"{to}.resid_post{centred}", (f"{at}.mlp.{ends[1]}",), _rows(width)),
         ]
     return [*named, _Named("logits", ("lm_head",), _only_row(config.vocab_size))]
+
+
+def _last_of_mlp(at: str, of: LayerConfig) -> str:
+    """The draw of a reference plan that ends an MLP, or the sum over experts."""
+    return f"{at}.mlp.experts.{of.experts.count - 1}.sum" if of.experts else f"{at}.mlp.down"
 
 
 def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:
@@ -248,9 +275,15 @@ def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:
     named = [_Named("embed", ("embed",), _rows(width))]
     gated = any(draw.name.endswith(".mlp.gate_proj") for draw in plan.draws)
     for block in range(config.num_hidden_layers):
-        to, at = f"blocks.{block}", f"h.{block}"
+        to, at, of = f"blocks.{block}", f"h.{block}", config.layer(block)
+        # What a branch adds to the stream is the last of its product, its norm and its factor.
+        ends = [
+            f"{at}.{branch}.scaled" if of.branch_scale != 1.0 else f"{at}.{branch}.post_norm" if of.norm_after else out
+            for branch, out in ((of.branch, f"{at}.{of.branch}.out"), ("mlp", _last_of_mlp(at, of)))
+        ]
         named += [
-            _Named(f"{to}.attn.norm", (f"{at}.attn.norm",), _rows(width)),
+            _Named(f"{to}.{of.branch}.norm", (f"{at}.{of.branch}.norm",), _rows(width)),
+            *(_Named(f"{to}.conv.{part}", (f"{at}.conv.{part}",), _rows(width)) for part in ("gated", "mixed")),
             *(
                 _Named(
                     f"{to}.attn.{letter}",
@@ -266,13 +299,19 @@ def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:
             ),
             _Named(f"{to}.attn.mixed", (f"{at}.attn.mixed",), _heads_in_rows(heads, dim, rows), axis=1),
             _Named(f"{to}.attn.joined", (f"{at}.attn.joined",), _rows(heads * dim)),
-            _Named(f"{to}.attn.out", (f"{at}.attn.out",), _rows(width)),
-            _Named(f"{to}.resid_mid", (f"{at}.attn.add",), _rows(width)),
+            _Named(f"{to}.{of.branch}.out", (ends[0],), _rows(width)),
+            _Named(f"{to}.resid_mid", (f"{at}.{of.branch}.add",), _rows(width)),
             _Named(f"{to}.mlp.norm", (f"{at}.mlp.norm",), _rows(width)),
-            _Named(f"{to}.mlp.gate", (f"{at}.mlp.gate_proj",), _rows(inner)),
-            _Named(f"{to}.mlp.{'up' if gated else 'hidden'}", (f"{at}.mlp.up_proj",), _rows(inner)),
-            *([_Named(f"{to}.mlp.hidden", (f"{at}.mlp.gate",), _rows(inner))] if gated else []),
-            _Named(f"{to}.mlp.out", (f"{at}.mlp.down",), _rows(width)),
+            *(
+                [_Named(f"{to}.mlp.router", (f"{at}.mlp.router",), _rows(config.num_experts))]
+                if of.experts
+                else [
+                    _Named(f"{to}.mlp.gate", (f"{at}.mlp.gate_proj",), _rows(inner)),
+                    _Named(f"{to}.mlp.{'up' if gated else 'hidden'}", (f"{at}.mlp.up_proj",), _rows(inner)),
+                    *([_Named(f"{to}.mlp.hidden", (f"{at}.mlp.gate",), _rows(inner))] if gated else []),
+                ]
+            ),
+            _Named(f"{to}.mlp.out", (ends[1],), _rows(width)),
             _Named(f"{to}.resid_post", (f"{at}.mlp.add",), _rows(width)),
         ]
     return [
@@ -290,8 +329,10 @@ _NEAREST = {
     "attn.scores": ("attn.q", "attn.k"),
     "attn.joined": ("attn.mixed",),
     "attn.out": (f"resid_mid{CENTRED}", "resid_mid"),
+    "conv.norm": ("conv.gated",),
+    "conv.out": ("resid_mid",),
     "resid_mid": (f"resid_mid{CENTRED}",),
-    "mlp.norm": ("mlp.hidden",),
+    "mlp.norm": ("mlp.hidden", "mlp.router"),
     "mlp.gate": ("mlp.hidden",),
     "mlp.up": ("mlp.hidden",),
     "mlp.out": (f"resid_post{CENTRED}", "resid_post"),

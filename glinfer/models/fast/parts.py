@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.families.layer import Experts
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.transforms.recipe import Recipe, Recipes
+from glinfer.models.transforms.low_rank import AdapterRanks
+from glinfer.models.transforms.recipe import Recipe, Recipes, taps_name
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
-from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
+from glinfer.ops.fused.experts import CHOICE_FLOATS, mix_experts, padded, route, rowwise_gemv
+from glinfer.ops.fused.low_rank import ADAPTER, RANK_STEP, LowRankSum, lora_down
+from glinfer.ops.fused.norms import post_norm
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.spec import RunValue, TensorSpec
@@ -35,18 +41,25 @@ class PartsBuilder(ABC, Generic[Stream]):
     Attributes:
         hidden: the residual stream before and behind the attention; one tensor where blending adds to it in place.
         mixed: the weighted sums of the attention.
+        projected, convolved: what a convolution reads and what it writes, where layers convolve.
         inner: the input of the MLP's last product.
+        branch: the output of a branch that is normalised before it is added, where layers have that.
     """
 
+    shares_norms = False
+    """Whether products behind a norm are shared out too, since rows are too few to fill a GPU."""
     hidden: tuple[Stream, Stream]
     mixed: Stream | TensorSpec
+    projected: Stream | None = None
+    convolved: Stream | None = None
     inner: Stream
+    branch: Stream | None = None
 
     def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: PlanOptions) -> None:
         """An empty plan."""
         self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
         self.cache_format = cache_format(options.cache)
-        self.recipes = Recipes(options.config, options.weights, options.formats)
+        self.recipes, self.adapters = Recipes(options.config, options.weights, options.formats), options.adapters
         self.plan = PlanBuilder(name, max_rows, run_values)
         self.attention_width = options.config.num_attention_heads * self.recipes.head_floats
         self._declared: dict[str, TensorSpec] = {}
@@ -62,10 +75,24 @@ class PartsBuilder(ABC, Generic[Stream]):
         layout = BlockLayout.by_block((slots, floats), self.max_texture_size)
         return self.plan.laid_out(name, "cache", layout)
 
-    def attention_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
-        """The cache of one layer: keys and values of ``slots`` tokens, queries once for each ``every`` tokens."""
-        layout = attention_layout(self.recipes.heads(layer), slots, every, self.cache_format, self.max_texture_size)
-        return self.plan.laid_out(f"h.{layer}.attn.cache", "cache", layout)
+    def layer_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
+        """The cache of one layer: keys and values of ``slots`` tokens, queries once for each ``every`` tokens.
+
+        Of a convolution it is B · x of each token.
+        """
+        layout = layer_cache_layout(self.recipes, layer, slots, every, self.cache_format, self.max_texture_size)
+        return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
+
+    def taps(self, layer: int) -> TensorSpec:
+        """The weights of a layer's convolution."""
+        name, of = self.recipes.names.of("conv", layer), self.config.layer(layer)
+        rows = of.taps + (f"{name}.bias" in self.recipes.shapes)
+        return self.table(taps_name(layer), rows, self.config.hidden_size)
+
+    @property
+    def convolves(self) -> bool:
+        """Whether any layer convolves."""
+        return bool(self.recipes.taps())
 
     def table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
         """A weight that is read a row at a time, declared at the first call."""
@@ -85,9 +112,9 @@ class PartsBuilder(ABC, Generic[Stream]):
             wte = self.plan.laid_out("wte", "weight", layout)
         else:
             wte = self.table("wte", config.vocab_size, width, form)
-        if recipes.family.rotary:
+        if not recipes.places:
             return wte, None
-        return wte, self.table("wpe", config.max_position_embeddings, width, recipes.positions_format)
+        return wte, self.table("wpe", recipes.places, width, recipes.positions_format)
 
     def matrix(self, recipe: Recipe) -> Matrix:
         """The packed matrix of a product with its constants and its gain."""
@@ -97,9 +124,48 @@ class PartsBuilder(ABC, Generic[Stream]):
             sums, scaled = self.recipes.sums and bool(recipe.norm), is_scaled(recipe.packing)
             layout = ConstantLayout.of(len(recipe.rows), scaled, self.kernels.quad, self.max_texture_size, sums=sums)
             self._declared[f"{name}.consts"] = self.plan.laid_out(f"{name}.consts", "weight", layout)
-        gain = self.table(f"{name}.gain", 1, inputs) if recipe.kept and recipe.norm else None
+        gain = self.table(f"{name}.gain", 1, inputs) if recipe.has_gain else None
         gated = self.recipes.family.gated and name.endswith("mlp.fc_in")
-        return Matrix(weight, self._declared[f"{name}.consts"], inputs, gain, gated)
+        consts = self._declared[f"{name}.consts"]
+        return Matrix(weight, consts, inputs, gain, gated, self.recipes.biased(recipe), self.low_rank(recipe))
+
+    def low_rank(self, recipe: Recipe) -> LowRankSum | None:
+        """What adapters add to a product, declared at the first call; None where they change none of its matrices."""
+        _, ranks = self.adapters.places(recipe)
+        if not ranks:
+            return None
+        count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
+        each = ranks + (RANK_STEP if biased else 0)
+        down, up = f"{recipe.name}.lora_down", f"{recipe.name}.lora_up"
+        if down not in self._declared:
+            for name, shape in (
+                (down, (count * ranks, self.inputs_of(recipe))),
+                (up, (len(recipe.rows), count * each)),
+            ):
+                layout = GemvLayout.of(*shape, "f32", False, self.max_texture_size)
+                self._declared[name] = self.plan.laid_out(name, "weight", layout)
+        inner = f"lora.inner.{ranks}"
+        if inner not in self._declared:
+            self._declared[inner] = self.inner_of_adapters(inner, ranks)
+        matrices = self._declared[down], self._declared[up]
+        return LowRankSum(*matrices, self._declared[inner], count, biased, self.adapter_table)
+
+    @abstractmethod
+    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
+        """Declare the inner vectors of adapters, [rows, ranks]."""
+
+    adapter_table: TensorSpec | None = None
+    """The table of rows, where it says which adapter a row has."""
+
+    def adapt(self, recipe: Recipe, x: TensorSpec | RowInterleaved, rows: Extent) -> None:
+        """Draw the inner vectors of the adapters of a product, for the product that follows."""
+        low_rank = self.low_rank(recipe)
+        if low_rank is None:
+            return
+        name, parts = f"{recipe.name}.lora", 1
+        if self.parts_of(recipe) > 1:
+            parts = parts_of_steps(4 * blocks_for(self.inputs_of(recipe)), self.kernels.part_steps)
+        self.plan.draw(lora_down(name, kind_of(name), x, low_rank, rows=rows, parts=parts, kernels=self.kernels))
 
     def packed(self, recipe: Recipe) -> TensorSpec:
         """The packed matrix of a product, declared at the first call."""
@@ -116,32 +182,45 @@ class PartsBuilder(ABC, Generic[Stream]):
             return len(recipe.inputs)
         if recipe.name.endswith("attn.out_proj"):
             return self.attention_width
+        if recipe.name.startswith("dense."):
+            number = int(recipe.name.removeprefix("dense."))
+            return self.config.dense[number - 1][0] if number else self.config.hidden_size
         return self.config.intermediate_size if recipe.name.endswith("mlp.fc_out") else self.config.hidden_size
 
-    def turning(self, heads: Heads) -> Turning | None:
-        """The outputs that rotary positions turn; None where the family has other positions."""
-        if not self.recipes.family.rotary:
-            return None
-        table = self.table("rope", self.config.max_position_embeddings, heads.floats)
+    def turning(self, layer: int) -> Turning | None:
+        """The outputs that a layer turns by their positions or normalises; None where it does neither."""
+        of, heads = self.config.layer(layer), self.recipes.heads(layer)
+        if of.rope is None:
+            return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if of.head_norms else None
+        table = self.table(self.recipes.ropes[of.rope], self.config.max_position_embeddings, heads.floats)
         return Turning(table, heads.kv_floats, heads.queries_at)
 
     @abstractmethod
     def product(
         self,
         recipe: Recipe,
-        x: Stream | TensorSpec,
+        x: Stream | TensorSpec | RawRows,
         out: Stream,
         *,
         residual: Stream | None = None,
         activation: str = "none",
+        cap: float = 0.0,
         adds: bool = False,
         parts: int = 1,
+        clears: str = "",
+        raw: bool = False,
     ) -> None:
-        """Draw a product, with the norm of its recipe."""
+        """Draw a product, with the norm of its recipe, or its bare sums."""
 
-    def add(self, recipe: Recipe, x: Stream | TensorSpec, residual: Stream, out: Stream) -> None:
-        """Draw a product that is added to the residual stream."""
-        if residual is not out:
+    def add(self, recipe: Recipe, x: Stream | TensorSpec | RawRows, residual: Stream, out: Stream) -> None:
+        """Draw a product that is added to the residual stream, normalised before where the layer has that."""
+        if recipe.post_norm:
+            assert self.branch is not None
+            parts = self.parts_of(recipe)
+            shared: dict[str, Any] = {"adds": True, "parts": parts, "clears": "all"} if parts > 1 else {}
+            self.product(recipe, x, self.branch, **shared)
+            self.post_norm(recipe, self.branch, residual, out)
+        elif residual is not out:
             self.product(recipe, x, out, residual=residual)
         else:
             self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
@@ -150,12 +229,136 @@ class PartsBuilder(ABC, Generic[Stream]):
         """Instances that share a product which blending adds to the residual stream."""
         return shared_parts(self.matrix(recipe), self.kernels.part_steps)
 
-    def after_attention(self, layer: int) -> None:
+    @abstractmethod
+    def post_norm(self, recipe: Recipe, x: Stream, residual: Stream, out: Stream) -> None:
+        """Draw the norm behind a product, and the sum with the residual stream."""
+
+    def draw_post_norm(
+        self, recipe: Recipe, x: RowInterleaved, residual: RowInterleaved, out: RowInterleaved, slots: Extent
+    ) -> None:
+        """Draw it for rows in slots."""
+        self.plan.draw(
+            post_norm(
+                recipe.post_name,
+                kind_of(recipe.post_name),
+                x,
+                self.table(recipe.post_name, 1, self.config.hidden_size),
+                out,
+                residual=None if residual.names == out.names else residual,
+                slots=slots,
+                eps=self.config.layer_norm_eps,
+                kernels=self.kernels,
+            )
+        )
+
+    @property
+    def has_post_norms(self) -> bool:
+        """Whether layers normalise what their branches add."""
+        return self.config.layer(0).norm_after
+
+    def after_mixing(self, layer: int) -> None:
         """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
         before, behind = self.hidden
-        self.add(self.recipes.out(layer), self.mixed, before, behind)
-        self.product(self.recipes.up(layer), behind, self.inner, activation=self.config.hidden_act)
-        self.add(self.recipes.down(layer), self.inner, behind, before)
+        mixed = self.convolved if self.config.layer(layer).convolves else self.mixed
+        assert mixed is not None
+        self.add(self.recipes.mixing_out(layer), mixed, before, behind)
+        experts = self.config.layer(layer).experts
+        if experts is not None:
+            self.use_experts(layer, experts, behind, before)
+        else:
+            self.add(self.recipes.down(layer), self.expanded(layer, behind), behind, before)
+
+    def use_experts(self, layer: int, experts: Experts, residual: Stream, out: Stream) -> None:
+        """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream.
+
+        Each row is computed by itself, by the same passes whether it is alone or one of many.
+        """
+        name, config, kernels = f"h.{layer}.mlp", self.config, self.kernels
+        x, rows = self.rows_of(layer, residual)
+        logits = self.row_vector("mlp.router", experts.count)
+        choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
+        inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
+        parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
+        router, up, down = self.recipes.router(layer), self.recipes.up(layer), self.recipes.down(layer)
+        shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
+        chosen: dict[str, Any] = {**shared, "experts": experts, "choice": choice}
+        eps = config.layer_norm_eps
+        self.plan.draw(
+            rowwise_gemv(router.name, "mlp.router", x, self.matrix(router), logits, norm_eps=eps, **shared),
+            route(f"{name}.choice", "mlp.choice", logits, choice, experts, **shared),
+            rowwise_gemv(
+                up.name, "mlp.fc_in", x, self.matrix(up), inner, norm_eps=eps, activation=config.hidden_act, **chosen
+            ),
+            rowwise_gemv(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen),
+        )
+        stream, target, slots = self.as_rows(residual, out)
+        self.plan.draw(
+            mix_experts(
+                f"{name}.mix",
+                "mlp.mix",
+                parts,
+                choice,
+                target,
+                experts,
+                residual=None if stream.names == target.names else stream,
+                slots=slots,
+                **shared,
+            )
+        )
+
+    @abstractmethod
+    def rows_of(self, layer: int, x: Stream) -> tuple[TensorSpec, Extent]:
+        """The rows of the stream in one tensor, a row a slot, and their number."""
+
+    @abstractmethod
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        """An activation with a row a slot, declared at the first call."""
+
+    @abstractmethod
+    def as_rows(self, residual: Stream, out: Stream) -> tuple[RowInterleaved, RowInterleaved, Extent]:
+        """The stream before and behind a branch as interleaved rows, and their slots."""
+
+    def expanded(self, layer: int, x: Stream) -> Stream | RawRows:
+        """Draw the MLP's first product, which instances share if its reader finishes it; returns that one's input."""
+        recipe, config = self.recipes.up(layer), self.config
+        if not self.raw_inner:
+            self.product(recipe, x, self.inner, activation=config.hidden_act)
+            return self.inner
+        self.product(recipe, x, self.inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
+        return RawRows(self.inner, self.matrix(recipe), config.hidden_act, config.layer_norm_eps)
+
+    @property
+    def raw_inner(self) -> bool:
+        """Whether the MLP's first product leaves bare sums."""
+        shares = self.shares_norms and self.kernels.part_steps > 0 and self.kernels.split_inner
+        return shares and self.config.layer(0).norm_before and not self.has_experts and not self._reads_inner
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether layers have experts."""
+        return self.config.layer(0).experts is not None
+
+    @cached_property
+    def _reads_inner(self) -> bool:
+        """Whether an adapter reads the row between the MLP's products, or adds to it behind the norm."""
+        recipes, places = self.recipes, self.adapters.places
+        return any(
+            places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
+            for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
+        )
+
+    @property
+    def inner_floats(self) -> int:
+        """Floats of a row between the MLP's products."""
+        return RawRows.floats(self.matrix(self.recipes.up(0))) if self.raw_inner else self.config.intermediate_size
+
+    def shared_norm_parts(self, recipe: Recipe, cache: TensorSpec) -> int:
+        """Instances that share keys, values and queries, which go into a slot of a cache; blending adds them up."""
+        layout = cache.layout
+        assert isinstance(layout, BlockLayout)
+        # Sums of half floats would be rounded once for each instance.
+        shared = self.kernels.split_norms and layout.format_name == "rgba32f" and layout.slot_is_rectangular
+        return self.parts_of(recipe) if shared and self.shares_norms else 1
 
     def turn_heads(
         self,
@@ -170,7 +373,7 @@ class PartsBuilder(ABC, Generic[Stream]):
     ) -> None:
         """Draw the pass that normalises and turns the heads of keys and queries."""
         name = f"h.{layer}.attn"
-        gains = self.table(f"{name}.qkv.turn", 2, self.recipes.head_floats)
+        gains = self.table(f"{name}.qkv.turn", 2, self.recipes.gain_floats)
         self.plan.draw(
             turn_heads(
                 f"{name}.turn",
@@ -180,6 +383,7 @@ class PartsBuilder(ABC, Generic[Stream]):
                 out,
                 head_dim=self.config.head_dim,
                 eps=self.config.layer_norm_eps,
+                whole=self.config.layer(layer).head_norms == "width",
                 rows=rows,
                 slots=slots,
                 first=first,
@@ -190,17 +394,37 @@ class PartsBuilder(ABC, Generic[Stream]):
     @property
     def turns_apart(self) -> bool:
         """Whether heads are turned in a pass of their own, which normalises them first."""
-        return self.recipes.family.head_norms
+        return bool(self.config.family.head_norms)
 
 
 def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`PartsBuilder.attention_cache`.
+    """The layout of one layer's cache, see :meth:`PartsBuilder.layer_cache`.
 
     Raises:
         PlanError: it does not fit such textures.
     """
     shape = slots, heads.cols
     return BlockLayout.by_block(shape, max_texture_size, aside=heads.aside, every=every, format_name=format_name)
+
+
+def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
+    """The run value of plans whose rows all have one adapter, where the model has any."""
+    count = len(adapters.names)
+    return [RunValue(ADAPTER, 0, count, lambda tokens: adapters.default)] if count else []
+
+
+def layer_cache_layout(
+    recipes: Recipes, layer: int, slots: int, every: int, format_name: str, max_texture_size: int
+) -> BlockLayout:
+    """The layout of one layer's cache, see :meth:`PartsBuilder.layer_cache`.
+
+    Raises:
+        PlanError: it does not fit such textures.
+    """
+    if recipes.config.layer(layer).convolves:
+        shape = slots, recipes.config.hidden_size
+        return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=format_name)
+    return attention_layout(recipes.heads(layer), slots, every, format_name, max_texture_size)
 
 
 def cache_format(cache: str) -> str:

@@ -3,6 +3,8 @@
 * ``chunk`` puts the keys and values of tokens that follow each other in a sequence into its cache. It ends with the
   keys and values of the last block, since only the last token of a prompt needs more.
 * ``score`` goes on to the log-probability of each row's wanted token; its rows may belong to several sequences.
+* ``drafted`` goes on to the choice of the token after each row, as the table says: the rows are a sequence's newest
+  token and drafted ones behind it.
 * ``batch`` runs one token of each of many sequences, which is given or was chosen by the run before, and chooses the
   next ones.
 
@@ -11,19 +13,23 @@ Every pass computes a row as the fast plan does, with the same weights and the s
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from functools import cached_property
 from typing import Any
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, kind_of
+from glinfer.models.fast.parts import PartsBuilder, adapter_values, kind_of
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Turning
+from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
+from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_rows
+from glinfer.ops.fused.experts import join_rows
 from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.norms import norm_floats, row_norms
 from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved
@@ -63,7 +69,8 @@ def chunk_plan(
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _ChunkBuilder(options, rows, cache_slots, every or cache_slots, likelihoods).build(export_residual)
+    builder = _ScoreBuilder if likelihoods else ChunkBuilder
+    return builder(options, rows, cache_slots, every or cache_slots).build(export_residual)
 
 
 def fitting_chunk_plan(options: PlanOptions, *, rows: int, **further: Any) -> Plan:
@@ -101,6 +108,22 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     return _BatchBuilder(options, sequences, capacity).build()
 
 
+def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
+    """The plan ``drafted``: tokens that follow each other in a sequence, with the choice of the token after each.
+
+    Table, run values and errors are those of :func:`chunk_plan`; with ``kernels.split_values`` one run value more,
+    ``score_groups`` = score_slots / row_slots. The choice of row r is in row r of ``row.picks``,
+    drawn with the noise that the table gives the row (:func:`glinfer.ops.fused.sample.pick_rows`); keys and values go
+    to the cache, so that a sequence keeps the rows that it accepts and overwrites the others.
+
+    Args:
+        options: the options of all fast plans.
+        rows: the most rows of one run.
+        cache_slots: slots of the caches, a multiple of 64.
+    """
+    return _DraftedBuilder(options, rows, cache_slots, cache_slots).build()
+
+
 class _RowsBuilder(PartsBuilder[RowInterleaved]):
     """The parts of both kinds of plans: rows in slots, one in each render target."""
 
@@ -121,10 +144,15 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         first = self.interleaved("row.hidden.a", config.hidden_size)
         self.hidden = (first, first if kernels.blends else self.interleaved("row.hidden.b", config.hidden_size))
         cols = self.recipes.heads(0).cols
+        self.branch = self.interleaved("row.branch", config.hidden_size) if self.has_post_norms else None
         self.raw = self.interleaved("row.raw", cols) if self.turns_apart else None
+        if self.convolves:
+            self.projected = self.interleaved("row.conv.projected", PARTS * part_floats(config.hidden_size))
+            self.convolved = self.interleaved("row.conv.mixed", config.hidden_size)
         # In the cache's format, so that every plan rounds a row's keys, values and queries alike.
         self.qkv = self.interleaved("row.qkv", cols, format_name=self.cache_format)
-        self.inner = self.interleaved("row.inner", config.intermediate_size)
+        if not self.has_experts:
+            self.inner = self.interleaved("row.inner", self.inner_floats)
 
     def interleaved(self, name: str, floats: int, *, format_name: str = "rgba32f") -> RowInterleaved:
         shape, tiles = (self.slots, floats), self.kernels.row_tiles
@@ -135,8 +163,8 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         names = (f"{name}.{number}" for number in range(self.targets))
         return RowInterleaved(tuple(self.plan.laid_out(each, "activation", layout) for each in names))
 
-    def embed(self, picks: TensorSpec | None = None) -> None:
-        (wte, wpe), out = self.tables(), self.hidden[0]
+    def embed(self, picks: TensorSpec | None = None, out: RowInterleaved | None = None) -> None:
+        (wte, wpe), out = self.tables(), self.hidden[0] if out is None else out
         self.plan.draw(
             embed_rows(
                 "embed",
@@ -146,45 +174,124 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
                 out,
                 slots=self.used,
                 picks=picks,
-                scale=self.recipes.embedding_scale,
+                scale=self.config.embedding_scale,
+                typed=bool(self.config.type_vocab_size),
                 kernels=self.kernels,
             )
         )
 
+    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
+        """Declare the inner vectors of adapters, in a slot of one tensor for each row."""
+        shape = self.slots * self.targets, ranks
+        layout = BlockLayout.of(shape, self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.plan.laid_out(name, "activation", layout)
+
     def keys_and_values(self, layer: int, *, together: bool) -> TensorSpec:
         """Compute keys, values and queries of a layer, and store keys and values in its cache."""
         recipes, name = self.recipes, f"h.{layer}.attn"
-        heads, recipe = recipes.heads(layer), recipes.qkv(layer)
-        turning = self.turning(heads)
+        recipe = recipes.qkv(layer)
+        cache = self.layer_cache(layer, self.cache_slots, self.every)
+        turning = self.turning(layer)
         if self.raw is None:
-            self.product(recipe, self.hidden[0], self.qkv, turning=turning)
+            parts = self.shared_norm_parts(recipe, cache)
+            shared: dict[str, Any] = {"adds": True, "parts": parts, "clears": "all"} if parts > 1 else {}
+            self.product(recipe, self.hidden[0], self.qkv, turning=turning, **shared)
         else:
             assert turning is not None
             self.product(recipe, self.hidden[0], self.raw)
             self.turn_heads(layer, self.raw, turning, self.qkv, rows=self.row_table, slots=self.used)
-        cache = self.attention_cache(layer, self.cache_slots, self.every)
         self.plan.draw(
             store_rows(f"{name}.store", self.qkv, self.row_table, cache, together=together, kernels=self.kernels)
         )
         return cache
 
+    def gated(self, layer: int, *, together: bool) -> TensorSpec:
+        """Compute the three parts of a layer's convolution, and store the product of two of them in its cache."""
+        assert self.projected is not None
+        cache, kernels = self.layer_cache(layer, self.cache_slots, self.every), self.kernels
+        self.product(self.recipes.conv_in(layer), self.hidden[0], self.projected)
+        name, rows = f"h.{layer}.conv.store", self.row_table
+        self.plan.draw(store_gated(name, self.projected, cache, rows=rows, together=together, kernels=kernels))
+        return cache
+
+    def convolve(self, layer: int, cache: TensorSpec) -> None:
+        """Draw the convolution of a layer over its cache."""
+        assert self.projected is not None
+        assert self.convolved is not None
+        self.plan.draw(
+            short_conv(
+                f"h.{layer}.conv.mixed",
+                self.projected,
+                cache,
+                self.taps(layer),
+                self.convolved,
+                length=self.config.layer(layer).taps,
+                rows=self.row_table,
+                slots=self.used,
+                kernels=self.kernels,
+            )
+        )
+
+    def mixed_layer(self, layer: int, *, together: bool, ends: bool = False) -> None:
+        """Draw a layer; with ``ends`` only what it keeps for later tokens."""
+        if self.config.layer(layer).convolves:
+            cache = self.gated(layer, together=together)
+            if not ends:
+                self.convolve(layer, cache)
+        else:
+            cache = self.keys_and_values(layer, together=together)
+            if not ends:
+                self.attend(layer, cache)
+        if not ends:
+            self.after_mixing(layer)
+
+    @abstractmethod
+    def attend(self, layer: int, cache: TensorSpec) -> None:
+        """Draw the attention of a layer over its cache."""
+
     def head(self) -> RowInterleaved:
         logits = self.interleaved(LOGITS, self.config.vocab_size)
-        self.product(self.recipes.head(), self.hidden[0], logits)
+        self.product(self.recipes.head(), self.hidden[0], logits, cap=self.config.final_logit_softcapping)
         return logits
+
+    def rows_of(self, layer: int, x: RowInterleaved) -> tuple[TensorSpec, Extent]:
+        joined = self.row_vector("mlp.rows", x.cols)
+        self.plan.draw(join_rows(f"h.{layer}.mlp.rows", "mlp.rows", x, joined, rows="rows", kernels=self.kernels))
+        return joined, "rows"
+
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        name = f"row.{name}"
+        if name not in self._declared:
+            shape, tiles = (self.slots * self.targets, floats), self.kernels.row_tiles
+            layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles)
+            self._declared[name] = self.plan.laid_out(name, "activation", layout)
+        return self._declared[name]
+
+    def as_rows(self, residual: RowInterleaved, out: RowInterleaved) -> tuple[RowInterleaved, RowInterleaved, Extent]:
+        return residual, out, self.used
+
+    def post_norm(self, recipe: Recipe, x: RowInterleaved, residual: RowInterleaved, out: RowInterleaved) -> None:
+        self.draw_post_norm(recipe, x, residual, out, self.used)
 
     def product(
         self,
         recipe: Recipe,
-        x: RowInterleaved | TensorSpec,
+        x: RowInterleaved | TensorSpec | RawRows,
         out: RowInterleaved,
         *,
         residual: RowInterleaved | None = None,
         activation: str = "none",
+        cap: float = 0.0,
         turning: Turning | None = None,
         adds: bool = False,
         parts: int = 1,
+        clears: str = "",
+        raw: bool = False,
+        slots: Extent | None = None,
     ) -> None:
+        if not isinstance(x, RawRows):
+            self.adapt(recipe, x, "rows")
+        norms = self.norms_of(recipe, x) if recipe.norm and not raw else {}
         self.plan.draw(
             gemm(
                 recipe.name,
@@ -192,29 +299,39 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
                 x,
                 self.matrix(recipe),
                 out,
-                slots=self.used,
-                **(self.norms_of(recipe, x) if recipe.norm else {}),
+                slots=self.used if slots is None else slots,
+                **norms,
                 turning=turning,
                 rows=self.row_table if turning is not None else None,
                 residual=residual,
                 activation=activation,
+                cap=cap,
                 adds=adds,
                 parts=parts,
+                clears=clears,
+                raw=raw,
                 kernels=self.kernels,
             )
         )
 
-    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> dict[str, Any]:
+    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
         """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
         return {"norm_eps": self.config.layer_norm_eps}
 
 
-class _ChunkBuilder(_RowsBuilder):
-    mixed: RowInterleaved
+class ChunkBuilder(_RowsBuilder):
+    """Rows that follow each other in a sequence, several of which may share a run."""
 
-    def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int, likelihoods: bool) -> None:
+    mixed: RowInterleaved
+    name = "chunk"
+    has_head = False
+    """Whether the last layer goes on to the end, and :meth:`finish` to a head."""
+    few = False
+    """Whether rows are few, so that passes share their sums out as those of one row do."""
+
+    def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int) -> None:
+        """Declare what all layers share."""
         config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
-        self.likelihoods = likelihoods
         slots = max(1, slots_for(rows, kernels.rows_per_draw))
         # A row sees its own sequence alone; the padding rows of the last slot may lie beyond its end.
         groups = score_slots(min(config.max_position_embeddings, cache_slots) + kernels.rows_per_draw)
@@ -226,54 +343,63 @@ class _ChunkBuilder(_RowsBuilder):
             ),
             RunValue("strip_first", 0, cache_slots - 1),
             RunValue("last_row", 0, rows - 1),
+            *adapter_values(options.adapters),
         ]
-        super().__init__("score" if likelihoods else "chunk", values, options, rows, cache_slots, every)
+        if self.few and kernels.split_values:
+            values.append(RunValue("score_groups", 1, groups, lambda tokens: groups))
+        self.rows_per_draw = kernels.rows_per_draw
+        values += self.further_values(rows)
+        super().__init__(self.name, values, options, rows, cache_slots, every)
         self.used = "row_slots"
-        width = norm_floats(self.targets, centred=self.recipes.sums)
-        self.norms = self.plan.laid_out(
-            "row.norms", "activation", BlockLayout.by_block((slots, width), max_texture_size)
-        )
         self.mixed = self.interleaved("row.mixed", self.attention_width)
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
         self.scores = self.interleaved_as("row.scores", layout)
 
-    def build(self, export_residual: bool) -> Plan:
+    def further_values(self, rows: int) -> list[RunValue]:
+        """The run values of this plan alone."""
+        return []
+
+    def build(self, export_residual: bool = False) -> Plan:
+        """The whole plan."""
         self.embed()
         last = self.config.num_hidden_layers - 1
         for layer in range(last + 1):
-            self.layer(layer, ends=layer == last and not self.likelihoods)
-        if self.likelihoods:
-            logits = self.head()
-            self.plan.draw(
-                score_rows(
-                    "score",
-                    logits,
-                    self.row_table,
-                    self.interleaved(SCORES, BLOCK_FLOATS),
-                    vocab=self.config.vocab_size,
-                    slots=self.used,
-                    kernels=self.kernels,
-                )
-            )
+            self.layer(layer, ends=layer == last and not self.has_head)
+        self.finish()
         if export_residual:
             stream = self.blocks(HIDDEN, 1, self.config.hidden_size)
             self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
         return self.plan.build()
 
+    def finish(self) -> None:
+        """Draw what follows the last layer: nothing, since only the last token of a prompt needs a head."""
+
     def layer(self, layer: int, ends: bool) -> None:
-        cache = self.keys_and_values(layer, together=True)
-        if ends:
-            return
+        """Draw a layer, or with ``ends`` what it keeps for later tokens alone."""
+        self.mixed_layer(layer, together=True, ends=ends)
+
+    def attend(self, layer: int, cache: TensorSpec) -> None:
+        """Draw the attention of a layer over its cache."""
         heads, name, table = self.recipes.heads(layer), f"h.{layer}.attn", self.row_table
         self.plan.draw(
             tile_scores(f"{name}.scores", self.qkv, cache, table, self.scores, heads, kernels=self.kernels),
-            tile_values(f"{name}.values", self.scores, cache, table, self.mixed, heads, kernels=self.kernels),
+            tile_values(
+                f"{name}.values",
+                self.scores,
+                cache,
+                table,
+                self.mixed,
+                heads,
+                kernels=self.kernels,
+                split=self.few and self.kernels.split_values,
+            ),
         )
-        self.after_attention(layer)
 
-    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> dict[str, Any]:
-        """Draw the norms of a product's rows in a pass of their own."""
+    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
+        """Draw the norms of a product's rows in a pass of their own, unless rows are few."""
+        if self.few:
+            return super().norms_of(recipe, x)
         assert isinstance(x, RowInterleaved)
         self.plan.draw(
             row_norms(
@@ -290,9 +416,48 @@ class _ChunkBuilder(_RowsBuilder):
         )
         return {"norms": self.norms}
 
+    @cached_property
+    def norms(self) -> TensorSpec:
+        """The norms of the rows, declared at the first use."""
+        shape = slots_for(self.plan.max_rows, self.targets), norm_floats(self.targets, centred=self.recipes.sums)
+        return self.plan.laid_out("row.norms", "activation", BlockLayout.by_block(shape, self.max_texture_size))
+
     def parts_of(self, recipe: Recipe) -> int:
-        """One: several rows are fragments enough."""
-        return 1
+        """One, unless rows are few: several rows are fragments enough."""
+        return super().parts_of(recipe) if self.few else 1
+
+
+class _ScoreBuilder(ChunkBuilder):
+    name, has_head = "score", True
+
+    def finish(self) -> None:
+        """Score each row's wanted token."""
+        self.plan.draw(
+            score_rows(
+                "score",
+                self.head(),
+                self.row_table,
+                self.interleaved(SCORES, BLOCK_FLOATS),
+                vocab=self.config.vocab_size,
+                slots=self.used,
+                kernels=self.kernels,
+            )
+        )
+
+
+class _DraftedBuilder(ChunkBuilder):
+    """Few rows: norms are computed in the products, and sums are shared out, as the plan ``fast`` does both."""
+
+    name, has_head, few, shares_norms = "drafted", True, True, True
+
+    def finish(self) -> None:
+        """Choose the token after each row."""
+        shape = self.row_table.shape[0], BLOCK_FLOATS
+        picks = self.plan.laid_out(PICKS, "activation", BlockLayout.by_block(shape, self.max_texture_size))
+        vocab = self.config.vocab_size
+        self.plan.draw(
+            pick_rows("pick", self.head(), self.row_table, picks, vocab=vocab, count="rows", kernels=self.kernels)
+        )
 
 
 class _BatchBuilder(_RowsBuilder):
@@ -309,6 +474,7 @@ class _BatchBuilder(_RowsBuilder):
             RunValue("score_slots", rows, groups * rows, lambda tokens: groups * rows),
         ]
         super().__init__("batch", values, options, sequences, sequences * capacity, capacity)
+        self.adapter_table = self.row_table
         self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
         self.mixed = self.blocks("row.mixed", rows, self.attention_width)
 
@@ -316,7 +482,7 @@ class _BatchBuilder(_RowsBuilder):
         config, picks = self.config, self.cache(PICKS, self.row_table.shape[0], BLOCK_FLOATS)
         self.embed(picks)
         for layer in range(config.num_hidden_layers):
-            self.layer(layer)
+            self.mixed_layer(layer, together=False)
         logits = self.head()
         self.plan.draw(
             pick_rows(
@@ -325,14 +491,13 @@ class _BatchBuilder(_RowsBuilder):
         )
         return self.plan.build()
 
-    def layer(self, layer: int) -> None:
-        cache, table = self.keys_and_values(layer, together=False), self.row_table
+    def attend(self, layer: int, cache: TensorSpec) -> None:
+        table = self.row_table
         heads, name = self.recipes.heads(layer), f"h.{layer}.attn"
         self.plan.draw(
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=self.kernels, rows=table),
             cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=self.kernels, rows=table),
         )
-        self.after_attention(layer)
 
 
 def slots_for(rows: int, targets: int) -> int:

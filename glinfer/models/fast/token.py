@@ -1,9 +1,12 @@
 """The fast plan: one token a run over a cache of keys and values, in the fewest passes.
 
-A layer takes six passes: keys, values and queries together (the norm in the product, heads turned by their positions,
-written straight into the cache); the scores of all heads; softmax and weighted sum; output projection + residual; the
-MLP's first product with its gate or activation; its second product + residual. Normalised heads take one more. The
-embedding, the logits and the choice of the next token take one each: ``6 × layers + 3`` draws.
+A layer takes six passes with attention: keys, values and queries together (the norm in the product, heads turned by
+their positions, written straight into the cache); the scores of all heads; softmax and weighted sum; output projection
++ residual; the MLP's first product with its gate or activation; its second product + residual. Normalised heads take
+one more, and so does the norm behind each branch; experts take three more, the router, the choice and the sum. A layer
+with a convolution takes six passes too: one product for its three parts, the product of two of them into the cache,
+the convolution with its gate, and the other three. The embedding, the logits and the choice of the next token take one
+each: ``6 × layers + 3`` draws.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from __future__ import annotations
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, cache_slots, kind_of
+from glinfer.models.fast.parts import PartsBuilder, adapter_values, cache_slots, kind_of
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
+from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Turning
+from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
+from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import RowInterleaved
@@ -28,17 +33,19 @@ HEAD_DRAWS = 2
 """The draws at the end (logits, pick), skipped for prompt tokens."""
 
 
-def tail_draws(config: ModelConfig) -> int:
+def tail_draws(plan: Plan, config: ModelConfig) -> int:
     """Draws of the last layer and of the head, which remain for the last token of a prompt after its chunks.
 
     The chunk plan leaves this token's stream before the last layer in HIDDEN.
     """
-    return HEAD_DRAWS + layer_draws(config)
+    last = f"h.{config.num_hidden_layers - 1}."
+    return len(plan.draws) - next(place for place, draw in enumerate(plan.draws) if draw.name.startswith(last))
 
 
-def layer_draws(config: ModelConfig) -> int:
-    """Draws of one layer."""
-    return 7 if config.family.head_norms else 6
+def layer_draws(config: ModelConfig, layer: int = 0) -> int:
+    """Draws of one layer: six, one more for normalised heads, two for norms behind the branches, three for experts."""
+    of = config.layer(layer)  # a convolution has no heads
+    return 6 + bool(of.head_norms) + 2 * of.norm_after + 3 * (of.experts is not None)
 
 
 def fast_plan(options: PlanOptions) -> Plan:
@@ -54,7 +61,7 @@ def fast_plan(options: PlanOptions) -> Plan:
     return _FastBuilder(options).build()
 
 
-def run_values(config: ModelConfig) -> list[RunValue]:
+def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> list[RunValue]:
     """The run values of the fast plan."""
     context = config.max_position_embeddings
     return [
@@ -64,22 +71,30 @@ def run_values(config: ModelConfig) -> list[RunValue]:
         RunValue("noise", 0.0, 1.0),
         RunValue("inverse_temperature", 0.0, 3.4e38),
         RunValue("noise_key", 0, 2**32 - 1),
+        *adapter_values(adapters),
     ]
 
 
 class _FastBuilder(PartsBuilder[TensorSpec]):
+    shares_norms = True
+
     def __init__(self, options: PlanOptions) -> None:
         config, kernels = options.config, options.kernels
         context = config.max_position_embeddings
-        super().__init__("fast", context, run_values(config), options)
+        super().__init__("fast", context, run_values(config, options.adapters), options)
         first = self.vector(HIDDEN, config.hidden_size)
         # Blending adds to the stream in place; otherwise it goes from one texture to the other and back.
         self.hidden = (first, first if kernels.part_steps else self.vector("hidden.b", config.hidden_size))
         self.scores = self.blocks("attn.scores", score_slots(context), config.num_attention_heads * BLOCK_FLOATS)
         self.mixed = self.vector("attn.mixed", self.attention_width)
-        self.inner = self.vector("mlp.inner", config.intermediate_size)
+        if not self.has_experts:
+            self.inner = self.vector("mlp.inner", self.inner_floats)
         self.logits = self.vector(LOGITS, config.vocab_size)
+        self.branch = self.vector("branch", config.hidden_size) if self.has_post_norms else None
         self.raw = self.vector("attn.raw", self.recipes.heads(0).cols) if self.turns_apart else None
+        if self.convolves:
+            self.projected = self.vector("conv.projected", PARTS * part_floats(config.hidden_size))
+            self.convolved = self.vector("conv.mixed", config.hidden_size)
         # A run reads the choice of the run before in one draw and writes its own, a slot further, in another.
         self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
 
@@ -89,22 +104,63 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
     def build(self) -> Plan:
         config, plan = self.config, self.plan
         wte, wpe = self.tables()
-        scale = self.recipes.embedding_scale
+        scale = config.embedding_scale
         plan.draw(embed_token("embed", wte, wpe, self.picks, self.hidden[0], scale=scale, kernels=self.kernels))
         for layer in range(config.num_hidden_layers):
             self.layer(layer)
-        self.product(self.recipes.head(), self.hidden[0], self.logits)
+        self.product(self.recipes.head(), self.hidden[0], self.logits, cap=config.final_logit_softcapping)
         plan.draw(
             pick("pick", self.logits, self.picks, vocab=config.vocab_size, first="position", kernels=self.kernels)
         )
         return plan.build()
 
+    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
+        """Declare the inner vector of an adapter."""
+        return self.vector(name, ranks)
+
     def layer(self, layer: int) -> None:
+        if self.config.layer(layer).convolves:
+            self.convolution(layer)
+        else:
+            self.attention(layer)
+        self.after_mixing(layer)
+
+    def convolution(self, layer: int) -> None:
+        assert self.projected is not None
+        assert self.convolved is not None
+        slots, name = cache_slots(self.config), f"h.{layer}.conv"
+        cache, x = self.layer_cache(layer, slots, slots), RowInterleaved((self.projected,))
+        self.product(self.recipes.conv_in(layer), self.hidden[0], self.projected)
+        self.plan.draw(
+            store_gated(f"{name}.store", x, cache, kernels=self.kernels),
+            short_conv(
+                f"{name}.mixed",
+                x,
+                cache,
+                self.taps(layer),
+                RowInterleaved((self.convolved,)),
+                length=self.config.layer(layer).taps,
+                kernels=self.kernels,
+            ),
+        )
+
+    def attention(self, layer: int) -> None:
         recipes, kernels, name = self.recipes, self.kernels, f"h.{layer}.attn"
         heads, slots = recipes.heads(layer), cache_slots(self.config)
-        cache, turning = self.attention_cache(layer, slots, slots), self.turning(heads)
+        cache, turning = self.layer_cache(layer, slots, slots), self.turning(layer)
         if self.raw is None:
-            self.product(recipes.qkv(layer), self.hidden[0], cache, first="position", turning=turning)
+            recipe = recipes.qkv(layer)
+            parts = self.shared_norm_parts(recipe, cache)
+            self.product(
+                recipe,
+                self.hidden[0],
+                cache,
+                first="position",
+                turning=turning,
+                adds=parts > 1,
+                parts=parts,
+                clears="rows" if parts > 1 else "",
+            )
         else:
             assert turning is not None
             self.product(recipes.qkv(layer), self.hidden[0], self.raw)
@@ -115,21 +171,40 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),
             cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels),
         )
-        self.after_attention(layer)
+
+    def rows_of(self, layer: int, x: TensorSpec) -> tuple[TensorSpec, Extent]:
+        return x, 1
+
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        if name not in self._declared:
+            self._declared[name] = self.vector(name, floats)
+        return self._declared[name]
+
+    def as_rows(self, residual: TensorSpec, out: TensorSpec) -> tuple[RowInterleaved, RowInterleaved, Extent]:
+        return RowInterleaved((residual,)), RowInterleaved((out,)), 1
+
+    def post_norm(self, recipe: Recipe, x: TensorSpec, residual: TensorSpec, out: TensorSpec) -> None:
+        rows, stream, target = (RowInterleaved((each,)) for each in (x, residual, out))
+        self.draw_post_norm(recipe, rows, stream, target, 1)
 
     def product(
         self,
         recipe: Recipe,
-        x: TensorSpec,
+        x: TensorSpec | RawRows,
         out: TensorSpec,
         *,
         residual: TensorSpec | None = None,
         activation: str = "none",
+        cap: float = 0.0,
         first: Extent = 0,
         turning: Turning | None = None,
         adds: bool = False,
         parts: int = 1,
+        clears: str = "",
+        raw: bool = False,
     ) -> None:
+        if isinstance(x, TensorSpec):
+            self.adapt(recipe, x, 1)
         self.plan.draw(
             gemv(
                 recipe.name,
@@ -138,12 +213,15 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
                 self.matrix(recipe),
                 out,
                 first=first,
-                norm_eps=self.config.layer_norm_eps if recipe.norm else None,
+                norm_eps=self.config.layer_norm_eps if recipe.norm and not raw else None,
                 turning=turning,
                 residual=residual,
                 activation=activation,
+                cap=cap,
                 adds=adds,
                 parts=parts,
+                clears=clears,
+                raw=raw,
                 kernels=self.kernels,
             )
         )

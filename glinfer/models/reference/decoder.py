@@ -5,13 +5,15 @@ No passes are fused, and a run keeps nothing for the next.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
+from glinfer.families.layer import Experts
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import DecoderBuilder, ReferenceOptions
 from glinfer.ops.flat.activate import gate
-from glinfer.ops.flat.elementwise import arithmetic
+from glinfer.ops.flat.convolve import causal_conv
+from glinfer.ops.flat.elementwise import arithmetic, scale
+from glinfer.ops.flat.experts import expert_weight
 from glinfer.ops.flat.movement import repack, strided_copy
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.flat.product import Finish, Product
@@ -46,7 +48,10 @@ class _ReferenceBuilder(DecoderBuilder):
         """Draw all passes: embedding, layers, logits and probabilities of the last row."""
         self.embed(self.hidden, 0)
         for index in range(self.config.num_hidden_layers):
-            self.attention(index)
+            if self.config.layer(index).convolves:
+                self.convolution(index)
+            else:
+                self.attention(index)
             self.mlp(index)
         logits = self.head(self.take_row(self.hidden))
         probs = self.scratch(PROBS, *logits.shape)
@@ -59,7 +64,9 @@ class _ReferenceBuilder(DecoderBuilder):
         config, names, name = self.config, self.names, f"h.{index}.attn"
         rows, dim = self.rows, config.head_dim
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        normed = self.norm(f"{name}.norm", "attn.norm", names.of("attention_norm", index), self.hidden)
+        normed = self.hidden
+        if self.config.layer(index).norm_before:
+            normed = self.norm(f"{name}.norm", "attn.norm", names.of("attention_norm", index), self.hidden)
         apart = {}
         for letter in "qkv":
             count = heads if letter == "q" else kv_heads
@@ -76,14 +83,48 @@ class _ReferenceBuilder(DecoderBuilder):
         self.join_heads(f"{name}.joined", "attn.joined", mixed, joined)
         out = self.scratch(f"{name}.out", rows, config.hidden_size)
         self.linear(f"{name}.out", "attn.out_proj", names.of("output", index), joined, out)
-        self.add(f"{name}.add", out)
+        self.end_branch(name, "attn", index, out)
+
+    def convolution(self, index: int) -> None:
+        """Draw the convolution of a layer, C · conv(B · x), and add it to the stream."""
+        names, name, rows, width = self.names, f"h.{index}.conv", self.rows, self.config.hidden_size
+        normed = self.hidden
+        if self.config.layer(index).norm_before:
+            normed = self.norm(f"{name}.norm", "conv.norm", names.of("attention_norm", index), self.hidden)
+        joined = self.scratch(f"{name}.in_proj", rows, 3 * width)
+        self.linear(f"{name}.in_proj", "conv.in_proj", names.of("conv_in", index), normed, joined)
+        apart, axes = {}, [Axis(rows, 1, 0), Axis(width, 0, 1)]
+        for number, letter in enumerate("bcx"):
+            step = f"{name}.{letter}"
+            apart[letter] = self.scratch(step, rows, width)
+            copy = strided_copy(
+                step, "conv.parts", joined, apart[letter], axes, col_offset=number * width, kernels=self.kernels
+            )
+            self.plan.draw(copy)
+        gated, convolved, mixed, out = (
+            self.scratch(f"{name}.{part}", rows, width) for part in ("gated", "convolved", "mixed", "out")
+        )
+        source, kernels = names.of("conv", index), self.kernels
+        bias = self.vector(f"{source}.bias") if f"{source}.bias" in self.shapes else None
+        self.plan.draw(
+            arithmetic(
+                f"{name}.gated", "conv.gate", apart["b"], apart["x"], gated, operation="multiply", kernels=kernels
+            ),
+            causal_conv(f"{name}.convolved", "conv", gated, self.taps(source), convolved, bias=bias, kernels=kernels),
+            arithmetic(
+                f"{name}.mixed", "conv.gate", apart["c"], convolved, mixed, operation="multiply", kernels=kernels
+            ),
+        )
+        self.linear(f"{name}.out", "conv.out_proj", names.of("conv_out", index), mixed, out)
+        self.end_branch(name, "conv", index, out)
 
     def turn(self, name: str, layer: int, letter: str, x: TensorSpec, heads: int) -> TensorSpec:
-        """Draw the norm and the rotation of heads of queries or keys, as far as the family has them."""
-        plan, dim = self.plan, self.config.head_dim
-        if self.family.head_norms:
-            by_head = self.scratch(f"{name}.{letter}_heads", self.rows * heads, dim)
-            normed = self.scratch(f"{name}.{letter}_normed", self.rows * heads, dim)
+        """Draw the norm and the rotation of heads of queries or keys, as far as the layer has them."""
+        plan, of = self.plan, self.config.layer(layer)
+        if of.head_norms:
+            parts, dim = (heads, self.config.head_dim) if of.head_norms == "head" else (1, x.shape[1])
+            by_head = self.scratch(f"{name}.{letter}_heads", self.rows * parts, dim)
+            normed = self.scratch(f"{name}.{letter}_normed", self.rows * parts, dim)
             again = self.scratch(f"{name}.{letter}_rows", *x.shape)
             norm = Norm(
                 "rms",
@@ -97,7 +138,7 @@ class _ReferenceBuilder(DecoderBuilder):
             plan.draw(*normalized(step, kind, by_head, normed, norm, scratch=self.scratch, kernels=self.kernels))
             plan.draw(repack(f"{name}.{letter}_rows", kind, normed, again, kernels=self.kernels))
             x = again
-        if not self.family.rotary:
+        if of.rope is None:
             return x
         turned = self.scratch(f"{name}.{letter}_turned", *x.shape)
         interleaved = self.family.positions == "neighbours"
@@ -106,7 +147,7 @@ class _ReferenceBuilder(DecoderBuilder):
                 f"{name}.{letter}_turned",
                 "attn.rope",
                 x,
-                self.rope(),
+                self.rope(of.rope),
                 turned,
                 kernels=self.kernels,
                 heads=heads,
@@ -118,11 +159,11 @@ class _ReferenceBuilder(DecoderBuilder):
     def mix(self, name: str, index: int, apart: Mapping[str, TensorSpec]) -> TensorSpec:
         """Draw scores, probabilities and weighted sums of all heads; returns the sums [heads · rows, D]."""
         config, rows, dim = self.config, self.rows, self.config.head_dim
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        heads, kv_heads, of = config.num_attention_heads, config.num_key_value_heads, config.layer(index)
         shared = heads // kv_heads
         scores, probs = (self.scratch(f"{name}.{part}", heads * rows, rows) for part in ("scores", "probs"))
         mixed = self.scratch(f"{name}.mixed", heads * rows, dim)
-        finish = Finish(scale=1.0 / math.sqrt(dim), causal=0, window=config.window_of(index))
+        finish = Finish(scale=of.score_scale, cap=of.score_cap, causal=0, window=of.window)
         batch, x_steps, weight_steps = (1, kv_heads, shared), (heads, shared, 1), (kv_heads, 1, 0)
         product = Product(rows, rows, dim, transposed=True, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
         self.multiply(f"{name}.scores", "attn.scores", apart["q"], apart["k"], scores, product, finish)
@@ -141,7 +182,13 @@ class _ReferenceBuilder(DecoderBuilder):
         config, names, name = self.config, self.names, f"h.{index}.mlp"
         rows, inner = self.rows, config.intermediate_size
         act = config.hidden_act
-        normed = self.norm(f"{name}.norm", "mlp.norm", names.of("mlp_norm", index), self.hidden)
+        normed = self.hidden
+        if config.layer(index).norm_before:
+            normed = self.norm(f"{name}.norm", "mlp.norm", names.of("mlp_norm", index), self.hidden)
+        experts = config.layer(index).experts
+        if experts is not None:
+            self.use_experts(index, experts, normed)
+            return
         hidden, up = (self.scratch(f"{name}.{part}", rows, inner) for part in ("inner", "up_proj"))
         if self.family.gated:
             gates = self.scratch(f"{name}.gate_proj", rows, inner)
@@ -152,6 +199,45 @@ class _ReferenceBuilder(DecoderBuilder):
             self.linear(f"{name}.up_proj", "mlp.up_proj", names.of("up", index), normed, hidden, activation=act)
         out = self.scratch(f"{name}.down", rows, config.hidden_size)
         self.linear(f"{name}.down", "mlp.down_proj", names.of("down", index), hidden, out)
+        self.end_branch(name, "mlp", index, out)
+
+    def use_experts(self, index: int, experts: Experts, normed: TensorSpec) -> None:
+        """Draw every expert of a layer for all rows, and the sum of those that each row chooses."""
+        config, names, name, plan = self.config, self.names, f"h.{index}.mlp", self.plan
+        rows, inner, width, kernels = self.rows, config.intermediate_size, config.hidden_size, self.kernels
+        logits, weight = self.scratch(f"{name}.router", rows, experts.count), self.scratch(f"{name}.weight", rows, 1)
+        self.linear(f"{name}.router", "mlp.router", names.of("router", index), normed, logits)
+        gates, up, hidden = (self.scratch(f"{name}.{part}", rows, inner) for part in ("gate_proj", "up_proj", "inner"))
+        out, part, sums, other = (
+            self.scratch(f"{name}.{each}", rows, width) for each in ("down", "part", "sum.a", "sum.b")
+        )
+        for number in range(experts.count):
+            own, letter = f"{name}.experts.{number}", str(number)
+            self.linear(f"{own}.gate_proj", "mlp.gate_proj", names.of("gate", index, letter), normed, gates)
+            self.linear(f"{own}.up_proj", "mlp.up_proj", names.of("up", index, letter), normed, up)
+            act = config.hidden_act
+            plan.draw(gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, activation=act, kernels=kernels))
+            self.linear(f"{own}.down", "mlp.down_proj", names.of("down", index, letter), hidden, out)
+            plan.draw(
+                expert_weight(f"{own}.weight", "mlp.choice", logits, weight, experts, expert=number, kernels=kernels)
+            )
+            into = part if number else sums
+            plan.draw(arithmetic(f"{own}.part", "mlp.mix", out, weight, into, operation="multiply", kernels=kernels))
+            if number:
+                plan.draw(arithmetic(f"{own}.sum", "mlp.mix", sums, part, other, operation="add", kernels=kernels))
+                sums, other = other, sums
+        self.end_branch(name, "mlp", index, sums)
+
+    def end_branch(self, name: str, kind: str, index: int, out: TensorSpec) -> None:
+        """Draw the end of a branch of a layer: its norm and its factor, where it has them, and the sum."""
+        of, role = self.config.layer(index), "mlp_post_norm" if kind == "mlp" else "attention_post_norm"
+        if of.norm_after:
+            out = self.norm(f"{name}.post_norm", f"{kind}.post_norm", self.names.of(role, index), out)
+        if of.branch_scale != 1.0:
+            scaled = self.scratch(f"{name}.scaled", *out.shape)
+            draw = scale(f"{name}.scaled", f"{kind}.scale", out, scaled, factor=of.branch_scale, kernels=self.kernels)
+            self.plan.draw(draw)
+            out = scaled
         self.add(f"{name}.add", out)
 
     def add(self, name: str, x: TensorSpec) -> None:

@@ -15,10 +15,12 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
+from glinfer.families.layer import Rope
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.plan import PlanBuilder
+from glinfer.models.ropes import rope_names, rope_of
 from glinfer.ops.flat.elementwise import scale
 from glinfer.ops.flat.lookup import lookup, position_add
 from glinfer.ops.flat.matmul import matmul
@@ -27,12 +29,11 @@ from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.flat.product import Finish, Product, Strategy
 from glinfer.ops.flat.strided import Axis
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.rotary import rope_table
 from glinfer.ops.spec import Array, RunValue, TensorSpec
 from glinfer.quant.formats import F16, F32, FROM_FILE, block_format
 from glinfer.quant.ggml import words_of
 
-TOKENS, LOGITS, ROPE = "tokens", "logits", "rope"
+TOKENS, LOGITS = "tokens", "logits"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class DecoderBuilder:
         self.plan = PlanBuilder(name, max_rows, run_values)
         self.shapes = weight_shapes(options.config)
         self.tensors: dict[str, TensorSpec] = {}
+        self.ropes = rope_names(options.config)
         self.tokens = self.flat(TOKENS, "input", rows, 1, "rgba32i")
 
     def flat(self, name: str, kind: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
@@ -92,6 +94,11 @@ class DecoderBuilder:
         """A norm's weight or a bias, [1, n]."""
         return self.flat(name, "weight", 1, self.shapes[name][0])
 
+    def taps(self, name: str) -> TensorSpec:
+        """The weights of a convolution, [positions, D]."""
+        width, _, length = self.shapes[f"{name}.weight"]
+        return self.flat(f"{name}.weight", "weight", length, width)
+
     def matrix(self, name: str) -> tuple[TensorSpec, str | None]:
         """A matrix and its packed format, None for floats."""
         kept, (rows, inputs) = self.stored[name], self.shapes[name]
@@ -100,21 +107,21 @@ class DecoderBuilder:
         words = 4 * sum(block_format(kept).section_texels(inputs))
         return self.flat(name, "weight", rows, words, "rgba32ui"), kept
 
-    def rope(self) -> TensorSpec:
-        """The table of rotary positions."""
-        return self.flat(ROPE, "weight", self.config.max_position_embeddings, self.config.head_dim)
+    def rope(self, rope: Rope) -> TensorSpec:
+        """The table of a kind of angles."""
+        return self.flat(self.ropes[rope], "weight", self.config.max_position_embeddings, rope.dim)
 
     def embed(self, out: TensorSpec, position: int | str) -> None:
         """Draw the embeddings of the tokens, scaled or with positions as the family has them."""
         family, plan, width = self.family, self.plan, self.config.hidden_size
         table, kept = self.matrix(f"{self.names.embeddings}.weight")
-        further = family.scaled_embeddings or not family.rotary
+        factor = self.config.embedding_scale
+        further = factor != 1.0 or not family.rotary
         first = self.scratch("embed.tokens", *out.shape) if further else out
         plan.draw(
             lookup("embed", "embed", self.tokens, table, first, table_format=kept, inputs=width, kernels=self.kernels)
         )
-        if family.scaled_embeddings:
-            factor = float(np.float32(width) ** np.float32(0.5))
+        if factor != 1.0:
             plan.draw(scale("embed.scale", "embed", first, out, factor=factor, kernels=self.kernels))
         if not family.rotary:
             table, _ = self.matrix(f"{self.names.positions}.weight")
@@ -147,13 +154,26 @@ class DecoderBuilder:
         return out
 
     def linear(
-        self, name: str, kind: str, weights: str, x: TensorSpec, out: TensorSpec, *, activation: str = "none"
+        self,
+        name: str,
+        kind: str,
+        weights: str,
+        x: TensorSpec,
+        out: TensorSpec,
+        *,
+        activation: str = "none",
+        scale: float = 1.0,
+        cap: float = 0.0,
     ) -> None:
-        """Draw ``out = activation(x · weightᵀ + bias)``; ``weights`` is the matrix's name without ``.weight``."""
+        """Draw ``out = activation(scale · x · weightᵀ + bias)``, bounded by a cap.
+
+        ``weights`` is the matrix's name without ``.weight``. With a scale there is no bias, as :class:`Finish` adds it
+        unscaled.
+        """
         weight, kept = self.matrix(f"{weights}.weight")
         bias = f"{weights}.bias"
         product = Product(x.shape[0], out.shape[1], x.shape[1], transposed=True, table_format=kept)
-        finish = Finish(self.vector(bias) if bias in self.shapes else None, activation)
+        finish = Finish(self.vector(bias) if bias in self.shapes else None, activation, scale=scale, cap=cap)
         self.multiply(name, kind, x, weight, out, product, finish)
 
     def multiply(
@@ -193,7 +213,8 @@ class DecoderBuilder:
         normed = self.norm("final_norm", "lm_head", self.names.final_norm, x)
         out = self.scratch(out_name, x.shape[0], self.config.vocab_size)
         head = self.names.vocabulary(tied=self.config.tie_word_embeddings)
-        self.linear("lm_head", "lm_head", head, normed, out)
+        scale, cap = 1.0 / self.config.logits_scaling, self.config.final_logit_softcapping
+        self.linear("lm_head", "lm_head", head, normed, out, scale=scale, cap=cap)
         return out
 
 
@@ -213,7 +234,7 @@ def stored_formats(config: ModelConfig, weights: str, formats: Mapping[str, str]
     found, positions = {}, f"{config.family.names.positions}.weight"
     for name, shape in weight_shapes(config).items():
         # Positions are few, so they are floats.
-        floats = weights == "f32" or len(shape) == 1 or name == positions or formats is None
+        floats = weights == "f32" or len(shape) != 2 or name == positions or formats is None
         found[name] = F32 if floats or formats is None else formats.get(name, F32)
     return found
 
@@ -224,18 +245,22 @@ class DecoderWeights(Mapping[str, Array]):
     def __init__(self, checkpoint: Checkpoint, stored: Mapping[str, str]) -> None:
         """Make the arrays from a checkpoint, in the formats ``stored``."""
         self._checkpoint, self._stored = checkpoint, stored
+        self._ropes = {name: rope for rope, name in rope_names(checkpoint.config).items()}
 
     def __getitem__(self, name: str) -> Array:
         """A vector [n], floats [rows, inputs], or the words [rows, words] of packed rows.
 
+        The weights of a convolution are [positions, D], a position a row.
+
         Raises:
             KeyError: there is no such tensor.
         """
-        if name == ROPE:
-            return rope_of(self._checkpoint.config)
+        if name in self._ropes:
+            return rope_of(self._checkpoint.config, self._ropes[name])
         kept = self._stored[name]
         if kept == F32:
-            return self._checkpoint.floats(name)
+            floats = self._checkpoint.floats(name)
+            return np.ascontiguousarray(floats[:, 0].T) if floats.ndim == 3 else floats
         packed = self._checkpoint.packed[name]
         return packed.halves() if kept == F16 else words_of(np.ascontiguousarray(packed.blocks), kept)
 
@@ -245,7 +270,7 @@ class DecoderWeights(Mapping[str, Array]):
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such a tensor."""
-        return name == ROPE or name in self._stored
+        return name in self._ropes or name in self._stored
 
     def __iter__(self) -> Iterator[str]:
         """The names of the checkpoint's tensors."""
@@ -254,13 +279,3 @@ class DecoderWeights(Mapping[str, Array]):
     def __len__(self) -> int:
         """Number of the checkpoint's tensors."""
         return len(self._stored)
-
-
-def rope_of(config: ModelConfig) -> Array:
-    """Cosines and sines [positions, head_dim] of a model's rotary positions.
-
-    Raises:
-        InputError: the scaling is of no known type, or lacks a number.
-    """
-    scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in config.rope_scaling}
-    return rope_table(config.max_position_embeddings, config.head_dim, config.rope_theta, scaling or None)[0]

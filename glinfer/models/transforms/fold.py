@@ -18,27 +18,35 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
+from glinfer.families.layer import Rope
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
-from glinfer.models.reference.parts import rope_of
+from glinfer.models.ropes import rope_of
+from glinfer.models.transforms.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.models.transforms.recipe import Formats, Recipe, Recipes, taken, weight_name
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import F16, GROUP_FORMS, WIDE, WORD_FORMATS
-from glinfer.quant.ggml import Bytes, integers_and_scales, words_of
+from glinfer.quant.ggml import integers_and_scales, words_of
 from glinfer.quant.groups import wide_words
+from glinfer.quant.parts import Bytes
 from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
 
 Wide = npt.NDArray[np.float64]
-TABLE, POSITIONS, ROPE = "wte", "wpe", "rope"
+TABLE, POSITIONS = "wte", "wpe"
 
 
 class FoldedWeights(Mapping[str, Array]):
     """The fast plans' weights by tensor name; each is made on demand, and not kept.
 
-    Each product has ``<name>.weight`` [outputs, words] and ``<name>.consts`` [outputs, 1 to 6]; behind a norm, if its
-    bits are kept, ``<name>.gain`` [1, inputs]; and with normalised heads ``<name>.turn`` [2, head_floats], the gains of
-    keys and queries. Besides these there are ``wte`` [V, D], ``wpe`` [S, D] and ``rope`` [S, head_floats].
+    Each product has ``<name>.weight`` [outputs, words] and ``<name>.consts`` [outputs, 1 to 6]; behind a norm or with a
+    factor, if its bits are kept, ``<name>.gain`` [1, inputs]; and with normalised heads ``<name>.turn`` [2, floats],
+    the gains of keys and queries, of one head or of all. A norm behind a branch has ``<branch>.post_norm`` [1, D].
+    A convolution over L positions has ``<layer>.conv.taps`` [L, D], its bias, if there is one, in a row more.
+    Besides these there are ``wte`` [V, D], ``wpe`` [S, D], and for each kind of angles ``rope`` [S, head_floats].
+    LoRA adapters have ``<name>.lora_down`` and ``<name>.lora_up``, see :mod:`glinfer.models.transforms.low_rank`.
+    Models that embed texts have ``wpe`` [types · S, D] if there are token types, and for each norm of the stream itself
+    ``<name>.norm`` [1 or 2, D], its gain and its bias.
     """
 
     def __init__(self, checkpoint: Checkpoint, weights: str, formats: Formats | None = None) -> None:
@@ -50,19 +58,15 @@ class FoldedWeights(Mapping[str, Array]):
         self._checkpoint = checkpoint
         self._recipes = Recipes(checkpoint.config, weights, checkpoint.formats() if formats is None else formats)
         self._shapes = weight_shapes(checkpoint.config)
-        layers = range(checkpoint.config.num_hidden_layers)
-        recipes = self._recipes
-        made = [recipes.head()]
-        for layer in layers:
-            made += [
-                self._recipes.qkv(layer),
-                self._recipes.out(layer),
-                self._recipes.up(layer),
-                self._recipes.down(layer),
-            ]
+        recipes, made = self._recipes, self._recipes.products()
         self._products = {recipe.name: recipe for recipe in made}
+        self._ropes = {name: rope for rope, name in recipes.ropes.items()}
+        self._post_norms = {each.post_name: each.post_norm for each in made if each.post_norm}
+        self._norms, self._taps = recipes.norms(), recipes.taps()
+        self._ranks = AdapterRanks.of(checkpoint.adapters)
         self._made_names = dict.fromkeys(self._names_made())
         self._encoded: tuple[str, Array, Array] | None = None
+        self._adapters = list(checkpoint.adapters.values())
 
     def __getitem__(self, name: str) -> Array:
         """One array.
@@ -75,16 +79,29 @@ class FoldedWeights(Mapping[str, Array]):
             raise KeyError(name)
         if name == TABLE:
             return self._table(TABLE, weight_name(self._recipes.names.embeddings), self._recipes.table_format)
+        if name in self._taps:
+            return self._taps_table(self._taps[name])
+        if name in self._norms:
+            return self._norm_table(self._norms[name])
+        if name == POSITIONS and self._checkpoint.config.type_vocab_size:
+            return self._places()
         if name == POSITIONS:
             return self._table(POSITIONS, weight_name(self._recipes.names.positions), self._recipes.positions_format)
-        if name == ROPE:
-            return self._rope()
+        if name in self._ropes:
+            return self._rope(self._ropes[name])
+        if name in self._post_norms:
+            gain = self._gain(self._post_norms[name]) * self._checkpoint.config.residual_multiplier
+            return gain[None].astype(np.float32)
         product, _, part = name.rpartition(".")
         recipe = self._products[product]
         if part == "gain":
-            return self._gain(recipe.norm)[None].astype(np.float32)
+            return self._input_gain(recipe)[None].astype(np.float32)
         if part == "turn":
             return self._head_gains(recipe)
+        if part == "lora_down":
+            return encode(self._down(recipe).astype(np.float32), "f32")[0]
+        if part == "lora_up":
+            return self._up(recipe).astype(np.float32)
         weight, consts = self._made(recipe)
         return {"weight": weight, "consts": consts}[part]
 
@@ -108,10 +125,13 @@ class FoldedWeights(Mapping[str, Array]):
     def _names_made(self) -> list[str]:
         recipes = self._recipes
         found = [] if recipes.table_is_head else [TABLE]
-        found += [ROPE] if recipes.family.rotary else [POSITIONS]
+        found += self._ropes if recipes.family.rotary else []
+        found += [POSITIONS] if recipes.places else []
+        found += [*self._post_norms, *self._norms, *self._taps]
         for name, recipe in self._products.items():
             found += [f"{name}.weight", f"{name}.consts"]
-            found += [f"{name}.gain"] if recipe.kept and recipe.norm else []
+            found += [f"{name}.gain"] if recipe.has_gain else []
+            found += [f"{name}.lora_down", f"{name}.lora_up"] if self._ranks.places(recipe)[1] else []
             found += [f"{name}.turn"] if recipes.family.head_norms and name.endswith("qkv") else []
         return found
 
@@ -138,6 +158,12 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _gain(self, norm: str) -> Wide:
         return self._take(weight_name(norm)) + self._recipes.family.norm_offset
+
+    def _input_gain(self, recipe: Recipe) -> Wide:
+        """The factor of each input of a matrix that keeps its bits."""
+        gain = self._gain(recipe.norm) if recipe.norm else np.ones(self._shapes[weight_name(recipe.sources[0])][1])
+        gain = gain * recipe.scale
+        return gain if recipe.inputs is None else taken(gain, recipe.inputs)
 
     def _made(self, recipe: Recipe) -> tuple[Array, Array]:
         """Words and constants of a product, kept until another product is asked for."""
@@ -168,10 +194,12 @@ class FoldedWeights(Mapping[str, Array]):
         bias = self._bias(recipe)
         if recipe.norm:
             if layer_norm:
-                bias = bias + matrix @ self._take(f"{recipe.norm}.bias")
+                bias = bias + matrix @ self._norm_bias(recipe.norm)
             matrix = matrix * self._gain(recipe.norm).astype(matrix.dtype)
             if layer_norm:
                 matrix = _centred(matrix, axis=1)
+        if recipe.scale != 1.0:
+            matrix, bias = matrix * matrix.dtype.type(recipe.scale), bias * recipe.scale
         if recipe.writes_stream and self._recipes.centred:
             matrix, bias = _centred(matrix, axis=0), bias - bias.mean()
         if recipe.inputs is not None:
@@ -179,12 +207,35 @@ class FoldedWeights(Mapping[str, Array]):
         words, scales = encode(np.asarray(taken(matrix, recipe.rows), dtype=np.float32), recipe.packing)
         return words, self._consts(recipe, bias, scales, np.zeros(len(bias)))
 
+    def _stacked(self, recipe: Recipe) -> Wide:
+        """A of all adapters of a product, as their files have it."""
+        columns = self._shapes[weight_name(recipe.sources[0])][1]
+        return down_matrix(recipe, self._ranks, self._adapters, columns)
+
+    def _down(self, recipe: Recipe) -> Wide:
+        """A of all adapters of a product, with the norm before it folded in."""
+        matrix = self._stacked(recipe)
+        if recipe.norm:
+            matrix = matrix * self._gain(recipe.norm)
+            if self._recipes.family.norm == "layer":
+                matrix = _centred(matrix, axis=1)
+        return matrix if recipe.inputs is None else taken(matrix, recipe.inputs, axis=1)
+
+    def _up(self, recipe: Recipe) -> Wide:
+        """B of all adapters of a product, in the order of its rows."""
+        rows = [self._rows_of(source) for source in recipe.sources]
+        biased = self._recipes.norm_is_biased(recipe)
+        behind = self._stacked(recipe) @ self._norm_bias(recipe.norm) if biased else None
+        matrix = up_matrix(recipe, self._ranks, self._adapters, rows, behind)
+        return _centred(matrix, axis=0) if recipe.writes_stream and self._recipes.centred else matrix
+
     def _kept(self, recipe: Recipe) -> tuple[Array, Array]:
         bias, sums = self._bias(recipe), np.zeros(sum(map(self._rows_of, recipe.sources)))
         if recipe.norm and self._recipes.family.norm == "layer":
             matrix = np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
-            bias = bias + matrix @ self._take(f"{recipe.norm}.bias")
-            sums = matrix @ self._gain(recipe.norm)
+            bias = bias + matrix @ self._norm_bias(recipe.norm)
+            sums = matrix @ self._input_gain(recipe)
+        bias = bias * recipe.scale
         packed = [self._checkpoint.packed[weight_name(source)] for source in recipe.sources]
         if recipe.packing == WIDE:
             words: Array = taken(np.concatenate([wide_words(each.blocks, each.format) for each in packed]), recipe.rows)
@@ -219,6 +270,9 @@ class FoldedWeights(Mapping[str, Array]):
         if form in GROUP_FORMS:
             return words_of(np.ascontiguousarray(self._checkpoint.packed[source].blocks), form)
         table = _centred(self._take(source), axis=1) if self._recipes.centred else self._floats(source)
+        return self._stored(name, table, form)
+
+    def _stored(self, name: str, table: Array, form: str) -> Array:
         if form == "rgba32f":
             return table.astype(np.float32)
         with np.errstate(over="ignore"):
@@ -227,23 +281,52 @@ class FoldedWeights(Mapping[str, Array]):
             raise PlanError(f"{name}: a weight of {np.abs(table).max():.3g} is beyond float16's 65504; use f32")
         return halves
 
-    def _rope(self) -> Array:
-        """Cosine and sine of each pair of a head, [positions, head_floats]; padding is turned by nothing."""
-        config = self._checkpoint.config
-        table = rope_of(config)
+    def _places(self) -> Array:
+        """The sum of position and token type, [types · positions, D]: those of the first type, then the second."""
+        names, config = self._recipes.names, self._checkpoint.config
+        places = self._take(weight_name(names.token_types))[:, None]
+        if not config.family.rotary:
+            places = places + self._take(weight_name(names.positions))
+        return self._stored(POSITIONS, places.reshape(-1, config.hidden_size), self._recipes.positions_format)
+
+    def _norm_bias(self, norm: str) -> Wide:
+        """The bias of a LayerNorm, or zeros."""
+        name = f"{norm}.bias"
+        return self._take(name) if name in self._shapes else np.zeros(self._checkpoint.config.hidden_size)
+
+    def _norm_table(self, norm: str) -> Array:
+        """The gain of a norm of the stream, and the bias of LayerNorm, [1 or 2, D]."""
+        rows = [self._gain(norm)]
+        if f"{norm}.bias" in self._shapes:
+            rows.append(self._take(f"{norm}.bias"))
+        return np.stack(rows).astype(np.float32)
+
+    def _taps_table(self, layer: int) -> Array:
+        """The weights of a convolution, [positions, D], and its bias behind them."""
+        name = self._recipes.names.of("conv", layer)
+        taps = self._floats(weight_name(name))[:, 0].T
+        bias = [self._floats(f"{name}.bias")[None]] if f"{name}.bias" in self._shapes else []
+        return np.ascontiguousarray(np.concatenate([taps, *bias]), dtype=np.float32)
+
+    def _rope(self, rope: Rope) -> Array:
+        """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing."""
+        table = rope_of(self._checkpoint.config, rope)
         turns = np.zeros((len(table), self._recipes.head_floats), dtype=np.float32)
         turns[:, 0::2] = 1.0
-        turns[:, : config.head_dim] = table
+        turns[:, : rope.dim] = table
         return turns
 
     def _head_gains(self, recipe: Recipe) -> Array:
-        """The gains of keys and of queries, in the order of a head's rows."""
-        config, names = self._checkpoint.config, self._recipes.names
-        prefix = recipe.norm.removesuffix(names.attention_norm)
-        order = recipe.rows[: self._recipes.head_floats]
-        gains = [self._take(weight_name(prefix + names.head_norm.format(letter))) for letter in "kq"]
-        assert len(gains[0]) == config.head_dim
-        return np.stack([taken(gain + self._recipes.family.norm_offset, order) for gain in gains]).astype(np.float32)
+        """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
+        recipes = self._recipes
+        names, heads, floats = recipes.names, recipes.heads(0), recipes.head_floats
+        prefix, order = recipes.layer_prefix(recipe), recipe.rows[:floats]
+        found = np.zeros((2, recipes.gain_floats), dtype=np.float32)
+        for row, letter, count in ((0, "k", heads.kv), (1, "q", heads.count)):
+            gain = self._take(weight_name(prefix + names.head_norm.format(letter))) + recipes.family.norm_offset
+            by_head = gain.reshape(count if recipes.family.head_norms == "width" else 1, -1)
+            found[row, : len(by_head) * floats] = taken(by_head, order, axis=1).reshape(-1)
+        return found
 
 
 def _centred(matrix: Wide, axis: int) -> Wide:

@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
+from glinfer.families.layer import Rope
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.models.ropes import rope_names
 from glinfer.ops.fused.cached import Heads
+from glinfer.ops.fused.convolve import PARTS, part_floats
 from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT_FORMATS, WIDE
 
 QUAD_FLOATS = 16
@@ -45,6 +48,8 @@ class Recipe:
         kept: whether the file's bits are kept, so that nothing is folded in.
         norm: name of the norm before the product, without ``.weight``; empty for none.
         writes_stream: whether the outputs are added to the residual stream.
+        post_norm: name of the norm behind the product, before that sum; empty for none.
+        scale: factor of the outputs, which goes into the matrix, or into the gain of one whose bits are kept.
     """
 
     name: str
@@ -55,6 +60,18 @@ class Recipe:
     kept: bool
     norm: str = ""
     writes_stream: bool = False
+    post_norm: str = ""
+    scale: float = 1.0
+
+    @property
+    def has_gain(self) -> bool:
+        """Whether the inputs are multiplied by numbers of their own, since the matrix keeps its bits."""
+        return self.kept and (bool(self.norm) or self.scale != 1.0)
+
+    @property
+    def post_name(self) -> str:
+        """The name of the pass of the norm behind the product."""
+        return f"{self.name.rpartition('.')[0]}.post_norm"
 
 
 class Recipes:
@@ -83,6 +100,11 @@ class Recipes:
         self._weights, self._formats = weights, formats or {}
         if self.family.rotary and config.head_dim % 2:
             raise PlanError(f"heads of {config.head_dim} elements; expected an even number, as elements turn in pairs")
+        if self.family.rotary and (config.rotary_dim % 2 or not config.rotary_dim):
+            raise PlanError(
+                f"{config.rotary_dim} of {config.head_dim} elements of a head turn; expected an even number, as they "
+                "turn in pairs"
+            )
 
     @property
     def head_floats(self) -> int:
@@ -91,30 +113,59 @@ class Recipes:
 
     def heads(self, layer: int) -> Heads:
         """The heads of a layer in a row of its cache."""
-        config = self.config
+        config, of = self.config, self.config.layer(layer)
         return Heads(
             config.num_attention_heads,
             config.num_key_value_heads,
             self.head_floats,
-            config.head_dim**-0.5,
-            config.window_of(layer),
+            of.score_scale,
+            of.window,
+            of.score_cap,
+            of.ahead if config.embeds else None,
         )
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the stream itself is normalised somewhere, and not only inputs of products."""
+        return self.family.norms == "sum" or self.family.embedding_norm
+
+    @cached_property
+    def ropes(self) -> dict[Rope, str]:
+        """The name of the table for each kind of angles, in the order of the layers that have them."""
+        return rope_names(self.config)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor of the checkpoint."""
+        return dict(weight_shapes(self.config))
 
     @cached_property
     def centred(self) -> bool:
         """Whether folding takes the mean of the residual stream away where it is written."""
-        names = (name for name, shape in weight_shapes(self.config).items() if len(shape) == 2)
-        return self.family.norm == "layer" and (
+        names = (name for name, shape in self.shapes.items() if len(shape) == 2)
+        return self._leads_all and (
             self._weights != FROM_FILE or all(self._formats.get(name, F32) == F32 for name in names)
         )
+
+    @property
+    def _leads_all(self) -> bool:
+        """Whether every reader of the stream is a LayerNorm."""
+        return self.family.norm == "layer" and self.family.norms == "before" and not self.family.embedding_norm
 
     @property
     def sums(self) -> bool:
         """Whether passes behind a norm take the mean away themselves, using the weights' sums."""
         return self.family.norm == "layer" and not self.centred
 
-    def _packing(self, sources: tuple[str, ...], *, head: bool = False, whole: bool = True) -> tuple[str, bool]:
-        """The packing of a product, and whether its bits are kept; ``whole`` says that no column is padded."""
+    def _packing(
+        self, sources: tuple[str, ...], *, head: bool = False, whole: bool = True, exact: bool = False
+    ) -> tuple[str, bool]:
+        """The packing of a product, and whether its bits are kept; ``whole`` says that no column is padded.
+
+        An ``exact`` one is never rounded.
+        """
+        if exact and self._weights != FROM_FILE:
+            return "f32", False
         if self._weights != FROM_FILE:
             choice = WEIGHT_FORMATS[self._weights]
             return choice.vocabulary if head else choice.matrices, False
@@ -135,10 +186,24 @@ class Recipes:
         inputs: Rows | None = None,
         norm: str = "",
         writes_stream: bool = False,
+        post_norm: str = "",
+        scale: float = 1.0,
         head: bool = False,
+        exact: bool = False,
     ) -> Recipe:
-        packing, kept = self._packing(sources, head=head, whole=inputs is None)
-        return Recipe(name, sources, rows, inputs, packing, kept, norm, writes_stream)
+        packing, kept = self._packing(sources, head=head, whole=inputs is None, exact=exact)
+        return Recipe(name, sources, rows, inputs, packing, kept, norm, writes_stream, post_norm, scale)
+
+    def _norm_before(self, role: str, layer: int) -> str:
+        """The name of the norm before a branch of a layer, or nothing."""
+        missing = role == "attention_norm" and layer == 0 and not self.family.first_norm
+        return "" if missing or not self.config.layer(layer).norm_before else self.names.of(role, layer)
+
+    def _branch_end(self, role: str, layer: int) -> dict[str, Any]:
+        """What follows the last product of a branch: a norm, and a factor."""
+        of = self.config.layer(layer)
+        # A norm would take a factor before it away, so the factor is in the gain of the norm.
+        return {"post_norm": self.names.of(role, layer)} if of.norm_after else {"scale": of.branch_scale}
 
     def qkv(self, layer: int) -> Recipe:
         """Keys, values and queries, in the order of a row of the cache."""
@@ -150,21 +215,31 @@ class Recipes:
         count = config.num_key_value_heads * config.head_dim
         between = np.full(heads.queries_at - 2 * heads.kv_floats, PADDING)
         rows = np.concatenate([keys, _moved(values, count), between, _moved(queries, 2 * count)])
-        return self._recipe(f"h.{layer}.attn.qkv", sources, rows, norm=names.of("attention_norm", layer))
+        return self._recipe(f"h.{layer}.attn.qkv", sources, rows, norm=self._norm_before("attention_norm", layer))
 
     @cached_property
     def _turned_order(self) -> Rows | None:
         """The elements of a head in the order that puts rotary pairs side by side; None if they already are."""
         if self.family.positions != "halves":
             return None
-        half = self.config.head_dim // 2
-        return np.arange(2 * half).reshape(2, half).T.reshape(-1)
+        turned = self.config.rotary_dim
+        pairs = np.arange(turned).reshape(2, turned // 2).T.reshape(-1)
+        return np.concatenate([pairs, np.arange(turned, self.config.head_dim)])
 
     @property
     def turned_places(self) -> Rows:
         """The place of each element of a head of keys or queries within its head."""
         order = self._turned_order
         return np.arange(self.config.head_dim) if order is None else np.argsort(order)
+
+    @property
+    def gain_floats(self) -> int:
+        """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
+        return self.head_floats * (self.config.num_attention_heads if self.family.head_norms == "width" else 1)
+
+    def layer_prefix(self, recipe: Recipe) -> str:
+        """The beginning of the names of tensors of a product's layer."""
+        return self.names.layer.format(recipe.name.split(".")[1])
 
     def out(self, layer: int) -> Recipe:
         """The output projection of attention."""
@@ -174,30 +249,109 @@ class Recipes:
         if config.head_dim != self.head_floats:
             inputs = _heads_in_place(config.num_attention_heads, config.head_dim, self.head_floats)
         rows = np.arange(config.hidden_size)
-        return self._recipe(f"h.{layer}.attn.out_proj", (source,), rows, inputs=inputs, writes_stream=True)
+        end = self._branch_end("attention_post_norm", layer)
+        return self._recipe(f"h.{layer}.attn.out_proj", (source,), rows, inputs=inputs, writes_stream=True, **end)
+
+    def conv_in(self, layer: int) -> Recipe:
+        """The product before a convolution: B, C and x, each from a whole block on."""
+        width = self.config.hidden_size
+        part = np.full(part_floats(width), PADDING)
+        part[:width] = np.arange(width)
+        rows = np.concatenate([_moved(part, number * width) for number in range(PARTS)])
+        norm = self._norm_before("attention_norm", layer)
+        return self._recipe(f"h.{layer}.conv.in_proj", (self.names.of("conv_in", layer),), rows, norm=norm)
+
+    def conv_out(self, layer: int) -> Recipe:
+        """The product behind a convolution."""
+        source, end = self.names.of("conv_out", layer), self._branch_end("attention_post_norm", layer)
+        rows = np.arange(self.config.hidden_size)
+        return self._recipe(f"h.{layer}.conv.out_proj", (source,), rows, writes_stream=True, **end)
+
+    def taps(self) -> dict[str, int]:
+        """The layer of each table of a convolution's weights, by the name of the table."""
+        layers = range(self.config.num_hidden_layers)
+        return {taps_name(layer): layer for layer in layers if self.config.layer(layer).convolves}
+
+    def mixing_out(self, layer: int) -> Recipe:
+        """The product that ends the branch of a layer that mixes tokens."""
+        return self.conv_out(layer) if self.config.layer(layer).convolves else self.out(layer)
+
+    def router(self, layer: int) -> Recipe:
+        """The product that chooses experts; it is not rounded, since another expert is another result."""
+        rows, source = np.arange(self.config.num_experts), self.names.of("router", layer)
+        norm = self._norm_before("mlp_norm", layer)
+        return self._recipe(f"h.{layer}.mlp.router", (source,), rows, norm=norm, exact=True)
 
     def up(self, layer: int) -> Recipe:
-        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
-        inner, norm = self.config.intermediate_size, self.names.of("mlp_norm", layer)
+        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate.
+
+        Where a layer has experts, their matrices are one below the other, and so they are in :meth:`down`.
+        """
+        inner, norm = self.config.intermediate_size, self._norm_before("mlp_norm", layer)
+        if self.config.layer(layer).experts is not None:
+            each = _blocks_of_both(inner)
+            numbers = range(self.config.num_experts)
+            sources = tuple(self.names.of(role, layer, str(n)) for n in numbers for role in ("gate", "up"))
+            rows = np.concatenate([_moved(each, 2 * inner * n) for n in numbers])
+            return self._recipe(f"h.{layer}.mlp.fc_in", sources, rows, norm=norm)
         gate, up = (self.names.of(role, layer) for role in ("gate", "up"))
         if not self.family.gated:
             return self._recipe(f"h.{layer}.mlp.fc_in", (up,), np.arange(inner), norm=norm)
-        blocks = np.full(blocks_for(inner) * BLOCK_FLOATS, PADDING)
-        blocks[:inner] = np.arange(inner)
-        by_block = blocks.reshape(-1, BLOCK_FLOATS)
-        rows = np.stack([by_block, _moved(by_block, inner)], axis=1).reshape(-1)
-        return self._recipe(f"h.{layer}.mlp.fc_in", (gate, up), rows, norm=norm)
+        return self._recipe(f"h.{layer}.mlp.fc_in", (gate, up), _blocks_of_both(inner), norm=norm)
 
     def down(self, layer: int) -> Recipe:
         """The second product of the MLP."""
+        end, width = self._branch_end("mlp_post_norm", layer), self.config.hidden_size
+        rows = np.arange(width)
+        if self.config.layer(layer).experts is not None:
+            numbers, each = range(self.config.num_experts), _whole_blocks(rows)
+            sources = tuple(self.names.of("down", layer, str(n)) for n in numbers)
+            rows = np.concatenate([_moved(each, width * n) for n in numbers])
+            return self._recipe(f"h.{layer}.mlp.fc_out", sources, rows, writes_stream=True, **end)
         source = self.names.of("down", layer)
-        return self._recipe(f"h.{layer}.mlp.fc_out", (source,), np.arange(self.config.hidden_size), writes_stream=True)
+        return self._recipe(f"h.{layer}.mlp.fc_out", (source,), rows, writes_stream=True, **end)
+
+    def dense(self, number: int) -> Recipe:
+        """A matrix behind the pooling."""
+        rows = np.arange(self.config.dense[number][0])
+        return self._recipe(f"dense.{number}", (self.names.of("dense", None, str(number)),), rows)
+
+    def products(self) -> list[Recipe]:
+        """All products of the model's plans."""
+        found = [] if self.config.embeds else [self.head()]
+        for layer in range(self.config.num_hidden_layers):
+            first = self.conv_in(layer) if self.config.layer(layer).convolves else self.qkv(layer)
+            found += [first, self.mixing_out(layer), self.up(layer), self.down(layer)]
+            found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
+        return found + [self.dense(number) for number in range(len(self.config.dense))]
+
+    def norms(self) -> dict[str, str]:
+        """The norms of the stream itself: the name of each table of gains, and that of the norm."""
+        found, names = {}, self.names
+        if self.family.embedding_norm:
+            found["embed.norm"] = names.embedding_norm
+        for layer in range(self.config.num_hidden_layers) if self.family.norms == "sum" else ():
+            found[f"h.{layer}.attn.norm"] = names.of("attention_post_norm", layer)
+            found[f"h.{layer}.mlp.norm"] = names.of("mlp_post_norm", layer)
+        if self.config.embeds and self.family.norms != "sum":
+            found["final.norm"] = names.final_norm
+        return found
 
     def head(self) -> Recipe:
         """The vocabulary's matrix."""
         rows = np.arange(self.config.vocab_size)
         source = self.names.vocabulary(tied=self.config.tie_word_embeddings)
-        return self._recipe("lm_head", (source,), rows, norm=self.names.final_norm, head=True)
+        scale = 1.0 / self.config.logits_scaling
+        return self._recipe("lm_head", (source,), rows, norm=self.names.final_norm, scale=scale, head=True)
+
+    def biased(self, recipe: Recipe) -> bool:
+        """Whether the outputs of a product can have another bias than zero."""
+        norms = self.family.norm == "layer" and bool(recipe.norm)
+        return norms or any(f"{source}.bias" in self.shapes for source in recipe.sources)
+
+    def norm_is_biased(self, recipe: Recipe) -> bool:
+        """Whether the norm before a product has a bias."""
+        return f"{recipe.norm}.bias" in self.shapes
 
     @property
     def table_format(self) -> str:
@@ -208,22 +362,33 @@ class Recipes:
         return form if form in GROUP_FORMS else "rgba16f" if form == F16 else "rgba32f"
 
     @property
+    def places(self) -> int:
+        """Rows of the table that is added to embeddings, of positions and token types; 0 for none."""
+        config = self.config
+        if self.family.rotary:
+            return config.type_vocab_size
+        return max(1, config.type_vocab_size) * config.max_position_embeddings
+
+    @property
     def positions_format(self) -> str:
         """The texture format of learned positions."""
         if self._weights != FROM_FILE:
             return WEIGHT_FORMATS[self._weights].embeddings
-        return "rgba16f" if self._formats.get(weight_name(self.names.positions)) == F16 else "rgba32f"
+        half = self._formats.get(weight_name(self.names.positions)) == F16 and not self.config.type_vocab_size
+        return "rgba16f" if half else "rgba32f"
 
     @property
     def table_is_head(self) -> bool:
         """Whether embeddings are read out of the vocabulary's matrix."""
+        if self.config.embeds:
+            return False
         head = self.head()
         return self.config.tie_word_embeddings and head.kept and head.packing == self.table_format
 
-    @property
-    def embedding_scale(self) -> float:
-        """The factor of embeddings."""
-        return float(np.float32(self.config.hidden_size) ** np.float32(0.5)) if self.family.scaled_embeddings else 1.0
+
+def taps_name(layer: int) -> str:
+    """The name of the table of a convolution's weights."""
+    return f"h.{layer}.conv.taps"
 
 
 def weight_name(source: str) -> str:
@@ -241,6 +406,19 @@ def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None
     place = np.full((heads, floats), PADDING)
     place[:, :dim] = dim * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
     return place.reshape(-1)
+
+
+def _whole_blocks(rows: Rows) -> Rows:
+    """Rows with padding up to a whole number of blocks."""
+    blocks = np.full(blocks_for(len(rows)) * BLOCK_FLOATS, PADDING)
+    blocks[: len(rows)] = rows
+    return blocks
+
+
+def _blocks_of_both(inner: int) -> Rows:
+    """The rows of a gate [inner] above those that it multiplies, in blocks of both in turn."""
+    by_block = _whole_blocks(np.arange(inner)).reshape(-1, BLOCK_FLOATS)
+    return np.stack([by_block, _moved(by_block, inner)], axis=1).reshape(-1)
 
 
 def _moved(rows: Rows, by: int) -> Rows:

@@ -11,6 +11,7 @@ from glinfer.models.reference.parts import DecoderWeights
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import taken
 from glinfer.ops.spec import Array
+from glinfer.quant.coded import canonical
 from glinfer.quant.formats import GROUP_FORMS, WORD_FORMATS
 from glinfer.quant.ggml import blocks_of, integers_and_scales
 
@@ -50,7 +51,7 @@ def _codes(tensor: PackedTensor) -> Array:
     if tensor.format in (F16, "BF16"):
         return blocks.view("<u2")
     if tensor.format in GROUP_FORMS:
-        return blocks
+        return canonical(blocks, tensor.format)
     return integers_and_scales(blocks, tensor.format)[0]
 
 

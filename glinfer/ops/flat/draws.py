@@ -41,7 +41,7 @@ def flat_draw(
     uniforms: Sequence[Uniform] = (),
     instances: Extent = 1,
     adds: bool = False,
-    clears: bool = False,
+    clears: str = "",
     keeps: bool = False,
     shader: str = "",
     vertex: str = "",

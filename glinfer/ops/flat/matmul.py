@@ -13,7 +13,7 @@ from glinfer.ops.flat.draws import Define, Scratch, flat_draw
 from glinfer.ops.flat.product import PLAIN, Finish, Product, Strategy, seen_keys
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.attention import MASKED
-from glinfer.ops.published.linear import ACTIVATIONS, activate
+from glinfer.ops.published.linear import ACTIVATIONS, activate, soft_cap
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
 from glinfer.quant.ggml import table_of
@@ -158,7 +158,7 @@ class _Call:
             uniforms=finish.uniforms(),
             instances=instances,
             adds=blended,
-            clears=blended and not self.in_place,
+            clears="all" if blended and not self.in_place else "",
             vertex=PARTS_SHADER if blended else "",
         )
 
@@ -250,6 +250,8 @@ def _finished(sums: Array, inputs: Mapping[str, Array], params: Params) -> Array
     y = activate(y, int(params["ACTIVATION"]))
     if "residual" in inputs:
         y = y + float64(inputs, ["residual"])[0][: len(y)]
+    if params.get("CAP"):
+        y = soft_cap(y, float(params["CAP"]))
     if params.get("CAUSAL"):
         rows = np.arange(len(y))[:, None] % int(params["M"])
         seen = seen_keys(np.arange(y.shape[1]), rows + params["offset"], int(params.get("WINDOW", 0)))

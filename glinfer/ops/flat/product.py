@@ -110,7 +110,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Finish:
-    """The finish of the sums: ``activation(scale · sum + bias) + residual``, masked.
+    """The finish of the sums: ``activation(scale · sum + bias) + residual``, capped and masked.
 
     Attributes:
         bias: [1, n].
@@ -120,6 +120,7 @@ class Finish:
         causal: None, or the last column that row 0 of each matrix sees, a number or a run value's name: row r sees
             columns up to ``causal + r``, and all others become :data:`MASKED`.
         window: how many of these columns, up to the last one, a row sees; 0 for all.
+        cap: a bound c, before masking: c · tanh(y / c); 0 for none.
     """
 
     bias: TensorSpec | None = None
@@ -128,6 +129,7 @@ class Finish:
     scale: float = 1.0
     causal: Extent | None = None
     window: int = 0
+    cap: float = 0.0
 
     def inputs(self) -> list[tuple[str, TensorSpec]]:
         """The inputs, by sampler."""
@@ -138,6 +140,8 @@ class Finish:
         """The finish's defines."""
         found: list[Define] = [("ACTIVATION", ACTIVATIONS[self.activation]), ("SCALE", float(self.scale))]
         found += [(name.upper(), 1) for name, _ in self.inputs()]
+        if self.cap:
+            found.append(("CAP", float(self.cap)))
         if self.window:
             found.append(("WINDOW", self.window))
         return found if self.causal is None else [*found, ("CAUSAL", 1)]

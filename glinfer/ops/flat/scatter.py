@@ -56,7 +56,7 @@ def add_gradients(
         kernels=kernels,
         defines=[*defines, *([] if scatters else [("BEFORE", int(before is not None))])],
         adds=scatters,
-        clears=scatters and not accumulates,
+        clears="all" if scatters and not accumulates else "",
         vertex="common/scatter_add.vert" if scatters else "",
         points=grad.shape[0] * flat_layout(name, grad).row_texels if scatters else 0,
     )

@@ -1,4 +1,19 @@
 """The fused ops of the fast plans, over packed weights, caches and many rows."""
 # ruff: noqa: F401 (an import registers the ops of its module)
 
-from glinfer.ops.fused import cached, embed, gemm, gemv, norms, sample, score, shortlist, tiles, turn
+from glinfer.ops.fused import (
+    cached,
+    convolve,
+    embed,
+    experts,
+    gemm,
+    gemv,
+    low_rank,
+    norms,
+    pool,
+    sample,
+    score,
+    shortlist,
+    tiles,
+    turn,
+)

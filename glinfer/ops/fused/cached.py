@@ -13,11 +13,11 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
-from glinfer.ops.flat.product import seen_keys
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import BASE, POSITION, table_layout
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.attention import MASKED
+from glinfer.ops.published.linear import soft_cap
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 SLOT_TOKENS = BLOCK_FLOATS
@@ -38,7 +38,9 @@ class Heads:
         kv: heads of keys and values; equally many heads of queries share each.
         floats: floats of one head with its padding, a multiple of 16.
         scale: factor of the scores.
-        window: positions that a token sees, its own included; 0 for all.
+        window: positions that a token sees up to its own, which is included; 0 for all.
+        cap: a bound c of the scaled scores, c · tanh(score / c); 0 for none.
+        ahead: positions after its own that a token sees, in passes over many rows; None in a causal model.
     """
 
     count: int
@@ -46,6 +48,8 @@ class Heads:
     floats: int
     scale: float = 1.0
     window: int = 0
+    cap: float = 0.0
+    ahead: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse heads that the shaders cannot compute.
@@ -96,6 +100,8 @@ class Heads:
             ("QUERY_AT", self.queries_at // 4),
             ("SCORE_SCALE", float(self.scale)),
             ("WINDOW", self.window),
+            *([("SCORE_CAP", float(self.cap))] if self.cap else []),
+            *([] if self.ahead is None else [("AHEAD", self.ahead)]),
         ]
         for prefix, tensor in tensors.items():
             found += block_layout(name, tensor).defines(prefix)
@@ -166,7 +172,7 @@ def cached_values(
         quad=True,
         per_run=() if many else (("position", "position"),),
         instances="score_slots" if parts else 1,
-        clears=bool(parts),
+        clears="all" if parts else "",
         adds=bool(parts),
         shader="cached_values",
     )
@@ -183,8 +189,15 @@ def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
 def heads_in(params: Params) -> Heads:
     """The heads of a draw's defines."""
     texels = int(params["HEAD_TEXELS"])
+    ahead = int(params["AHEAD"]) if "AHEAD" in params else None
     return Heads(
-        int(params["HEADS"]), int(params["KV_HEADS"]), 4 * texels, float(params["SCORE_SCALE"]), int(params["WINDOW"])
+        int(params["HEADS"]),
+        int(params["KV_HEADS"]),
+        4 * texels,
+        float(params["SCORE_SCALE"]),
+        int(params["WINDOW"]),
+        float(params.get("SCORE_CAP", 0.0)),
+        ahead,
     )
 
 
@@ -226,25 +239,33 @@ def keys_of(rows: Array, heads: Heads, *, values: bool = False) -> Array:
     return np.asarray(np.repeat(apart, heads.count // heads.kv, axis=0))
 
 
-def scores_of(queries: Array, keys: Array, position: int, slots: int, heads: Heads) -> Array:
-    """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats]."""
-    count = heads.count
+def scores_of(queries: Array, keys: Array, position: int, slots: int, heads: Heads, last: int | None = None) -> Array:
+    """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats].
+
+    ``last`` is the last token that the query sees, its own where it is left out.
+    """
+    count, last = heads.count, position if last is None else last
     padded = np.full((count, slots * SLOT_TOKENS), MASKED)
-    tokens = np.arange(position + 1)
-    found = heads.scale * np.einsum("hd,htd->ht", queries, keys[:, : position + 1])
-    padded[:, : position + 1] = np.where(seen_keys(tokens, np.array(position), heads.window), found, MASKED)
+    first = max(0, position + 1 - heads.window) if heads.window else 0
+    found = heads.scale * np.einsum("hd,htd->ht", queries, keys[:, : last + 1])
+    if heads.cap:
+        found = soft_cap(found, heads.cap)
+    padded[:, : last + 1] = np.where(np.arange(last + 1) >= first, found, MASKED)
     return padded.reshape(count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
 
 
-def values_of(scores: Array, values: Array, position: int, window: int = 0) -> Array:
-    """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys."""
-    heads = len(values)
-    by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : position + 1]
+def values_of(scores: Array, values: Array, position: int, window: int = 0, last: int | None = None) -> Array:
+    """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys.
+
+    ``last`` is the last token that the query sees, its own where it is left out.
+    """
+    heads, last = len(values), position if last is None else last
+    by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : last + 1]
     first = max(0, position + 1 - window) if window else 0
     by_head = by_head[:, first:]
     weights = np.exp(by_head - by_head.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
-    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, first : position + 1]).reshape(-1))
+    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, first : last + 1]).reshape(-1))
 
 
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -300,7 +321,7 @@ def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[
     return found
 
 
-register(Op("cached_scores", ("cache",), (), _check_scores, _oracle_scores))
-register(Op("cached_values", ("scores", "cache"), (), _check_values, _oracle_values))
+register(Op("cached_scores", ("cache",), (), _check_scores, _oracle_scores, regions=("output",)))
+register(Op("cached_values", ("scores", "cache"), (), _check_values, _oracle_values, regions=("scores", "output")))
 register(Op("row_scores", ("cache", "rows"), (), _check_row_scores, _oracle_row_scores, ("rows",)))
 register(Op("row_values", ("scores", "cache", "rows"), (), _check_row_values, _oracle_row_values, ("rows",)))

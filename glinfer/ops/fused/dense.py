@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,10 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for, words_for
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.ops.fused.low_rank import LowRankSum, check_low_rank, low_rank_rows
+from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.published.linear import ACTIVATIONS, activate
+from glinfer.ops.published.linear import ACTIVATIONS, activate, soft_cap
 from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
 from glinfer.quant.formats import GROUP, SCALE_NUMBERS, WIDE_NUMBER, WORD_FORMATS, group_number, packing_of_group
 from glinfer.quant.ggml import table_of
@@ -33,6 +35,8 @@ class Matrix:
         inputs: weights of a row.
         gain: [1, inputs], factors of the inputs, for weights that keep the bits of their file.
         gated: whether blocks of 64 outputs of a gate alternate with the blocks that the gate multiplies.
+        biased: whether there can be another bias than zero.
+        low_rank: what adapters add to the product.
     """
 
     weight: TensorSpec
@@ -40,6 +44,13 @@ class Matrix:
     inputs: int
     gain: TensorSpec | None = None
     gated: bool = False
+    biased: bool = True
+    low_rank: LowRankSum | None = None
+
+    @property
+    def only_biases(self) -> bool:
+        """Whether the constants are neither scales nor sums of weights."""
+        return self.consts.shape[1] == 1
 
     @property
     def outputs(self) -> int:
@@ -49,25 +60,84 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class RawRows:
+    """The bare sums of a product of one row or many, whose norm, bias, activation and gate are left to the reader.
+
+    Attributes:
+        sums: [rows, 64 · (blocks + 1)], the sums of all rows of the matrix, then a block whose texels have the sum of
+            the squares of the product's inputs and, where the mean is taken away, their sum.
+        matrix: the matrix of the product; its constants have the bias.
+        activation, eps: what the reader applies.
+    """
+
+    sums: TensorSpec | RowInterleaved
+    matrix: Matrix
+    activation: str
+    eps: float
+
+    @staticmethod
+    def floats(matrix: Matrix) -> int:
+        """Floats of a row."""
+        return BLOCK_FLOATS * (blocks_for(matrix.weight.shape[0]) + 1)
+
+    @property
+    def biased(self) -> bool:
+        """Whether the reader reads the bias, which may be zero: what nobody reads is no part of a plan."""
+        return self.matrix.biased or self.matrix.only_biases
+
+    @property
+    def inputs(self) -> list[tuple[str, str]]:
+        """The inputs of a reader besides the sums."""
+        return [("x_consts", self.matrix.consts.name)] if self.biased else []
+
+    def defines(self, name: str) -> Defines:
+        """The defines of a reader, in shaders/gemv.frag."""
+        consts = self.matrix.consts.layout
+        if not isinstance(consts, ConstantLayout):
+            raise PlanError(f"draw {name}: expected packed constants")
+        return [
+            ("RAW_INPUT", 1),
+            *([*consts.defines("XC"), ("XC_BIAS_AT", consts.cols - 1)] if self.biased else []),
+            ("X_ACTIVATION", ACTIVATIONS[self.activation]),
+            ("X_GATED", int(self.matrix.gated)),
+            ("X_BIASED", int(self.biased)),
+            ("X_CENTRED", int(consts.sums)),
+            ("X_DIM", self.matrix.inputs),
+            ("X_EPS", float(self.eps)),
+        ]
+
+
+@dataclass(frozen=True)
 class Turning:
     """The outputs that rotary positions turn, in pairs that follow each other.
 
     Attributes:
-        table: [positions, head_floats], the cosine and the sine of each pair.
+        table: [positions, head_floats], the cosine and the sine of each pair; None where heads are only normalised.
         keys: outputs from the first on that are keys.
         queries: the first output that is a query.
+        floats: floats of one head, which a table says by itself.
     """
 
-    table: TensorSpec
+    table: TensorSpec | None
     keys: int
     queries: int
+    floats: int = 0
 
     def defines(self, name: str) -> Defines:
-        """The defines of shaders/common/rope.glsl."""
+        """The defines of shaders/common/rope.glsl; without a table those of the heads alone."""
+        floats = self.floats if self.table is None else self.table.shape[1]
+        sizes = {"HEAD_TEXELS": floats, "KEY_TEXELS": self.keys, "QUERY_AT": self.queries}
+        found: Defines = [(key, size // 4) for key, size in sizes.items()]
+        if self.table is None:
+            return found
         if not isinstance(self.table.layout, RowLayout):
             raise PlanError(f"draw {name}: {self.table.name} is no table of rows")
-        sizes = {"HEAD_TEXELS": self.table.shape[1], "KEY_TEXELS": self.keys, "QUERY_AT": self.queries}
-        return [("ROPE", 1), *((key, size // 4) for key, size in sizes.items()), *self.table.layout.defines("ROPE")]
+        return [("ROPE", 1), *found, *self.table.layout.defines("ROPE")]
+
+    @property
+    def inputs(self) -> list[tuple[str, str]]:
+        """The input that has the angles."""
+        return [] if self.table is None else [("rope", self.table.name)]
 
 
 def dense_defines(
@@ -79,8 +149,10 @@ def dense_defines(
     norm_eps: float | None,
     activation: str,
     kernels: KernelOptions,
+    cap: float = 0.0,
+    raw: bool = False,
 ) -> Defines:
-    """The defines that shaders/gemv.frag and shaders/gemm.frag share.
+    """The defines that shaders/gemv.frag and shaders/gemm.frag share; with ``raw`` the gate is for the reader.
 
     Raises:
         PlanError: a tensor has another layout, or there is no such activation.
@@ -90,7 +162,8 @@ def dense_defines(
         raise PlanError(f"draw {name}: expected packed weights and constants")
     if activation not in ACTIVATIONS:
         raise PlanError(f"draw {name}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
-    if matrix.gated and matrix.weight.shape[0] % (2 * BLOCK_FLOATS):
+    gated = matrix.gated and not raw
+    if gated and matrix.weight.shape[0] % (2 * BLOCK_FLOATS):
         raise PlanError(f"draw {name}: {matrix.weight.name} has no pairs of whole blocks of outputs")
     found: Defines = [
         *x.defines("X"),
@@ -99,7 +172,7 @@ def dense_defines(
         *target_defines(out),
         ("SCALED", int(consts.scales)),
         ("CENTRED", int(consts.sums)),
-        ("GATED", int(matrix.gated)),
+        ("GATED", int(gated)),
         ("QUAD", int(weight.quad)),
         ("MANTISSA", int(kernels.mantissa)),
         ("FUSED", int(kernels.fused)),
@@ -113,10 +186,16 @@ def dense_defines(
         found += grouped_defines(weight)
     else:
         found += [("GROUPED", 0), ("WEIGHTS", WORD_FORMATS[weight.weights].number)]
+    if raw:
+        found += [("RAW", 1), ("DIM", matrix.inputs)]
     if norm_eps is not None:
         found += [("NORM", 1), ("DIM", matrix.inputs), ("EPS", float(norm_eps))]
+    if cap:
+        found.append(("OUTPUT_CAP", float(cap)))
     if matrix.gain is not None:
         found += [("GAIN", 1), ("GAIN_WIDTH", -(-matrix.inputs // 4))]
+    if matrix.low_rank is not None:
+        found += matrix.low_rank.defines(name)
     return found
 
 
@@ -134,15 +213,21 @@ def grouped_defines(weight: GroupedLayout) -> Defines:
         ("FORM_HIGH", form.high_words),
         ("FORM_SCALES", SCALE_NUMBERS[form.scales]),
         ("OFFSET", form.offset),
+        ("FORM_TABLE", int(form.table is not None)),
+        *([] if form.table is None else form.table.defines()),
     ]
 
 
-def dense_inputs(matrix: Matrix, turning: Turning | None) -> list[tuple[str, str]]:
-    """The inputs besides the rows."""
-    found = [("weight", matrix.weight.name), ("consts", matrix.consts.name)]
+def dense_inputs(matrix: Matrix, turning: Turning | None, *, raw: bool = False) -> list[tuple[str, str]]:
+    """The inputs besides the rows; with ``raw`` constants are left out that have nothing but a bias."""
+    found = [("weight", matrix.weight.name)]
+    if not (raw and matrix.only_biases):
+        found.append(("consts", matrix.consts.name))
     if matrix.gain is not None:
         found.append(("gain", matrix.gain.name))
-    return found if turning is None else [*found, ("rope", turning.table.name)]
+    if matrix.low_rank is not None:
+        found += matrix.low_rank.inputs
+    return found if turning is None else [*found, *turning.inputs]
 
 
 def steps_of(weight: GemvLayout | GroupedLayout, inputs: int) -> int:
@@ -155,7 +240,13 @@ def shared_parts(matrix: Matrix, part_steps: int) -> int:
     layout = matrix.weight.layout
     assert isinstance(layout, (GemvLayout, GroupedLayout))
     steps = steps_of(layout, matrix.inputs)
-    each = max(1, part_steps // 8) if isinstance(layout, GroupedLayout) and part_steps else part_steps
+    return parts_of_steps(
+        steps, max(1, part_steps // 8) if isinstance(layout, GroupedLayout) and part_steps else part_steps
+    )
+
+
+def parts_of_steps(steps: int, each: int) -> int:
+    """Instances that share so many steps, each of about ``each`` of them; one where that is 0."""
     return steps // math.gcd(steps, each) if each else 1
 
 
@@ -173,6 +264,7 @@ def check_dense(shapes: Shapes, params: Params, outputs: int, *, residual: bool)
         rows = 2 * BLOCK_FLOATS * blocks_for(outputs)
     shapes.expect("consts", rows, 4 * params["SCALED"] + params["CENTRED"] + 1)
     shapes.expect("gain", 1, inputs)
+    check_low_rank(shapes, params, rows)
     parts = int(params.get("PARTS", 1))
     if params["GROUPED"]:
         shapes.expect("weight", rows, words_for(format_name(params), inputs))
@@ -182,8 +274,38 @@ def check_dense(shapes: Shapes, params: Params, outputs: int, *, residual: bool)
         steps = 4 * blocks_for(inputs)
     shapes.require(params["STEPS"] == steps, "STEPS does not fit x")
     shapes.require(params["STEPS"] % (parts * int(params.get("UNROLL", 1))) == 0, f"{steps} steps in {parts} parts")
-    after = params["ACTIVATION"] or params["GATED"] or params.get("NORM") or params.get("NORMS") or params.get("ROPE")
-    shapes.require(parts == 1 or not (after or residual), "parts are added up without norm, activation or residual")
+    after = params["ACTIVATION"] or params["GATED"] or any(map(params.get, ("NORMS", "OUT_HALF", "OUTPUT_CAP")))
+    shapes.require(parts == 1 or not (after or residual), "parts are added up without activation, rounding or residual")
+
+
+def check_raw_input(shapes: Shapes, params: Params, names: Sequence[str], rows: int | None) -> None:
+    """Require bare sums under these samplers, and nothing behind the product that reads them."""
+    blocks = (1 + int(params["X_GATED"])) * blocks_for(int(params["INPUTS"]))
+    for name in names:
+        shapes.expect(name, rows, BLOCK_FLOATS * (blocks + 1))
+    shapes.expect("x_consts", None, params.get("XC_BIAS_AT", 0) + 1)
+    shapes.require(("x_consts" in shapes.by_name) == bool(params["X_BIASED"]), "a bias is read of constants")
+    further = ("NORM", "NORMS", "RAW", "OUTPUT_CAP")
+    behind = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
+    shapes.require(not behind, "bare sums are finished for a product without norm, activation or gate")
+
+
+def check_raw(shapes: Shapes, params: Params) -> None:
+    """Require that a product of bare sums has no more and no less than it needs."""
+    outputs = shapes.rows("weight")
+    shapes.expect("output", None, BLOCK_FLOATS * (blocks_for(outputs) + 1))
+    further = ("NORM", "NORMS", "ROPE", "OUTPUT_CAP")
+    behind = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
+    shapes.require(not behind, "bare sums have nothing behind them")
+    needed = params["SCALED"] or params["CENTRED"]
+    shapes.require(("consts" in shapes.by_name) == bool(needed), "constants are for scales and for the weights' sums")
+    check_dense(shapes, params, outputs, residual=False)
+
+
+def sums_of(inputs: Mapping[str, Array], params: Params, x: Array) -> Array:
+    """For an oracle: the bare sums of rows x [rows, inputs]."""
+    consts = inputs.get("consts", np.zeros((len(inputs["weight"]), 1)))
+    return dense_rows({**inputs, "consts": consts}, params, x, None, np.zeros(len(x), np.intp))
 
 
 def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Array | None, positions: Array) -> Array:
@@ -201,17 +323,55 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
     gained = x * inputs["gain"].astype(np.float64) if "gain" in inputs else x
     mean = x.mean(axis=1, keepdims=True) if params["CENTRED"] else np.zeros((len(x), 1))
     y: Array = gained @ weight.T
+    behind: Array | float = 0.0
+    if params.get("LORA"):
+        sums, behind = low_rank_rows(inputs, params, len(x))
+        y = y + sums
     if params["CENTRED"]:
         y = y - mean * consts[:, -2]
+    if params.get("RAW"):
+        return y
     if params.get("NORM"):
         norms = 1.0 / np.sqrt(np.mean((x - mean) ** 2, axis=1, keepdims=True) + params["EPS"])
-    y = (y if norms is None else y * norms) + consts[:, -1]
+    y = (y if norms is None else y * norms) + consts[:, -1] + behind
     if params["GATED"]:
         pairs = y.reshape(len(y), -1, 2, BLOCK_FLOATS)
         up = pairs[:, :, 1].reshape(len(y), -1)
         return activate(pairs[:, :, 0].reshape(len(y), -1), int(params["ACTIVATION"])) * up
     y = activate(y, int(params["ACTIVATION"]))
+    if params.get("OUTPUT_CAP"):
+        y = soft_cap(y, float(params["OUTPUT_CAP"]))
     return turned_rows(y, inputs["rope"].astype(np.float64), params, positions) if params.get("ROPE") else y
+
+
+def raw_rows(sums: Array, x: Array, params: Params) -> Array:
+    """For an oracle: what :class:`RawRows` hold, from the sums [rows, outputs] and inputs [rows, inputs] of a product.
+
+    The sum of the inputs is left out where no mean is taken away.
+    """
+    count = len(sums)
+    blocks = np.zeros((count, BLOCK_FLOATS * blocks_for(sums.shape[1])))
+    blocks[:, : sums.shape[1]] = sums
+    gathered = np.zeros((count, BLOCK_FLOATS // 4, 4))
+    gathered[:, :, 0] = (x**2).sum(axis=1, keepdims=True)
+    gathered[:, :, 1] = x.sum(axis=1, keepdims=True) if params["CENTRED"] else 0.0
+    return np.concatenate([blocks, gathered.reshape(count, -1)], axis=1)
+
+
+def finished_rows(raw: Array, consts: Array | None, params: Params) -> Array:
+    """For an oracle: the inputs [rows, INPUTS] that a reader makes of :class:`RawRows`."""
+    gathered = raw[:, -BLOCK_FLOATS:] / params["X_DIM"]
+    squares, whole = gathered[:, :1], gathered[:, 1:2]
+    rows = raw.shape[1] - BLOCK_FLOATS if consts is None else len(consts)
+    bias = np.zeros(rows) if consts is None else consts[:, -1].astype(np.float64)
+    factor = 1.0 / np.sqrt(squares - (whole**2 if params["X_CENTRED"] else 0.0) + params["X_EPS"])
+    y = raw[:, :rows] * factor + bias
+    kind, inputs = int(params["X_ACTIVATION"]), int(params["INPUTS"])
+    if not params["X_GATED"]:
+        return activate(y, kind)[:, :inputs]
+    pairs = y.reshape(len(y), -1, 2, BLOCK_FLOATS)
+    found: Array = (activate(pairs[:, :, 0], kind) * pairs[:, :, 1]).reshape(len(y), -1)[:, :inputs]
+    return found
 
 
 def weights_of(words: Array, consts: Array, params: Params) -> Array:

@@ -12,7 +12,7 @@ from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import grouped_defines
 from glinfer.ops.fused.draws import block_draw, block_layout
-from glinfer.ops.fused.rows import CHOSEN, POSITION, TOKEN, RowInterleaved, deinterleaved, table_layout
+from glinfer.ops.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, RowInterleaved, deinterleaved, table_layout
 from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -122,7 +122,17 @@ def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return np.asarray(found.reshape(size))
 
 
-register(Op("embed_token", ("picks",), ("wte", "weight", "wpe"), _check_token, _oracle_token, integers=("weight",)))
+register(
+    Op(
+        "embed_token",
+        ("picks",),
+        ("wte", "weight", "wpe"),
+        _check_token,
+        _oracle_token,
+        integers=("weight",),
+        regions=("output",),
+    )
+)
 
 
 def embed_rows(
@@ -135,9 +145,12 @@ def embed_rows(
     slots: Extent,
     picks: TensorSpec | None = None,
     scale: float = 1.0,
+    typed: bool = False,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = scale · wte[token] + wpe[position]`` for the rows of the first ``slots`` slots.
+
+    With ``typed`` the row of wpe is not the position but the table's word :data:`glinfer.ops.fused.rows.PLACE`.
 
     wte and wpe are as in :func:`embed_token`. The table ``rows`` gives token and position (see
     :mod:`glinfer.ops.fused.rows`); the token CHOSEN stands for the best candidate in slot r of ``picks`` [rows, 64].
@@ -153,7 +166,13 @@ def embed_rows(
         (("rows", rows.name), *inputs),
         out.names,
         (slots, out.cols),
-        (*table_layout(rows).defines("ROWS"), *defines, *out.layout.defines("OUT"), ("ROWS", len(out.tensors))),
+        (
+            *table_layout(rows).defines("ROWS"),
+            *defines,
+            *out.layout.defines("OUT"),
+            ("ROWS", len(out.tensors)),
+            *((("TYPED", 1),) if typed else ()),
+        ),
         kernels=kernels,
         cells=True,
     )
@@ -176,7 +195,8 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     if params["POSITIONS"]:
         (wpe,) = float64(inputs, ["wpe"])
         # Padding rows of the last slot may have positions beyond the table; their results are ignored.
-        found = found + wpe[np.minimum(table[:, POSITION], len(wpe) - 1)]
+        places = table[:, PLACE if params.get("TYPED") else POSITION]
+        found = found + wpe[np.minimum(places, len(wpe) - 1)]
     return deinterleaved(found, int(params["ROWS"]))
 
 

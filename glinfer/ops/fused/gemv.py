@@ -11,7 +11,21 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.fused.dense import Matrix, Turning, check_dense, dense_defines, dense_inputs, dense_rows
+from glinfer.ops.fused.dense import (
+    Matrix,
+    RawRows,
+    Turning,
+    check_dense,
+    check_raw,
+    check_raw_input,
+    dense_defines,
+    dense_inputs,
+    dense_rows,
+    finished_rows,
+    raw_rows,
+    sums_of,
+)
+from glinfer.ops.fused.low_rank import LORA_SAMPLERS
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -19,7 +33,7 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 def gemv(
     name: str,
     kind: str,
-    x: TensorSpec,
+    x: TensorSpec | RawRows,
     matrix: Matrix,
     out: TensorSpec,
     *,
@@ -28,26 +42,46 @@ def gemv(
     turning: Turning | None = None,
     residual: TensorSpec | None = None,
     activation: str = "none",
+    cap: float = 0.0,
     kernels: KernelOptions,
     parts: int = 1,
     adds: bool = False,
+    clears: str = "",
+    raw: bool = False,
 ) -> DrawSpec:
     """``out[first] = activation(norm · weight @ (gain · x) + bias) + residual`` for one vector.
 
     x [1, IN], residual [1, OUT] and out [slots, OUT] lie in blocks; slot ``first`` of out is written. With ``norm_eps``
     norm is 1 / sqrt(mean(x²) + eps): RMSNorm (Zhang and Sennrich 2019), or LayerNorm if x has mean zero or the
     constants hold the weights' sums. A gated matrix gives ``out = activation(gate) · up``. With ``turning`` queries and
-    keys are turned by the run value position.
+    keys are turned by the run value position. ``cap`` bounds the activation by a c in c · tanh(y / c); 0 for none.
 
-    With ``adds`` blending adds the product to what out holds, so that out is its own residual; then ``parts`` instances
-    may share the inputs, without norm or activation.
+    With ``adds`` blending adds the product to what out holds, so that out is its own residual, or to zero where
+    ``clears`` says so; then ``parts`` instances may share the inputs, without activation or gate, each with the norm of
+    all of them. With ``raw`` out is what a :class:`RawRows` holds; a RawRows as ``x`` is finished by the reader.
     """
-    if not isinstance(x.layout, BlockLayout) or not isinstance(out.layout, BlockLayout):
+    row = x.sums if isinstance(x, RawRows) else x
+    if (
+        not isinstance(row, TensorSpec)
+        or not isinstance(row.layout, BlockLayout)
+        or not isinstance(out.layout, BlockLayout)
+    ):
         raise PlanError(f"draw {name}: expected vectors in blocks")
-    inputs = [("x", x.name), *dense_inputs(matrix, turning)]
+    inputs = [("x", row.name), *dense_inputs(matrix, turning, raw=raw)]
     defines = dense_defines(
-        name, x.layout, matrix, out.layout, norm_eps=norm_eps, activation=activation, kernels=kernels
+        name,
+        row.layout,
+        matrix,
+        out.layout,
+        norm_eps=norm_eps,
+        activation=activation,
+        cap=cap,
+        kernels=kernels,
+        raw=raw,
     )
+    if isinstance(x, RawRows):
+        inputs += x.inputs
+        defines += x.defines(name)
     steps = int(dict(defines)["STEPS"])
     if not isinstance(matrix.weight.layout, GroupedLayout):
         defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
@@ -61,35 +95,76 @@ def gemv(
     return DrawSpec(
         name=name,
         kind=kind,
-        op="gemv",
+        op="raw_gemv" if raw else "gemv",
+        shader="gemv",
         inputs=tuple(inputs),
         outputs=(out.name,),
         size=(1, out.shape[1]),
         defines=tuple(defines),
         uniforms=(("share", steps // parts),),
-        per_run=() if turning is None else (("position", "position"),),
+        per_run=(
+            *(() if turning is None else (("position", "position"),)),
+            *(() if matrix.low_rank is None else matrix.low_rank.per_run),
+        ),
         first=first,
         cover=kernels.cover,
         instances=parts,
         adds=adds,
+        clears=clears,
     )
 
 
 def _check(shapes: Shapes, params: Params) -> None:
     outputs = shapes.by_name["output"][1]
-    shapes.expect("x", 1, params["INPUTS"])
+    if params.get("RAW_INPUT"):
+        check_raw_input(shapes, params, ["x"], 1)
+    else:
+        shapes.expect("x", 1, params["INPUTS"])
     shapes.expect("residual", 1, outputs)
     check_dense(shapes, params, outputs, residual="residual" in shapes.by_name)
     if params.get("ROPE"):
         shapes.require(params["position"] < shapes.rows("rope"), f"there is no position {params['position']}")
 
 
+def _check_raw(shapes: Shapes, params: Params) -> None:
+    shapes.expect("x", 1, params["INPUTS"])
+    check_raw(shapes, params)
+
+
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (x,) = float64(inputs, ["x"])
+    if params.get("RAW_INPUT"):
+        x = finished_rows(x, inputs.get("x_consts"), params)
     y = dense_rows(inputs, params, x, None, np.array([int(params.get("position", 0))]))[:, : size[1]]
     for added in {"residual", "output"} & set(inputs):
         y = y + float64(inputs, [added])[0]
     return y
 
 
-register(Op("gemv", ("x", "weight", "consts"), ("gain", "rope", "residual"), _check, _oracle, either=("weight",)))
+def _oracle_raw(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (x,) = float64(inputs, ["x"])
+    return raw_rows(sums_of(inputs, params, x), x, params)
+
+
+register(
+    Op(
+        "raw_gemv",
+        ("x", "weight"),
+        ("consts", "gain", *LORA_SAMPLERS),
+        _check_raw,
+        _oracle_raw,
+        either=("weight",),
+        regions=("x", "output"),
+    )
+)
+register(
+    Op(
+        "gemv",
+        ("x", "weight", "consts"),
+        ("gain", "rope", "residual", "x_consts", *LORA_SAMPLERS),
+        _check,
+        _oracle,
+        either=("weight",),
+        regions=("x", "residual", "output"),
+    )
+)

@@ -1,4 +1,4 @@
-"""Factors of the norms of many rows, computed before the product that applies them."""
+"""Norms of rows in passes of their own: factors that a product applies, norms behind a branch, norms of the stream."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.gl.layouts.blocks import blocks_for
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import RowLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.draws import block_draw, block_layout
-from glinfer.ops.fused.rows import RowInterleaved, check_same, gathered, optional_names
+from glinfer.ops.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
 
 
@@ -82,4 +83,138 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.repeat(found.reshape(size[0], -1, 1, 4), 4, axis=2).reshape(size)
 
 
+def post_norm(
+    name: str,
+    kind: str,
+    x: RowInterleaved,
+    gain: TensorSpec,
+    out: RowInterleaved,
+    *,
+    residual: RowInterleaved | None,
+    slots: Extent,
+    eps: float,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = x[r] / sqrt(mean(x[r]²) + eps) · gain + residual[r]`` for the rows of the first ``slots`` slots.
+
+    RMSNorm (Zhang and Sennrich 2019) of what a branch adds to the stream. x, residual and out are interleaved alike,
+    gain [1, D] is a table of one row. Without ``residual`` blending adds to what out holds.
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    if not isinstance(gain.layout, RowLayout) or x.layout.blocks != out.layout.blocks:
+        raise PlanError(f"draw {name}: expected rows of one length, and a table of gains")
+    defines: list[tuple[str, int | float]] = [
+        *x.layout.defines("X"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(x.tensors)),
+        ("DIM", x.cols),
+        ("EPS", eps),
+        ("GAIN_WIDTH", -(-x.cols // 4)),
+    ]
+    inputs = [*x.inputs(), ("gain", gain.name)]
+    if residual is not None:
+        inputs += residual.inputs("r")
+        defines.append(("RESIDUAL", 1))
+    size, adds = (slots, out.cols), residual is None
+    return block_draw(
+        name,
+        kind,
+        "post_norm",
+        inputs,
+        out.names,
+        size,
+        defines,
+        kernels=kernels,
+        quad=True,
+        cells=slots != 1,
+        adds=adds,
+    )
+
+
+def _check_post(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, params["DIM"])
+    shapes.expect("output", None, params["DIM"])
+    shapes.expect("gain", 1, params["DIM"])
+    for name in optional_names("r"):
+        shapes.expect(name, None, params["DIM"])
+
+
+def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = int(params["ROWS"])
+    x = gathered(inputs, rows)[: size[0] * rows]
+    normed = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + params["EPS"]) * float64(inputs, ["gain"])[0]
+    if params.get("RESIDUAL"):
+        normed = normed + gathered(inputs, rows, "r")[: size[0] * rows]
+    found = deinterleaved(normed, rows)
+    return found + float64(inputs, ["output"])[0] if "output" in inputs else found
+
+
+register(
+    Op(
+        "post_norm",
+        ("gain",),
+        (*optional_names(), *optional_names("r")),
+        _check_post,
+        _oracle_post,
+        regions=(*optional_names(), *optional_names("r"), "output"),
+    )
+)
 register(Op("row_norms", (), optional_names(), _check_rows, _oracle_rows))
+
+
+def normalize_rows(
+    name: str,
+    kind: str,
+    x: RowInterleaved,
+    norms: TensorSpec,
+    gains: TensorSpec,
+    out: RowInterleaved,
+    *,
+    slots: Extent,
+    centred: bool,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out[r] = (x[r] - mean[r]) · factor[r] · gains[0] + gains[1]`` of each row of the first ``slots`` slots.
+
+    LayerNorm (Ba et al. 2016) or RMSNorm of the stream itself, by the factors, and with ``centred`` the means, that
+    :func:`row_norms` has computed. gains [1 or 2, D] are the gain, and the bias where the norm has one.
+    """
+    if not isinstance(gains.layout, RowLayout):
+        raise PlanError(f"draw {name}: expected a table of gains")
+    defines = (
+        *x.layout.defines("X"),
+        *block_layout(name, norms).defines("NORMS"),
+        *gains.layout.defines("GAINS"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("DIM", x.cols),
+        ("DIM_TEXELS", -(-x.cols // 4)),
+        ("CENTRED", int(centred)),
+        ("BIASED", int(gains.shape[0] > 1)),
+    )
+    inputs, size = (*x.inputs(), ("norms", norms.name), ("gains", gains.name)), (slots, out.cols)
+    return block_draw(name, kind, "normalize_rows", inputs, out.names, size, defines, kernels=kernels, cells=True)
+
+
+def _check_normalize(shapes: Shapes, params: Params) -> None:
+    slots, cols = shapes.by_name["output"]
+    rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
+    check_same(shapes, params, None, cols)
+    shapes.expect("norms", slots, norm_floats(rows, centred=centred))
+    shapes.expect("gains", 1 + int(params["BIASED"]), cols)
+    shapes.require(params["DIM"] == cols, "DIM does not fit x")
+
+
+def _oracle_normalize(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = int(params["ROWS"])
+    x, (norms, gains) = gathered(inputs, rows)[: size[0] * rows, : size[1]], float64(inputs, ["norms", "gains"])
+    by_member = norms[: size[0]].reshape(size[0], -1, 4, 4)[:, :, 0].reshape(size[0], -1)  # one member's
+    if params["CENTRED"]:
+        x = x - by_member[:, 8 : 8 + rows].reshape(-1, 1)
+    found = x * by_member[:, :rows].reshape(-1, 1) * gains[0]
+    return deinterleaved(found + gains[1] if params["BIASED"] else found, rows)
+
+
+register(Op("normalize_rows", ("norms", "gains"), optional_names(), _check_normalize, _oracle_normalize))

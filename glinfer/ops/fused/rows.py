@@ -11,12 +11,12 @@ word  holds
 0     the token, or :data:`CHOSEN` for the token that the run before chose for this row
 1     its position in its sequence
 2     the cache slot at which its sequence begins
-3     the token whose likelihood is asked for
+3     the token whose likelihood is asked for; in a batch the number of the row's LoRA adapter, 0 for none
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
 6     1 for a drawn token, 0 for the likeliest
-7     the row of logits that a shortlist is made of; where rows follow each other in
-      a sequence, the last position of the sequence that is held: rows behind it are
+7     the row of logits that a shortlist, or a choice among allowed tokens, is made of;
+      where rows follow each other in a sequence, the last position of the sequence that is held: rows behind it are
       padding
 ===== ==========================================================================
 """
@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.ops.noise import Drawn
 from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
 
 ROW_WORDS = 8
@@ -38,8 +39,9 @@ CHOSEN = 2**32 - 1
 TARGETS = (1, 2, 4, 8)
 """Numbers of rows that shaders/common/each_row.glsl computes at once."""
 TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
-LAST = SOURCE
-"""In plans whose rows follow each other the word that only shortlists need holds the last position that is held."""
+PLACE, LAST = WANTED, SOURCE
+"""Where rows follow each other in a text, the word of shortlists holds the text's last position, and where texts are
+embedded, the word of likelihoods holds the row of the table of positions and token types."""
 
 Table = npt.NDArray[np.uint32]
 
@@ -47,6 +49,14 @@ Table = npt.NDArray[np.uint32]
 def row_table(rows: int) -> Table:
     """An empty table of ``rows`` rows."""
     return np.zeros((rows, ROW_WORDS), dtype=np.uint32)
+
+
+def fill_choices(table: Table, draws: Sequence[Drawn]) -> None:
+    """Say in the first rows of a table how the token of each is chosen."""
+    for row, drawn in zip(table, draws, strict=False):
+        key, inverse_temperature = (0, 1.0) if drawn is None else drawn
+        row[NOISE], row[NOISE_KEY] = drawn is not None, key
+        row[INVERSE_TEMPERATURE] = np.float32(inverse_temperature).view(np.uint32)
 
 
 def input_names(count: int, letter: str = "x") -> tuple[str, ...]:
@@ -103,6 +113,12 @@ def table_layout(rows: TensorSpec) -> RowLayout:
     if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
         raise PlanError(f"{rows.name} is no table of rows with {ROW_WORDS} words each")
     return rows.layout
+
+
+def stored_places(inputs: Mapping[str, Array], params: Params) -> Array:
+    """For an oracle: the cache slots of the tokens of all rows of a table."""
+    table = inputs["rows"].astype(np.intp)
+    return np.asarray(table[:, POSITION] + table[:, BASE])
 
 
 def gathered(inputs: Mapping[str, Array], count: int, letter: str = "x") -> Array:

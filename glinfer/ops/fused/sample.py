@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.allowed import allowed_tokens, check_mask, mask_defines
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
+    SOURCE,
     RowInterleaved,
     check_same,
     gathered,
@@ -91,7 +94,7 @@ def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_ke
     return found.reshape(-1)
 
 
-register(Op("pick", ("logits",), (), _check, _oracle))
+register(Op("pick", ("logits",), (), _check, _oracle, regions=("logits", "output")))
 
 
 def pick_rows(
@@ -133,3 +136,52 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 register(Op("pick_rows", ("rows",), optional_names(), _check_rows, _oracle_rows, ("rows",)))
+
+
+def pick_allowed(
+    name: str,
+    logits: RowInterleaved,
+    rows: TensorSpec,
+    mask: TensorSpec,
+    out: TensorSpec,
+    *,
+    vocab: int,
+    count: Extent,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """:func:`pick_rows` among the tokens that ``mask`` allows, of the rows of logits that the table names."""
+    every = pick_rows(name, logits, rows, out, vocab=vocab, count=count, kernels=kernels)
+    inputs, defines = (*every.inputs, ("mask", mask.name)), (*every.defines, *mask_defines(mask))
+    return replace(every, op="pick_allowed", inputs=inputs, defines=defines)
+
+
+def _check_allowed(shapes: Shapes, params: Params) -> None:
+    _check_rows(shapes, params)
+    check_mask(shapes, params)
+
+
+def _oracle_allowed(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    logits, table = gathered(inputs, int(params["ROWS"])), np.ascontiguousarray(inputs["rows"])
+    inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
+    found = []
+    for row in range(size[0]):
+        scores = logits[table[row, SOURCE]]
+        scores = np.where(allowed_tokens(inputs["mask"][row], scores.size), scores, -np.inf)
+        found.append(_candidates(scores, bool(table[row, NOISE]), inverse[row], int(table[row, NOISE_KEY])))
+    # A lane without an allowed token has no candidate.
+    candidates = np.stack(found).reshape(size[0], BLOCK_TEXELS, 4)
+    candidates[candidates[:, :, 0] == -np.inf] = (float(NO_SCORE), 0.0, 0.0, 0.0)
+    return candidates.reshape(size[0], -1)
+
+
+register(
+    Op(
+        "pick_allowed",
+        ("rows", "mask"),
+        optional_names(),
+        _check_allowed,
+        _oracle_allowed,
+        ("rows", "mask"),
+        regions=optional_names(),
+    )
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,14 +50,22 @@ def score_rows(
     return block_draw(name, "score", "score_rows", inputs, out.names, size, defines, kernels=kernels, cells=True)
 
 
-def log_probabilities(parts: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.intp]]:
-    """(log-probability of the wanted token, likeliest token) of each row, from a pass's parts [rows, 64]."""
+class RowScores(NamedTuple):
+    """Of each row, float64: the log-probability of the wanted token; the likeliest token, and its log-probability."""
+
+    wanted: npt.NDArray[np.float64]
+    likeliest: npt.NDArray[np.intp]
+    best: npt.NDArray[np.float64]
+
+
+def log_probabilities(parts: Array) -> RowScores:
+    """The scores of each row, from a pass's parts [rows, 64]."""
     wide = parts.reshape(len(parts), BLOCK_TEXELS, 4).astype(np.float64)
     largest, total, likeliest, wanted = (wide[:, :, number] for number in range(4))
     top = largest.max(axis=1)
     log_sum = top + np.log((total * np.exp(largest - top[:, None])).sum(axis=1))
     best = np.where(largest == top[:, None], likeliest, np.inf).min(axis=1)
-    return wanted.max(axis=1) - log_sum, best.astype(np.intp)
+    return RowScores(wanted.max(axis=1) - log_sum, best.astype(np.intp), top - log_sum)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

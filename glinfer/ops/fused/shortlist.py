@@ -16,6 +16,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.allowed import allowed_tokens, check_mask, mask_defines
 from glinfer.ops.fused.rows import (
     INVERSE_TEMPERATURE,
     NOISE,
@@ -60,8 +61,12 @@ def shortlist(
     vocab: int,
     count: Extent,
     kernels: KernelOptions,
+    mask: TensorSpec | None = None,
 ) -> DrawSpec:
     """The shortlists of ``count`` rows of logits [rows, vocab], which the table ``rows`` names.
+
+    With ``mask``, the table of :mod:`glinfer.ops.fused.allowed`, the logits of tokens that a row of it leaves out are
+    -inf.
 
     Both outputs are [rows of the table, 4 · pieces] in flat texels, one for each piece; :class:`Shortlist` reads them.
     """
@@ -71,12 +76,13 @@ def shortlist(
         name=name,
         kind="shortlist",
         op="shortlist",
-        inputs=(*logits.inputs(), ("rows", rows.name)),
+        inputs=(*logits.inputs(), ("rows", rows.name), *(() if mask is None else (("mask", mask.name),))),
         outputs=(best.name, facts.name),
         size=(count, best.shape[1]),
         defines=(
             *logits.layout.defines("X"),
             *table_layout(rows).defines("ROWS"),
+            *(() if mask is None else mask_defines(mask)),
             *best.layout.defines("OUT"),
             ("ROWS", len(logits.tensors)),
             ("TABLE_ROWS", rows.shape[0]),
@@ -140,15 +146,21 @@ class Shortlist:
 def _check(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, None, params["VOCAB"])
     shapes.expect("output", shapes.rows("rows"), TOKENS_PER_PIECE * params["PIECES"])
+    if "MASK" in params:
+        check_mask(shapes, params)
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     logits, table = gathered(inputs, int(params["ROWS"])), np.ascontiguousarray(inputs["rows"])
     inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
-    found = [
-        _pieces(logits[row[SOURCE]], int(params["PIECES"]), bool(row[NOISE]), inverse[number], int(row[NOISE_KEY]))
-        for number, row in enumerate(table[: size[0]])
-    ]
+    found = []
+    for number, row in enumerate(table[: size[0]]):
+        scores = logits[row[SOURCE]]
+        if "mask" in inputs:
+            # A NaN stays, so that a broken model is noticed.
+            allowed = allowed_tokens(inputs["mask"][number], scores.size) | np.isnan(scores)
+            scores = np.where(allowed, scores, -np.inf)
+        found.append(_pieces(scores, int(params["PIECES"]), bool(row[NOISE]), inverse[number], int(row[NOISE_KEY])))
     return np.stack(found, axis=1)
 
 
@@ -185,4 +197,14 @@ def _pieces(logits: Array, pieces: int, noise: bool, inverse_temperature: float,
     return np.stack([best.T.reshape(-1), facts.reshape(-1)])
 
 
-register(Op("shortlist", ("rows",), optional_names(), _check, _oracle, ("rows",)))
+register(
+    Op(
+        "shortlist",
+        ("rows",),
+        (*optional_names(), "mask"),
+        _check,
+        _oracle,
+        ("rows", "mask"),
+        regions=optional_names(),
+    )
+)

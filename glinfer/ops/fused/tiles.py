@@ -1,7 +1,8 @@
 """Attention of many new tokens over a cache, several rows in a fragment, and the store of keys and values there.
 
 The rows of one slot follow each other in one sequence (:mod:`glinfer.ops.fused.rows`): row n of a slot has position
-p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16.
+p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16;
+where rows see tokens after their own, at the slot of its first row, and each block of all slots lies in one line.
 Rows behind the last held position of the sequence are padding; values that only they see count as zero.
 """
 
@@ -33,6 +34,7 @@ from glinfer.ops.fused.rows import (
     deinterleaved,
     gathered,
     optional_names,
+    stored_places,
     table_layout,
 )
 from glinfer.ops.kernels import KernelOptions
@@ -51,18 +53,20 @@ def _tile_draw(
     out: RowInterleaved,
     heads: Heads,
     kernels: KernelOptions,
-    vertex: str = "",
+    **further: Any,
 ) -> DrawSpec:
-    defines = (
+    defines = [
         *heads.defines(name, CACHE=cache),
         ("CACHE_SLOTS", cache.shape[0]),
         *x.layout.defines("X"),
         *table_layout(rows).defines("ROWS"),
         *out.layout.defines("OUT"),
         ("ROWS", len(out.tensors)),
-    )
+    ]
+    if further.get("adds"):
+        defines.append(("PARTS", 1))
     inputs, per_run = (*x.inputs(), ("cache", cache.name), ("rows", rows.name)), (("row_slots", "row_slots"),)
-    further: dict[str, Any] = {"quad": True, "cells": True, "per_run": per_run, "vertex": vertex}
+    further |= {"quad": True, "cells": True, "per_run": per_run}
     return block_draw(name, kind, op, inputs, out.names, (slots, out.cols), defines, kernels=kernels, **further)
 
 
@@ -83,7 +87,7 @@ def tile_scores(
     score_slots = groups · row_slots.
     """
     tensors, vertex = (queries, cache, rows, out, heads), "common/causal.vert"
-    return _tile_draw(name, "attn.scores", "tile_scores", "score_slots", *tensors, kernels, vertex)
+    return _tile_draw(name, "attn.scores", "tile_scores", "score_slots", *tensors, kernels, vertex=vertex)
 
 
 def tile_values(
@@ -95,10 +99,16 @@ def tile_values(
     heads: Heads,
     *,
     kernels: KernelOptions,
+    split: bool = False,
 ) -> DrawSpec:
-    """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats]; see :func:`tile_scores`."""
+    """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats]; see :func:`tile_scores`.
+
+    With ``split`` an instance takes 64 tokens, and blending adds the instances up, as in
+    :func:`glinfer.ops.fused.cached.cached_values`. Further run value: score_groups, those of the longest row.
+    """
     tensors = scores, cache, rows, out, heads
-    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels)
+    parts: dict[str, Any] = {"instances": "score_groups", "adds": True, "clears": "all"} if split else {}
+    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels, **parts)
 
 
 def store_rows(
@@ -168,6 +178,19 @@ def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int
     ]
 
 
+def _last_seen(heads: Heads, position: int, held: int, tokens: int) -> int:
+    """The last of ``tokens`` tokens that a row sees, whose sequence ends with token ``held``."""
+    return min(position if heads.ahead is None else min(position + heads.ahead, held), tokens - 1)
+
+
+def _leave_unwritten(scores: Array, heads: Heads, last: int, params: Params) -> None:
+    """Make NaN of the scores [groups, heads · 64] that no row of a slot sees, which the shader passes over."""
+    step = 16 if params["QUAD"] else 4
+    by_head = scores.reshape(len(scores), heads.count, SLOT_TOKENS)
+    tokens = np.arange(len(scores))[:, None] * SLOT_TOKENS + np.arange(SLOT_TOKENS)
+    by_head[np.broadcast_to((tokens // step * step > last)[:, None], by_head.shape)] = np.nan
+
+
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (cache,) = float64(inputs, ["cache"])
     count, row_slots = int(params["ROWS"]), int(params["row_slots"])
@@ -175,10 +198,14 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     heads = heads_in(params)
     queries = queries_of(gathered(inputs, count), heads)
     found = np.full((groups, row_slots * count, size[1]), MASKED)
-    for row, position, base, _ in _rows_of(inputs, params):
+    for row, position, base, held in _rows_of(inputs, params):
         keys = keys_of(cache[base:], heads)
-        last = min(position, keys.shape[1] - 1)
-        found[:, row] = scores_of(queries[:, row], keys, last, max(groups, score_slots(last + 1)), heads)[:groups]
+        last = _last_seen(heads, position, held, keys.shape[1])
+        padded = max(groups, score_slots(last + 1))
+        found[:, row] = scores_of(queries[:, row], keys, min(position, last), padded, heads, last)[:groups]
+        if heads.ahead is not None:
+            reach = _last_seen(heads, position + count - 1 - row % count, held, keys.shape[1])
+            _leave_unwritten(found[:, row], heads, reach, params)
     return deinterleaved(found.reshape(-1, size[1]), count)
 
 
@@ -192,8 +219,9 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     for row, position, base, held in _rows_of(inputs, params):
         values = keys_of(cache[base:], heads, values=True)
         values[:, held + 1 :] = 0
-        last = min(position, values.shape[1] - 1, SLOT_TOKENS * len(scores) - 1)
-        found[row] = values_of(scores[: score_slots(last + 1), row], values, last, heads.window)
+        last = _last_seen(heads, position, held, min(values.shape[1], SLOT_TOKENS * len(scores)))
+        used = scores[: score_slots(last + 1), row]
+        found[row] = values_of(used, values, min(position, last), heads.window, last)
     return deinterleaved(found, count)
 
 
@@ -211,12 +239,7 @@ def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.asarray(gathered(inputs, int(params["ROWS"]))[int(params["row"])][None])
 
 
-def _stored(inputs: Mapping[str, Array], params: Params) -> Array:
-    table = inputs["rows"].astype(np.intp)
-    return np.asarray(table[:, POSITION] + table[:, BASE])
-
-
 register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, ("rows",)))
 register(Op("tile_values", ("cache", "rows"), optional_names(), _check_values, _oracle_values, ("rows",)))
-register(Op("store_rows", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=_stored))
-register(Op("take_row", (), optional_names(), _check_take, _oracle_take))
+register(Op("store_rows", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=stored_places))
+register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",)))

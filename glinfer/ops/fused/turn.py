@@ -1,4 +1,4 @@
-"""Normalises queries and keys head by head and turns them by their positions, where a family has norms of heads."""
+"""Normalises queries and keys, by head or all heads together, and turns them by their positions."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def turn_heads(
     *,
     head_dim: int,
     eps: float,
+    whole: bool = False,
     rows: TensorSpec | None,
     slots: Extent = 1,
     first: Extent = 0,
@@ -41,13 +42,15 @@ def turn_heads(
     """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
 
     x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
-    ``head_dim`` elements. With the table ``rows`` the rows of the first ``slots`` slots are turned by their positions;
-    without it one row, by the run value position, and written into slot ``first`` of out.
+    ``head_dim`` elements. With ``whole`` the mean is over all keys, or all queries, of a row, and gains are [2, floats
+    of all queries], those of keys with zeros behind them. Without a table of angles nothing is turned. With the table
+    ``rows`` the rows of the first ``slots`` slots are turned by their positions; without it one row, by the run value
+    position, and written into slot ``first`` of out.
     """
     alone = rows is None
     if not isinstance(gains.layout, RowLayout):
         raise PlanError(f"draw {name}: expected a table of gains")
-    inputs = [*x.inputs(), ("gains", gains.name), ("rope", turning.table.name)]
+    inputs = [*x.inputs(), ("gains", gains.name), *turning.inputs]
     defines = [
         *x.layout.defines("X"),
         *gains.layout.defines("GAINS"),
@@ -58,8 +61,10 @@ def turn_heads(
         ("TEXELS", out.cols // 4),
         ("HEAD_DIM", head_dim),
         ("EPS", eps),
+        *([("WHOLE", 1)] if whole else []),
     ]
-    if rows is not None:
+    turns = turning.table is not None
+    if rows is not None and turns:
         inputs.append(("rows", rows.name))
         defines += table_layout(rows).defines("ROWS")
     return block_draw(
@@ -72,7 +77,7 @@ def turn_heads(
         defines,
         kernels=kernels,
         cells=not alone,
-        per_run=(("position", "position"),) if alone else (),
+        per_run=(("position", "position"),) if alone and turns else (),
         first=first,
     )
 
@@ -80,23 +85,29 @@ def turn_heads(
 def _check(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["output"][1]
     check_same(shapes, params, None, cols)
-    shapes.expect("gains", 2, 4 * params["HEAD_TEXELS"])
+    shapes.expect("gains", 2, cols - 4 * params["QUERY_AT"] if params.get("WHOLE") else 4 * params["HEAD_TEXELS"])
     shapes.expect("rope", None, 4 * params["HEAD_TEXELS"])
     shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its place")
-    if params["ALONE"]:
+    if params["ALONE"] and params.get("ROPE"):
         shapes.require(params["position"] < shapes.rows("rope"), f"there is no position {params['position']}")
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count = int(params["ROWS"])
     x = gathered(inputs, count)[: size[0] * count, : size[1]]
-    gains, rope = float64(inputs, ["gains", "rope"])
+    (gains,) = float64(inputs, ["gains"])
     floats, keys, queries = (4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT"))
     found = x.copy()
     for part, gain in ((slice(0, keys), gains[0]), (slice(queries, size[1]), gains[1])):
-        by_head = x[:, part].reshape(len(x), -1, floats)
-        norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) / params["HEAD_DIM"] + params["EPS"])
-        found[:, part] = (by_head / norms * gain).reshape(len(x), -1)
+        width = x[:, part].shape[1]
+        normed = width if params.get("WHOLE") else floats
+        by_head = x[:, part].reshape(len(x), -1, normed)
+        elements = params["HEAD_DIM"] * normed // floats
+        norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) / elements + params["EPS"])
+        found[:, part] = (by_head / norms * gain[:normed]).reshape(len(x), -1)
+    if not params.get("ROPE"):
+        return deinterleaved(found, count)
+    (rope,) = float64(inputs, ["rope"])
     if params["ALONE"]:
         positions = np.full(len(x), int(params["position"]))
     else:
@@ -104,4 +115,14 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return deinterleaved(turned_rows(found, rope, params, positions), count)
 
 
-register(Op("turn_heads", ("gains", "rope"), (*optional_names(), "rows"), _check, _oracle, ("rows",)))
+register(
+    Op(
+        "turn_heads",
+        ("gains",),
+        (*optional_names(), "rope", "rows"),
+        _check,
+        _oracle,
+        ("rows",),
+        regions=(*optional_names(), "output"),
+    )
+)

@@ -10,7 +10,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
-ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3}
+ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4}
 """Hugging Face's names of activations, and the number that shaders/common/activation.glsl knows each by."""
 
 
@@ -92,12 +92,19 @@ _FUNCTIONS = {ACTIVATIONS["gelu_new"]: _gelu_tanh, ACTIVATIONS["gelu"]: _gelu_er
 def activate(x: Array, activation: int) -> Array:
     """The activation of that number in :data:`ACTIVATIONS`, float64.
 
-    At -Inf it is the limit, 0, where the formulas have -Inf · 0.
+    At -Inf it is the limit, 0 of all but tanh, where the formulas have -Inf · 0.
     """
     if activation == ACTIVATIONS["none"]:
         return x
+    if activation == ACTIVATIONS["tanh"]:
+        return np.tanh(x)
     function = _FUNCTIONS[activation]
     return np.where(x == -np.inf, -0.0, function(np.maximum(x, -1e100)))
+
+
+def soft_cap(x: Array, cap: float) -> Array:
+    """x bounded by cap · tanh(x / cap), float64 (Bello et al. 2017; the logits of Gemma 2)."""
+    return np.asarray(cap * np.tanh(x / cap))
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

@@ -36,6 +36,8 @@ _PARTS = {
     "post_processor": "processors",
 }
 """The parts of a file that are made of steps, and the key that lists several."""
+WORD_PIECE = "WordPiece"
+"""The kind of model whose tokens go on a word where they begin with a mark, ``##`` mostly; BERT has it."""
 _KNOWN = frozenset(itertools.chain.from_iterable(EXPRESSIONS.values()))
 _PROBE_LENGTHS = (16, 32, 64, 128, 256, 512)
 _PROBE_SECONDS = 0.02  # of a processor; a sound expression takes a hundredth of that
@@ -70,18 +72,20 @@ def check_kind(kind: object, label: str) -> None:
     """Refuse models whose tokens have no bytes of their own.
 
     Raises:
-        FormatError: it is neither BPE nor Unigram.
+        FormatError: it is neither BPE, Unigram nor WordPiece.
     """
-    if kind not in ("BPE", "Unigram"):
+    if kind not in ("BPE", "Unigram", WORD_PIECE):
         shown = kind if isinstance(kind, str) and kind.isidentifier() else quoted(kind)
-        raise FormatError(f"{label}: its model is {shown}; expected BPE or Unigram; use token ids with this model")
+        raise FormatError(
+            f"{label}: its model is {shown}; expected BPE, Unigram or WordPiece; use token ids with this model"
+        )
 
 
 def _check_model(model: Mapping[str, Any], label: str) -> None:
     if "type" in model:  # old files do not say it
         check_kind(model["type"], label)
     for mark in ("continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(mark):
+        if model.get(mark) and model.get("type") != WORD_PIECE:
             raise FormatError(
                 f"{label}: its model has {mark} {quoted(model[mark])}; expected tokens without marks at the ends of "
                 "words; use token ids with this model"

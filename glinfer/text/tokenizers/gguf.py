@@ -1,8 +1,9 @@
 """Tokenizers of GGUF files, from the vocabulary in their metadata (``tokenizer.ggml.*``).
 
-Two kinds are known. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of the
+Four kinds are known. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of the
 way in which a text is cut into words first. ``llama`` is SentencePiece's BPE: tokens with ``▁`` for a space and a score
-each, bytes as ``<0x0A>``, and no merges: the best-scored neighbours join first.
+each, bytes as ``<0x0A>``, and no merges: the best-scored neighbours join first. ``bert`` is WordPiece, with
+``▁`` before tokens that begin a word in place of ``##`` before those that go on one. ``t5`` is SentencePiece's Unigram.
 
 Source: llama.cpp's ``llama-vocab.cpp``, whose ids these tokenizers give; the merges of the second kind are found as
 Hugging Face's converter of slow tokenizers finds them.
@@ -10,31 +11,50 @@ Hugging Face's converter of slow tokenizers finds them.
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping, Sequence
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cached_property
+from itertools import chain, repeat
+from operator import add
 from types import MappingProxyType
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
-from tokenizers.models import BPE
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE, Unigram, WordPiece
 from tokenizers.processors import TemplateProcessing
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath
-from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.words import BEGIN_WITH_BOS, EXPRESSIONS, WHOLE_WORDS
 from glinfer.formats.json_files import quoted
 from glinfer.limits import MAX_TOKEN_CHARACTERS, MAX_VOCABULARY_CHARACTERS
+from glinfer.text.tokenizers.check import check_tokenizer
 from glinfer.text.tokenizers.huggingface import HfModel, _from_byte_level, library_errors
 
 _PREFIX = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # of the types of tokens; 1 is normal, 5 unused
 _MERGES_FOR_EACH, _MERGES_FOR_ALL = 4, 1 << 16  # of a vocabulary of 262 144 there are 2 for each token
+_KINDS = {
+    "gpt2": "BPE of bytes",
+    "llama": "SentencePiece's BPE",
+    "bert": "WordPiece",
+    "t5": "SentencePiece's Unigram",
+}
+_LONGEST_WORD = 100  # of WordPiece, as in BERT's own tokenizer; longer ones are unknown
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_USUAL_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
-_NAMED = ("bos", "eos", "eot", "eom", "unknown")
+_USUAL_IDS = {
+    "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "bert": {"bos": 101, "sep": 102, "unknown": 100},
+    "t5": {"eos": 1, "unknown": 2},
+}
+_NAMED = ("bos", "eos", "eot", "eom", "unknown", "sep")
+_SPELLED = {"sep": "seperator"}  # as the keys of files have it
+_ROBERTA = "roberta-bpe"
+MARK = "##"
+"""What WordPiece's tokens that go on a word begin with, outside of GGUF files."""
 # What ends a text in the vocabularies of files that do not name it; llama.cpp goes by these texts too.
 _ENDS = frozenset(
     {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
@@ -61,7 +81,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
     llama.cpp, which then goes from left to right; real vocabularies have a score of its own for each token.
 
     Args:
-        metadata: by name, as :func:`glinfer.formats.gguf.file.read_gguf_file` gives it.
+        metadata: by name, as :func:`glinfer.formats.gguf.split.read_gguf_file` gives it.
         source: the file, for messages.
 
     Raises:
@@ -69,18 +89,19 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
             its lists do not go together.
     """
     vocabulary = _Vocabulary(metadata, source)
-    library = _byte_level(vocabulary) if vocabulary.kind == "gpt2" else _piece_level(vocabulary)
+    make = {"gpt2": _byte_level, "llama": _piece_level, "bert": _word_level, "t5": _scored}[vocabulary.kind]
+    library = make(vocabulary)
     control = vocabulary.control()
     defined = vocabulary.of_type(_USER_DEFINED) - control
-    names = vocabulary.tokens
+    names = vocabulary.names
     library.add_special_tokens([AddedToken(names[token], special=True, normalized=False) for token in sorted(control)])
     library.add_tokens([AddedToken(names[token], special=False, normalized=False) for token in sorted(defined)])
     library.post_processor = vocabulary.around()
     return HfModel(
-        MappingProxyType(vocabulary.pieces(control | defined)),
+        _Pieces(vocabulary, control | defined),
         len(names),
         MappingProxyType({names[token]: token for token in sorted(control)}),
-        int(vocabulary.kind == "llama" and vocabulary.flag("add_space_prefix", True)),
+        int(vocabulary.kind == "bert" or (vocabulary.kind != "gpt2" and vocabulary.flag("add_space_prefix", True))),
         library,
     )
 
@@ -93,7 +114,7 @@ def named_tokens(metadata: Mapping[str, Any], source: str) -> dict[str, str]:
     """
     vocabulary = _Vocabulary(metadata, source)
     found = ((name, vocabulary.named.get("unknown" if name == "unk" else name)) for name in ("bos", "eos", "unk"))
-    return {name: vocabulary.tokens[token] for name, token in found if token is not None}
+    return {name: vocabulary.names[token] for name, token in found if token is not None}
 
 
 def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
@@ -115,9 +136,10 @@ class _Vocabulary:
     def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
         self.metadata, self.source = metadata, source
         kind = metadata.get(_PREFIX + "model")
-        if kind not in ("gpt2", "llama"):
+        if not isinstance(kind, str) or kind not in _KINDS:
             found = "no tokenizer" if kind in (None, "none", "no_vocab") else f"a tokenizer of kind {quoted(kind)}"
-            raise self.error(f"found {found}; expected kind 'gpt2' (BPE of bytes) or 'llama' (SentencePiece's BPE)")
+            known = ", ".join(f"{name!r} ({words})" for name, words in _KINDS.items())
+            raise self.error(f"found {found}; expected one of the kinds {known}")
         self.kind: str = kind
         tokens = self.values("tokens", str)
         self.tokens = [text or f"[EMPTY_{token}]" for token, text in enumerate(tokens)]
@@ -158,9 +180,10 @@ class _Vocabulary:
     def _named_ids(self) -> dict[str, int]:
         named = {}
         for name in _NAMED:
-            found = self.metadata.get(f"{_PREFIX}{name}_token_id", _USUAL_IDS.get(self.kind, {}).get(name))
+            key = f"{_PREFIX}{_SPELLED.get(name, name)}_token_id"
+            found = self.metadata.get(key, _USUAL_IDS.get(self.kind, {}).get(name))
             if isinstance(found, bool) or not isinstance(found, int | None):
-                raise self.error(f"{_PREFIX}{name}_token_id is {quoted(found)}; expected a token id")
+                raise self.error(f"{key} is {quoted(found)}; expected a token id")
             if found is not None and 0 <= found < len(
                 self.tokens
             ):  # some files say with one outside that there is none
@@ -173,35 +196,80 @@ class _Vocabulary:
     def control(self) -> set[int]:
         return self.of_type(_CONTROL) | self.of_type(_UNKNOWN) | set(self.named.values())
 
-    def pieces(self, as_they_are: set[int]) -> dict[int, bytes]:
-        """The bytes of each token."""
-        decode = _from_byte_level if self.kind == "gpt2" else _from_pieces
-        pieces = {}
-        for token, text in enumerate(self.tokens):
-            byte = _BYTE_TOKEN.fullmatch(text) if self.is_byte(token) else None
-            if byte:
-                pieces[token] = bytes.fromhex(byte[1])
-            else:
-                pieces[token] = text.encode() if token in as_they_are else decode(text)
-        return pieces
-
     def is_byte(self, token: int) -> bool:
         """Whether a token is the spelling of a byte; without types, SentencePiece's are known by their form."""
         if self.has("token_type"):
             return bool(self.types[token] == _BYTE)
         return self.kind == "llama" and _BYTE_TOKEN.fullmatch(self.tokens[token]) is not None
 
+    @cached_property
+    def names(self) -> list[str]:
+        """The tokens as texts spell them: of WordPiece without the mark of those that the file defines apart."""
+        if self.kind != "bert":
+            return self.tokens
+        defined = self.of_type(_USER_DEFINED)
+        return [text.removeprefix("▁") if token in defined else text for token, text in enumerate(self.tokens)]
+
     def around(self) -> TemplateProcessing | None:
-        """The tokens that are put around a whole text."""
-        usual = self.kind == "llama" or self.metadata.get(_PREFIX + "pre") in BEGIN_WITH_BOS
-        parts, used = ["$A:0"], []
-        if self.flag("add_bos_token", usual) and "bos" in self.named:
-            parts, used = ["bos:0", *parts], ["bos"]
-        if self.flag("add_eos_token", False) and "eos" in self.named:
-            parts, used = [*parts, "eos:0"], [*used, "eos"]
+        """The tokens that are put around a whole text, and around a pair of texts where models know pairs."""
+        first, last = self._ends()
+        pair, used = self._between(first, last), {name for name in (first, last) if name}
         # The names in the template are its own: a token's text may have spaces and colons.
-        special = [{"id": name, "ids": [self.named[name]], "tokens": [self.tokens[self.named[name]]]} for name in used]
-        return TemplateProcessing(single=parts, special_tokens=special) if used else None
+        special = [
+            {"id": name, "ids": [self.named[name]], "tokens": [self.names[self.named[name]]]} for name in sorted(used)
+        ]
+        single = [*([f"{first}:0"] if first else []), "$A:0", *([f"{last}:0"] if last else [])]
+        return TemplateProcessing(single=single, pair=pair, special_tokens=special) if used else None
+
+    def _ends(self) -> tuple[str, str]:
+        """The names of the tokens before and behind a text; empty where there is none."""
+        if self.kind == "bert":
+            missing = [name for name in ("bos", "sep", "unknown") if name not in self.named]
+            if missing:
+                raise self.error(f"it has no token {missing[0]!r}, which WordPiece needs")
+            return "bos", "sep"
+        pre = self.metadata.get(_PREFIX + "pre")
+        first = self.flag("add_bos_token", self.kind == "llama" or pre in BEGIN_WITH_BOS)
+        last = self.flag("add_eos_token", self.kind == "t5")
+        return "bos" * (first and "bos" in self.named), "eos" * (last and "eos" in self.named)
+
+    def _between(self, first: str, last: str) -> list[str]:
+        """The template of a pair: the second text of BERT is of another type, RoBERTa's has two tokens before it."""
+        begin = [f"{first}:0"] if first else []
+        if self.kind == "bert":
+            return [*begin, "$A:0", f"{last}:0", "$B:1", f"{last}:1"]
+        if first and last and (self.kind == "t5" or self.metadata.get(_PREFIX + "pre") == _ROBERTA):
+            return [*begin, "$A:0", f"{last}:0", f"{last}:0", "$B:0", f"{last}:0"]
+        return [*begin, "$A:0", *([f"{last}:0"] if last else []), *begin, "$B:0", *([f"{last}:0"] if last else [])]
+
+
+class _Pieces(Mapping[int, bytes]):
+    """The bytes of each token, made when they are asked for: a text has few of the tokens."""
+
+    def __init__(self, vocabulary: _Vocabulary, as_they_are: Set[int]) -> None:
+        self._tokens, self._as_they_are = vocabulary.tokens, as_they_are
+        self._is_byte = vocabulary.is_byte
+        self._decode = _from_byte_level if vocabulary.kind == "gpt2" else _from_pieces
+        self._made: dict[int, bytes] = {}
+
+    def __getitem__(self, token: int) -> bytes:
+        if token not in self._made:
+            if not 0 <= token < len(self._tokens):
+                raise KeyError(token)
+            self._made[token] = self._bytes_of(token, self._tokens[token])
+        return self._made[token]
+
+    def _bytes_of(self, token: int, text: str) -> bytes:
+        byte = _BYTE_TOKEN.fullmatch(text) if self._is_byte(token) else None
+        if byte:
+            return bytes.fromhex(byte[1])
+        return text.encode() if token in self._as_they_are else self._decode(text)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self._tokens)))
+
+    def __len__(self) -> int:
+        return len(self._tokens)
 
 
 def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
@@ -211,22 +279,29 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
         raise vocabulary.error(
             f"text is cut into words in a way that is not known here ({_PREFIX}pre is {quoted(name)})"
         )
-    merges = []
-    for text in vocabulary.values("merges", str):
-        left, _, right = text[1:].partition(" ")  # a merge may begin with a space that is no border
-        merges.append((text[:1] + left, right))
-    for number, (left, right) in enumerate(merges):
-        for text in (left, right, left + right):
-            if text not in vocabulary.ids:
-                raise vocabulary.error(
-                    f"its merges do not go with its tokens: merge {number} is of {quoted(left)} and {quoted(right)}, "
-                    f"and there is no token {quoted(text)}"
-                )
+    merges = _listed_merges(vocabulary)
     library = _library(vocabulary, merges, ignore_merges=name in WHOLE_WORDS)
     cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in EXPRESSIONS[name]]
     in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.pre_tokenizer = pre_tokenizers.Sequence([*cuts, in_bytes])
     return library
+
+
+def _listed_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    """The merges that the file lists, all of tokens that make a token; without a loop, as there may be 300,000."""
+    texts, ids = vocabulary.values("merges", str), vocabulary.ids
+    borders = [text.find(" ", 1) for text in texts]  # a merge may begin with a space that is no border
+    lefts = [text[:border] if border > 0 else text for text, border in zip(texts, borders, strict=True)]
+    rights = [text[border + 1 :] if border > 0 else "" for text, border in zip(texts, borders, strict=True)]
+    if not all(map(ids.__contains__, chain(lefts, rights, map(add, lefts, rights)))):
+        for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            for text in (left, right, left + right):
+                if text not in ids:
+                    raise vocabulary.error(
+                        f"its merges do not go with its tokens: merge {number} is of {quoted(left)} and "
+                        f"{quoted(right)}, and there is no token {quoted(text)}"
+                    )
+    return list(zip(lefts, rights, strict=True))
 
 
 def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
@@ -250,6 +325,64 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
         space.insert(0, normalizers.Prepend("▁"))
     library.normalizer = normalizers.Sequence(space)
     return library
+
+
+def _word_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
+    """WordPiece: the longest tokens that make up a word, from its beginning."""
+    control, lower = vocabulary.control(), vocabulary.flag("normalizer.lowercase", True)
+    ids: dict[str, int] = {}
+    for token, text in enumerate(vocabulary.tokens):
+        begins = token in control or text.startswith("▁")
+        own = (text if token in control else text[1:]) if begins else f"{MARK}{text}"
+        if own in ids:
+            raise vocabulary.error(f"its vocabulary has {quoted(own)} more than once")
+        ids[own] = token
+    around = vocabulary.around()  # which names the unknown token, or refuses
+    unknown = vocabulary.tokens[vocabulary.named["unknown"]]
+    with library_errors(f"{vocabulary.source}: this is no vocabulary of WordPiece", FormatError):
+        library = tokenizers.Tokenizer(WordPiece(ids, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD))
+        library.normalizer = normalizers.BertNormalizer(
+            lowercase=lower, strip_accents=vocabulary.flag("normalizer.strip_accents", lower)
+        )
+        library.pre_tokenizer, library.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(MARK)
+        library.post_processor = around
+    return library
+
+
+def _scored(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
+    """SentencePiece's Unigram: of all ways to write a text the one whose scores have the largest sum."""
+    tokens = vocabulary.tokens
+    scores = vocabulary.values("scores", float, len(tokens))
+    unknown = vocabulary.named.get("unknown")
+    if unknown is None:
+        raise vocabulary.error("it has no unknown token, which Unigram needs")
+    steps: list[Any] = []
+    charsmap = vocabulary.metadata.get(_PREFIX + "precompiled_charsmap")
+    if charsmap:
+        steps.append(_charsmap(vocabulary, charsmap))
+    scheme = "always" if vocabulary.flag("add_space_prefix", True) else "never"
+    merged = vocabulary.flag("remove_extra_whitespaces", True)
+    with library_errors(f"{vocabulary.source}: this is no vocabulary of Unigram", FormatError):
+        library = tokenizers.Tokenizer(Unigram(list(zip(tokens, scores, strict=True)), unk_id=unknown))
+        library.normalizer = normalizers.Sequence(steps)
+        in_one = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+        library.pre_tokenizer = (
+            pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), in_one]) if merged else in_one
+        )
+        library.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    return library
+
+
+def _charsmap(vocabulary: _Vocabulary, charsmap: Any) -> normalizers.Normalizer:
+    """SentencePiece's table of characters and what they become, checked as that of a ``tokenizer.json`` is."""
+    key = f"{_PREFIX}precompiled_charsmap"
+    if not isinstance(charsmap, list) or not all(type(each) is int and -128 <= each < 256 for each in charsmap):
+        raise vocabulary.error(f"{key} is {type(charsmap).__name__}; expected a list of bytes")
+    data = bytes(each & 0xFF for each in charsmap)
+    step = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+    check_tokenizer({"model": {"type": "Unigram"}, "normalizer": step}, vocabulary.source)
+    with library_errors(f"{vocabulary.source}: {key} is damaged", FormatError):
+        return normalizers.Precompiled(data)
 
 
 def _merges(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:

@@ -1,8 +1,9 @@
 """Hugging Face tokenizers (``tokenizer.json``): the library splits text, this module finds the bytes of each token.
 
-Two families can be told byte by byte. *Byte-level* ones (GPT-2, Llama 3, Qwen) write each byte as one character of a
+Three families can be told byte by byte. *Byte-level* ones (GPT-2, Llama 3, Qwen) write each byte as one character of a
 printable alphabet. *SentencePiece-like* ones (Llama 2, T5) write a space as ``▁``, put one before the text, and may
-write a byte as ``<0x0A>``. The file's ``decoder`` says which.
+write a byte as ``<0x0A>``. The file's ``decoder`` says which. *WordPiece* (BERT) marks what goes on a word with ``##``;
+spaces and the case of letters are mostly lost, so that tokens do not give back their text.
 """
 
 from __future__ import annotations
@@ -20,16 +21,24 @@ from typing import Any
 
 import tokenizers
 from tokenizers import decoders
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import BertProcessing
 
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.vocabulary import byte_letters
 from glinfer.formats.json_files import check_values, is_unicode, quoted, read_json
-from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENIZER_VALUES
-from glinfer.text.tokenizers.check import check_kind, check_tokenizer
+from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENIZER_VALUES, MAX_TOKENS
+from glinfer.text.tokenizers.check import WORD_PIECE, check_kind, check_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+VOCABULARY_FILE = "vocab.txt"
+_WORD_PIECE_TOKENS = {"unk": "[UNK]", "sep": "[SEP]", "cls": "[CLS]", "pad": "[PAD]"}
+_MASK = "[MASK]"
+_WORD_PIECE_FLAGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 _MAX_ID_DIGITS = 10
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -88,9 +97,10 @@ class HfModel:
             model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
         else:
             model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
-            model["merges"] = [
-                (left, right) for left, right in model["merges"] if not names.keys() & {left, right, left + right}
-            ]
+            if "merges" in model:
+                model["merges"] = [
+                    (left, right) for left, right in model["merges"] if not names.keys() & {left, right, left + right}
+                ]
             model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
         values["post_processor"] = None  # it may ask for tokens by their names
         library = tokenizers.Tokenizer.from_str(json.dumps(values))
@@ -111,9 +121,11 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
 
     Raises:
         FormatError: a file cannot be read or is damaged; the tokenizer is of a kind whose tokens have no bytes of their
-            own (WordPiece, WordLevel, BPE with marks at the ends of words).
+            own (WordLevel, BPE with marks at the ends of words).
     """
     path = Path(path)
+    if path.name == VOCABULARY_FILE:
+        return _of_library(word_pieces_of(path), path)
     if is_directory(path):
         path /= TOKENIZER_FILE
         if not os.path.lexists(path):
@@ -139,6 +151,59 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     del values  # it takes many times the size of the file
     with library_errors(damaged, FormatError):
         library = tokenizers.Tokenizer.from_buffer(data)
+    return _of_library(library, path)
+
+
+def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
+    """BERT's tokenizer from a ``vocab.txt``, a token a line, with the ``tokenizer_config.json`` beside it.
+
+    Raises:
+        FormatError: the file cannot be read, is no such vocabulary, or lacks the tokens around a text.
+    """
+    label = shown(path)
+    with opened(path) as (file, size):
+        if size > MAX_TOKENIZER_BYTES:
+            raise FormatError(f"{label}: found {size} bytes; expected a vocabulary of at most {MAX_TOKENIZER_BYTES}")
+        data = file.read(size)
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{label}: byte {error.start} is not UTF-8; expected a token a line") from None
+    vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines) if line.rstrip("\r")}
+    beside = path.with_name(CONFIG_FILE)
+    config = read_json(inside(beside), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(beside) else {}
+    named = {name: _content(config.get(f"{name}_token"), text) for name, text in _WORD_PIECE_TOKENS.items()}
+    missing = [text for text in named.values() if text not in vocabulary]
+    if missing or len(vocabulary) > MAX_TOKENS:
+        found = f"no token {quoted(missing[0])}" if missing else f"{len(vocabulary)} tokens"
+        raise FormatError(f"{label}: found {found}; expected a vocabulary of WordPiece, at most {MAX_TOKENS} tokens")
+    flags = {name: config.get(name, default) for name, default in _WORD_PIECE_FLAGS.items()}
+    with library_errors(f"{label}: this is no vocabulary of WordPiece", FormatError):
+        library = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token=named["unk"]))
+        library.normalizer = BertNormalizer(
+            lowercase=bool(flags["do_lower_case"]),
+            strip_accents=flags["strip_accents"],
+            handle_chinese_chars=bool(flags["tokenize_chinese_chars"]),
+        )
+        library.pre_tokenizer = BertPreTokenizer()
+        library.decoder = decoders.WordPiece()
+        ends = [(named[name], vocabulary[named[name]]) for name in ("sep", "cls")]
+        library.post_processor = BertProcessing(*ends)
+        mask = _content(config.get("mask_token"), _MASK)
+        special = [*named.values(), *([mask] if mask in vocabulary else [])]
+        library.add_special_tokens(list(dict.fromkeys(special)))
+    return library
+
+
+def _content(value: object, usual: str) -> str:
+    """The text of a token in ``tokenizer_config.json``."""
+    found = value.get("content") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else usual
+
+
+def _of_library(library: tokenizers.Tokenizer, path: Path) -> HfModel:
+    """The model of a library's tokenizer, with what the file beside ``path`` says of it."""
+    label = shown(path)
     check_kind(type(library.model).__name__, label)
     library.no_truncation()
     library.no_padding()
@@ -155,8 +220,10 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
 
 
 def with_decoder(model: HfModel) -> str:
-    """A ``tokenizer.json`` of a tokenizer whose library has no decoder, as those made from GGUF files."""
+    """A ``tokenizer.json`` of a tokenizer whose library may have no decoder, as those made from GGUF files."""
     library = tokenizers.Tokenizer.from_str(model.library.to_str())
+    if library.decoder is not None:
+        return str(library.to_str(pretty=True))
     if library.pre_tokenizer is not None:
         library.decoder = decoders.ByteLevel()
     else:
@@ -231,6 +298,8 @@ def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str],
 
     Without a decoder the pre-tokenizer, whose work it undoes, says as much.
     """
+    if type(library.model).__name__ == WORD_PIECE:
+        return _word_pieces(str(library.model.continuing_subword_prefix)), 1
     part = library.decoder or library.pre_tokenizer
     told: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
     entries = told.get("decoders") or told.get("pretokenizers") or [told]
@@ -272,6 +341,11 @@ def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str],
         return piece.encode() if isinstance(piece, str) else piece
 
     return decode, prefix
+
+
+def _word_pieces(mark: str) -> Callable[[str], bytes]:
+    """The bytes of WordPiece's tokens: a word comes with a space before it, what goes on one without its mark."""
+    return lambda text: (text.removeprefix(mark) if mark and text.startswith(mark) else f" {text}").encode()
 
 
 def _replaced(old: str, new: str) -> Callable[[Piece], Piece]:

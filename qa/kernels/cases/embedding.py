@@ -8,13 +8,15 @@ import numpy as np
 
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS, block_format
-from glinfer.quant.ggml import Bytes, dequantize
+from glinfer.quant.ggml import dequantize
+from glinfer.quant.parts import Bytes
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from qa.kernels.cases.case import Found, KernelCase, normal
 
 _HALVES = {"Q2_K": (80, 84), "Q3_K": (108, 110), "Q6_K": (208, 210), "Q4_1": (0, 4), "Q5_1": (0, 4)}
 _HALVES |= {"Q4_K": (0, 4), "Q5_K": (0, 4), "Q4_0": (0, 2), "Q5_0": (0, 2), "Q8_0": (0, 2)}
+_HALVES |= {"TQ1_0": (52, 54), "TQ2_0": (64, 66)}
 _FLOATS = ("float32", "float16")
 _LARGEST_SCALE = 0.01
 
@@ -47,8 +49,16 @@ def random_blocks(
     if not form.weights:
         blocks[:, -4:] = drawn(rows, "<f4").view(np.uint8).reshape(rows, -1)
         return blocks
-    first, end = _HALVES[name]
     by_block = blocks.reshape(-1, form.nbytes)
+    if name == "MXFP4":  # powers of two that are no subnormal floats
+        by_block[:, 0] = rng.integers(*((119, 122) if scales is None else (2, 256)), len(by_block))
+        return blocks
+    if name == "IQ1_M":  # four bits of the half float in each of four words
+        bits = drawn(len(by_block), "<f2").view("<u2")[:, None] >> np.array([0, 4, 8, 12], dtype="<u2")
+        words = np.ascontiguousarray(by_block[:, 48:]).view("<u2") & 0xFFF
+        by_block[:, 48:] = (words | ((bits & 15) << 12)).astype("<u2").view(np.uint8)
+        return blocks
+    first, end = _HALVES.get(name, (0, 2))
     by_block[:, first:end] = drawn(len(by_block) * (end - first) // 2, "<f2").view(np.uint8).reshape(len(by_block), -1)
     return blocks
 

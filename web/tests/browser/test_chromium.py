@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import subnormals
-from goldens import ModelWriter, gab_records
+from goldens import ModelWriter, gab_records, recorded, smollm2_file
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -78,6 +78,15 @@ def test_the_bundled_model_writes_what_it_writes_in_python(
     check(found, ids, logits, made.plan, len(prompt))
     assert again["ids"] == ids[:1]
     assert again["logits"][0] == found["logits"][0]
+
+
+def test_a_published_model_counts_on_as_in_llama_cpp(run_site: Drive, tmp_path: Path) -> None:
+    """SmolLM2 in the 4-bit blocks of its file; few tokens, since all of its weights go through a CPU for each."""
+    made, golden = export_web(smollm2_file(), tmp_path / "site", context=32), recorded("llama_smollm2")["count"]
+    job = {"kind": "greedy", "ids": golden["ids"], "count": len(golden["greedy"])}
+    (found,) = run_site(made.folder, [job])["results"]
+    assert found["ids"] == golden["greedy"]
+    assert set(found["draws"]) == {made.draws} == {6 * 30 + 3}
 
 
 def test_the_same_seed_draws_the_same_text_as_in_python(run_site: Drive, tmp_path: Path) -> None:
@@ -173,22 +182,27 @@ def test_a_llama_in_many_formats(run_site: Drive, tmp_path: Path, dtype: str, op
 
 
 FAMILIES = {
-    "qwen3": ("family=qwen3,blocks=2,heads=4,kv_heads=2,dim=64,head_dim=24,inner=96,vocab=300,context=64", 7),
-    "gemma": ("family=gemma,blocks=2,heads=4,kv_heads=1,dim=64,inner=128,vocab=300,context=64", 6),
-    "mistral": ("family=mistral,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,window=4,vocab=300,context=96", 6),
-    "gpt2": ("family=gpt2,blocks=2,heads=4,dim=64,vocab=300,context=64", 6),
+    "qwen3": ("family=qwen3,blocks=2,heads=4,kv_heads=2,dim=64,head_dim=24,inner=96,vocab=300,context=64", 2 * 7),
+    "gemma": ("family=gemma,blocks=2,heads=4,kv_heads=1,dim=64,inner=128,vocab=300,context=64", 2 * 6),
+    "qwen3_moe": (
+        "family=qwen3_moe,blocks=2,heads=4,kv_heads=2,dim=64,inner=96,experts=5,vocab=300,context=64",
+        2 * 10,
+    ),
+    "mistral": ("family=mistral,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,window=4,vocab=300,context=96", 2 * 6),
+    "gpt2": ("family=gpt2,blocks=2,heads=4,dim=64,vocab=300,context=64", 2 * 6),
+    "lfm2": ("family=lfm2,blocks=3,heads=4,kv_heads=2,dim=64,inner=96,vocab=300,context=64", 6 + 6 + 7),
 }
-"""A shape of each, and the draws of one of its layers."""
+"""A shape of each, and the draws of its layers."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_families_from_blocks_of_a_file(run_site: Drive, tmp_path: Path, family: str) -> None:
-    """Normalised heads, a packed table that is the head too, a window, LayerNorm over kept bits."""
+    """Normalised heads, a packed table that is the head too, a window, LayerNorm over kept bits, convolutions."""
     shape, draws = FAMILIES[family]
     config, path = ModelConfig.from_options(shape), tmp_path / f"{family}.gguf"
     save_checkpoint(random_checkpoint(config, seed=5), path, dtype="q8_0")
     made = export_web(path, tmp_path / "site", limits="webgl2")
-    assert made.draws == draws * config.num_hidden_layers + 3
+    assert made.draws == draws + 3
     compare_with_python(run_site, made, path, [299, 7, 250, 1, 16, 90])
 
 
@@ -204,7 +218,11 @@ def in_blocks_of_256(config: ModelConfig, forms: list[str]) -> Checkpoint:
     return Checkpoint(config, vectors, "blocks of 256", packed)
 
 
-@pytest.mark.parametrize("forms", [["Q4_K"], ["Q2_K", "Q6_K", "Q3_K", "Q5_K"]], ids="+".join)
+@pytest.mark.parametrize(
+    "forms",
+    [["Q4_K"], ["Q2_K", "Q6_K", "Q3_K", "Q5_K"], ["IQ4_XS"], ["IQ4_NL", "MXFP4", "IQ2_S", "IQ1_M"]],
+    ids="+".join,
+)
 def test_blocks_of_256(run_site: Drive, tmp_path: Path, forms: list[str]) -> None:
     """Of one format, and of several, which within a product become wide."""
     shape = "family=llama,blocks=2,heads=4,kv_heads=2,dim=256,inner=512,vocab=300,context=64"

@@ -1,0 +1,152 @@
+"""The ids of an input in a database on the disk, so that ten million take no more memory than ten."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from types import TracebackType
+from typing import Generic, NamedTuple
+
+from glinfer.batch.lines import Key, L, LineForm, Shard, hash_of
+from glinfer.errors import FormatError, InputError
+from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.jsonl import at_line, short
+
+_CACHE_KIB = 16384
+_ROWS_AT_ONCE = 4096
+
+
+class Entry(NamedTuple):
+    """What is known of a line: its number and digest, and whether it has a result."""
+
+    number: int
+    digest: str
+    finished: bool
+
+
+class LineIndex(Generic[L]):
+    """The lines of an input by their ids; use it in a ``with`` block.
+
+    The database has no name, so that nothing is left of it however the process ends. It lies where SQLite keeps
+    temporary files: in $SQLITE_TMPDIR, $TMPDIR, /var/tmp or /tmp.
+    """
+
+    def __init__(self, form: LineForm[L], source: AnyPath, shard: Shard | None = None) -> None:
+        """Make an empty index of ``source``; :meth:`scan` fills it."""
+        self.form, self.source, self.shard = form, source, shard or Shard()
+        self.count = self.finished = 0
+        self._base = sqlite3.connect("", isolation_level=None)
+        for setting in (f"cache_size = -{_CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
+            self._base.execute(f"PRAGMA {setting}")
+        self._base.execute("CREATE TABLE lines (number INTEGER PRIMARY KEY, hash BLOB, digest TEXT, finished INTEGER)")
+
+    def scan(self) -> None:
+        """Read and check the whole input.
+
+        Raises:
+            InputError: a line is malformed or has the id of another one (names both), or there is none.
+            FormatError: the file cannot be read, or there is no room for the index.
+        """
+        empty = True
+        rows: list[tuple[int, bytes, str]] = []
+        with _on_disk():
+            self._base.execute("BEGIN")
+            for line in self.form.read(self.source):
+                empty = False
+                if self.shard.has(line.key):
+                    rows.append((line.number, hash_of(line.key), line.digest))
+                if len(rows) == _ROWS_AT_ONCE:
+                    self._add(rows)
+            self._add(rows)
+            self._base.execute("COMMIT")
+        if empty:
+            raise self.form.empty(self.source)
+        self._refuse_twins()
+
+    def _add(self, rows: list[tuple[int, bytes, str]]) -> None:
+        self._base.executemany("INSERT INTO lines VALUES (?, ?, ?, 0)", rows)
+        self.count += len(rows)
+        rows.clear()
+
+    def _refuse_twins(self) -> None:
+        with _on_disk():
+            try:
+                # Sorted once here; an index that is kept sorted line by line takes many times as long.
+                self._base.execute("CREATE UNIQUE INDEX by_hash ON lines (hash)")
+                return
+            except sqlite3.IntegrityError:
+                number, first = self._base.execute(
+                    "SELECT number, first FROM"
+                    " (SELECT number, min(number) OVER (PARTITION BY hash) AS first FROM lines)"
+                    " WHERE number > first ORDER BY number LIMIT 1"
+                ).fetchone()
+        key = next(line.key for line in self.form.read(self.source) if line.number == number)
+        with at_line(self.source, number):
+            raise InputError(f"the id {short(key)} is that of line {first} too; {self.form.twins}")
+
+    def find(self, key: Key) -> Entry | None:
+        """What is known of the line of an id; None if the input has none."""
+        row = self._base.execute("SELECT number, digest, finished FROM lines WHERE hash = ?", (hash_of(key),))
+        found = row.fetchone()
+        return None if found is None else Entry(found[0], found[1], bool(found[2]))
+
+    def finish(self, number: int) -> None:
+        """Note that a line has a result."""
+        with _on_disk():
+            self._base.execute("UPDATE lines SET finished = 1 WHERE number = ?", (number,))
+        self.finished += 1
+
+    @property
+    def left(self) -> int:
+        """Lines without a result."""
+        return self.count - self.finished
+
+    def todo(self) -> Iterator[L]:
+        """The lines without a result, in the order of the input, which is read again.
+
+        Raises:
+            InputError: the input has changed since it was scanned.
+        """
+        changed = InputError(f"{shown(self.source)}: it was changed while it was read; run the same command again")
+        rows = self._base.execute("SELECT number, digest FROM lines WHERE finished = 0 ORDER BY number")
+        wanted = rows.fetchone()
+        if wanted is None:
+            return
+        # Closed here: in a generator that is merely dropped, Ctrl-C would be lost.
+        with closing(self.form.read(self.source)) as lines:
+            for line in lines:
+                if line.number == wanted[0]:
+                    if line.digest != wanted[1]:
+                        raise changed
+                    yield line
+                    wanted = rows.fetchone()
+                    if wanted is None:
+                        return
+        raise changed
+
+    def close(self) -> None:
+        """Let go of the database; harmless when repeated."""
+        self._base.close()
+
+    def __enter__(self) -> LineIndex[L]:
+        """Enter the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    """Say what SQLite cannot do in one line."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise FormatError(
+            f"the index of the input cannot be kept on the disk: {error}; free some space, or set TMPDIR to a folder "
+            "that has some (60 bytes a line)"
+        ) from None

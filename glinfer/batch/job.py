@@ -1,0 +1,179 @@
+"""The core of every batch: check the input, take in earlier results, hand out what is left, write what comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Generic, Protocol
+
+from glinfer.batch.index import LineIndex
+from glinfer.batch.lines import L, LineForm, LineResult, Shard
+from glinfer.batch.manifest import Fingerprint, check_manifest, write_manifest
+from glinfer.batch.places import Target
+from glinfer.batch.results import FinishedLines, ResultFile, ResultFiles, check_targets, read_finished
+from glinfer.engine.progress import Progress, no_progress
+from glinfer.formats.files import AnyPath
+
+
+class Runner(Protocol[L]):
+    """What answers lines: on this thread, by several processes, or on a cluster."""
+
+    def run(self, lines: Iterator[L]) -> Iterator[LineResult[L]]:
+        """Results in the order of finishing; a line is taken from ``lines`` when there is room for it."""
+
+
+@dataclass(frozen=True)
+class BatchFiles:
+    """The files of a batch, and which part of it is asked for.
+
+    Attributes:
+        source: the input.
+        out: results.
+        errors: results of lines that failed; with the others where there is none.
+        restart: whether earlier results are discarded.
+        shard: the part of the input.
+    """
+
+    source: AnyPath
+    out: AnyPath
+    errors: AnyPath | None = None
+    restart: bool = False
+    shard: Shard = field(default_factory=Shard)
+
+
+@dataclass
+class BatchTotals:
+    """Totals of one run so far; ``seconds`` includes the prompts."""
+
+    lines: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    tokens: int = 0
+    dropped: int = 0
+    draws: int = 0
+    seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens of all lines a second; 0 before the first."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class BatchJob(Generic[L]):
+    """One run over a batch; use it in a ``with`` block.
+
+    Attributes:
+        index: the ids of the input.
+        before: lines that were finished before this run.
+        totals: of this run, so far.
+    """
+
+    def __init__(
+        self, form: LineForm[L], files: BatchFiles, fingerprint: Fingerprint, *, manifest_required: bool = True
+    ) -> None:
+        """Check the input and the files; nothing is written before :meth:`run`.
+
+        Args:
+            form: how lines read.
+            files: the files.
+            fingerprint: what determines the results beside the lines.
+            manifest_required: whether earlier results without a manifest are refused.
+
+        Raises:
+            InputError: a line is wrong, or earlier results are others.
+            FormatError: a file cannot be read or written.
+        """
+        self._out = Target(files.out)
+        errors = None if files.errors is None else Target(files.errors)
+        targets = [each for each in (self._out, errors) if each is not None]
+        check_targets(files.source, self._out, errors)
+        self.totals, self._fingerprint = BatchTotals(), self._full(fingerprint, files)
+        self.index = LineIndex(form, files.source, files.shard)
+        try:
+            self.index.scan()
+            found = [FinishedLines() for _ in targets]
+            if not files.restart:
+                if any(each.has_some for each in targets):
+                    check_manifest(self._out, self._fingerprint, required=manifest_required)
+                found = [read_finished(each, self.index) for each in targets]
+        except BaseException:
+            self.index.close()
+            raise
+        self.before = self.index.finished
+        self.results = ResultFiles([ResultFile(*each) for each in zip(targets, found, strict=True)])
+
+    @staticmethod
+    def _full(fingerprint: Fingerprint, files: BatchFiles) -> Fingerprint:
+        return {**fingerprint, "shard": str(files.shard), "errors_apart": files.errors is not None}
+
+    @property
+    def count(self) -> int:
+        """Lines of this run's part of the input, finished ones included."""
+        return self.index.count
+
+    @property
+    def left(self) -> int:
+        """Lines without a result before this run."""
+        return self.count - self.before
+
+    def todo(self) -> Iterator[L]:
+        """The lines that had no result before this run; errors as in :meth:`LineIndex.todo`."""
+        return self.index.todo()
+
+    def run(
+        self,
+        runner: Runner[L],
+        *,
+        on_progress: Progress = no_progress,
+        draws: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Run what is left, and write each result when it comes.
+
+        Args:
+            runner: what answers.
+            on_progress: receives (lines finished, lines).
+            draws: the draws issued so far.
+        """
+        started, before = time.perf_counter(), draws()
+        found = runner.run(self.todo())
+        try:
+            self.results.open()  # after all checks, so that a refused batch leaves the files unchanged
+            write_manifest(self._out, self._fingerprint)
+            for result in found:
+                self.results.write(result)
+                self._count(result)
+                on_progress(self.before + self.totals.lines, self.count)
+        finally:
+            # An unfinished generator would hold its caches until it is collected.
+            if callable(close := getattr(found, "close", None)):
+                close()
+            self.totals.seconds, self.totals.draws = time.perf_counter() - started, draws() - before
+        self.results.publish()
+
+    def finish(self) -> None:
+        """Where nothing is left: cut off half a line, and put compressed and remote files in their places."""
+        if not self.results.whole:
+            self.results.open()
+            self.results.publish()
+
+    def _count(self, result: LineResult[L]) -> None:
+        totals = self.totals
+        totals.lines += 1
+        totals.failed += result.failed
+        totals.prompt_tokens += result.prompt_tokens
+        totals.tokens += result.tokens
+        totals.dropped += result.dropped
+
+    def __enter__(self) -> BatchJob[L]:
+        """Enter the block."""
+        self.results.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close all files."""
+        self.results.__exit__(kind, error, trace)
+        self.index.close()

@@ -1,0 +1,241 @@
+"""The server's own application in this process, asked without a network: one code path for requests and batches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from glinfer.batch.lines import LineResult
+from glinfer.batch.requests import RequestLine, answered
+from glinfer.engine.batch import SchedulerOptions
+from glinfer.gl.context import Limits, open_device
+from glinfer.server.app import make_app
+from glinfer.server.auth import Access
+from glinfer.server.errors import ApiError
+from glinfer.server.metrics import Metrics
+from glinfer.server.served import ModelSource
+from glinfer.server.state import ServerState
+from glinfer.server.worker import Worker
+
+MAX_RETRIES = 2
+"""How often a request is run again after what was no fault of its own: a lost context, a process that died."""
+_MANY = 1 << 20
+_RETRIED = ("context_lost", "not_ready")
+
+
+@dataclass(frozen=True)
+class LocalSetup:
+    """Models and a device, as a process is told of them.
+
+    Attributes:
+        models: name, path and options of each model, as :class:`glinfer.server.served.ModelSource` has them.
+        scheduler: fields of :class:`glinfer.engine.batch.SchedulerOptions`.
+        device, api: of :func:`glinfer.gl.context.open_device`.
+        webgl2: whether textures are laid out within WebGL2's guaranteed minimum.
+    """
+
+    models: Sequence[tuple[str, str, Mapping[str, Any]]]
+    scheduler: Mapping[str, int | None] = field(default_factory=dict)
+    device: str | int | None = None
+    api: str | None = None
+    webgl2: bool = False
+
+    def told(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    def sources(self) -> list[ModelSource]:
+        """The models."""
+        return [ModelSource(*each, SchedulerOptions(**self.scheduler)) for each in self.models]
+
+
+class LocalServer:
+    """Models behind the server's application, on the event loop that runs.
+
+    Attributes:
+        worker: the thread of OpenGL.
+    """
+
+    def __init__(self, setup: LocalSetup) -> None:
+        """Prepare; :meth:`start` loads the models."""
+        limits = Limits.webgl2_minimum() if setup.webgl2 else None
+        opening = partial(open_device, setup.device, api=setup.api, limits=limits)
+        self._changed = asyncio.Event()
+        self.worker = Worker(
+            setup.sources(),
+            opening,
+            Metrics(),
+            max_waiting=_MANY,  # whoever asks knows how many at once
+            on_failure=self._changed.set,
+            on_ready=self._changed.set,
+        )
+        self._app = make_app(ServerState(self.worker), Access())
+
+    async def start(self) -> None:
+        """Load the models.
+
+        Raises:
+            GlinferError: one cannot be loaded.
+        """
+        self.worker.start()
+        await self._until_ready()
+
+    async def _until_ready(self) -> None:
+        while not self.worker.ready:
+            if self.worker.failure is not None:
+                raise self.worker.failure
+            self._changed.clear()
+            if not self.worker.ready and self.worker.failure is None:
+                await self._changed.wait()
+
+    @property
+    def window(self) -> int:
+        """Lines to have under way at once: twice the places of all models, so that none is empty for long."""
+        return 2 * sum(served.slots for served in self.worker.served.values())
+
+    @property
+    def renderer(self) -> str:
+        """What the models run on."""
+        return str(next(iter(self.worker.served.values())).facts.get("renderer", ""))
+
+    @property
+    def draws(self) -> int:
+        """Draws that were issued so far."""
+        return sum(each.model.device.draws_issued for each in self.worker.served.values() if each.model)
+
+    async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
+        """Ask for one line; after a lost context again, at most MAX_RETRIES times.
+
+        Raises:
+            GlinferError: the context was lost and cannot be opened again.
+        """
+        try:
+            data = json.dumps(line.sent()).encode()
+        except ApiError as error:
+            return answered(line, error.status, f"req-{secrets.token_hex(8)}", error.body())
+        for left in reversed(range(MAX_RETRIES + 1)):
+            status, request_id, body = await self._post(line.url, data)
+            lost = status == 503 and body.get("error", {}).get("code") in _RETRIED
+            if not (lost and left):
+                break
+            await self._until_ready()
+        if self.worker.failure is not None:
+            raise self.worker.failure
+        return answered(line, status, request_id, body)
+
+    async def _post(self, path: str, data: bytes) -> tuple[int, str, Any]:
+        """Status, id and body of the application's answer."""
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [*headers, (b"content-length", str(len(data)).encode())],
+            "client": ("127.0.0.1", 0),
+            "server": ("localhost", 80),
+        }
+        waiting: list[dict[str, Any]] = [{"type": "http.request", "body": data, "more_body": False}]
+        status, found, parts = 500, dict[bytes, bytes](), list[bytes]()
+
+        async def receive() -> dict[str, Any]:
+            if waiting:
+                return waiting.pop()
+            await asyncio.Event().wait()  # nobody goes away
+            raise AssertionError
+
+        async def send(message: Any) -> None:
+            nonlocal status, found
+            if message["type"] == "http.response.start":
+                status, found = message["status"], dict(message["headers"])
+            else:
+                parts.append(message.get("body", b""))
+
+        try:
+            await self._app(scope, receive, send)
+        except Exception:  # which the application has answered already, with 500
+            if not parts:
+                raise
+        return status, found.get(b"x-request-id", b"").decode(), json.loads(b"".join(parts))
+
+    async def stop(self) -> None:
+        """Close the models; harmless when repeated."""
+        await self.worker.stop()
+
+
+class LocalRunner:
+    """Answers lines in this process; use it in a ``with`` block, which loads the models and closes them.
+
+    Attributes:
+        renderer: what the models run on.
+    """
+
+    def __init__(self, setup: LocalSetup) -> None:
+        """Prepare."""
+        self._setup, self.renderer = setup, ""
+        self._loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> LocalRunner:
+        """Load the models.
+
+        Raises:
+            GlinferError: one cannot be loaded.
+        """
+        try:
+            self._server = self._loop.run_until_complete(self._made())
+            self._loop.run_until_complete(self._server.start())
+        except BaseException:
+            self._close()
+            raise
+        self.renderer = self._server.renderer
+        return self
+
+    async def _made(self) -> LocalServer:
+        return LocalServer(self._setup)
+
+    @property
+    def draws(self) -> int:
+        """Draws that were issued so far."""
+        return self._server.draws
+
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
+        """Results in the order of finishing."""
+        pending: set[asyncio.Task[LineResult[RequestLine]]] = set()
+        more = True
+        while True:
+            while more and len(pending) < self._server.window:
+                line = next(lines, None)
+                more = line is not None
+                if line is not None:
+                    pending.add(self._loop.create_task(self._server.answer(line)))
+            if not pending:
+                return
+            done, pending = self._loop.run_until_complete(asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))
+            for each in done:
+                yield each.result()
+
+    def _close(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        server: LocalServer | None = getattr(self, "_server", None)
+        if server is not None:
+            self._loop.run_until_complete(server.stop())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the models."""
+        self._close()

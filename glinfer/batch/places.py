@@ -1,0 +1,225 @@
+"""Files of a batch by their names: plain or compressed, on this machine or wherever fsspec reaches."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import io
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from glinfer.errors import FormatError, GlinferError, InputError, install_command
+from glinfer.formats.files import AnyPath, cache_folder, kind_of, opened, reason, replacing, shown, words_of
+
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+_GZIP, _ZSTD = ".gz", ".zst"
+_LEVEL = 6
+
+
+def is_address(path: AnyPath) -> bool:
+    """Whether a name is for fsspec, such as ``s3://bucket/in.jsonl``."""
+    return _ADDRESS.match(os.fspath(path)) is not None
+
+
+def packing(path: AnyPath) -> str:
+    """How a file of this name is compressed: ``.gz``, ``.zst``, or empty."""
+    return next((end for end in (_GZIP, _ZSTD) if os.fspath(path).endswith(end)), "")
+
+
+def _zstd() -> Any:
+    """Python's own module of zstd (3.14), or the package."""
+    try:
+        return importlib.import_module("compression.zstd")
+    except ImportError:
+        pass
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError:
+        raise InputError(
+            f"files that end in {_ZSTD} need the package zstandard, which is not installed; {install_command('batch')}"
+        ) from None
+
+
+def _fsspec(path: AnyPath) -> Any:
+    try:
+        return importlib.import_module("fsspec")
+    except ImportError:
+        raise InputError(
+            f"{shown(path)}: addresses need the package fsspec, which is not installed; {install_command('batch')}"
+        ) from None
+
+
+@contextmanager
+def open_source(path: AnyPath) -> Iterator[BinaryIO]:
+    """Open a file for reading, decompressed by its name; ``with`` reports what goes wrong while it is read.
+
+    Raises:
+        FormatError: it cannot be read, or is not compressed as its name says.
+        InputError: a package is missing.
+    """
+    with ExitStack() as stack:
+        file = stack.enter_context(_reached(path, "rb")) if is_address(path) else stack.enter_context(opened(path))[0]
+        kind = packing(path)
+        try:
+            if kind == _GZIP:
+                file = stack.enter_context(cast(BinaryIO, gzip.GzipFile(fileobj=file)))
+            elif kind == _ZSTD:
+                file = stack.enter_context(_unpacked(file))
+            yield file
+        except Exception as error:
+            if not _is_broken(error):
+                raise
+            raise FormatError(
+                f"{shown(path)}: cannot unpack it: {words_of(error)}; expected a whole {kind} file"
+            ) from None
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether a decompressor has raised this; that of zstd is not known before it is imported."""
+    return isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)) or type(error).__name__ == "ZstdError"
+
+
+def _unpacked(file: BinaryIO) -> BinaryIO:
+    zstd = _zstd()
+    if hasattr(zstd, "ZstdFile"):
+        return cast(BinaryIO, zstd.ZstdFile(file))
+    return io.BufferedReader(zstd.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+
+
+@contextmanager
+def _reached(path: AnyPath, mode: str) -> Iterator[BinaryIO]:
+    """A file that fsspec opens."""
+    fsspec = _fsspec(path)
+    try:
+        with fsspec.open(os.fspath(path), mode) as file:
+            yield file
+    except Exception as error:  # of whatever fsspec leads to; they have no base in common
+        if isinstance(error, GlinferError):
+            raise
+        what = "write" if "w" in mode else "read"
+        raise FormatError(f"{shown(path)}: cannot {what} it: {words_of(error) or type(error).__name__}") from None
+
+
+class Target:
+    """A file of results, written line by line.
+
+    A plain file of this machine is written in place. One that is compressed or elsewhere is written whole at the end,
+    out of a plain working file: ``NAME.part`` beside it, or in glinfer's cache folder for an address.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        """Name the file; nothing is looked at."""
+        self.path = path
+        self.packing, self.remote = packing(path), is_address(path)
+        self.plain = not (self.packing or self.remote)
+        text = os.fspath(path)
+        if self.remote:
+            name = text.rstrip("/").rpartition("/")[2]
+            self.working = cache_folder() / "batches" / hashlib.sha256(text.encode()).hexdigest()[:16] / f"{name}.part"
+        else:
+            self.working = Path(text) if self.plain else Path(f"{text}.part")
+
+    @property
+    def manifest(self) -> Path:
+        """The file that says what the results were made with."""
+        base = self.working.with_suffix("") if self.remote else Path(self.path)
+        return base.with_name(base.name + ".manifest.json")
+
+    def is_same(self, other: AnyPath) -> bool:
+        """Whether ``other`` names this very file."""
+        if self.remote or is_address(other):
+            return os.fspath(self.path) == os.fspath(other)
+        here, there = Path(os.path.realpath(self.path)), Path(os.path.realpath(other))
+        try:
+            return here == there or here.samefile(there)
+        except OSError:  # one of them is not there
+            return False
+
+    def check(self) -> None:
+        """Check that it can be written; writes nothing.
+
+        Raises:
+            FormatError: its folder is missing or not writable, or it is not a regular file.
+            InputError: a package is missing.
+        """
+        if self.packing == _ZSTD:
+            _zstd()
+        if self.remote:
+            _fsspec(self.path)
+            return
+        target = Path(os.path.realpath(self.path))
+        try:
+            if target.exists():
+                if not target.is_file():
+                    raise FormatError(
+                        f"{shown(self.path)}: found {kind_of(target.stat().st_mode)}; expected a regular file or a new "
+                        "name"
+                    )
+            elif not target.parent.is_dir():
+                raise FormatError(f"{shown(self.path)}: there is no such folder to write it to; make it first")
+        except OSError as error:
+            raise FormatError(f"{shown(self.path)}: cannot write it: {reason(error)}; check the path") from None
+        if not os.access(target if target.exists() else target.parent, os.W_OK):
+            raise FormatError(f"{shown(self.path)}: cannot write it: Permission denied; check it and its folder")
+
+    def newest(self) -> AnyPath | None:
+        """Where the results of an earlier run are: the working file, or else the whole one; None if there are none."""
+        if self.working.exists():
+            return self.working
+        if self.plain:
+            return None
+        if self.remote:
+            fs, inner = _fsspec(self.path).core.url_to_fs(os.fspath(self.path))
+            return self.path if fs.exists(inner) else None
+        return self.path if Path(self.path).exists() else None
+
+    @property
+    def has_some(self) -> bool:
+        """Whether an earlier run has left results, or the beginning of one."""
+        found = self.newest()
+        return found is not None and (found != self.working or self.working.stat().st_size > 0)
+
+    def unpack(self) -> None:
+        """Make the working file out of the whole one, where there is only that."""
+        if self.remote:
+            self.working.parent.mkdir(parents=True, exist_ok=True)
+        found = self.newest()
+        if found is None or found == self.working:
+            return
+        with open_source(found) as file, replacing(self.working) as temporary, temporary.open("wb") as plain:
+            shutil.copyfileobj(file, plain)
+
+    def publish(self) -> None:
+        """Put the whole file in its place, and remove the working file; nothing to do for a plain one.
+
+        Raises:
+            FormatError: it cannot be written; the working file stays.
+        """
+        if self.plain or not self.working.exists():
+            return
+        if self.remote:
+            with _reached(self.path, "wb") as file:
+                self._write(file)
+        else:
+            with replacing(self.path) as temporary, temporary.open("wb") as file:
+                self._write(file)
+        self.working.unlink()
+
+    def _write(self, file: BinaryIO) -> None:
+        with self.working.open("rb") as plain, ExitStack() as stack:
+            packed: Any = file
+            if self.packing == _GZIP:
+                packed = stack.enter_context(gzip.GzipFile("", "wb", _LEVEL, file, mtime=0))
+            elif self.packing == _ZSTD:
+                zstd = _zstd()
+                native = hasattr(zstd, "ZstdFile")
+                made = zstd.ZstdFile(file, "wb") if native else zstd.ZstdCompressor().stream_writer(file, closefd=False)
+                packed = stack.enter_context(made)
+            shutil.copyfileobj(plain, packed)

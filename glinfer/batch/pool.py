@@ -1,0 +1,203 @@
+"""Lines handed out to several members, processes or actors, and again after one has died."""
+
+from __future__ import annotations
+
+import queue
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from glinfer.batch.lines import LineResult
+from glinfer.batch.local import MAX_RETRIES
+from glinfer.batch.requests import RequestLine, unanswered
+from glinfer.errors import ContextError, InputError
+
+MAX_STARTS = 5
+"""How often in turn a member may die before it is ready."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A member has loaded its models: how many lines it takes at once, and what it renders on."""
+
+    window: int
+    renderer: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A member cannot load its models, and another one could not either."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Died:
+    """A member has ended."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A line has a result; ``draws`` are all that the member has issued so far."""
+
+    number: int
+    told: dict[str, Any]
+    draws: int = 0
+
+
+class Member(ABC):
+    """What answers lines elsewhere, and puts events on the pool's queue as (member, event)."""
+
+    @abstractmethod
+    def send(self, line: RequestLine) -> None:
+        """Hand over a line; harmless when the member has died."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it; harmless when it has ended."""
+
+
+Events = queue.SimpleQueue[tuple[Member, Ready | Refused | Died | Answered]]
+Start = Callable[[Events], Member]
+"""Starts a member that puts its events on this queue."""
+
+
+@dataclass
+class _Place:
+    """A member with the lines that it has, and how another one is started in its place."""
+
+    start: Start
+    member: Member
+    window: int = 0
+    held: dict[int, RequestLine] = field(default_factory=dict)
+    starts: int = 0
+    draws: int = 0
+
+
+def result_told(result: LineResult[RequestLine]) -> dict[str, Any]:
+    """A result as members tell it."""
+    return {"data": result.data, "failed": result.failed, "counts": [result.prompt_tokens, result.tokens]}
+
+
+class Pool:
+    """Answers lines by several members; use it in a ``with`` block.
+
+    Each member has as many lines as it can run together, and takes the next one when a result has come. When one dies,
+    another takes its place, and its lines are run again: all together first, and one at a time after the second death,
+    so that a line that kills its member takes no others with it. A line that was there at MAX_RETRIES + 1 deaths has
+    an error for a result.
+
+    Attributes:
+        renderer: what the members render on.
+        deaths: how many members have died.
+    """
+
+    def __init__(self, starts: Sequence[Start]) -> None:
+        """One place for each of ``starts``; nothing is started before the block."""
+        self._starts, self.renderer, self.deaths = starts, "", 0
+        self._events: Events = queue.SimpleQueue()
+        self._places: list[_Place] = []
+        self._killed: dict[int, int] = {}
+        self._again: deque[RequestLine] = deque()
+        self._alone: deque[RequestLine] = deque()
+        self._past_draws = 0
+        self._lines: Iterator[RequestLine] | None = None
+
+    def __enter__(self) -> Pool:
+        """Start all members, and wait for the first that is ready.
+
+        Raises:
+            GlinferError: they cannot be started.
+        """
+        try:
+            for start in self._starts:
+                self._places.append(_Place(start, start(self._events)))
+            while not any(place.window for place in self._places):
+                list(self._take(*self._events.get()))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def draws(self) -> int:
+        """Draws that all members have told of so far."""
+        return self._past_draws + sum(place.draws for place in self._places)
+
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
+        """Results in the order of finishing."""
+        self._lines = lines
+        while True:
+            for place in self._places:
+                while (line := self._line_for(place)) is not None:
+                    place.held[line.number] = line
+                    place.member.send(line)
+            waiting = self._again or self._alone or any(place.held for place in self._places)
+            if self._lines is None and not waiting:
+                return
+            yield from self._take(*self._events.get())
+
+    def _line_for(self, place: _Place) -> RequestLine | None:
+        """The next line for a member; None if it has no room for one, or there is none."""
+        suspected = any(self._killed.get(number, 0) >= MAX_RETRIES for number in place.held)
+        if suspected or len(place.held) >= place.window:
+            return None
+        if self._alone and place is next(each for each in self._places if each.window):
+            return None if place.held else self._alone.popleft()
+        if self._again:
+            return self._again.popleft()
+        line = None if self._lines is None else next(self._lines, None)
+        if line is None:
+            self._lines = None
+        return line
+
+    def _take(self, member: Member, event: Ready | Refused | Died | Answered) -> Iterator[LineResult[RequestLine]]:
+        """Take an event in; gives the results that come of it."""
+        place = next((each for each in self._places if each.member is member), None)
+        if place is None:  # one that was replaced
+            return
+        if isinstance(event, Ready):
+            place.window, place.starts = event.window, 0
+            self.renderer = self.renderer or event.renderer
+        elif isinstance(event, Refused):
+            raise InputError(event.message)
+        elif isinstance(event, Died):
+            yield from self._replace(place, event)
+        elif (line := place.held.pop(event.number, None)) is not None:
+            place.draws = event.draws
+            told = event.told
+            yield LineResult(line, told["data"], told["failed"], *told["counts"])
+
+    def _replace(self, place: _Place, event: Died) -> Iterator[LineResult[RequestLine]]:
+        self.deaths += 1
+        place.starts += not place.window
+        if place.starts == MAX_STARTS:
+            raise ContextError(f"a process died {MAX_STARTS} times in turn before it was ready: {event.message}")
+        held, place.held, place.window = list(place.held.values()), {}, 0
+        self._past_draws, place.draws = self._past_draws + place.draws, 0
+        place.member.close()
+        place.member = place.start(self._events)
+        for line in held:
+            killed = self._killed[line.number] = self._killed.get(line.number, 0) + 1
+            if killed > MAX_RETRIES:
+                message = f"the processes that ran it died, {killed} times: {event.message}"
+                yield unanswered(line, "process_died", message)
+            else:
+                (self._alone if killed == MAX_RETRIES else self._again).append(line)
+
+    def close(self) -> None:
+        """End all members."""
+        for place in self._places:
+            place.member.close()
+        self._places.clear()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all members."""
+        self.close()

@@ -1,0 +1,165 @@
+"""A process of its own for each device: requests come in as lines of JSON, results go out as such."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from glinfer.batch.local import LocalServer, LocalSetup
+from glinfer.batch.pool import Answered, Died, Events, Member, Ready, Refused, result_told
+from glinfer.batch.requests import RequestLine
+from glinfer.errors import GlinferError
+
+_CLOSING_SECONDS = 10
+_PACKAGES = Path(__file__).resolve().parents[2]
+
+
+class ProcessMember(Member):
+    """A process that has loaded the models on one device.
+
+    It ends when its standard input does, so that none is left behind when this process dies.
+    """
+
+    def __init__(self, setup: LocalSetup, events: Events) -> None:
+        """Start it."""
+        path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "glinfer.batch.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for the parent, which ends it
+        )
+        self._events = events
+        self._write(setup.told())
+        threading.Thread(target=self._read, name="glinfer-member", daemon=True).start()
+
+    def _write(self, told: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        with suppress(OSError, ValueError):  # it has died, which the reader tells
+            self.process.stdin.write(json.dumps(told).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def send(self, line: RequestLine) -> None:
+        """Hand over a line."""
+        self._write({"number": line.number, "key": line.key, "url": line.url, "body": line.body})
+
+    def _read(self) -> None:
+        """Turn what it says into events, on a thread."""
+        assert self.process.stdout is not None
+        for data in self.process.stdout:
+            if not data.endswith(b"\n"):
+                break
+            told = json.loads(data)
+            if "ready" in told:
+                self._events.put((self, Ready(*told["ready"])))
+            elif "refused" in told:
+                self._events.put((self, Refused(told["refused"])))
+            else:
+                self._events.put((self, Answered(told["number"], told["result"], told["draws"])))
+        status = self.process.wait()
+        self._events.put((self, Died(_said(status))))
+
+    def close(self) -> None:
+        """End it, roughly if it does not end by itself."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(_CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _said(status: int) -> str:
+    """How a process has ended."""
+    if status >= 0:
+        return f"exit status {status}"
+    with suppress(ValueError):
+        return f"{signal.Signals(-status).name}"
+    return f"signal {-status}"
+
+
+class _Child:
+    """What such a process does."""
+
+    def __init__(self, requests: BinaryIO, results: BinaryIO) -> None:
+        self._requests, self._results = requests, results
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def say(self, told: dict[str, Any]) -> None:
+        self._results.write(json.dumps(told).encode() + b"\n")
+        self._results.flush()
+
+    async def serve(self) -> None:
+        """Answer until there are no more requests."""
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[None] = self._loop.create_future()
+        told = json.loads(self._requests.readline())
+        self._server = LocalServer(LocalSetup(**told))
+        try:
+            try:
+                await self._server.start()
+            except GlinferError as error:
+                self.say({"refused": str(error)})
+                return
+            self.say({"ready": [self._server.window, self._server.renderer]})
+            threading.Thread(target=self._read, daemon=True).start()
+            await self._end
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await self._server.stop()
+
+    def _read(self) -> None:
+        """Begin a task for each request, from a thread that waits for them."""
+        for data in self._requests:
+            told = json.loads(data)
+            line = RequestLine(told["number"], told["key"], told["url"], told["body"])
+            self._loop.call_soon_threadsafe(self._begin, line)
+        with suppress(RuntimeError):  # the loop has ended before
+            self._loop.call_soon_threadsafe(self._finish, None)
+
+    def _begin(self, line: RequestLine) -> None:
+        task = self._loop.create_task(self._answer(line))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._end.done():
+            return
+        if error is None:
+            self._end.set_result(None)
+        else:
+            self._end.set_exception(error)
+
+    async def _answer(self, line: RequestLine) -> None:
+        try:
+            result = await self._server.answer(line)
+            self.say({"number": line.number, "result": result_told(result), "draws": self._server.draws})
+        except Exception as error:
+            self._finish(error)
+
+
+def main() -> None:
+    """Serve what comes on standard input."""
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no result
+    try:
+        asyncio.run(_Child(sys.stdin.buffer, results).serve())
+    except (GlinferError, BrokenPipeError) as error:
+        print(f"glinfer: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""The short form of a batch, ``generate --batch``: prompts with options of their own, run by one model alone.
+
+docs/formats.md describes both files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from glinfer.batch.lines import Key, LineForm, LineResult, seed_of, text_of
+from glinfer.engine.ids import check_ids, check_tokens, whole_numbers
+from glinfer.engine.model import Model
+from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.errors import InputError
+from glinfer.formats.files import AnyPath
+from glinfer.formats.jsonl import at_line, short
+from glinfer.structured.structure import OPTIONS as STRUCTURES
+from glinfer.structured.structure import structure_of
+from glinfer.text.assembler import TextAssembler
+
+if TYPE_CHECKING:
+    from glinfer.engine.requests import BatchResult
+
+_SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingOptions))
+_OPTIONS = ("max_tokens", *_SAMPLING, "stop", "stop_ids", *STRUCTURES)
+_KEYS = ("prompt", "ids", "id", *_OPTIONS, "lora")
+
+
+@dataclass(frozen=True)
+class PromptLine:
+    """One prompt: its line in the file (from 1), its id, text or token ids, all options, and what it is run with."""
+
+    number: int
+    key: Key
+    prompt: str | list[int]
+    options: Mapping[str, Any]
+    made_with: Sequence[object] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits of a hash of all that determines the result: prompt, options and ``made_with``."""
+        named = {"prompt" if isinstance(self.prompt, str) else "ids": self.prompt}
+        told = {**named, **self.options, "with": self.made_with}
+        return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+class PromptForm(LineForm[PromptLine]):
+    """Lines such as ``{"prompt": "Once"}`` or ``{"ids": [13, 132]}``."""
+
+    noun = "prompt"
+    example = '{"prompt": "Once upon a time"}'
+    twins = "expected ids that differ (a line without one has its number for an id)"
+    changed = ", its options or the model were others"
+
+    def __init__(self, defaults: Mapping[str, Any], made_with: Sequence[object] = ()) -> None:
+        """Read lines with these defaults.
+
+        Args:
+            defaults: checked defaults of ``max_tokens``, ``stop``, ``stop_ids`` and the fields of SamplingOptions. Line
+                n takes ``seed`` + n - 1, so that lines differ and are independent of each other and of earlier runs;
+                where there is no seed, one from its id.
+            made_with: what else determines the results.
+        """
+        self.defaults, self.made_with = defaults, made_with
+
+    def parse(self, number: int, found: dict[str, Any]) -> PromptLine:
+        """Check a prompt and its options; errors as in :meth:`LineForm.parse`."""
+        for key in found:
+            if key not in _KEYS:
+                raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")
+        if ("prompt" in found) == ("ids" in found):
+            raise InputError('expected either "prompt" (text) or "ids" (token ids) in it, and not both')
+        prompt = text_of("prompt", found["prompt"]) if "prompt" in found else _ids("ids", found["ids"])
+        if not prompt:
+            raise InputError("the prompt is empty; expected at least one token")
+        key = found.get("id", number)
+        if type(key) is not int:
+            key = text_of("id", key, "text or a whole number")
+        return PromptLine(number, key, prompt, self._options(number, key, found, prompt), self.made_with)
+
+    def _options(self, number: int, key: Key, found: Mapping[str, Any], prompt: str | list[int]) -> dict[str, Any]:
+        own = {name: found[name] for name in _OPTIONS if name in found}
+        # A structure of the line's own stands in place of the one for all lines.
+        taken = STRUCTURES if own.keys() & {*STRUCTURES} else ()
+        options = {**{name: value for name, value in self.defaults.items() if name not in taken}, **own}
+        structure_of(options)
+        if "lora" in found:
+            options["lora"] = text_of("lora", found["lora"])
+        if "seed" not in found and self.defaults["seed"] is not None:
+            options["seed"] = self.defaults["seed"] + number - 1
+        if options["seed"] is None:
+            options["seed"] = seed_of(key)
+        if type(options["max_tokens"]) is not int or options["max_tokens"] < 1:
+            raise InputError(f"max_tokens is {short(options['max_tokens'])}; expected a whole number of at least 1")
+        options.update(dataclasses.asdict(SamplingOptions(**{name: options[name] for name in _SAMPLING})))
+        stop = options["stop"]
+        options["stop"] = [text_of("stop", text) for text in (stop if isinstance(stop, (list, tuple)) else [stop])]
+        TextAssembler(options["stop"])  # checks stop strings
+        if options["stop"] and not isinstance(prompt, str):
+            raise InputError('stop strings need a text prompt; use stop_ids, and "stop": [] where --stop is given')
+        if options["stop_ids"] is not None:
+            options["stop_ids"] = _ids("stop_ids", options["stop_ids"])
+        return options
+
+    def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
+        """The id and ``prompt_sha`` of a result."""
+        key, digest = found.get("id"), found.get("prompt_sha")
+        if not isinstance(key, (str, int)) or isinstance(key, bool) or not isinstance(digest, str):
+            return None
+        return key, digest
+
+
+def _ids(name: str, value: object) -> list[int]:
+    if not isinstance(value, list):
+        raise InputError(f"{name} is {short(value)}; expected a list of token ids")
+    return whole_numbers(name, value)
+
+
+def check_prompts(
+    model: Model,
+    lines: Iterable[PromptLine],
+    count: int,
+    source: AnyPath,
+    on_progress: Progress = no_progress,
+) -> int:
+    """Check ``count`` prompts against the model before the first one runs.
+
+    Returns:
+        The tokens of the longest sequence, prompt and continuation.
+
+    ``on_progress`` receives (checked lines, lines).
+
+    Raises:
+        InputError: a text without a tokenizer, a prompt longer than the context, or ids outside the vocabulary; names
+            the line.
+    """
+    longest = 0
+    for done, line in enumerate(lines, start=1):
+        with at_line(source, line.number):
+            prompt = line.prompt
+            ids = model.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
+            longest = max(longest, len(check_ids(ids, model.config)) + line.options["max_tokens"])
+            check_tokens("stop_ids", line.options["stop_ids"] or (), model.config)
+            model.adapters.number(line.options.get("lora"))
+            if (structure := structure_of(line.options)) is not None:
+                model.compiler().constraint(structure)
+        on_progress(done, count)
+    return longest
+
+
+@dataclass(frozen=True)
+class PromptRunner:
+    """Runs prompts together on one model.
+
+    Attributes:
+        model: the model.
+        slots: sequences at a time; None for the model's own choice.
+        memory: limit for the texture memory of their caches, in bytes.
+        longest: tokens of the longest sequence; None for a whole context.
+    """
+
+    model: Model
+    slots: int | None = None
+    memory: int | None = None
+    longest: int | None = None
+
+    def run(self, lines: Iterator[PromptLine]) -> Iterator[LineResult[PromptLine]]:
+        """Results of checked prompts, in the order of finishing."""
+        from glinfer.engine.requests import BatchRequest
+
+        requests = (BatchRequest(line.prompt, line.options, key=line) for line in lines)
+        found = self.model.batch(requests, slots=self.slots, memory=self.memory, longest=self.longest)
+
+        def results() -> Iterator[LineResult[PromptLine]]:
+            try:
+                for each in found:
+                    yield result_of(each)
+            finally:
+                if callable(close := getattr(found, "close", None)):
+                    close()
+
+        return results()
+
+
+def result_of(result: BatchResult) -> LineResult[PromptLine]:
+    """The line of OUT that a result becomes."""
+    line, stats = result.request.key, result.stats
+    assert isinstance(line, PromptLine)
+    told = {
+        "id": line.key,
+        "text": result.text,
+        "ids": result.ids,
+        "finish_reason": stats.finish_reason,
+        "prompt_tokens": stats.prompt_tokens,
+        "tokens": stats.tokens,
+        **({} if stats.complete is None else {"complete": stats.complete}),
+        "prompt_sha": line.digest,
+    }
+    return LineResult(line, told, prompt_tokens=stats.prompt_tokens, tokens=stats.tokens, dropped=stats.dropped)

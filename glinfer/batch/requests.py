@@ -1,0 +1,115 @@
+"""OpenAI's form of a batch: each line is a request to a route of the server, each result its answer.
+
+Source: OpenAI's guide to its Batch API. docs/formats.md describes the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from glinfer.batch.lines import Key, LineForm, LineResult, seed_of, text_of
+from glinfer.errors import InputError
+from glinfer.formats.jsonl import short
+from glinfer.server.errors import ApiError
+from glinfer.server.routes import ROUTES
+
+_ID = "batch_req_"
+_KEYS = ("custom_id", "method", "url", "body")
+URLS = {route.path: route.body for route in ROUTES if route.body is not None and route.path.startswith("/v1/")}
+"""The routes that a batch may ask, with the models of their bodies."""
+
+
+@dataclass(frozen=True)
+class RequestLine:
+    """One request: its line in the file (from 1), its id, the route and the body."""
+
+    number: int
+    key: str
+    url: str
+    body: dict[str, Any]
+
+    @cached_property
+    def digest(self) -> str:
+        """The ``id`` of its result, a hash of id, route and body: ``batch_req_`` and 24 hex digits."""
+        told = json.dumps([self.key, self.url, self.body], sort_keys=True, separators=(",", ":"))
+        return _ID + hashlib.sha256(told.encode()).hexdigest()[:24]
+
+    def sent(self) -> dict[str, Any]:
+        """The body as it is sent: a request that may have a seed, and names none, takes one from its id.
+
+        Raises:
+            ApiError: it asks for a stream.
+        """
+        if self.body.get("stream") is True:
+            raise ApiError("a batch has no streams; leave stream out", param="stream", code="unsupported_parameter")
+        if self.body.get("seed") is None and "seed" in URLS[self.url].model_fields:
+            return {**self.body, "seed": seed_of(self.key)}
+        return self.body
+
+    def told(self) -> dict[str, Any]:
+        """The line, as the input has it."""
+        return {"custom_id": self.key, "method": "POST", "url": self.url, "body": self.body}
+
+
+class RequestForm(LineForm[RequestLine]):
+    """Lines with ``custom_id``, ``method``, ``url`` and ``body``."""
+
+    noun = "request"
+    example = '{"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"model": "mine", "prompt": "O"}}'
+    result_start = b'{"id": "batch_req_'
+
+    def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
+        """Check what stands around the body, which its route checks; errors as in :meth:`LineForm.parse`."""
+        for key in found:
+            if key not in _KEYS:
+                raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")
+        if missing := [key for key in _KEYS if key not in found]:
+            raise InputError(f"{missing[0]} is missing; expected {', '.join(_KEYS)}")
+        key = text_of("custom_id", found["custom_id"])
+        if not key:
+            raise InputError("custom_id is empty; expected text that no other line has")
+        if found["method"] != "POST":
+            raise InputError(f'method is {short(found["method"])}; expected "POST"')
+        if not isinstance(found["url"], str) or found["url"] not in URLS:
+            raise InputError(f"url is {short(found['url'])}; expected one of {', '.join(URLS)}")
+        if not isinstance(found["body"], dict):
+            raise InputError(f"body is {short(found['body'])}; expected a JSON object")
+        return RequestLine(number, key, found["url"], found["body"])
+
+    def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
+        """``custom_id`` and ``id`` of a result."""
+        key, digest = found.get("custom_id"), found.get("id")
+        return (key, digest) if isinstance(key, str) and isinstance(digest, str) else None
+
+
+def answered(line: RequestLine, status: int, request_id: str, body: Any) -> LineResult[RequestLine]:
+    """The result of a request that was answered."""
+    response = {"status_code": status, "request_id": request_id, "body": body}
+    usage = (body.get("usage") if isinstance(body, dict) else None) or {}
+    prompt = usage.get("prompt_tokens", usage.get("input_tokens", 0))
+    tokens = usage.get("completion_tokens", usage.get("output_tokens", 0))
+    return LineResult(line, _told(line, response, None), status != 200, prompt, tokens)
+
+
+def unanswered(line: RequestLine, code: str, message: str) -> LineResult[RequestLine]:
+    """The result of a request that has no answer."""
+    return LineResult(line, _told(line, None, {"code": code, "message": message}), failed=True)
+
+
+def _told(line: RequestLine, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
+    return {"id": line.digest, "custom_id": line.key, "response": response, "error": error}
+
+
+def comparable(told: dict[str, Any]) -> dict[str, Any]:
+    """A result without what two runs of one request differ in: ids of answers, times, and counts of cached tokens."""
+    response = told["response"]
+    if response is None:
+        return told
+    body = {name: value for name, value in response["body"].items() if name not in ("id", "created", "created_at")}
+    if "usage" in body:
+        body["usage"] = {name: count for name, count in body["usage"].items() if not name.endswith("_details")}
+    return {**told, "response": {"status_code": response["status_code"], "body": body}}

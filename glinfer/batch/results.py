@@ -1,0 +1,247 @@
+"""Files of results: what an earlier run has finished, and lines appended whole and by one run at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from io import FileIO
+from types import TracebackType
+from typing import Any
+
+from glinfer.batch.index import LineIndex
+from glinfer.batch.lines import L, LineForm, LineResult
+from glinfer.batch.places import Target, open_source
+from glinfer.errors import FormatError, InputError
+from glinfer.formats.files import AnyPath, opened, reason, shown
+from glinfer.formats.jsonl import parse_object, read_lines, short
+from glinfer.limits import MAX_RESULT_LINE_BYTES
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class FinishedLines:
+    """Results of an earlier run in one file: how many, the bytes of their lines, and whether a torn line follows.
+
+    ``total`` is the file's size when it was read, in bytes; None where its contents are discarded.
+    """
+
+    count: int = 0
+    size: int = 0
+    torn: bool = False
+    total: int | None = field(default=None, compare=False)
+
+
+def check_targets(source: AnyPath, out: Target, errors: Target | None = None) -> None:
+    """Check that results can be written; writes nothing.
+
+    Raises:
+        InputError: a file is given twice.
+        FormatError: a folder is missing or not writable, or a file is not a regular one.
+    """
+    for each in filter(None, (out, errors)):
+        if each.is_same(source):
+            raise InputError(f"{shown(each.path)}: this is the input itself; expected another file for the results")
+        each.check()
+    if errors is not None and errors.is_same(out.path):
+        raise InputError(f"{shown(out.path)}: this is both for results and for errors; expected two files, or only one")
+
+
+def read_finished(target: Target, index: LineIndex[L]) -> FinishedLines:
+    """Read the results of an earlier run, if there was one, and note them in ``index``; changes no file.
+
+    The last line may be torn where that run was cut off; any other line must be a result of a line of the index.
+
+    Raises:
+        InputError: a line is malformed, repeated, or belongs to no line or to one that has changed.
+        FormatError: the file cannot be read.
+    """
+    path = target.newest()
+    if path is None:
+        return FinishedLines(total=0)
+    total: int | None = None
+    if path == target.working:
+        with opened(path) as (_, total):
+            pass
+    form, count, size = index.form, 0, 0
+    with open_source(path) as file:
+        for number, data in read_lines(file, path, MAX_RESULT_LINE_BYTES):
+            found = _result(data, form)
+            # Only a torn result is dropped: the file may be another one, given by mistake.
+            began_as_one = data.startswith(form.result_start) or form.result_start.startswith(data)
+            if found is None and began_as_one and total is not None and size + len(data) >= total:
+                return FinishedLines(count, size, torn=True, total=total)
+            problem = _problem(found, index)
+            if problem:
+                raise InputError(
+                    f"{shown(path)}:{number}: {problem}; give another --out, or --restart to discard it and start over"
+                )
+            count, size = count + 1, size + len(data)
+    return FinishedLines(count, size, total=size if total is None else total)
+
+
+def _result(data: bytes, form: LineForm[Any]) -> dict[str, Any] | None:
+    """Parse a whole line; None where it is torn or malformed."""
+    try:
+        return parse_object(data, form.example) if data.endswith(b"\n") else None
+    except InputError:
+        return None
+
+
+def _problem(found: dict[str, Any] | None, index: LineIndex[L]) -> str:
+    """Note a result, or describe why this is none of the input; empty if it is."""
+    form, source = index.form, shown(index.source)
+    told = None if found is None else form.finished(found)
+    if told is None:
+        return "this is no result of an earlier run"
+    key, digest = told
+    entry = index.find(key)
+    if entry is None:
+        part = "" if index.shard.count == 1 else f", shard {index.shard}"
+        return f"there is no {form.noun} {short(key)} in {source}{part}"
+    if entry.finished:
+        return f"{form.noun} {short(key)} has a result before this one"
+    if digest != entry.digest:
+        return f"{form.noun} {short(key)} ({source}:{entry.number}){form.changed} when this was made"
+    index.finish(entry.number)
+    return ""
+
+
+class ResultFile:
+    """Appends results to a file, each line whole and at once; use it in a ``with`` block."""
+
+    def __init__(self, target: Target, finished: FinishedLines) -> None:
+        """Prepare without touching the file, see :meth:`open`."""
+        self.target, self._finished = target, finished
+        self._file: FileIO | None = None
+
+    def open(self) -> None:
+        """Lock the file, truncate it to the finished lines in place, and open it at its end.
+
+        Raises:
+            InputError: another run writes to it, or has written since it was read.
+            FormatError: the file cannot be written.
+        """
+        finished = self._finished
+        if finished.total is not None:
+            self.target.unpack()
+        path = self.target.working
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: an interruption loses nothing.
+            self._file = path.open("ab", buffering=0)
+            alone = _locked(self._file)  # before its size is looked at
+            if not alone or finished.total not in (None, os.fstat(self._file.fileno()).st_size):
+                raise InputError(
+                    f"{shown(path)}: another run writes to it; wait for its end, or give another --out; "
+                    "the same command goes on with what is left"
+                )
+            self._file.truncate(finished.size)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    @property
+    def whole(self) -> bool:
+        """Whether an earlier run left the file as it has to be."""
+        return not self._finished.torn and (self.target.plain or not self.target.working.exists())
+
+    def write(self, told: dict[str, Any]) -> None:
+        """Add a result."""
+        data = json.dumps(told, ensure_ascii=False).encode() + b"\n"
+        assert self._file is not None  # opened before
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            raise self._failed(error) from None
+
+    @property
+    def lines(self) -> int:
+        """Number of results in the file, counted there, so that it is right after any interruption."""
+        if self._file is None:
+            return self._finished.count
+        with self.target.working.open("rb") as file:
+            return sum(piece.count(b"\n") for piece in iter(lambda: file.read(_CHUNK), b""))
+
+    def _failed(self, error: OSError) -> FormatError:
+        return FormatError(
+            f"{shown(self.target.working)}: cannot write it: {reason(error)}; check the free space and the "
+            "permissions; the lines in it stay finished, and the same command goes on with the others"
+        )
+
+    def close(self) -> None:
+        """Close the file; harmless when repeated."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> ResultFile:
+        """Enter the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+
+class ResultFiles:
+    """The file of results, and the one of errors if there is one; use it in a ``with`` block."""
+
+    def __init__(self, files: Sequence[ResultFile]) -> None:
+        """Take one file or two."""
+        self._files, self._stack = files, ExitStack()
+
+    def open(self) -> None:
+        """Open them; errors as in :meth:`ResultFile.open`."""
+        for each in self._files:
+            each.open()
+
+    def write(self, result: LineResult[Any]) -> None:
+        """Add a result to the file that it belongs to."""
+        self._files[-1 if result.failed else 0].write(result.data)
+
+    def publish(self) -> None:
+        """Put compressed and remote files in their places; errors as in :meth:`glinfer.batch.places.Target.publish`."""
+        for each in self._files:
+            each.target.publish()
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is nothing to cut off and nothing to put in its place."""
+        return all(each.whole for each in self._files)
+
+    @property
+    def lines(self) -> int:
+        """Number of results in both."""
+        return sum(each.lines for each in self._files)
+
+    def __enter__(self) -> ResultFiles:
+        """Enter the block."""
+        for each in self._files:
+            self._stack.enter_context(each)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the files."""
+        self._stack.close()
+
+
+def _locked(file: FileIO) -> bool:
+    """Lock a file against other runs; False where one holds the lock, True where the system has no locks."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return True
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems have no locks
+        pass
+    return True

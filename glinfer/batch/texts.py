@@ -1,0 +1,129 @@
+"""Files of texts to be embedded: a text a line, JSON objects, rows of a CSV file or of a Parquet file."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from glinfer.errors import InputError, install_command
+from glinfer.formats.files import AnyPath, opened, shown, words_of
+from glinfer.formats.jsonl import at_line, parse_object, read_lines, short
+from glinfer.limits import MAX_PROMPT_LINE_BYTES
+
+_EXAMPLE = '{"text": "Once upon a time"}'
+_ROWS = 1024  # of a Parquet file that are read together
+
+
+def read_texts(path: AnyPath, column: str | None = None) -> Iterator[str]:
+    """The texts of a file, one after the other; its ending says what it holds.
+
+    Args:
+        path: ``.txt`` has a text a line, ``.jsonl`` an object a line, ``.csv`` and ``.parquet`` rows.
+        column: the key or the column of the text; left out ``text``, or the only column that there is.
+
+    Raises:
+        InputError: another ending, or a line or row without such a text; names it.
+        FormatError: the file cannot be read.
+    """
+    kind = Path(path).suffix.lower()
+    if kind not in _READERS:
+        raise InputError(f"{shown(path)}: the name ends in {kind!r}; expected one of {', '.join(_READERS)}")
+    if kind == ".txt" and column is not None:
+        raise InputError(f"{shown(path)}: a text file has no columns; leave --column out")
+    return _READERS[kind](path, column)
+
+
+def _lines(path: AnyPath, column: str | None) -> Iterator[str]:
+    with opened(path) as (file, _):
+        for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
+            try:
+                yield data.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{shown(path)}:{number}: this is not UTF-8 (byte {error.start} of the line); expected text"
+                ) from None
+
+
+def _objects(path: AnyPath, column: str | None) -> Iterator[str]:
+    key = column or "text"
+    with opened(path) as (file, _):
+        for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
+            if not data.strip():
+                continue
+            with at_line(path, number):
+                found = parse_object(data, _EXAMPLE)
+                if not isinstance(found.get(key), str):
+                    raise InputError(f"{short(key)} is {short(found.get(key))}; expected a text, as in {_EXAMPLE}")
+            yield found[key]
+
+
+def _csv_rows(path: AnyPath, column: str | None) -> Iterator[str]:
+    with opened(path) as (file, _), io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        rows = csv.reader(text, strict=True)
+        try:
+            place = _column(next(rows, []), column, path)
+            for row in rows:
+                if row:
+                    if len(row) <= place:
+                        raise InputError(
+                            f"{shown(path)}:{rows.line_num}: found {len(row)} columns; expected {place + 1}"
+                        )
+                    yield row[place]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{shown(path)}:{rows.line_num + 1}: this is no CSV: {words_of(error)}") from None
+
+
+def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:
+    arrow, parquet = arrow_modules()
+    with opened(path):
+        pass  # there is such a file
+    try:
+        file = parquet.ParquetFile(path)
+        names = file.schema_arrow.names
+        place = _column(names, column, path)
+        first = 0
+        for batch in file.iter_batches(batch_size=_ROWS, columns=[names[place]]):
+            for number, text in enumerate(batch.column(0).to_pylist(), first):
+                if not isinstance(text, str):
+                    where = f"the column {short(names[place])} has {short(text)} in row {number}"
+                    raise InputError(f"{shown(path)}: {where}; expected texts")
+                yield text
+            first += batch.num_rows
+    except (OSError, ValueError, arrow.ArrowException) as error:
+        raise InputError(f"{shown(path)}: this is no Parquet file: {words_of(error)}") from None
+
+
+def arrow_modules() -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet.
+
+    Raises:
+        InputError: pyarrow is not installed.
+    """
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise InputError(f"Parquet files need the package pyarrow; {install_command('parquet')}") from None
+
+
+def _column(names: list[str], column: str | None, path: AnyPath) -> int:
+    """The place of a column among those of a file."""
+    wanted = "text" if column is None else column
+    if wanted in names:
+        return names.index(wanted)
+    if column is None and len(names) == 1:
+        return 0
+    found = json.dumps(names[:8], ensure_ascii=False)
+    raise InputError(f"{shown(path)}: found the columns {found}, and no {wanted!r} among them; name one with --column")
+
+
+_READERS: dict[str, Callable[[AnyPath, str | None], Iterator[str]]] = {
+    ".txt": _lines,
+    ".jsonl": _objects,
+    ".csv": _csv_rows,
+    ".parquet": _parquet_rows,
+}

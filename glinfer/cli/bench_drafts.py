@@ -1,0 +1,57 @@
+"""The part of ``glinfer bench`` that times speculative decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from glinfer.cli.common import loaded, out, print_json, progress, table
+from glinfer.cli.drafts import opened_drafts
+from glinfer.inspect.bench.drafting import DraftReport, bench_drafts
+from glinfer.inspect.report import Spread
+
+
+def bench_speculation(
+    model: str, weights: str, drafts: dict[str, str], runs: int, *, as_json: bool, options: dict[str, Any]
+) -> None:
+    """Time texts with drafts and without, and print what was found.
+
+    Raises:
+        InputError: the model has no tokenizer, or refuses the drafts.
+    """
+    with loaded(model, weights=weights, **options) as opened, opened_drafts(opened, drafts) as guesses:
+        opened.require_tokenizer()
+        with progress("timing") as advance:
+            report = bench_drafts(opened, guesses, runs, on_progress=advance)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report)
+
+
+def _show(report: DraftReport) -> None:
+    numbers = ("tokens", "ms/token", "with guesses", "×", "right", "of")
+    shown = table("text", "", *numbers, "same text", numbers=numbers)
+    for row in report.rows:
+        shown.add_row(
+            row.task,
+            row.sampling,
+            str(row.tokens),
+            _spread(row.plain),
+            _spread(row.guessed),
+            f"{row.times_plain:.2f}",
+            str(row.accepted),
+            str(row.drafted),
+            "yes" if row.same else "NO",
+        )
+    out().print(shown)
+    click.echo(
+        f"\nguesses: {report.drafts} · model {report.model} · weights {report.weights} · median (fastest–slowest) of "
+        f"{report.runs} texts, in turns · {report.renderer}"
+    )
+
+
+def _spread(times: Spread) -> str:
+    digits = 3 if times.median < 1 else 2 if times.median < 100 else 0
+    return f"{times.median:,.{digits}f} ({times.fastest:,.{digits}f}–{times.slowest:,.{digits}f})"

@@ -1,0 +1,54 @@
+"""``--speculate`` and ``--draft``: guesses of the next tokens, for commands that write text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from glinfer.cli.common import options, progress, say
+from glinfer.engine.drafts import SPECULATE, check_speculation
+from glinfer.engine.loading import fetched, load_model
+from glinfer.engine.model import Model
+
+draft_options = options(
+    click.option(
+        "--speculate",
+        type=click.Choice(SPECULATE),
+        help="Guess that what followed the newest tokens earlier follows them again, and check several guesses in one "
+        "run. The text stays the same; what copies from its prompt comes faster.",
+    ),
+    click.option(
+        "--draft",
+        type=click.Path(),
+        metavar="MODEL",
+        help="A smaller model with the same tokenizer, which guesses instead. The text stays the same.",
+    ),
+)
+"""``--speculate`` and ``--draft``."""
+
+
+def take_drafts(given: dict[str, Any]) -> dict[str, str]:
+    """Take these options out of ``given``, without those that are left out.
+
+    Raises:
+        InputError: both are given.
+    """
+    taken = {name: given.pop(name) for name in ("speculate", "draft")}
+    check_speculation(**taken)
+    return {name: value for name, value in taken.items() if value is not None}
+
+
+@contextmanager
+def opened_drafts(model: Model, drafts: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The options of :meth:`glinfer.engine.model.Model.stream`, with the draft model open on the same device."""
+    if "draft" not in drafts:
+        yield dict(drafts)
+        return
+    path = fetched(drafts["draft"], device=model.device, tell=say)
+    with progress("uploading the draft model") as advance:
+        other = load_model(path, device=model.device, on_upload=advance)
+    with other:
+        yield {"draft": other}

@@ -1,0 +1,128 @@
+"""``glinfer embed``: the vectors of a file of texts."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from functools import partial
+from typing import Any
+
+import click
+
+from glinfer.batch.manifest import file_digest
+from glinfer.batch.texts import read_texts
+from glinfer.batch.vectors import VectorFile, check_out
+from glinfer.cli.common import (
+    device_options,
+    gelu_option,
+    json_option,
+    loaded,
+    print_json,
+    progress,
+    tokenizer_option,
+    weights_option,
+)
+from glinfer.engine.fetching import found_model
+from glinfer.engine.progress import Progress
+from glinfer.errors import InputError
+from glinfer.formats import unpacked
+from glinfer.formats.files import shown
+
+TOGETHER = 4096
+"""Texts that are in memory at once."""
+
+
+def _told(advance: Progress, before: int, total: int, done: int, _: int) -> None:
+    """Say how far the whole file is, by what a part of it says."""
+    advance(before + done, total)
+
+
+@click.command("embed")
+@click.argument("model")
+@click.option("--in", "source", type=click.Path(), required=True, help="Texts: .txt, .jsonl, .csv or .parquet.")
+@click.option("--out", type=click.Path(), required=True, help="Vectors: .npy, .safetensors, .jsonl or .parquet.")
+@click.option("--column", help="The key or column of the texts. Default: 'text', or the only one.")
+@click.option("--prompt-name", help="One of the model's prompts, such as 'query', before each text.")
+@click.option("--prompt", help="The text of a prompt instead.")
+@click.option("--dimensions", type=click.IntRange(min=1), help="Keep so many numbers of each vector.")
+@click.option(
+    "--normalize/--no-normalize", default=None, help="Vectors of length 1. Default: as the model's files say."
+)
+@click.option("--restart", is_flag=True, help="Discard what an earlier run has left, and start over.")
+@click.option("--context", type=int, help="Tokens of the longest text. Default: as the model's files say.")
+@weights_option
+@gelu_option
+@tokenizer_option
+@device_options
+@json_option
+def embed(
+    model: str,
+    source: str,
+    out: str,
+    column: str | None,
+    prompt_name: str | None,
+    prompt: str | None,
+    dimensions: int | None,
+    normalize: bool | None,
+    restart: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write the vector of every text in a file.
+
+    MODEL embeds texts: the directory of a sentence-transformers model, or a zip file of one. A run that
+    was stopped goes on with the same command. Of a .txt file every line is a text, empty ones too.
+
+    \b
+    glinfer embed all-MiniLM-L6-v2 --in lines.txt --out lines.npy
+    """
+    check_out(out)
+    settings: dict[str, Any] = {
+        "prompt_name": prompt_name,
+        "prompt": prompt,
+        "dimensions": dimensions,
+        "normalize": normalize,
+    }
+    next(iter(read_texts(source, column)), None)  # which says at once what is wrong with the file
+    about = {
+        "model": file_digest(unpacked(found_model(model))),
+        "texts": file_digest(source),
+        "column": column,
+        **settings,
+        **{name: options[name] for name in ("weights", "gelu", "context", "tokenizer")},
+    }
+    with loaded(model, **options) as opened:
+        embedder = opened.embedder
+        if embedder.embedding.ranks:
+            raise InputError("this model scores pairs of texts, and has no vectors of them; expected one that embeds")
+        width = embedder.request([], **settings).dimensions or embedder.encoder.width
+        total = sum(1 for _ in read_texts(source, column))
+        if not total:
+            raise InputError(f"{shown(source)}: found no text in it; expected at least one")
+        with VectorFile(out, about, width, restart=restart) as file, progress("embedding") as advance:
+            before, started = file.done, time.perf_counter()
+            texts = itertools.islice(read_texts(source, column), before, None)
+            while part := list(itertools.islice(texts, TOGETHER)):
+                done = file.done
+                file.add(opened.embed(part, **settings, on_progress=partial(_told, advance, done, total)))
+            seconds = time.perf_counter() - started
+            file.finish(lambda: read_texts(source, column))
+        draws, renderer = opened.bound.draws_issued, opened.device.description
+    rate = (total - before) / seconds if seconds else 0.0
+    if as_json:
+        print_json(
+            {
+                "texts": total,
+                "finished_before": before,
+                "width": width,
+                "seconds": seconds,
+                "texts_per_second": rate,
+                "draws": draws,
+                "renderer": renderer,
+                "out": out,
+            }
+        )
+        return
+    kept = f", {before} before" if before else ""
+    parts = [f"{total - before} texts embedded{kept}", f"{width} numbers each", f"{rate:.1f} texts/s", renderer]
+    click.echo(" · ".join(parts), err=True)

@@ -1,0 +1,179 @@
+"""``glinfer run-batch``: a file of requests in OpenAI's form, answered into another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from glinfer.cli.common import (
+    LIMITS,
+    device_options,
+    json_option,
+    lora_option,
+    model_options,
+    print_json,
+    progress,
+    tokenizer_option,
+)
+from glinfer.cli.serve import SERVER_PACKAGES, fetched_models
+from glinfer.errors import InputError, install_command
+from glinfer.formats import find_model
+from glinfer.formats.files import shown
+
+if TYPE_CHECKING:
+    from glinfer.batch.local import LocalRunner, LocalSetup
+    from glinfer.batch.pool import Pool
+
+
+@click.command("run-batch")
+@click.argument("models", nargs=-1, required=True, metavar="[NAME=]MODEL…")
+@click.option("-i", "--input", "source", type=click.Path(), metavar="IN", required=True, help="Requests, one a line.")
+@click.option("-o", "--out", type=click.Path(), metavar="OUT", required=True, help="The file for the results.")
+@click.option("--errors", type=click.Path(), metavar="ERR", help="The file for failed requests. Default: OUT.")
+@click.option("--restart", is_flag=True, help="Discard what OUT and ERR have, and start over.")
+@click.option("--shard", default="1/1", metavar="I/N", help="Only this part of IN, by a hash of custom_id: 2/8, say.")
+@click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once, by model and device. Default: 32.")
+@click.option("--memory", type=click.IntRange(1), metavar="MiB", help="For a model's caches, at most. Default: 1024.")
+@click.option("--piece", type=click.IntRange(1), help="Tokens of prompts between two of an answer. Default: 512.")
+@click.option(
+    "--devices", metavar="all|N,N…", help="A process for each of these devices. Default: this one, on --device."
+)
+@click.option("--ray", "address", metavar="ADDRESS", help="Run on this Ray cluster: auto, local, or HOST:PORT.")
+@tokenizer_option
+@lora_option
+@model_options
+@device_options
+@json_option
+@click.option("--quiet", "-q", is_flag=True, help="No closing line.")
+def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **given: Any) -> None:
+    """Answer the requests of IN with MODEL, in the form of OpenAI's batch files.
+
+    A line of IN has custom_id, method, url and body, as a request to 'glinfer serve'; a line of OUT has the answer. A
+    request without a seed takes one from its custom_id: any order and any shard give the same texts. After an
+    interruption the same command goes on. Names that end in .gz or .zst are compressed, addresses go to fsspec.
+
+    \b
+    glinfer run-batch -i requests.jsonl -o results.jsonl --errors failed.jsonl shakespeare
+    glinfer run-batch -i in.jsonl.gz -o out-2.jsonl --shard 2/8 gpt-4o-mini=model.gguf
+    """
+    if missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
+        raise InputError(
+            f"run-batch needs the package {missing[0]}, which is not installed; {install_command('batch')}"
+        )
+    from glinfer.batch.job import BatchFiles, BatchJob
+    from glinfer.batch.lines import Shard
+    from glinfer.batch.local import LocalSetup
+    from glinfer.batch.manifest import file_digest
+    from glinfer.batch.requests import RequestForm
+
+    source, out, errors, restart = (given.pop(name) for name in ("source", "out", "errors", "restart"))
+    files = BatchFiles(source, out, errors, restart, Shard.parse(given.pop("shard")))
+    if files.source == "-":
+        raise InputError("-i needs a file, not standard input: it is read more than once")
+    memory = given.pop("memory")
+    scheduler = {
+        "slots": given.pop("slots"),
+        "memory": None if memory is None else memory << 20,
+        "piece": given.pop("piece"),
+    }
+    device, api, webgl2 = given.pop("device"), given.pop("api"), given.pop("limits") == "webgl2"
+    if given["tokenizer"] is not None and len(models) > 1:
+        raise InputError("--tokenizer belongs to one model; run several without it")
+    if given["lora"] is not None and len(models) > 1:
+        raise InputError("--lora belongs to one model; run several without it")
+    devices = given.pop("devices")
+    address = given.pop("address")
+    choices = {"--device": device, "--devices": devices, "--ray": address}
+    if len(both := [name for name, value in choices.items() if value is not None]) > 1:
+        raise InputError(f"found both {both[0]} and {both[1]}; give one of them")
+    named = fetched_models(models, given, device=device, api=api, limits=LIMITS["webgl2" if webgl2 else "driver"])
+    if twice := next((name for name, _ in named if [each for each, _ in named].count(name) > 1), None):
+        raise InputError(f"two models have the name {twice}; name one with NAME=MODEL")
+    setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, webgl2)
+    tokenizer = given["tokenizer"]
+    fingerprint: dict[str, Any] = {
+        "form": "requests",
+        "models": {name: file_digest(find_model(path)) for name, path in named},
+        "tokenizer": None if tokenizer is None else file_digest(tokenizer),
+        **{name: given[name] for name in ("plan", "weights", "cache", "gelu", "context")},
+    }
+    if given["lora"]:
+        fingerprint["lora"] = {name: file_digest(path) for name, path in given["lora"].items()}
+    with BatchJob(RequestForm(), files, fingerprint) as job:
+        renderer = None
+        if job.left:
+            with runner_of(setup, devices, address, fingerprint["models"]) as runner, progress("answering") as advance:
+                renderer = runner.renderer
+                advance(job.before, job.count)
+                try:
+                    job.run(runner, on_progress=advance, draws=lambda: runner.draws)
+                except KeyboardInterrupt:
+                    if not quiet:
+                        click.echo(_interrupted(job, files), err=True)
+                    raise
+        else:
+            job.finish()
+    if as_json:
+        print_json(_summary(job, files, renderer))
+    elif not quiet:
+        click.echo(_closing(job, files, renderer), err=True)
+
+
+def runner_of(
+    setup: LocalSetup, devices: str | None, address: str | None, digests: Mapping[str, str]
+) -> AbstractContextManager[LocalRunner | Pool]:
+    """What answers: this process, or one for each of ``devices``, or the cluster at ``address``."""
+    from glinfer.batch.devices import parse_devices
+    from glinfer.batch.local import LocalRunner
+    from glinfer.batch.pool import Pool
+    from glinfer.batch.process import ProcessMember
+
+    if address is not None:
+        from glinfer.ray.member import ray_pool
+
+        return ray_pool(address, setup, digests)
+    if devices is None:
+        return LocalRunner(setup)
+    return Pool([partial(ProcessMember, dataclasses.replace(setup, device=each)) for each in parse_devices(devices)])
+
+
+def _interrupted(job: Any, files: Any) -> str:
+    again = "the same command without --restart" if files.restart else "the same command"
+    return f"interrupted: {job.results.lines} of {job.count} lines are finished in {shown(files.out)}; {again} goes on"
+
+
+def _closing(job: Any, files: Any, renderer: str | None) -> str:
+    totals = job.totals
+    if renderer is None:
+        return f"nothing to do: all lines are finished in {shown(files.out)}; --restart starts over"
+    parts = [
+        f"{totals.lines} line{'' if totals.lines == 1 else 's'} done"
+        + (f", {job.before} before" if job.before else ""),
+        f"{totals.tokens} tokens",
+        f"{totals.tokens_per_second:.2f} tok/s",
+        renderer,
+    ]
+    if totals.failed:
+        parts.insert(1, f"{totals.failed} failed, see {shown(files.errors or files.out)}")
+    return " · ".join(parts)
+
+
+def _summary(job: Any, files: Any, renderer: str | None) -> dict[str, Any]:
+    totals = dataclasses.asdict(job.totals)
+    del totals["dropped"]
+    return {
+        "input": files.source,
+        "out": files.out,
+        "errors": files.errors,
+        "shard": str(files.shard),
+        "finished_before": job.before,
+        **totals,
+        "tokens_per_second": job.totals.tokens_per_second,
+        "renderer": renderer,
+    }

@@ -1,0 +1,287 @@
+"""Vectors of texts: many texts in a run of the plan ``encode``, and what is done with their vectors afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.engine.ids import check_tokens
+from glinfer.engine.progress import Progress, no_progress
+from glinfer.errors import InputError, NumbersError
+from glinfer.formats.embedding import Embedding
+from glinfer.models.fast.encode import EMBEDDINGS, TEXTS
+from glinfer.models.fast.rows import ROWS
+from glinfer.models.feed import encode_feed, rows_of
+from glinfer.models.options import PlanOptions
+from glinfer.models.session import Session
+from glinfer.ops.fused.rows import input_names, interleaved, row_table
+from glinfer.text.encoder import EncodedText, TextEncoder
+from glinfer.text.tokenizer import Tokenizer
+
+Vectors = npt.NDArray[np.float32]
+
+
+class Encoder:
+    """Runs checked texts through the plan ``encode``; what a text gets does not depend on those beside it."""
+
+    def __init__(self, options: PlanOptions, bound: Session) -> None:
+        """Take over the bound plan."""
+        config, plan = options.config, bound.plan
+        self.config, self.session, self._flush_every = config, bound, options.kernels.flush_every
+        self._targets = options.kernels.rows_per_draw
+        self._rows, self._texts = (row_table(plan.table[name].shape[0]) for name in (ROWS, TEXTS))
+        self._names = [f"{EMBEDDINGS}.{number}" for number in range(len(input_names(self._targets)))]
+        self.width = plan.table[self._names[0]].shape[1]
+
+    def steps(
+        self, texts: Sequence[EncodedText], skipped: Sequence[int] | None = None
+    ) -> Generator[tuple[int, int], None, Vectors]:
+        """A run at a time; yields (finished texts, texts) after each, and returns their vectors [texts, width].
+
+        The first ``skipped`` tokens of a text do not count for its vector; all count where that is left out.
+
+        Raises:
+            NumbersError: a vector has NaN or an infinity.
+        """
+        skipped = [0] * len(texts) if skipped is None else skipped
+        found, done = np.zeros((len(texts), self.width), np.float32), 0
+        for run in self._runs(texts):
+            self.session.require_alive()
+            positions = 0 if self.config.family.rotary else self.config.max_position_embeddings
+            chosen, pooling = [texts[place] for place in run], self.config.pooling
+            tables = self._rows, self._texts
+            first = [skipped[place] for place in run]
+            values = encode_feed(*tables, chosen, first, self._targets, positions=positions, pooling=pooling)
+            self.session.write(ROWS, self._rows)
+            self.session.write(TEXTS, self._texts)
+            self.session.run(values, flush_every=self._flush_every)
+            slots = int(values["text_slots"])
+            parts = [np.asarray(self.session.read(name, rows=slots)) for name in self._names]
+            found[run] = interleaved(parts)[: len(run), : self.width]
+            if not np.isfinite(found[run]).all():
+                raise NumbersError(
+                    "a vector has NaN or an infinity in it; expected finite numbers: the model's output is broken"
+                )
+            done += len(run)
+            yield done, len(texts)
+        return found
+
+    def _runs(self, texts: Sequence[EncodedText]) -> Iterator[list[int]]:
+        """The places of the texts of each run, longest first, so that those of a run are of like length."""
+        lengths = [rows_of(len(text.ids), self._targets) for text in texts]
+        run, used = list[int](), 0
+        for place in sorted(range(len(texts)), key=lambda each: -len(texts[each].ids)):
+            if run and (used + lengths[place] > len(self._rows) or len(run) == len(self._texts)):
+                yield run
+                run, used = [], 0
+            run.append(place)
+            used += lengths[place]
+        if run:
+            yield run
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A text's score for a query.
+
+    Attributes:
+        index: the place of the text among those given.
+        score: how well it fits; larger is better.
+    """
+
+    index: int
+    score: float
+
+
+@dataclass(frozen=True)
+class EmbedRequest:
+    """Checked texts to be embedded.
+
+    Attributes:
+        encoded: their tokens.
+        skipped: the number of first tokens of each that do not count for its vector.
+        dimensions: the numbers of a vector that are kept; None for all.
+        unit: whether vectors have length 1.
+    """
+
+    encoded: list[EncodedText]
+    skipped: list[int]
+    dimensions: int | None
+    unit: bool
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(len(text.ids) for text in self.encoded)
+
+
+class Embedder:
+    """Texts in, vectors or scores out: prompts, tokens, runs, cut dimensions and unit length."""
+
+    def __init__(self, encoder: Encoder, embedding: Embedding, tokenizer: Callable[[], Tokenizer]) -> None:
+        """Join what runs texts, what is done with their vectors, and what gives the model's tokenizer."""
+        self.encoder, self.embedding, self._tokenizer = encoder, embedding, tokenizer
+
+    @cached_property
+    def texts(self) -> TextEncoder:
+        """What makes tokens of texts, at most as many as the model takes."""
+        most, config = self.embedding.most_tokens, self.encoder.config
+        context = config.max_position_embeddings
+        return TextEncoder(self._tokenizer(), min(most or context, context), lower=self.embedding.lower)
+
+    def request(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+    ) -> EmbedRequest:
+        """Check and encode what :meth:`glinfer.engine.model.Model.embed` is asked for; any thread may call this.
+
+        Raises:
+            InputError: see there.
+        """
+        if self.embedding.ranks:
+            raise InputError("this model scores pairs of texts, and has no vectors of them; use rerank")
+        width = self.encoder.width
+        if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= width):
+            raise InputError(f"dimensions is {dimensions!r}; expected a whole number from 1 to {width}")
+        before = self.prompt(prompt_name, prompt)
+        encoded, skipped = self.encoded(texts, before), [self._uncounted(before)] * len(texts)
+        unit = self.embedding.normalizes if normalize is None else normalize
+        return EmbedRequest(encoded, skipped, dimensions, unit)
+
+    def _uncounted(self, before: str) -> int:
+        """The tokens of a prompt that do not count for the vectors of texts behind it."""
+        return 0 if self.embedding.counts_prompt or not before else self.texts.length(before)
+
+    def steps(self, request: EmbedRequest) -> Generator[tuple[int, int], None, Vectors]:
+        """Run what was asked for, a run at a time; yields (finished texts, texts), and returns the vectors."""
+        vectors = yield from self.encoder.steps(request.encoded, request.skipped)
+        return finished(vectors, request.dimensions, unit=request.unit)
+
+    def prompt(self, name: str | None, text: str | None) -> str:
+        """The text that stands before each text: one of the model's prompts by its name, or a given one.
+
+        Raises:
+            InputError: there is no such prompt, or both are given.
+        """
+        prompts = self.embedding.prompts
+        if text is not None:
+            if name is not None:
+                raise InputError("found both prompt_name and prompt; give one of them")
+            if not isinstance(text, str):
+                raise InputError(f"the prompt is {type(text).__name__}; expected a str")
+            return text
+        chosen = self.embedding.default_prompt if name is None else name
+        if name is not None and name not in prompts:
+            known = ", ".join(map(repr, prompts)) or "none"
+            raise InputError(f"there is no prompt {name!r}; this model has {known}; give its text with prompt")
+        return prompts.get(chosen, "")
+
+    def encoded(self, texts: Sequence[str | Sequence[int]], before: str = "") -> list[EncodedText]:
+        """The tokens of texts, each behind a prompt; token ids stay as they are.
+
+        Raises:
+            InputError: a text is none, or ids are too many or none of the model's.
+        """
+        config = self.encoder.config
+        strings = [place for place, text in enumerate(texts) if isinstance(text, str)]
+        made = dict(zip(strings, self._made(texts, strings, before), strict=True))
+        found = []
+        for place, text in enumerate(texts):
+            if place in made:
+                ids, types = made[place]
+            else:
+                if not isinstance(text, (list, tuple)):
+                    raise InputError(f"text {place} is {type(text).__name__}; expected a str, or token ids")
+                ids = check_tokens(f"text {place}", text, config)
+                types = [0] * len(ids)
+            if not 1 <= len(ids) <= config.max_position_embeddings:
+                raise InputError(f"text {place} has {len(ids)} tokens; expected 1 to {config.max_position_embeddings}")
+            found.append(EncodedText(ids, types))
+        return found
+
+    def _made(self, texts: Sequence[str | Sequence[int]], strings: Sequence[int], before: str) -> list[EncodedText]:
+        """The tokens of those that are strings; ids alone need no tokenizer."""
+        return self.texts.texts([f"{before}{texts[place]}" for place in strings]) if strings else []
+
+    def rank_request(self, query: str, texts: Sequence[str]) -> EmbedRequest:
+        """Check and encode what :meth:`glinfer.engine.model.Model.rerank` is asked for; any thread may call this.
+
+        Raises:
+            InputError: see there.
+        """
+        checked(query, texts)
+        if not self.embedding.ranks:
+            asked = self._prompt_among("query")
+            kept = self._prompt_among("document", "passage")
+            encoded = [*self.encoded([query], asked), *self.encoded(texts, kept)]
+            skipped = [self._uncounted(asked), *([self._uncounted(kept)] * len(texts))]
+            return EmbedRequest(encoded, skipped, None, unit=True)
+        if self.encoder.width != 1:
+            raise InputError(f"this model gives {self.encoder.width} scores for a pair of texts; expected a single one")
+        form = self.embedding.pair
+        pairs = self.texts.framed(form, query, texts) if form else self.texts.pairs(query, texts)
+        return EmbedRequest(pairs, [0] * len(texts), None, unit=False)
+
+    def _prompt_among(self, *names: str) -> str:
+        """The first of these prompts that the model has, else its default."""
+        prompts = self.embedding.prompts
+        return next((prompts[name] for name in names if name in prompts), self.prompt(None, None))
+
+    def rank_steps(self, request: EmbedRequest) -> Generator[tuple[int, int], None, list[Ranked]]:
+        """Run what was asked for, a run at a time; yields (finished texts, texts), and returns them, best first."""
+        found = yield from self.steps(request)
+        if not self.embedding.ranks:
+            return ranked(found[1:].astype(np.float64) @ found[0].astype(np.float64))
+        scores = found[:, 0].astype(np.float64)
+        return ranked(sigmoid(scores) if self.embedding.squashes else scores)
+
+
+def checked(query: str, texts: Sequence[str]) -> None:
+    """Refuse a query or a text that is none, by its place.
+
+    Raises:
+        InputError: there is one.
+    """
+    for place, text in enumerate((query, *texts)):
+        if not isinstance(text, str):
+            what = f"text {place - 1}" if place else "the query"
+            raise InputError(f"{what} is {type(text).__name__}; expected a str")
+
+
+def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """1 / (1 + exp(-x)), without overflow."""
+    return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
+
+
+def ranked(scores: npt.NDArray[Any]) -> list[Ranked]:
+    """Texts with their scores, best first; of equal ones the first."""
+    return [Ranked(int(place), float(scores[place])) for place in np.argsort(-scores, kind="stable")]
+
+
+def finished(vectors: Vectors, dimensions: int | None, *, unit: bool) -> Vectors:
+    """Vectors cut to their first ``dimensions`` numbers, and with ``unit`` of length 1."""
+    cut = vectors if dimensions is None else vectors[:, :dimensions]
+    if not unit:
+        return cut
+    # As PyTorch's normalize does it: a vector of zeros stays one.
+    lengths = np.sqrt(np.einsum("td,td->t", cut, cut, dtype=np.float64))
+    return np.asarray(cut / np.maximum(lengths, 1e-12)[:, None], dtype=np.float32)
+
+
+def run_steps(steps: Generator[tuple[int, int], None, Any], on_progress: Progress = no_progress) -> Any:
+    """Take all steps, and return what they return."""
+    while True:
+        try:
+            on_progress(*next(steps))
+        except StopIteration as end:
+            return end.value

@@ -1,0 +1,117 @@
+"""Models by name, for all that runs or describes one; a model that cannot run here is refused before it is fetched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glinfer.errors import ContextError
+from glinfer.formats import load_checkpoint
+from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.files import AnyPath, is_directory
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.huggingface.files import CONFIG
+from glinfer.gl.context import Device, open_device
+from glinfer.gl.faults import bytes_text
+from glinfer.gl.memory import available_bytes, check_room
+from glinfer.hub import find_model, header_of, named_on_a_hub, origin_of
+from glinfer.models.plan import Plan
+
+if TYPE_CHECKING:
+    from glinfer.hub import Check, Described
+
+Planned = Callable[[Checkpoint, Device], Plan]
+"""Builds the plan that a model is to run by on a device, and refuses one that does not fit it."""
+_ADVICE = "use a machine with more memory, or fetch the model with 'glinfer pull' and look at it there"
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How a model that is fetched is to run.
+
+    Attributes:
+        read: reads a checkpoint, with the context that is asked for.
+        planned: builds its plan; None where nothing is drawn.
+        device: an open device, or what :func:`glinfer.gl.context.open_device` takes.
+        options: further ones of open_device.
+        needs_device: whether a machine that cannot draw is refused.
+    """
+
+    read: Callable[[AnyPath], Checkpoint]
+    planned: Planned | None = None
+    device: Device | str | int | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    needs_device: bool = True
+
+    def __call__(self, path: Path, weight_bytes: int) -> str:
+        """Check a copy of a model that lacks its weights; returns what it takes, in words."""
+        admit(path, weight_bytes)
+        checkpoint = self.read(path)
+        if self.planned is None:
+            return ""
+        try:
+            device = self.device if isinstance(self.device, Device) else open_device(self.device, **dict(self.options))
+        except ContextError:
+            if self.needs_device:
+                raise
+            return "no renderer here to run it"
+        try:
+            plan = self.planned(checkpoint, device)
+        finally:
+            if device is not self.device:
+                device.close()
+        total = plan.texture_bytes(device.limits.max_texture_size)
+        free = available_bytes() if device.in_main_memory else None
+        room = "" if free is None else f", and {bytes_text(free)} of memory are free"
+        return f"{bytes_text(total)} of textures for a context of {checkpoint.config.max_position_embeddings}{room}"
+
+
+def admit(path: AnyPath, weight_bytes: int) -> None:
+    """Refuse to read a copy without weights whose family is read whole, as holes read as zeros, if memory has no room.
+
+    Raises:
+        PlanError: it has not.
+    """
+    folder = Path(path)
+    if is_directory(path) and os.path.lexists(folder / CONFIG):
+        if read_config(folder / CONFIG).family.published:
+            check_room(2 * weight_bytes, f"reading this model takes {bytes_text(2 * weight_bytes)}", _ADVICE)
+    elif folder.suffix == ".gab":
+        check_room(weight_bytes, f"reading this model takes {bytes_text(weight_bytes)}", _ADVICE)
+
+
+def found_model(name: AnyPath, check: Check | None = None, tell: Callable[[str], None] | None = None) -> AnyPath:
+    """The path of a model by its name; see :func:`glinfer.hub.find_model`.
+
+    ``check`` is a :class:`Fetching`; left out, the model is only read, which refuses an unknown family or tensor type.
+    """
+    return find_model(name, check=check or Fetching(load_checkpoint), tell=tell)
+
+
+@contextmanager
+def described_model(name: AnyPath) -> Iterator[Described]:
+    """A path that tells of a model all but its weights, which are not fetched; see :func:`glinfer.hub.header_of`."""
+
+    def check(path: Path, weight_bytes: int) -> str:
+        admit(path, weight_bytes)
+        return ""
+
+    with header_of(name, check=check) as described:
+        yield described
+
+
+def named_source(checkpoint: Checkpoint, name: AnyPath) -> Checkpoint:
+    """The checkpoint, whose source is the name that a model of a hub was asked for by."""
+    wanted = named_on_a_hub(name)
+    return checkpoint if wanted is None else replace(checkpoint, source=str(wanted))
+
+
+def origin_report(checkpoint: Checkpoint) -> dict[str, str] | None:
+    """The repository, the commit and the first file of weights of a model of a hub, for reports; None for any other."""
+    weights = [each for each in checkpoint.files if each.suffix != ".json"] or list(checkpoint.files)
+    origin = origin_of(weights[0]) if weights else None
+    return None if origin is None else {"repo": origin.repo, "commit": origin.commit, "file": origin.path}

@@ -1,0 +1,94 @@
+"""A row of logits that was read back: what a request adds to it, and the log-probabilities that it asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.engine.ids import whole_number
+from glinfer.errors import InputError
+
+Floats = npt.NDArray[np.float32]
+MIN_LOGPROB = -9999.0
+"""The log-probability of tokens that are never chosen, as in OpenAI's API; JSON has no infinities."""
+
+
+class TokenLogprob(NamedTuple):
+    """The log-probability of one chosen token, before penalties, bias, temperature and filters.
+
+    Attributes:
+        token: its id.
+        logprob: natural logarithm.
+        top: the likeliest tokens (id, log-probability), likeliest first, lower ids first where equal.
+    """
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+def token_logprob(logits: Floats, token: int, count: int) -> TokenLogprob:
+    """The log-probability of ``token`` and of the ``count`` likeliest, of logits [vocab], in float64."""
+    wide = logits.astype(np.float64)
+    shifted = wide - wide.max()
+    logprobs = np.maximum(shifted - np.log(np.exp(shifted).sum()), MIN_LOGPROB)
+    best = np.argsort(-logprobs, kind="stable")[:count]
+    return TokenLogprob(token, float(logprobs[token]), [(int(each), float(logprobs[each])) for each in best])
+
+
+@dataclass(frozen=True)
+class LogitChanges:
+    """Numbers added to logits before anything else, as OpenAI's API defines them.
+
+    Attributes:
+        presence_penalty: subtracted once for each token that was generated before.
+        frequency_penalty: subtracted for each time that a token was generated before.
+        bias: added to the logits of these ids.
+    """
+
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def checked(cls, presence: object, frequency: object, bias: object, vocab: int) -> LogitChanges | None:
+        """Changes as a request names them; None where they change nothing.
+
+        Raises:
+            InputError: a number that is none, or is infinite; an id outside the vocabulary.
+        """
+        named = {}
+        for token, value in (bias if isinstance(bias, Mapping) else _refuse_bias(bias)).items():
+            number = whole_number("for a token of logit_bias", token)
+            if number >= vocab:
+                raise InputError(f"token {number} of logit_bias is outside the vocabulary; expected 0 to {vocab - 1}")
+            named[number] = _finite(f"the logit_bias of token {number}", value)
+        made = cls(_finite("presence_penalty", presence), _finite("frequency_penalty", frequency), named)
+        return made if made.presence_penalty or made.frequency_penalty or made.bias else None
+
+    def applied(self, logits: Floats, generated: Sequence[int]) -> npt.NDArray[np.float64]:
+        """The changed logits [vocab], float64; ``generated`` are the tokens chosen so far."""
+        changed = logits.astype(np.float64)
+        for token, count in Counter(generated).items():
+            changed[token] -= self.presence_penalty + count * self.frequency_penalty
+        for token, value in self.bias.items():
+            changed[token] += value
+        return changed
+
+
+def _refuse_bias(bias: object) -> Mapping[int, float]:
+    if bias is not None:
+        raise InputError(f"logit_bias is {type(bias).__name__}; expected a mapping of token ids to numbers")
+    return {}
+
+
+def _finite(name: str, value: object) -> float:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not np.isfinite(float(value)):  # type: ignore[arg-type]
+        raise InputError(f"{name} is {value!r}; expected a finite number")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""What a site of a model that embeds texts has beside its passes: its tokenizer, its tables, prompts and pooling.
+
+The page tokenizes by the library ``@huggingface/tokenizers``, which reads the same ``tokenizer.json`` as the library of
+Python. The two differ where Unicode has grown since their tables were made, so that the marks and the punctuation of
+BERT's tokenizer come from Python's, as ranges of code points, and so do the ids of some texts, with which the page
+checks the tokenizer before it embeds anything.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
+from glinfer.export.plan import PlanExport
+from glinfer.formats import Checkpoint
+from glinfer.formats.embedding import Embedding
+from glinfer.models.fast.encode import EMBEDDINGS, TEXTS
+from glinfer.models.fast.rows import ROWS
+from glinfer.models.plan import Plan
+from glinfer.text.encoder import TextEncoder
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+
+LIBRARY = "libraries/tokenizers.js"
+_PACKAGE = "node_modules/@huggingface/tokenizers"
+LIBRARY_FILES = {LIBRARY: f"{_PACKAGE}/dist/tokenizers.min.mjs", "libraries/LICENSE": f"{_PACKAGE}/LICENSE"}
+"""The library of the page in the installed package and in sites, and where npm puts its files in a source checkout."""
+
+PROBES = (
+    "",
+    "The quick brown fox jumps over the lazy dog.",
+    "  Tabs\tand\r\nlines, \u00a0spaces\u3000and \ufeffmarks\u200b.",
+    "ÜBER naïve café — «déjà vu» ŒUVRE İstanbul ﬁne",
+    "ΟΔΥΣΣΕΥΣ Όμηρος; Москва и Київ",
+    "東京タワー 서울 北京 𠀀𠮷 ｆｕｌｌ ｗｉｄｔｈ",
+    "שלום عَرَبِيّ हिन्दी ไทย",
+    "3.14 + x² = ½ … 😀👩‍💻 #tag @name https://example.org/a?b=c",
+    "don't stop; it's 5 o'clock! [CLS] <s> </s> <mask>",
+    "antidisestablishmentarianism " + "z" * 120,
+)
+"""Texts with whose ids the page checks its tokenizer."""
+
+
+def library_files(web: Path) -> dict[str, Path]:
+    """Find the library that tokenizes in the page: in the installed package, or where npm puts it.
+
+    Args:
+        web: the folder of the page and its runtime.
+
+    Raises:
+        FormatError: it is in neither place.
+    """
+    for places in (
+        {name: web / name for name in LIBRARY_FILES},
+        {name: web / at for name, at in LIBRARY_FILES.items()},
+    ):
+        if all(file.is_file() for file in places.values()):
+            return places
+    raise FormatError(
+        f"the page's tokenizer is missing: found no {LIBRARY} in {web}; run 'npm ci --prefix web' in a source "
+        "checkout, or take a wheel that was built after that"
+    )
+
+
+def exported_tokenizer(
+    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the ``tokenizer.json`` of a model that embeds texts, and what the plan says of texts.
+
+    Raises:
+        InputError: the model has no tokenizer, or one that a page cannot run.
+    """
+    config, embedding = checkpoint.config, checkpoint.embedding
+    if embedding.ranks:
+        raise InputError("this model scores pairs of texts, which sites do not do; expected one that embeds texts")
+    found, why = find_tokenizer(path, given, config)
+    if found is None:
+        raise InputError(f"a site that embeds texts needs the model's tokenizer, and there is none: {why}")
+    values: dict[str, Any] = json.loads(found.library_json())
+    # The page cuts texts itself.
+    values.update(truncation=None, padding=None)
+    return values, {**_texts(found, embedding, config), "characters": _characters(values)}
+
+
+def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> dict[str, Any]:
+    """Return prompts, lengths, the special tokens around a text, and the ids of the probes."""
+    context = config.max_position_embeddings
+    encoder = TextEncoder(tokenizer, min(embedding.most_tokens or context, context), lower=embedding.lower)
+    probes = encoder.texts(PROBES)
+    library = tokenizers.Tokenizer.from_str(tokenizer.library_json())
+    whole = library.encode("a")
+    marks = whole.special_tokens_mask
+    first = marks.index(0) if 0 in marks else len(marks)
+    behind = marks[::-1].index(0) if 0 in marks else 0
+    if any(any(each.types) for each in probes):
+        raise InputError("this tokenizer gives tokens of a single text another type than 0; sites do not take that")
+    return {
+        "prompts": dict(embedding.prompts),
+        "default_prompt": embedding.default_prompt,
+        "counts_prompt": embedding.counts_prompt,
+        "normalizes": embedding.normalizes,
+        "most_tokens": min(embedding.most_tokens or context, context),
+        "lower": embedding.lower,
+        "before": whole.ids[:first],
+        "after": whole.ids[len(marks) - behind :],
+        "probes": [[text, each.ids] for text, each in zip(PROBES, probes, strict=True)],
+    }
+
+
+def _characters(values: dict[str, Any]) -> dict[str, str] | None:
+    """Return what BERT's normalizer takes out, the marks that it strips, and the punctuation at which words end.
+
+    Each is the inside of a class of characters for JavaScript; None for a tokenizer of another kind.
+    """
+    kinds = [(values[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
+    if kinds != ["BertNormalizer", "BertPreTokenizer"]:
+        return None
+    # Whatever was a mark or punctuation in an older Unicode is one of these, or a symbol, in Python's; which
+    # characters are for private use, Co, never changes.
+    kinds_of = {chr(code): unicodedata.category(chr(code)) for code in range(sys.maxunicode + 1)}
+    plain = {"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False}
+    clean = tokenizers.normalizers.BertNormalizer(**{**plain, "clean_text": True}).normalize_str
+    strip = tokenizers.normalizers.BertNormalizer(**{**plain, "strip_accents": True}).normalize_str
+    split = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    found = {
+        "removed": [one for one, kind in kinds_of.items() if kind in ("Cc", "Cf", "So") and not clean(one)],
+        "marks": [one for one, kind in kinds_of.items() if kind[0] == "M" and not strip(one)],
+        "punctuation": [one for one, kind in kinds_of.items() if kind[0] in "MPS" and len(split(f"a{one}")) == 2],
+    }
+    return {name: _ranges([ord(each) for each in every]) for name, every in found.items()}
+
+
+def _ranges(codes: list[int]) -> str:
+    """Sorted code points as the inside of a class of characters, with the flag ``u``."""
+    spans: list[list[int]] = []
+    for code in codes:
+        if spans and spans[-1][1] == code - 1:
+            spans[-1][1] = code
+        else:
+            spans.append([code, code])
+    return "".join(f"\\u{{{first:x}}}-\\u{{{last:x}}}" for first, last in spans)
+
+
+def embedding_entry(plan: Plan, export: PlanExport, config: ModelConfig) -> dict[str, Any]:
+    """Describe the tables that each run reads, where its vectors are, and what the tables hold besides tokens."""
+    targets = [tensor.name for tensor in plan.tensors if tensor.name.startswith(f"{EMBEDDINGS}.")]
+    return {
+        "rows": export.texture(ROWS),
+        "texts": export.texture(TEXTS),
+        "vectors": [export.texture(name) for name in targets],
+        "positions": 0 if config.family.rotary else config.max_position_embeddings,
+        "pooling": config.pooling,
+    }

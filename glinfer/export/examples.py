@@ -1,0 +1,22 @@
+"""Prompts that pages offer for a model."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from glinfer.formats import bundled_models, find_model
+
+_CHAT = ("What can you help me with?", "Tell me a short story about a fox.", "Why is the sky blue?")
+_TEXT = ("Once upon a time", "The city was quiet that night, and", "The best way to learn is")
+
+
+def examples_for(path: str | PathLike[str], *, chats: bool) -> list[str]:
+    """Choose prompts for a model with a tokenizer: those of a bundled model's card, or some for chats or plain texts.
+
+    Args:
+        path: the model's file or directory, or the name of a bundled model.
+        chats: whether the model replies to messages.
+    """
+    found = Path(find_model(path))
+    return list(next((model.examples for model in bundled_models() if model.path == found), _CHAT if chats else _TEXT))

@@ -1,0 +1,58 @@
+"""BERT (Devlin et al. 2019): every token sees its whole text; MiniLM, bge, gte and e5 are of this form.
+
+Norms stand behind attention and MLP. Defaults are those of BertConfig in Hugging Face's transformers.
+"""
+
+from dataclasses import replace
+
+from glinfer.families.record import ACTIVATIONS, GGUF_SUM_NAMES, Family, Gguf, HuggingFace, Names
+
+NAMES = Names(
+    embeddings="bert.embeddings.word_embeddings",
+    positions="bert.embeddings.position_embeddings",
+    token_types="bert.embeddings.token_type_embeddings",
+    embedding_norm="bert.embeddings.LayerNorm",
+    layer="bert.encoder.layer.{}.",
+    projection="attention.self.{}",
+    output="attention.output.dense",
+    attention_post_norm="attention.output.LayerNorm",
+    gate="",
+    up="intermediate.dense",
+    down="output.dense",
+    mlp_post_norm="output.LayerNorm",
+    final_norm="",
+    head="",
+    letters={"q": "query", "k": "key", "v": "value"},
+)
+
+FAMILY = Family(
+    "bert",
+    names=NAMES,
+    norm="layer",
+    positions="learned",
+    gated=False,
+    looks="both",
+    norms="sum",
+    token_types=True,
+    embedding_norm=True,
+    biases=("q", "k", "v", "o", "up", "down"),
+    usual={"tie_word_embeddings": True, "type_vocab_size": 2, "pooling": "mean", "hidden_act": "gelu"},
+    huggingface=HuggingFace(
+        sizes=(30522, 768, 3072, 12, 12, 0, 0, 512),
+        activation="gelu",
+        activations={"hidden_act": ACTIVATIONS},
+        eps=1e-12,
+        eps_key="layer_norm_eps",
+        tied=True,
+        only={
+            "position_embedding_type": ("absolute", None),
+            "is_decoder": (False,),
+            "add_cross_attention": (False,),
+        },
+        prefix="bert.",
+        buffers=r"embeddings\.position_ids|pooler\..*|cls\..*",
+        classifier="ForSequenceClassification",
+        classifier_names=("bert.pooler.dense", "tanh", "classifier"),
+    ),
+    gguf=Gguf("bert", activation="gelu", names=replace(GGUF_SUM_NAMES, gate="")),
+)

@@ -1,0 +1,34 @@
+"""Granite 3 with experts (IBM 2024): a Granite whose files hold gate and up of all experts of a layer in one tensor.
+
+Defaults are those of GraniteMoeConfig in Hugging Face's transformers 5.
+"""
+
+from dataclasses import replace
+
+from glinfer.families import granite
+from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
+from glinfer.families.record import ExpertSettings, Family, HuggingFace
+
+_FILES, _GGUF = granite.FAMILY.huggingface, granite.FAMILY.gguf
+assert _FILES is not None
+assert _GGUF is not None
+FAMILY = Family(
+    "granitemoe",
+    names=EXPERT_NAMES,
+    experts=True,
+    attention_biases=("q", "k", "v", "o"),
+    usual={"hidden_act": "silu", "norm_topk_prob": True},
+    huggingface=HuggingFace(
+        sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048),
+        scalars=_FILES.scalars,
+        names=replace(
+            EXPERT_NAMES,
+            gate="block_sparse_moe.input_linear",
+            up="block_sparse_moe.input_linear",
+            down="block_sparse_moe.output_linear",
+            router="block_sparse_moe.router.layer",
+        ),
+        experts=ExpertSettings(8, 2, keys=("num_local_experts",), normed=None),
+    ),
+    gguf=replace(_GGUF, architecture="granitemoe", names=GGUF_EXPERT_NAMES),
+)

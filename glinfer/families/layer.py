@@ -1,0 +1,108 @@
+"""The record of one layer: what it computes, derived in one place.
+
+:meth:`glinfer.config.ModelConfig.layer` makes it from the configuration and the record of the family. Builders of
+plans, formats and estimates read here what a layer computes, and ask no family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Mixing = Literal["attention", "conv"]
+"""How a layer mixes tokens: causal attention, over all tokens before or a window of them; or a gated short convolution,
+C · conv(B · x), over a few tokens up to its own and each element by itself."""
+NormPlaces = Literal["before", "after", "both", "sum"]
+"""Where a layer has norms: before each of its two branches, behind it before it is added to the stream, both, or over
+the sum, so that the stream itself is normalised."""
+ALL_AHEAD = 1 << 20
+"""More tokens after its own than any token can see: all of its text."""
+HeadNorms = Literal["", "head", "width"]
+"""What of queries and keys is normalised: nothing, each head by itself, or all heads together."""
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The angles of rotary positions.
+
+    Attributes:
+        theta: their base.
+        dim: how many elements of a head turn, the first ones; the others stay.
+        scaling: settings for long contexts, see :mod:`glinfer.ops.rotary`, as sorted pairs.
+    """
+
+    theta: float
+    dim: int
+    scaling: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The MLPs of a layer of which each token uses a few.
+
+    Attributes:
+        count: how many there are.
+        used: how many a token uses: those with the largest outputs of the router.
+        normed: whether the softmax that weighs them is over those alone, so that their weights add up to 1, or over
+            all experts.
+    """
+
+    count: int
+    used: int
+    normed: bool
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """What one layer computes.
+
+    Attributes:
+        mixing: how tokens are mixed.
+        taps: the number of positions that a convolution sees up to its own, which is included.
+        window: the number of positions that a token sees up to its own, which is included; 0 for all.
+        ahead: positions after its own that a token sees.
+        rope: the angles by which queries and keys turn; None where they do not.
+        norms: where norms stand.
+        head_norms: what of queries and keys is normalised.
+        score_scale: the factor of attention scores.
+        score_cap: the bound c of scores, c · tanh(score / c); 0 for none.
+        branch_scale: the factor of what a branch adds to the stream.
+        experts: the MLPs that a token chooses from; None where there is one MLP.
+    """
+
+    mixing: Mixing = "attention"
+    taps: int = 0
+    window: int = 0
+    ahead: int = 0
+    rope: Rope | None = None
+    norms: NormPlaces = "before"
+    head_norms: HeadNorms = ""
+    score_scale: float = 1.0
+    score_cap: float = 0.0
+    branch_scale: float = 1.0
+    experts: Experts | None = None
+
+    @property
+    def convolves(self) -> bool:
+        """Whether tokens are mixed by a convolution."""
+        return self.mixing == "conv"
+
+    @property
+    def branch(self) -> str:
+        """The name of the first branch in the names of its passes."""
+        return "conv" if self.convolves else "attn"
+
+    @property
+    def norm_before(self) -> bool:
+        """Whether a norm stands before each branch."""
+        return self.norms in ("before", "both")
+
+    @property
+    def norm_behind(self) -> bool:
+        """Whether a norm stands behind each branch, over what it adds or over the sum."""
+        return self.norms != "before"
+
+    @property
+    def norm_after(self) -> bool:
+        """Whether a norm stands behind each branch, before it is added to the stream."""
+        return self.norms in ("after", "both")

@@ -1,0 +1,14 @@
+"""Ministral (Mistral AI 2024): a Mistral whose layers may have a window or not, as its file lists them.
+
+Defaults are those of MinistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
+"""
+
+from glinfer.families.llama import GGUF
+from glinfer.families.record import Family, HuggingFace
+
+FAMILY = Family(
+    "ministral",
+    usual={"hidden_act": "silu"},
+    huggingface=HuggingFace(sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), window="listed"),
+    gguf=GGUF,
+)

@@ -1,0 +1,16 @@
+"""OLMo 2 (OLMo Team 2024): a Llama whose norms stand behind the branches, with all heads normalised together.
+
+Defaults are those of Olmo2Config in Hugging Face's transformers 5.
+"""
+
+from glinfer.families.record import Family, Gguf, HuggingFace
+
+FAMILY = Family(
+    "olmo2",
+    norms="after",
+    head_norms="width",
+    attention_biases=("q", "k", "v", "o"),
+    usual={"hidden_act": "silu"},
+    huggingface=HuggingFace(sizes=(50304, 4096, 11008, 32, 32, 0, 0, 2048), eps=1e-5),
+    gguf=Gguf("olmo2", attention_bias=False),
+)

@@ -1,0 +1,28 @@
+"""Phi-3 and Phi-4-mini (Microsoft 2024): a Llama whose files join matrices, and whose heads may turn in part.
+
+Defaults are those of Phi3Config in Hugging Face's transformers 5.
+"""
+
+from dataclasses import replace
+
+from glinfer.families.record import GGUF_NAMES, SAME_MATHS, Family, Gguf, HuggingFace, Names
+
+FAMILY = Family(
+    "phi3",
+    usual={"hidden_act": "silu"},
+    huggingface=HuggingFace(
+        sizes=(32064, 3072, 8192, 32, 32, 0, 0, 4096),
+        eps=1e-5,
+        window="all",
+        usual_window=0,
+        partial_rotary=True,
+        only={name: values for name, values in SAME_MATHS.items() if name != "partial_rotary_factor"},
+        names=replace(Names(), projection="self_attn.qkv_proj", gate="mlp.gate_up_proj", up="mlp.gate_up_proj"),
+    ),
+    gguf=Gguf(
+        "phi3",
+        attention_bias=False,
+        partial_rotary=True,
+        names=replace(GGUF_NAMES, projection="attn_qkv", gate="ffn_up"),
+    ),
+)

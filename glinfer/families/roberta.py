@@ -1,0 +1,32 @@
+"""RoBERTa (Liu et al. 2019): a BERT whose positions begin behind that of the padding token, without token types."""
+
+from dataclasses import replace
+
+from glinfer.families import bert
+from glinfer.families.record import HuggingFace
+
+assert bert.FAMILY.huggingface is not None
+
+
+def named(name: str, vocab_size: int) -> HuggingFace:
+    """The files of a model of this form."""
+    own = bert.FAMILY.huggingface
+    assert own is not None
+    return replace(
+        own,
+        sizes=(vocab_size, *own.sizes[1:]),
+        names=replace(
+            bert.NAMES,
+            **{
+                field: getattr(bert.NAMES, field).replace("bert.", "roberta.", 1)
+                for field in ("embeddings", "positions", "token_types", "embedding_norm", "layer")
+            },
+        ),
+        prefix="roberta.",
+        buffers=r"embeddings\.position_ids|pooler\..*|lm_head\..*",
+        first_position=2,
+        classifier_names=("classifier.dense", "tanh", "classifier.out_proj"),
+    )
+
+
+FAMILY = replace(bert.FAMILY, name="roberta", huggingface=named("roberta", 50265))

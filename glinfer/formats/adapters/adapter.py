@@ -1,0 +1,128 @@
+"""A LoRA adapter as arrays: a matrix of low rank for each matrix of a model that it changes (Hu et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.families.record import Names
+from glinfer.formats.json_files import quoted
+from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors
+from glinfer.limits import MAX_ADAPTER_RANK
+
+FloatArray = npt.NDArray[np.float32]
+_ROLES = ("projection", "output", "gate", "up", "down", "head")
+"""The matrices that an adapter may change, as :class:`glinfer.families.record.Names` calls them."""
+_OF_EXPERTS = ("gate", "up", "down")
+"""Those that it may not change where each expert of a layer has its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """What is added to one matrix W [out, in]: ``scale · up @ down``.
+
+    Attributes:
+        down: A [rank, in], float32.
+        up: B [out, rank], float32.
+        scale: alpha / rank, or with rank-stabilised scaling alpha / √rank (Kalajdzievski 2023).
+    """
+
+    down: FloatArray
+    up: FloatArray
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+        return int(self.down.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Adapter:
+    """One adapter of a model.
+
+    Attributes:
+        matrices: what is added to each matrix, by the name of the tensor in the checkpoint; sorted as in the file.
+        source: where it came from, for messages.
+        files: the files that it was read from.
+    """
+
+    matrices: Mapping[str, LowRank]
+    source: str
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two matrices of a file that belong to one of its tensors, before they are checked."""
+
+    down: FloatArray | None = None
+    up: FloatArray | None = None
+
+
+def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
+    """The matrices of a model that an adapter may change, by their names in such files without ``.weight``."""
+    roles = [role for role in _ROLES if not (config.family.experts and role in _OF_EXPERTS)]
+    found = (each for each in stored_tensors(config, names) if len(each.shape) == 2)
+    return {each.name.removesuffix(".weight"): each for each in found if each.tensors[0].role in roles}
+
+
+def low_ranks(
+    stored: StoredTensor, pair: Pair, scale: float, names: Names, where: str
+) -> Iterator[tuple[str, ModelTensor, LowRank]]:
+    """The name, the tensor and the change of each of the model's matrices whose rows are in one tensor of a file.
+
+    Args:
+        stored: the tensor of the file.
+        pair: A and B.
+        scale: the factor of their product.
+        names: the names of tensors in the checkpoint.
+        where: the beginning of messages, which names the tensor.
+
+    Raises:
+        FormatError: one of the two is missing, has another shape, or numbers that are not finite.
+    """
+    rows, columns = stored.shape
+    for letter, found in (("A", pair.down), ("B", pair.up)):
+        if found is None:
+            raise FormatError(f"{where}: lora_{letter} is missing; expected both matrices; get the adapter again")
+    down, up = pair.down, pair.up
+    assert down is not None
+    assert up is not None
+    if down.ndim != 2 or up.ndim != 2 or down.shape[1] != columns or up.shape[0] != rows:
+        raise FormatError(
+            f"{where}: lora_A and lora_B are {list(down.shape)} and {list(up.shape)}; expected [rank, {columns}] and "
+            f"[{rows}, rank] for this model; the adapter belongs to another one"
+        )
+    if down.shape[0] != up.shape[1] or not 1 <= down.shape[0] <= MAX_ADAPTER_RANK:
+        raise FormatError(
+            f"{where}: lora_A and lora_B have ranks {down.shape[0]} and {up.shape[1]}; expected one rank from 1 to "
+            f"{MAX_ADAPTER_RANK}"
+        )
+    for letter, found in (("A", down), ("B", up)):
+        if not np.isfinite(found).all():
+            raise FormatError(
+                f"{where}: lora_{letter} has NaN or infinite values; the adapter is damaged, get it again"
+            )
+    for tensor, part in stored.split(up):
+        yield tensor.name(names), tensor, LowRank(down, np.ascontiguousarray(part), scale)
+
+
+def refused_name(name: str, config: ModelConfig, names: Names) -> str:
+    """Why an adapter cannot change the matrix of this name, as the end of a message."""
+    stem = name.removesuffix(".weight")
+    embeddings = names.embeddings.rpartition(".")[2]
+    if stem.rpartition(".")[2] == embeddings:
+        return f"{quoted(name)} are the embeddings, which glinfer does not adapt; expected projections, MLP or head"
+    if stem.rpartition(".")[2] == names.head.rpartition(".")[2] and config.tie_word_embeddings:
+        return f"{quoted(name)} is tied to the embeddings, which glinfer does not adapt; expected projections or MLP"
+    roles = {each.name.removesuffix(".weight"): each.tensors[0].role for each in stored_tensors(config, names)}
+    if config.family.experts and roles.get(stem) in (*_OF_EXPERTS, "router"):
+        return f"{quoted(name)} belongs to experts, which glinfer does not adapt; expected projections or head"
+    return f"{quoted(name)} is no matrix of this model that can be adapted; the adapter belongs to another one"

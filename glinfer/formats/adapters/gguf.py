@@ -1,0 +1,92 @@
+"""Adapters in GGUF files, as convert_lora_to_gguf.py of llama.cpp writes them."""
+
+from __future__ import annotations
+
+import math
+from types import MappingProxyType
+from typing import Any
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats.adapters.adapter import (
+    Adapter,
+    FloatArray,
+    LowRank,
+    Pair,
+    adaptable,
+    low_ranks,
+    refused_name,
+)
+from glinfer.formats.files import AnyPath
+from glinfer.formats.gguf.config import form_of
+from glinfer.formats.gguf.file import GgufTensor, read_gguf_part
+from glinfer.formats.gguf.model import rows_from_file
+from glinfer.formats.json_files import quoted
+from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
+
+_ENDS = {".weight.lora_a": "down", ".weight.lora_b": "up"}
+
+
+def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
+    """Read an adapter in a GGUF file, for a model of this shape.
+
+    The file has ``general.type`` ``adapter``, ``adapter.type`` ``lora`` and ``adapter.lora.alpha``; its tensors are the
+    model's, followed by ``.lora_a`` [rank, in] and ``.lora_b`` [out, rank]. The factor is alpha / rank, or 1 where
+    alpha is 0, as in llama.cpp. Rows of B are put in the order of the model's own, as rows of a model in a GGUF file
+    are.
+
+    Raises:
+        FormatError: the file is damaged or no adapter, or belongs to another model.
+        InputError: the package gguf is not installed.
+    """
+    file = read_gguf_part(path)
+    label, values = file.source, file.metadata
+    for key, wanted in (("general.type", "adapter"), ("adapter.type", "lora")):
+        if values.get(key) != wanted:
+            raise FormatError(f"{label}: {key} is {quoted(values.get(key))}; expected {wanted!r}, a LoRA adapter")
+    if config.family.gguf is None or values.get("general.architecture") != form_of(config.family).architecture:
+        raise FormatError(
+            f"{label}: found an adapter of {quoted(values.get('general.architecture'))}; this model is "
+            f"{config.model_type}; the adapter belongs to another one"
+        )
+    alpha = values.get("adapter.lora.alpha", 0.0)
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        raise FormatError(f"{label}: adapter.lora.alpha is {quoted(alpha)}; expected a number")
+    names = form_of(config.family).names
+    known = adaptable(config, names)
+    matrices: dict[str, LowRank] = {}
+    for name, pair in _pairs(file.tensors, label).items():
+        if name not in known:
+            raise FormatError(f"{label}: {refused_name(name, config, names)}")
+        rank = 1 if pair.down is None else max(1, len(pair.down))
+        scale = float(alpha) / rank if alpha else 1.0
+        where = f"{label}: tensor {quoted(name)}"
+        for own, tensor, change in low_ranks(known[name], pair, scale, config.family.names, where):
+            matrices[own] = LowRank(change.down, rows_from_file(config, tensor, change.up), scale)
+    if not matrices:
+        raise FormatError(f"{label}: found no matrices lora_a and lora_b; expected an adapter")
+    return Adapter(MappingProxyType(matrices), label, file.paths)
+
+
+def _pairs(tensors: Any, label: str) -> dict[str, Pair]:
+    """A and B of each tensor of the model, by its name in the file without ``.weight``."""
+    pairs: dict[str, dict[str, FloatArray]] = {}
+    for name, found in tensors.items():
+        end = next((end for end in _ENDS if name.endswith(end)), None)
+        if end is None:
+            raise FormatError(
+                f"{label}: tensor {quoted(name)} is not supported; expected matrices lora_a and lora_b alone"
+            )
+        pairs.setdefault(name.removesuffix(end), {})[_ENDS[end]] = _floats(found, label)
+    return {name: Pair(**parts) for name, parts in pairs.items()}
+
+
+def _floats(found: GgufTensor, label: str) -> FloatArray:
+    if found.type == "F32":
+        return found.data.view("<f4").reshape(found.shape)
+    if found.type not in PACKED_FORMATS or len(found.shape) != 2:
+        raise FormatError(
+            f"{label}: tensor {quoted(found.name)} is {found.type} {list(found.shape)}; expected a matrix of floats"
+        )
+    rows = found.data.reshape(found.shape[0], row_bytes(found.type, found.shape[1]))
+    return PackedTensor(found.type, rows).floats()

@@ -1,0 +1,169 @@
+"""Adapters of Hugging Face's PEFT: a directory with adapter_config.json and adapter_model.safetensors.
+
+Names and scales are those of ``peft/tuners/lora`` and ``peft/utils/save_and_load.py``. What PEFT can do beyond plain
+LoRA changes other numbers than the two matrices, and is refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats.adapters.adapter import Adapter, LowRank, Pair, adaptable, low_ranks, refused_name
+from glinfer.formats.files import AnyPath, inside, shown
+from glinfer.formats.huggingface.config import form_of
+from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.safetensors_file import STORED, load_tensor, read_header
+from glinfer.limits import MAX_CONFIG_BYTES
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_OTHER_WEIGHTS = "adapter_model.bin"
+_PREFIX = "base_model.model."
+_PART = re.compile(r"(.+)\.lora_(A|B)(?:\.default)?\.weight")
+_PLAIN: Mapping[str, tuple[object, ...]] = {
+    "use_dora": (False, None),
+    "bias": ("none", None),
+    "lora_bias": (False, None),
+    "modules_to_save": (None, []),
+    "layer_replication": (None, []),
+    "trainable_token_indices": (None, [], {}),
+    "target_parameters": (None, []),
+    "alora_invocation_tokens": (None, []),
+    "use_qalora": (False, None),
+    "use_bdlora": (False, None),
+    "arrow_config": (None,),
+}
+"""Settings that change more than the two matrices say, and the values with which they do not."""
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Initialisations that change the base weights too, which the files of the adapter do not have."""
+
+
+def read_peft(path: AnyPath, config: ModelConfig) -> Adapter:
+    """Read an adapter that ``save_pretrained`` of PEFT wrote, for a model of this shape.
+
+    The ranks are those of the matrices; alpha may differ by module (``alpha_pattern``), and ``use_rslora`` divides it
+    by the root of the rank. Matrices may be float32, float16 or bfloat16, and become float32.
+
+    Args:
+        path: the directory.
+        config: the model's shape.
+
+    Raises:
+        FormatError: a file is missing or damaged, the adapter is no plain LoRA, or belongs to another model.
+    """
+    folder = Path(path)
+    settings_file, weights = _located(folder)
+    settings, label = read_json(settings_file, MAX_CONFIG_BYTES), shown(settings_file)
+    _check_plain(settings, label)
+    if config.family.huggingface is None:
+        raise FormatError(
+            f"{label}: adapters are for families that Hugging Face has; this model is {config.model_type}"
+        )
+    form = form_of(config.family)
+    stored_as = form.names or config.family.names
+    pairs = _pairs(weights)
+    known = adaptable(config, stored_as)
+    matrices: dict[str, LowRank] = {}
+    for name, pair in pairs.items():
+        found = next((each for each in (name, form.prefix + name) if each in known), None)
+        if found is None:
+            raise FormatError(f"{shown(weights)}: {refused_name(name, config, stored_as)}")
+        where = f"{shown(weights)}: tensor {quoted(name)}"
+        rank = 1 if pair.down is None else max(1, len(pair.down))
+        scale = _scale(settings, name, rank, label)
+        matrices.update(
+            (own, change) for own, _, change in low_ranks(known[found], pair, scale, config.family.names, where)
+        )
+    if not matrices:
+        raise FormatError(f"{shown(weights)}: found no matrices lora_A and lora_B; expected an adapter of PEFT's LoRA")
+    return Adapter(MappingProxyType(matrices), shown(path), (settings_file, weights))
+
+
+def _located(folder: Path) -> tuple[Path, Path]:
+    if not os.path.lexists(folder / CONFIG):
+        raise FormatError(f"{shown(folder)}: found a directory without {CONFIG}; expected an adapter of PEFT")
+    if os.path.lexists(folder / WEIGHTS):
+        return inside(folder / CONFIG), inside(folder / WEIGHTS)
+    if os.path.lexists(folder / _OTHER_WEIGHTS):
+        raise FormatError(
+            f"{shown(folder)}: found {_OTHER_WEIGHTS} only; expected {WEIGHTS}; save the adapter with "
+            "safe_serialization=True"
+        )
+    raise FormatError(f"{shown(folder)}: found {CONFIG} but no weights beside it; expected {WEIGHTS}")
+
+
+def _check_plain(settings: Mapping[str, Any], label: str) -> None:
+    kind = settings.get("peft_type")
+    if kind != "LORA":
+        raise FormatError(f"{label}: peft_type is {quoted(kind)}; expected 'LORA', the one kind that is supported")
+    for key, plain in _PLAIN.items():
+        found = settings.get(key, plain[0])
+        if not any(found == value and type(found) is type(value) for value in plain):
+            raise FormatError(
+                f"{label}: {key} is {quoted(found)}, which is not supported; expected {quoted(plain[0])}; merge the "
+                "adapter with PEFT, and take the merged model"
+            )
+    start = settings.get("init_lora_weights", True)
+    if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
+        raise FormatError(
+            f"{label}: init_lora_weights is {quoted(start)}, which changes the model's own weights too; save the "
+            "adapter with path_initial_model_for_weight_conversion, which makes a plain one of it"
+        )
+
+
+def _scale(settings: Mapping[str, Any], name: str, rank: int, label: str) -> float:
+    """The factor of one module's product, as PEFT computes it."""
+    alpha: Any = settings.get("lora_alpha", 8)
+    patterns = settings.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict):
+        raise FormatError(f"{label}: alpha_pattern is {quoted(patterns)}; expected an object of numbers")
+    for pattern, value in patterns.items():
+        if _matches(pattern, name, label):
+            alpha = value
+            break
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        raise FormatError(f"{label}: alpha of {quoted(name)} is {quoted(alpha)}; expected a number")
+    stabilised = settings.get("use_rslora", False)
+    if not isinstance(stabilised, (bool, type(None))):
+        raise FormatError(f"{label}: use_rslora is {quoted(stabilised)}; expected true or false")
+    return float(alpha) / (math.sqrt(rank) if stabilised else rank)
+
+
+def _matches(pattern: str, name: str, label: str) -> bool:
+    """Whether a key of alpha_pattern names a module: a regular expression of the end of its name."""
+    if re.fullmatch(r"[\w.^\\|()\[\]*+?$-]{1,200}", pattern) is None or re.search(r"[*+]\)?[*+]", pattern):
+        raise FormatError(f"{label}: alpha_pattern has the key {quoted(pattern)}; expected the name of a module")
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", name) is not None
+    except re.error:
+        raise FormatError(f"{label}: alpha_pattern has the key {quoted(pattern)}; expected a module's name") from None
+
+
+def _pairs(weights: Path) -> dict[str, Pair]:
+    """A and B of each module, by its name without the prefix that PEFT gives it."""
+    label = shown(weights)
+    tensors, _ = read_header(weights)
+    pairs: dict[str, dict[str, Any]] = {}
+    for name, found in tensors.items():
+        part = _PART.fullmatch(name)
+        if part is None:
+            what = {"lora_embedding_": "embeddings", "lora_magnitude_vector": "DoRA", ".bias": "biases"}
+            kind = next((word for piece, word in what.items() if piece in name), "")
+            hint = f", which is for {kind}" if kind else ""
+            raise FormatError(
+                f"{label}: tensor {quoted(name)}{hint}, is not supported; expected matrices lora_A and lora_B alone"
+            )
+        if found.dtype not in STORED:
+            raise FormatError(
+                f"{label}: tensor {quoted(name)} is {found.dtype}; expected one of {', '.join(STORED)}; convert it"
+            )
+        key = "down" if part[2] == "A" else "up"
+        pairs.setdefault(part[1].removeprefix(_PREFIX), {})[key] = load_tensor(found)
+    return {name: Pair(**parts) for name, parts in pairs.items()}

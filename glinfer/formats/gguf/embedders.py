@@ -1,0 +1,117 @@
+"""Models that embed texts, or score pairs of them, in GGUF files: what their metadata and tensors say.
+
+Source: llama.cpp's converters (conversion/bert.py, gemma.py, qwen.py) and ``build_pooling`` of its llama-graph.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from glinfer.config import ModelConfig
+from glinfer.families.record import Family, Gguf, Names
+from glinfer.formats.embedding import Embedding
+from glinfer.formats.gguf.file import GgufFile
+from glinfer.formats.gguf.keys import Keys
+
+RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
+"""The key of how a pair of texts is written, with {query} and {document} in it."""
+YES_NO = ["yes", "no"]
+"""The outputs of a classifier whose rows are those of two tokens of a vocabulary."""
+
+_KEY, _LABELS = "pooling_type", "classifier.output_labels"
+_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}
+_NONE, _RANK = 0, 4
+_CLASSIFIER = {"cls": "tanh", "cls.output": "none"}
+_DENSE = {"dense_2": "none", "dense_3": "none"}
+_FUSED = "attn_qkv"
+
+
+def names_in(file: GgufFile, family: Family) -> Names:
+    """The names of tensors in a file, whose projections may be joined in one tensor."""
+    names = _form(family).names
+    fused = f"{names.layer.format(0)}{_FUSED}.weight" in file.tensors
+    found = replace(names, projection=_FUSED) if fused else names
+    behind = {str(number): name for number, name in enumerate(_behind(file, Keys(file, _form(family).architecture)))}
+    return replace(found, dense="{}", letters={**names.letters, **behind})
+
+
+def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:
+    """The tensors of a file that its model does without when it embeds texts: a head, and a classifier not in use."""
+    if not config.embeds:
+        return set()
+    form = _form(config.family)
+    used = _behind(file, Keys(file, form.architecture))
+    unused = {f"{name}.{part}" for name in _CLASSIFIER if name not in used for part in ("weight", "bias")}
+    return unused | {f"{form.names.head}.weight"}
+
+
+def embedding_fields(family: Family, keys: Keys, file: GgufFile) -> dict[str, Any]:
+    """The fields of a configuration that say how a model embeds texts; none where it continues them.
+
+    Raises:
+        FormatError: the pooling is not known, or a classifier lacks its last matrix.
+    """
+    kind = _kind(file, keys)
+    if kind == _NONE and not family.encodes:
+        return {}
+    behind = _behind(file, keys)
+    if kind == _RANK and "cls.output" not in behind:
+        keys.refuse(
+            _KEY, f"is {_RANK}, scores of pairs, and there is no tensor 'cls.output.weight'; get the file again"
+        )
+    types = f"{_form(family).names.token_types}.weight"
+    counted = {"type_vocab_size": file.tensors[types].shape[0]} if types in file.tensors else {}
+    ranked = "cls" if family.encodes else "lasttoken"
+    return {
+        **(counted if family.token_types else {}),
+        "pooling": ranked if kind == _RANK else _POOLINGS.get(kind, "mean"),
+        "dense": tuple(
+            (file.tensors[f"{name}.weight"].shape[0], f"{name}.bias" in file.tensors, activation)
+            for name, activation in behind.items()
+        ),
+        "tie_word_embeddings": True,
+    }
+
+
+def embedding_of(file: GgufFile, config: ModelConfig) -> Embedding:
+    """How a model in a file embeds texts; vectors have length 1, which files do not say and llama.cpp's tools do."""
+    if not config.embeds:
+        return Embedding()
+    if _kind(file, Keys(file, _form(config.family).architecture)) != _RANK:
+        return Embedding(normalizes=True)
+    written = file.metadata.get(RERANK_TEMPLATE)
+    pair = written.replace("{document}", "{text}") if isinstance(written, str) else ""
+    # As a CrossEncoder of sentence-transformers does it.
+    return Embedding(ranks=True, squashes=config.dense[-1][0] == 1, pair=pair)
+
+
+def says_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:
+    """Whether a classifier gives the logits of "yes" and "no", of which llama.cpp takes the softmax."""
+    labels = Keys(file, _form(config.family).architecture).listed(_LABELS)
+    return config.embeds and not config.family.encodes and labels == YES_NO and len(config.dense) == 1
+
+
+def _form(family: Family) -> Gguf:
+    assert family.gguf is not None
+    return family.gguf
+
+
+def _kind(file: GgufFile, keys: Keys) -> int:
+    """The number of the pooling; files with a classifier may leave it out."""
+    found = keys.get(_KEY)
+    if found is not None and (type(found) is not int or not _NONE <= found <= _RANK):
+        keys.refuse(_KEY, f"is {found!r:.40}; expected a whole number from {_NONE} to {_RANK}")
+    return found or (_RANK if "cls.output.weight" in file.tensors else _NONE)
+
+
+def _behind(file: GgufFile, keys: Keys) -> Mapping[str, str]:
+    """The names of the matrices behind the pooling, in their order, and the activation behind each."""
+    known = _CLASSIFIER if _kind(file, keys) == _RANK else _DENSE
+    # A file may give a name to something that is no matrix.
+    return {name: known[name] for name in known if len(_shape(file, f"{name}.weight")) == 2}
+
+
+def _shape(file: GgufFile, name: str) -> tuple[int, ...]:
+    return file.tensors[name].shape if name in file.tensors else ()

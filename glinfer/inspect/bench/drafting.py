@@ -1,0 +1,147 @@
+"""Benchmark of speculative decoding: texts that copy from their prompts, and open ones, with drafts and without."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from glinfer.engine.chat import ChatStream
+from glinfer.engine.model import Model
+from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.report import Report
+from glinfer.engine.stream import CHUNK, GenerationStats, TextStream
+from glinfer.errors import InputError
+from glinfer.inspect.report import Spread
+
+TOKENS = 96
+"""Default limit for the tokens of each text."""
+_PASSAGE = (
+    "The lighthouse stood on a cliff above the grey sea. Every evening the keeper climbed one hundred and twelve "
+    "steps, lit the lamp, and wrote the weather into a brown book. On clear nights he counted the ships; on foggy "
+    "nights he rang the bell every two minutes until dawn. In the winter of 1911 a storm broke the lower windows, and "
+    "the keeper slept for nine days on the stairs, beside the stove, with the book under his coat."
+)
+TASKS = {
+    "copy": f"Repeat the following text exactly, word for word:\n\n{_PASSAGE}",
+    "edit": f"Replace the word keeper by the word captain in this text, and change nothing else:\n\n{_PASSAGE}",
+    "summarise": f"Summarise this text in two sentences, with its own words:\n\n{_PASSAGE}",
+    "open": "Write a short story about a painter who moves to a city that she does not know.",
+}
+"""The tasks that are timed, by name: three that are grounded in a text, and one that is not."""
+_PAUSE_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class DraftRow(Report):
+    """One task, greedy or sampled.
+
+    Attributes:
+        task: a key of :data:`TASKS`.
+        sampling: ``greedy`` or ``sampled``.
+        tokens: tokens of the text.
+        plain: milliseconds a token without drafts.
+        guessed: milliseconds a token with drafts.
+        drafted: guesses in the newest run.
+        accepted: those of them that were right.
+        same: whether all runs gave the same tokens.
+    """
+
+    derived = ("acceptance", "times_plain")
+
+    task: str
+    sampling: str
+    tokens: int
+    plain: Spread
+    guessed: Spread
+    drafted: int
+    accepted: int
+    same: bool
+
+    @property
+    def acceptance(self) -> float | None:
+        """The share of guesses that were right; None without any."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def times_plain(self) -> float:
+        """Speed relative to that without drafts."""
+        return self.plain.median / self.guessed.median
+
+
+@dataclass(frozen=True)
+class DraftReport(Report):
+    """Speculative decoding of one model on one machine; ``drafts`` is what guesses."""
+
+    model: str
+    weights: str
+    drafts: str
+    renderer: str
+    runs: int
+    rows: tuple[DraftRow, ...]
+
+
+def bench_drafts(
+    model: Model,
+    drafts: dict[str, Any],
+    runs: int,
+    *,
+    tokens: int = TOKENS,
+    seed: int = 1,
+    on_progress: Progress = no_progress,
+) -> DraftReport:
+    """Time texts with drafts and without, in turns; the first of each warms up and is not counted.
+
+    Args:
+        model: with a tokenizer; a chat model gets the tasks as messages.
+        drafts: ``speculate`` or ``draft``, as :meth:`glinfer.engine.model.Model.stream` takes them.
+        runs: counted runs of each.
+        tokens: the most tokens of a text.
+        seed: of sampled texts.
+        on_progress: receives (finished texts, texts).
+
+    Raises:
+        InputError: the model has no tokenizer, its context is too short, or the drafts are refused.
+    """
+    rows, cases = [], list(itertools.product(TASKS, ("greedy", "sampled")))
+    turns = list(itertools.product(range(runs + 1), enumerate(({}, drafts))))
+    for case, (task, sampling) in enumerate(cases):
+        options = {"temperature": 0.0} if sampling == "greedy" else {"seed": seed}
+        times: tuple[list[float], list[float]] = [], []
+        texts: list[list[int]] = []
+        stats = GenerationStats(0)
+        for turn, (run, (place, given)) in enumerate(turns):
+            time.sleep(_PAUSE_SECONDS)
+            ids, stats = _text(model, TASKS[task], max_tokens=tokens, **options, **given)
+            texts.append(ids)
+            if run > 0:
+                times[place].append(1000.0 * stats.seconds / stats.tokens)
+            on_progress(case * len(turns) + turn + 1, len(cases) * len(turns))
+        same = all(text == texts[0] for text in texts)
+        spreads = Spread.of(times[0]), Spread.of(times[1])
+        rows.append(DraftRow(task, sampling, stats.tokens, *spreads, stats.drafted, stats.accepted, same))
+    guesses = drafts["speculate"] if drafts.get("draft") is None else f"model of {drafts['draft'].config.model_type}"
+    return DraftReport(model.config.model_type, model.weights, guesses, model.device.description, runs, tuple(rows))
+
+
+def _text(model: Model, task: str, *, max_tokens: int, **options: Any) -> tuple[list[int], GenerationStats]:
+    """The answer to a task, as a reply where the model can chat, read as a whole."""
+    stream: ChatStream | TextStream
+    try:
+        stream = model.stream_chat(task, max_tokens=max_tokens, **options)
+    except InputError:
+        stream = model.stream(task, max_tokens=max_tokens, **options)
+        stream.chunk = CHUNK
+    stats, context = stream.stats, model.config.max_position_embeddings
+    if stats.prompt_tokens + max_tokens > context:
+        stream.close()
+        raise InputError(
+            f"a task takes {stats.prompt_tokens} tokens and its answer {max_tokens}; found a context of {context}; "
+            "take a model with a longer one"
+        )
+    if isinstance(stream, ChatStream):
+        stream.reply()
+    else:
+        "".join(stream)
+    return stream.ids, stats

@@ -1,0 +1,207 @@
+"""Lower bounds of the timed figures: how long fetching, multiplying, and the passes themselves take at least.
+
+Each bound is an amount of work over a rate that passes which do nothing else reach on the renderer
+(:mod:`glinfer.inspect.ceiling`). A figure cannot be faster than the largest of its three bounds, its **limit**. The
+amounts are the least that the computation needs: each weight and each cached key and value fetched once a run, the
+multiply-adds of the model's matrices and of attention, without padding, norms and the unpacking of weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from glinfer.config import ModelConfig
+from glinfer.engine.model import Model
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
+from glinfer.engine.report import Report
+from glinfer.formats.tensors import tensors_of
+from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.inspect.ceiling import CeilingReport
+from glinfer.models.fast.token import HEAD_DRAWS, tail_draws
+from glinfer.models.plan import Plan
+from glinfer.ops.spec import DrawSpec
+from glinfer.quant.formats import CACHE_FORMATS
+
+_TABLES = {"wte", "wpe", "rope", "weight"}
+"""Samplers of embedding tables: a token reads one row, unless a product reads the whole."""
+_PRODUCTS = {"gemv", "gemm", "rowwise_gemv"}
+_PARTS = ("fetch", "multiply", "passes")
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least that one figure needs.
+
+    Attributes:
+        fetched: bytes by texture format.
+        multiply_adds: of float32.
+        passes: draws, each of which waits for the one before.
+    """
+
+    fetched: Mapping[str, int]
+    multiply_adds: int
+    passes: int
+
+
+@dataclass(frozen=True)
+class Limit(Report):
+    """The lower bounds of one figure, in milliseconds; ``bound_by`` names the largest, which is ``limit_ms``.
+
+    Attributes:
+        fetch_ms: fetching alone, at the rate of textures of that format and size.
+        multiply_ms: multiply-adds alone.
+        passes_ms: as many empty passes, each reading what the one before wrote.
+    """
+
+    derived = ("bound_by", "limit_ms")
+
+    fetch_ms: float
+    multiply_ms: float
+    passes_ms: float
+
+    @property
+    def bound_by(self) -> str:
+        """``fetch``, ``multiply`` or ``passes``."""
+        return max(_PARTS, key=lambda part: float(getattr(self, f"{part}_ms")))
+
+    @property
+    def limit_ms(self) -> float:
+        """The largest of the three."""
+        return max(self.fetch_ms, self.multiply_ms, self.passes_ms)
+
+    def share(self, milliseconds: float) -> float:
+        """Return the limit as a share of a measured time: 1 where nothing is left to gain."""
+        return self.limit_ms / milliseconds
+
+
+def limit_of(work: Work, ceiling: CeilingReport) -> Limit:
+    """Return the lower bounds of some work; the ceilings have to cover its texture formats."""
+    fetching = sum(size / ceiling.fetch(name, size).bytes_per_second for name, size in work.fetched.items() if size)
+    multiplying = work.multiply_adds / ceiling.multiply_adds_per_second
+    return Limit(1000.0 * fetching, 1000.0 * multiplying, ceiling.pass_us * work.passes / 1000.0)
+
+
+def token_work(model: Model, tokens: int) -> Work:
+    """Return the work of the last of ``tokens`` tokens, chosen on the GPU."""
+    return batch_work(model, tokens, 1, len(model.plan.draws))
+
+
+def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Work:
+    """Return the work of one more token of each of several sequences of ``tokens`` tokens, in ``passes`` draws."""
+    config = model.config
+    fetched = weight_bytes(model.plan, model.device.limits.max_texture_size)
+    _add(fetched, CACHE_FORMATS[model.cache], sequences * _cached_bytes(config, model.cache, tokens))
+    layers, head = _matrices(config)
+    multiply_adds = sum(layers) + head + sum(_attended(config, layer, tokens) for layer in range(len(layers)))
+    return Work(fetched, sequences * multiply_adds, passes)
+
+
+def prompt_work(model: Model, tokens: int) -> Work:
+    """Return the work from a prompt of ``tokens`` tokens to the next token's logits, in chunks."""
+    config, plan = model.config, model.plan
+    chunk = Prefill(model.engine.options).plan()
+    edge, runs = model.device.limits.max_texture_size, math.ceil(tokens / chunk.max_rows)
+    fetched = {name: runs * size for name, size in weight_bytes(chunk, edge).items()}
+    ends = [min(tokens, (run + 1) * chunk.max_rows) for run in range(runs)]
+    _add(fetched, CACHE_FORMATS[model.cache], sum(_cached_bytes(config, model.cache, end) for end in ends))
+    # The last token goes on in the decode plan, from its last block on.
+    rest = plan.draws[len(plan.draws) - tail_draws(plan, config) : len(plan.draws) - HEAD_DRAWS + 1]
+    for name, size in weight_bytes(plan, edge, rest).items():
+        _add(fetched, name, size)
+    layers, head = _matrices(config)
+    last = len(layers) - 1
+    # Of the last block a prompt needs no more than what it keeps for later tokens, but for its last token.
+    stored = _kept(config, last) * config.hidden_size
+    if config.layer(last).convolves:
+        stored *= 3  # one product has all three parts
+    attended = sum(_attended(config, layer, seen) for layer in range(last) for seen in range(1, tokens + 1))
+    multiply_adds = (
+        tokens * (sum(layers[:last]) + stored)
+        + layers[last]
+        - stored
+        + head
+        + attended
+        + _attended(config, last, tokens)
+    )
+    passes = runs * len(chunk.draws) + len(rest)
+    if tokens <= MAX_SINGLE_TOKENS:
+        passes = tokens * (len(plan.draws) - HEAD_DRAWS) + 1
+    return Work(fetched, multiply_adds, passes)
+
+
+def weight_bytes(plan: Plan, max_texture_size: int, draws: Sequence[DrawSpec] | None = None) -> dict[str, int]:
+    """Count the bytes of weights that one run fetches, by texture format: whole matrices, one row of each table.
+
+    Args:
+        plan: a fast plan.
+        max_texture_size: of the renderer, in texels a side.
+        draws: those that run; left out, all.
+    """
+    uses = [(draw.op, *use) for draw in (plan.draws if draws is None else draws) for use in draw.inputs]
+    # Tied embeddings are fetched whole by the product with the vocabulary matrix.
+    multiplied = {tensor for op, sampler, tensor in uses if op in _PRODUCTS and sampler == "weight"}
+    tables = {tensor for _, sampler, tensor in uses if sampler in _TABLES} - multiplied
+    read = {plan.root(tensor) for _, _, tensor in uses}
+    shares = _expert_shares(plan)
+    found: dict[str, int] = {}
+    for tensor in plan.of_kind("weight"):
+        if tensor.name in read:
+            size = int(tensor.layout_within(max_texture_size).nbytes * shares.get(tensor.name, 1.0))
+            _add(found, tensor.format, size // tensor.shape[0] if tensor.name in tables else size)
+    return found
+
+
+def _expert_shares(plan: Plan) -> dict[str, float]:
+    """The share of the matrices of experts that the rows of one run fetch, if no two rows choose the same one."""
+    found: dict[str, float] = {}
+    for draw in plan.draws:
+        sizes = dict(draw.defines)
+        if "EXPERT_BLOCKS" in sizes:
+            chosen = plan.max_rows if draw.size[0] == "rows" else 1
+            share = min(1.0, chosen * sizes["USED"] / sizes["EXPERTS"])
+            found.update((draw.input(sampler), share) for sampler in ("weight", "consts"))
+    return found
+
+
+def _add(found: dict[str, int], name: str, size: int) -> None:
+    found[name] = found.get(name, 0) + size
+
+
+def _matrices(config: ModelConfig) -> tuple[list[int], int]:
+    """Multiply-adds of one row with the matrices of each layer, of so many experts as it uses, and the vocabulary's."""
+    layers = [0] * config.num_hidden_layers
+    for tensor in tensors_of(config):
+        used = tensor.role not in ("gate", "up", "down") or int(tensor.letter or 0) < max(1, config.num_experts_per_tok)
+        if tensor.layer is not None and len(tensor.shape) == 2 and used:
+            layers[tensor.layer] += math.prod(tensor.shape)
+    return layers, config.vocab_size * config.hidden_size
+
+
+def _seen(config: ModelConfig, layer: int, tokens: int) -> int:
+    """Tokens that the last of ``tokens`` sees in a layer."""
+    of = config.layer(layer)
+    return min(tokens, of.taps or of.window or tokens)
+
+
+def _kept(config: ModelConfig, layer: int) -> int:
+    """Numbers that a layer keeps of each token for later ones."""
+    if config.layer(layer).convolves:
+        return config.hidden_size
+    return 2 * config.num_key_value_heads * config.head_dim
+
+
+def _attended(config: ModelConfig, layer: int, tokens: int) -> int:
+    """Multiply-adds of a layer's scores and weighted sums, or convolution, for the last of ``tokens`` tokens."""
+    of = config.layer(layer)
+    if of.convolves:
+        return of.taps * config.hidden_size
+    return 2 * config.num_attention_heads * config.head_dim * _seen(config, layer, tokens)
+
+
+def _cached_bytes(config: ModelConfig, cache: str, tokens: int) -> int:
+    """Bytes of keys and values, in all layers, that the last of ``tokens`` tokens sees."""
+    each = FORMATS[CACHE_FORMATS[cache]].bytes_per_texel // 4
+    layers = range(config.num_hidden_layers)
+    return sum(each * _kept(config, layer) * _seen(config, layer, tokens) for layer in layers)

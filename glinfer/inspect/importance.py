@@ -1,0 +1,175 @@
+"""How much each input of each matrix matters: the mean square of what a text puts there, for packing with few bits.
+
+An error of a weight changes a product by that error times the input. So the mean square of an input says how much the
+square of an error counts (llama.cpp calls the numbers an importance matrix). They are collected with the reference
+plan, which has the input of every matrix in a texture of its own, or taken from a file that llama.cpp made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.engine.capture import Seen
+from glinfer.engine.loading import load_model
+from glinfer.engine.progress import Progress, no_progress
+from glinfer.errors import FormatError, InputError
+from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.gguf.config import form_of
+from glinfer.formats.gguf.file import is_gguf
+from glinfer.formats.gguf.split import read_gguf_file
+from glinfer.formats.gguf.write import Importance
+from glinfer.formats.json_files import quoted
+from glinfer.formats.tensors import stored_tensors, weight_shapes
+from glinfer.gl.context import Device
+from glinfer.models.transforms.recipe import weight_name
+
+CHUNK = 512
+"""Tokens that are run together, each chunk without those before it."""
+LEAST = np.float32(1e-4)
+"""The least importance, of the mean: no input is taken to be always zero because a text never used it."""
+_SUMS, _COUNTS = ".in_sum2", ".counts"
+
+
+def importance_of_text(
+    model: AnyPath,
+    text: str,
+    *,
+    tokenizer: AnyPath | None = None,
+    device: Device | None = None,
+    chunk: int = CHUNK,
+    on_progress: Progress = no_progress,
+) -> Importance:
+    """Run a text through a model, and take the mean square of every input of every matrix of its layers.
+
+    Embeddings and the vocabulary's matrix are left out.
+
+    Args:
+        model: what :func:`glinfer.engine.loading.load_model` reads.
+        text: the text; some tens of thousands of tokens like those that the model will read are usual.
+        tokenizer: in place of the model's own.
+        device: where to run; left out, one is opened.
+        chunk: tokens that are run together.
+        on_progress: receives (finished chunks, chunks).
+
+    Returns:
+        float32 [inputs] by the name of the matrix in memory.
+
+    Raises:
+        InputError: the text has no tokens, or the model has no tokenizer.
+    """
+    with load_model(model, tokenizer=tokenizer, plan="reference", device=device) as loaded:
+        ids = loaded.require_tokenizer().encode(text)
+        if not ids:
+            raise InputError("the text that says which inputs matter has no tokens; expected some thousands of them")
+        step = min(chunk, loaded.config.max_position_embeddings)
+        inputs = _inputs(loaded.config)
+        sums: dict[str, npt.NDArray[np.float64]] = {}
+
+        def collect(seen: Seen) -> None:
+            squares = (seen.array.astype(np.float64) ** 2).sum(axis=0)
+            sums[seen.name] = sums.get(seen.name, 0.0) + squares
+
+        with loaded.watch(sorted(inputs), collect):
+            starts = range(0, len(ids), step)
+            for done, start in enumerate(starts, start=1):
+                loaded.logits(ids[start : start + step])
+                on_progress(done, len(starts))
+    means = {name: total / len(ids) for name, total in sums.items()}
+    return {matrix: _floored(means[name]) for name, matrices in inputs.items() for matrix in matrices}
+
+
+def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
+    """Read the importance matrix of a model in a GGUF file, as llama.cpp's ``llama-imatrix`` writes it.
+
+    Raises:
+        FormatError: the file is damaged, none of that kind, or one of another model.
+        InputError: the package gguf is not installed, or GGUF has no such model.
+    """
+    file = read_gguf_file(path)
+    kind = file.metadata.get("general.type")
+    if kind != "imatrix":
+        raise FormatError(
+            f"{file.source}: its general.type is {quoted(kind)}; expected 'imatrix', as llama-imatrix has it, or a text"
+        )
+    if config.family.gguf is None:
+        raise InputError(f"{file.source}: importance of a model of the family {config.family.name} cannot be in GGUF")
+    shapes, found = weight_shapes(config), {}
+    for stored in stored_tensors(config, form_of(config.family).names):
+        sums = file.tensors.get(f"{stored.name}{_SUMS}")
+        counts = file.tensors.get(f"{stored.name}{_COUNTS}")
+        if sums is None or counts is None or len(stored.shape) != 2:
+            continue
+        squares, tokens = (each.data.view("<f4") if each.type == "F32" else None for each in (sums, counts))
+        experts, inputs = stored.experts, stored.shape[1]
+        if squares is None or tokens is None or len(squares) != experts * inputs or len(tokens) != experts:
+            raise FormatError(
+                f"{file.source}: tensor {quoted(sums.name)} is {sums.type} {list(sums.shape)}; expected F32 with "
+                f"{experts * inputs} numbers and {'a count' if experts == 1 else f'{experts} counts'}; "
+                "is it of another model?"
+            )
+        mean = squares.astype(np.float64).reshape(experts, inputs) / np.maximum(1.0, tokens)[:, None]
+        if not np.isfinite(mean).all() or (mean < 0).any():
+            raise FormatError(f"{file.source}: tensor {quoted(sums.name)} has numbers that are no mean squares")
+        for tensor in stored.tensors:
+            name, own = tensor.name(config.family.names), mean[int(tensor.letter) if experts > 1 else 0]
+            if name in shapes:
+                found[name] = _floored(own)
+    if not found:
+        raise FormatError(f"{file.source}: found importance of no matrix of this model; is it of another one?")
+    return found
+
+
+def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **options: object) -> Importance:
+    """Take importance from a file: of llama.cpp's as it is, of a text by running it; see :func:`importance_of_text`.
+
+    Raises:
+        FormatError: the file is neither, or damaged.
+        InputError: see :func:`importance_of_text`.
+    """
+    if is_gguf(path):
+        return read_importance(path, config)
+    try:
+        text = Path(path).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise FormatError(
+            f"{shown(path)}: found neither UTF-8 text nor GGUF; expected a text, or an importance matrix in GGUF"
+        ) from None
+    except OSError as error:
+        raise FormatError(f"{shown(path)}: cannot read it: {error.strerror or error}") from None
+    return importance_of_text(model, text, **options)  # type: ignore[arg-type]
+
+
+def _inputs(config: ModelConfig) -> Mapping[str, list[str]]:
+    """The names of captured tensors, and the matrices that each is the input of."""
+    return dict(_named(config))
+
+
+def _named(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
+    names, gated = config.family.names, config.family.gated
+    for layer in range(config.num_hidden_layers):
+        block = f"blocks.{layer}"
+        if config.layer(layer).convolves:
+            yield f"{block}.conv.norm", [weight_name(names.of("conv_in", layer))]
+            yield f"{block}.conv.mixed", [weight_name(names.of("conv_out", layer))]
+        else:
+            yield f"{block}.attn.norm", [weight_name(names.of("projection", layer, letter)) for letter in "qkv"]
+            yield f"{block}.attn.joined", [weight_name(names.of("output", layer))]
+        roles = ("gate", "up") if gated else ("up",)
+        experts = config.layer(layer).experts
+        if experts is not None:
+            # The inputs of down are those of one expert after the other, which nothing tells apart: sizes count there.
+            of_all = (names.of(role, layer, str(number)) for number in range(experts.count) for role in roles)
+            yield f"{block}.mlp.norm", [weight_name(name) for name in of_all]
+            continue
+        yield f"{block}.mlp.norm", [weight_name(names.of(role, layer)) for role in roles]
+        yield f"{block}.mlp.hidden", [weight_name(names.of("down", layer))]
+
+
+def _floored(mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    floats = mean.astype(np.float32)
+    return np.maximum(floats, LEAST * floats.mean()) if floats.any() else np.ones_like(floats)

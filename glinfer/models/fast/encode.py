@@ -1,0 +1,152 @@
+"""The plan ``encode``: whole texts at once, several in a run, and one vector of each.
+
+Each text begins in a slot of its own, and its rows see nothing of the others. Keys and values lie in one texture that
+all layers use in turn. Behind the last layer the vectors of a text's tokens are pooled, and go through the matrices
+that the model has behind the pooling.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.models.fast.parts import attention_layout
+from glinfer.models.fast.rows import ChunkBuilder, slots_for
+from glinfer.models.options import PlanOptions
+from glinfer.models.plan import Plan
+from glinfer.ops.fused.cached import SLOT_TOKENS, score_slots
+from glinfer.ops.fused.norms import norm_floats, normalize_rows, row_norms
+from glinfer.ops.fused.pool import pool_rows
+from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved
+from glinfer.ops.spec import RunValue, TensorSpec
+
+TEXTS, EMBEDDINGS = "texts", "text.embeddings"
+_POOLED = {"mean_sqrt_len_tokens": "mean_sqrt_len", "max": "max", "weightedmean": "weightedmean"}
+"""The kind of :func:`glinfer.ops.fused.pool.pool_rows` of a model's pooling; of one token alone it is the mean."""
+
+
+def encode_plan(options: PlanOptions, *, rows: int) -> Plan:
+    """The plan ``encode`` of a model that embeds texts.
+
+    Each run reads the tables ``rows`` and ``texts``, which are written before it
+    (:func:`glinfer.models.feed.encode_feed`), and leaves the vector of text t in row t of ``text.embeddings``. Run
+    values: those of :func:`glinfer.models.fast.rows.chunk_plan`, and ``text_slots`` = ⌈texts / targets⌉.
+
+    Args:
+        options: the options of all fast plans.
+        rows: the most rows of one run, and so the most tokens of a text.
+
+    Raises:
+        PlanError: there is no such format, or something does not fit a texture.
+    """
+    # A text's last group of 16 tokens may reach behind the last row.
+    cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
+    return _EncodeBuilder(options, rows, cache_slots, cache_slots).build()
+
+
+def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
+    """The plan ``encode`` of at most ``rows`` rows, halved until it fits a texture, but of no fewer than a text has.
+
+    Raises:
+        PlanError: a text of the whole context does not fit.
+    """
+    least = slots_for(options.config.max_position_embeddings, options.kernels.rows_per_draw)
+    least *= options.kernels.rows_per_draw
+    rows = max(rows, least)
+    while True:
+        try:
+            return encode_plan(options, rows=rows)
+        except PlanError:
+            if rows <= least:
+                raise
+            rows = max(least, rows // 2)
+
+
+class _EncodeBuilder(ChunkBuilder):
+    name, has_head = "encode", True
+
+    def further_values(self, rows: int) -> list[RunValue]:
+        """The number of slots of texts."""
+        slots = slots_for(rows, self.rows_per_draw)
+        # As many texts as there are slots of rows, each of which belongs to one.
+        return [RunValue("text_slots", 1, slots_for(slots, self.rows_per_draw))]
+
+    def build(self, export_residual: bool = False) -> Plan:
+        config, family = self.config, self.recipes.family
+        # Where blending adds to the stream in place, what is normalised goes on in another texture.
+        self.other = self.interleaved("row.hidden.c", config.hidden_size) if self.kernels.blends else self.hidden[1]
+        slots = slots_for(self.slots, self.targets)
+        table = RowLayout.of((slots * self.targets, ROW_WORDS), "rgba32ui", self.max_texture_size)
+        self.texts, self.text_slots = self.plan.laid_out(TEXTS, "input", table), slots
+        if family.embedding_norm:
+            self.embed(out=self.other)
+            self.normalize("embed.norm", self.other, self.hidden[0])
+        else:
+            self.embed()
+        for layer in range(config.num_hidden_layers):
+            self.layer(layer, ends=False)
+        self.finish()
+        return self.plan.build()
+
+    def layer_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
+        """Keys and values of one layer, in a texture that the next one overwrites."""
+        if "row.cache" not in self._declared:
+            heads = self.recipes.heads(layer)
+            layout = attention_layout(heads, slots, every, self.cache_format, self.max_texture_size)
+            if not layout.in_one_line:
+                raise PlanError(f"keys of {slots} tokens lie in several lines; expected one; take fewer rows")
+            self._declared["row.cache"] = self.plan.laid_out("row.cache", "activation", layout)
+        return self._declared["row.cache"]
+
+    def normalize(self, name: str, x: RowInterleaved, out: RowInterleaved) -> None:
+        """Draw a norm of the stream itself."""
+        config, kernels = self.config, self.kernels
+        centred = self.recipes.family.norm == "layer"
+        biased = centred and self.recipes.family.norm_biases
+        shape = self.slots, norm_floats(self.targets, centred=centred)
+        if "row.norms.whole" not in self._declared:
+            layout = BlockLayout.by_block(shape, self.max_texture_size)
+            self._declared["row.norms.whole"] = self.plan.laid_out("row.norms.whole", "activation", layout)
+        norms, gains = self._declared["row.norms.whole"], self.table(name, 1 + int(biased), config.hidden_size)
+        further: dict[str, Any] = {"slots": self.used, "centred": centred, "kernels": kernels}
+        self.plan.draw(
+            row_norms(f"{name}.factors", "norms", x, norms, eps=config.layer_norm_eps, **further),
+            normalize_rows(name, "normalize", x, norms, gains, out, **further),
+        )
+
+    def after_mixing(self, layer: int) -> None:
+        """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
+        if self.recipes.family.norms != "sum":
+            super().after_mixing(layer)
+            return
+        stream, other, in_place = self.hidden[0], self.other, self.kernels.blends
+        out, down = self.recipes.out(layer), self.recipes.down(layer)
+        summed = stream if in_place else other
+        self.add(out, self.mixed, stream, summed)
+        between = other if in_place else stream
+        self.normalize(f"h.{layer}.attn.norm", summed, between)
+        summed = between if in_place else other
+        self.add(down, self.expanded(layer, between), between, summed)
+        self.normalize(f"h.{layer}.mlp.norm", summed, stream)
+
+    def finish(self) -> None:
+        """Pool the rows of each text, and apply what is behind the pooling."""
+        config, x = self.config, self.hidden[0]
+        if self.recipes.family.norms != "sum":
+            self.normalize("final.norm", x, self.other)
+            x = self.other
+        slots, dense = self.text_slots, config.dense
+        found = self.of_texts("text.pooled" if dense else EMBEDDINGS, slots, config.hidden_size)
+        how = _POOLED.get(config.pooling, "mean")
+        self.plan.draw(pool_rows("pool", x, self.texts, found, slots="text_slots", how=how, kernels=self.kernels))
+        for number, (outputs, _, activation) in enumerate(dense):
+            last = number == len(dense) - 1
+            out = self.of_texts(EMBEDDINGS if last else f"text.dense.{number}", slots, outputs)
+            self.product(self.recipes.dense(number), found, out, activation=activation, slots="text_slots")
+            found = out
+
+    def of_texts(self, name: str, slots: int, floats: int) -> RowInterleaved:
+        """A vector of each text."""
+        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.interleaved_as(name, layout)

@@ -1,0 +1,100 @@
+"""Which activations of a plan may be regions of one texture, where they lie in it, and what their draws are told.
+
+A draw takes a region where its op says so (:attr:`glinfer.ops.spec.Op.regions`). Its shader gets the defines of
+shaders/common/regions.glsl for each of them, under the prefix that its sampler has in all other defines: X for ``x`` or
+``x0``, OUT for the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.layouts.matrix import TexelLayout
+from glinfer.gl.region import Region
+from glinfer.gl.texture import Texture
+from glinfer.models.plan import Plan
+from glinfer.ops import OPS, DrawSpec
+
+OUTPUT = "output"
+FORMAT = "rgba32f"
+"""The format of the texture that activations share."""
+_EDGE = 64  # texels; regions begin at multiples of it, as blocks and the tiles of llvmpipe do
+
+
+def places_in_one(
+    plan: Plan, max_texture_size: int, apart: Collection[str] = ()
+) -> dict[str, tuple[TexelLayout, tuple[int, int]]]:
+    """The layout and the first texel of each activation that becomes a region; empty where none gains by it.
+
+    They lie one above the other. A tensor stays apart if another tensor is a view of it, if a draw that reads or writes
+    it takes no regions, or if the texture would be too high with it.
+
+    Args:
+        plan: the plan.
+        max_texture_size: texels of the largest texture.
+        apart: names of tensors to leave apart.
+    """
+    viewed = {tensor.view_of for tensor in plan.tensors}
+    found = {
+        tensor.name: tensor.layout
+        for tensor in plan.of_kind("activation")
+        if isinstance(tensor.layout, BlockLayout) and tensor.format == FORMAT
+    }
+    refused = viewed.union(apart)
+    for draw in plan.draws:
+        refused.update(name for sampler, name in draw.inputs if not _samples_region(draw, sampler))
+        refused.update(draw.outputs if not _renders_to_region(draw) else ())
+    places: dict[str, tuple[TexelLayout, tuple[int, int]]] = {}
+    top = 0
+    for name, layout in found.items():
+        if name not in refused and top + layout.height <= max_texture_size:
+            places[name] = layout, (0, top)
+            top += -(-layout.height // _EDGE) * _EDGE
+    return places if len(places) > 1 else {}
+
+
+def region_defines(draw: DrawSpec, targets: Sequence[Texture], sampled: Sequence[Texture]) -> dict[str, int]:
+    """The defines of a draw that tell its shader where its regions are.
+
+    Raises:
+        PlanError: a texture of the draw is a region, which its op does not take there.
+    """
+    defines: dict[str, int] = {}
+    for (sampler, _), texture in zip(draw.inputs, sampled, strict=True):
+        if isinstance(texture, Region):
+            _require(_samples_region(draw, sampler), draw, texture)
+            prefix, whole = _prefix(sampler), texture.whole.layout
+            defines.update(_place(prefix, texture))
+            defines.update({f"{prefix}_WIDTH": whole.width, f"{prefix}_HEIGHT": whole.height})
+    for texture in targets:
+        if isinstance(texture, Region):
+            _require(_renders_to_region(draw), draw, texture)
+            defines.update(_place("OUT", texture))
+    return defines
+
+
+def _place(prefix: str, region: Region) -> dict[str, int]:
+    x, y = region.at
+    return {f"{prefix}_AT_X": x, f"{prefix}_AT_Y": y}
+
+
+def _prefix(sampler: str) -> str:
+    return sampler.rstrip("0123456789").upper()
+
+
+def _samples_region(draw: DrawSpec, sampler: str) -> bool:
+    same = [each for each, _ in draw.inputs if _prefix(each) == _prefix(sampler)]
+    return sampler in OPS[draw.op].regions and len(same) == 1
+
+
+def _renders_to_region(draw: DrawSpec) -> bool:
+    # Cells of several blocks may cover texels behind the tensor; instances that do not blend write texels twice.
+    once = draw.adds or draw.instances == 1
+    return OUTPUT in OPS[draw.op].regions and len(draw.outputs) == 1 and draw.largest_cell == 0 and once
+
+
+def _require(condition: bool, draw: DrawSpec, region: Region) -> None:
+    if not condition:
+        raise PlanError(f"draw {draw.name}: {region.name} is a region of {region.whole.name}; expected its own texture")

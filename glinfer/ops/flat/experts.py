@@ -1,0 +1,54 @@
+"""The weight of one expert in each row, by the outputs of the row's router; for reference plans alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.families.layer import Experts
+from glinfer.ops.flat import draws
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.routing import route_defines, routed
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def expert_weight(
+    name: str,
+    kind: str,
+    logits: TensorSpec,
+    out: TensorSpec,
+    experts: Experts,
+    *,
+    expert: int,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """The weight of an expert in each row, out [rows, 1]; 0 where the row does not choose it.
+
+    logits [rows, experts]; the choice is that of :func:`glinfer.ops.fused.experts.route`.
+    """
+    return draws.flat_draw(
+        name,
+        kind,
+        "expert_weight",
+        [("logits", logits)],
+        [out],
+        kernels=kernels,
+        defines=route_defines(experts),
+        uniforms=[("expert", expert)],
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"])
+    shapes.expect("output", None, 1)
+    shapes.require(0 <= params["expert"] < params["EXPERTS"], f"there is no expert {params['expert']}")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (logits,) = float64(inputs, ["logits"])
+    chosen, weights = routed(logits[: size[0]], int(params["USED"]), bool(params["NORMALISED"]))
+    return np.asarray(np.where(chosen == params["expert"], weights, 0.0).sum(axis=1, keepdims=True))
+
+
+register(Op("expert_weight", ("logits",), (), _check, _oracle))

@@ -1,0 +1,221 @@
+"""What LoRA adapters add to products (Hu et al. 2021): beside the weights, for each row the adapter of that row.
+
+An adapter adds ``up @ (down @ x)`` to a product. :func:`lora_down` computes the small inner vector of every row, and
+the product itself adds the rest where its sums are whole (shaders/common/low_rank.glsl), before norm and activation.
+The weights stay as they are, so their format does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BlockLayout, blocks_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.gl.layouts.packing import GemvLayout
+from glinfer.ops.fused.draws import block_layout
+from glinfer.ops.fused.rows import WANTED, RowInterleaved, check_same, gathered, optional_names, table_layout
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+RANK_STEP = 16
+"""Ranks of an adapter in one product are padded to whole steps of so many."""
+ADAPTER = "adapter"
+"""The run value, and the uniform, that is the number of the adapter of all rows; 0 is none."""
+ADAPTER_WORD = WANTED
+"""The word of the table of rows with the number of each row's own adapter, where rows are of many sequences."""
+
+LORA_SAMPLERS = ("lora_t", "lora_up")
+"""The inputs of a product that adapters add to."""
+Defines = list[tuple[str, int | float]]
+
+
+@dataclass(frozen=True)
+class LowRankSum:
+    """What adapters add to one product.
+
+    Attributes:
+        down: [adapters · ranks, inputs], the matrices A one below the other; inputs are padded to whole texels.
+        up: [outputs, adapters · (ranks, and 16 more with ``biased``)], the matrices B side by side.
+        inner: [rows, ranks], what :func:`lora_down` writes.
+        adapters: the number of adapters.
+        biased: whether the first of the 16 columns behind an adapter's own is added behind the norm.
+        rows: the table that has each row's adapter; None where the run value says one for all.
+    """
+
+    down: TensorSpec
+    up: TensorSpec
+    inner: TensorSpec
+    adapters: int
+    biased: bool = False
+    rows: TensorSpec | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of one adapter, padded."""
+        return self.inner.shape[1]
+
+    def defines(self, name: str) -> Defines:
+        """The defines of a product, for shaders/common/low_rank.glsl."""
+        inner = block_layout(name, self.inner)
+        found: Defines = [
+            ("LORA", 1),
+            ("LORA_STEPS", self.ranks // RANK_STEP),
+            ("LORA_ALL_STEPS", 4 * blocks_for(self.up.shape[1])),
+            ("LORA_BIASED", int(self.biased)),
+            *inner.defines("LORA_T"),
+            *_packed(name, self.up).defines("LORA_UP"),
+        ]
+        return [*found, ("LORA_BY_ROW", 1)] if self.rows is not None else found
+
+    @property
+    def inputs(self) -> list[tuple[str, str]]:
+        """The inputs of a product besides the table of rows."""
+        return [("lora_t", self.inner.name), ("lora_up", self.up.name)]
+
+    @property
+    def per_run(self) -> tuple[tuple[str, str], ...]:
+        """The uniform of a draw that has one adapter for all rows."""
+        return () if self.rows is not None else ((ADAPTER, ADAPTER),)
+
+
+def _packed(name: str, tensor: TensorSpec) -> GemvLayout:
+    layout = tensor.layout
+    if not isinstance(layout, GemvLayout) or layout.quad or layout.weights != "f32":
+        raise PlanError(f"draw {name}: expected {tensor.name} in float32, without quads")
+    return layout
+
+
+def lora_down(
+    name: str,
+    kind: str,
+    x: TensorSpec | RowInterleaved,
+    low_rank: LowRankSum,
+    *,
+    rows: Extent,
+    parts: int = 1,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``inner[r] = down[adapter of r] @ x[r]`` for the first ``rows`` rows; zeros for rows without an adapter.
+
+    x is interleaved, or one tensor with a row a slot. ``parts`` instances share the inputs, and blending adds them.
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    layout = x.layout
+    if not isinstance(layout, BlockLayout):
+        raise PlanError(f"draw {name}: expected rows in blocks")
+    together, inputs = isinstance(x, TensorSpec), layout.cols
+    steps = 4 * blocks_for(inputs)
+    defines: Defines = [
+        *layout.defines("X"),
+        *_packed(name, low_rank.down).defines("DOWN"),
+        *block_layout(name, low_rank.inner).defines("OUT"),
+        ("ROWS", 1 if isinstance(x, TensorSpec) else len(x.tensors)),
+        ("TOGETHER", int(together)),
+        ("INPUTS", inputs),
+        ("STEPS", steps),
+        ("RANKS", low_rank.ranks),
+        ("QUAD", 0),
+        ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+    ]
+    samplers = [("x", x.name)] if isinstance(x, TensorSpec) else list(x.inputs())
+    samplers.append(("down", low_rank.down.name))
+    if low_rank.rows is not None:
+        defines += [("LORA_BY_ROW", 1), *table_layout(low_rank.rows).defines("ROWS")]
+        samplers.append(("rows", low_rank.rows.name))
+    if parts > 1:
+        defines.append(("PARTS", parts))
+    return DrawSpec(
+        name=name,
+        kind=kind,
+        op="lora_down",
+        inputs=tuple(samplers),
+        outputs=(low_rank.inner.name,),
+        size=(rows, low_rank.ranks),
+        defines=tuple(defines),
+        uniforms=(("share", steps // parts),),
+        per_run=low_rank.per_run,
+        cover=kernels.cover,
+        instances=parts,
+        adds=parts > 1,
+        clears="all" if parts > 1 else "",
+    )
+
+
+def check_low_rank(shapes: Shapes, params: Params, outputs: int) -> None:
+    """Require the inputs of a product that adapters add to; ``outputs`` are those of its matrix."""
+    bound = {"lora_t", "lora_up"} & set(shapes.by_name)
+    shapes.require(len(bound) == (2 if params.get("LORA") else 0), "an adapter has two inputs")
+    if not bound:
+        return
+    ranks = RANK_STEP * int(params["LORA_STEPS"])
+    each = ranks + RANK_STEP * int(params["LORA_BIASED"])
+    shapes.expect("lora_t", None, ranks)
+    shapes.expect("lora_up", outputs, None)
+    columns = shapes.by_name["lora_up"][1]
+    shapes.require(columns % each == 0, f"lora_up has {columns} columns; expected a multiple of {each}")
+    shapes.require(params["LORA_ALL_STEPS"] == 4 * blocks_for(columns), "LORA_ALL_STEPS does not fit lora_up")
+
+
+def low_rank_rows(inputs: Mapping[str, Array], params: Params, count: int) -> tuple[Array, Array]:
+    """For an oracle: what is added to the sums [rows, outputs] of ``count`` rows, and what behind the norm."""
+    t, up = float64(inputs, ["lora_t", "lora_up"])
+    ranks = t.shape[1]
+    each = ranks + RANK_STEP * int(params["LORA_BIASED"])
+    numbers = adapters_of(inputs, params, count)
+    sums, behind = np.zeros((count, len(up))), np.zeros((count, len(up)))
+    for row, number in enumerate(numbers):
+        if number:
+            own = up[:, (number - 1) * each : number * each]
+            sums[row] = own[:, :ranks] @ t[row]
+            if params["LORA_BIASED"]:
+                behind[row] = own[:, ranks]
+    return sums, behind
+
+
+def adapters_of(inputs: Mapping[str, Array], params: Params, count: int) -> list[int]:
+    """For an oracle: the number of the adapter of each row."""
+    if not params.get("LORA_BY_ROW"):
+        return [int(params[ADAPTER])] * count
+    return [int(number) for number in inputs["rows"][:count, ADAPTER_WORD]]
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    ranks, inputs, parts = int(params["RANKS"]), int(params["INPUTS"]), int(params.get("PARTS", 1))
+    shapes.expect("output", None, ranks)
+    shapes.expect("down", None, -(-inputs // 4) * 4)
+    shapes.require(shapes.rows("down") % ranks == 0 and ranks % RANK_STEP == 0, f"down has no groups of {ranks} rows")
+    shapes.require(params["STEPS"] == 4 * blocks_for(inputs), "STEPS does not fit x")
+    shapes.require(params["STEPS"] % parts == 0, f"{params['STEPS']} steps in {parts} parts")
+    if params["TOGETHER"]:
+        shapes.expect("x", None, inputs)
+    else:
+        check_same(shapes, params, None, inputs)
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (down,) = float64(inputs, ["down"])
+    x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, int(params["ROWS"]))
+    found = np.zeros(size)
+    for row, number in enumerate(adapters_of(inputs, params, size[0])):
+        if number:
+            found[row] = down[(number - 1) * size[1] : number * size[1], : x.shape[1]] @ x[row]
+    return found
+
+
+register(
+    Op(
+        "lora_down",
+        ("down",),
+        ("x", *optional_names(), "rows"),
+        _check,
+        _oracle,
+        integers=("rows",),
+        regions=("x",),
+    )
+)

@@ -1,0 +1,444 @@
+"""Blocks that textures carry in another form than files do: codes of four bits, whose numbers stand in a table.
+
+GGML's formats of fewer than four bits name eight or four weights at once by their place in a grid, and sign, scale and
+place share words. A shader would have to read the grid for every weight, so the blocks are taken apart when they are
+read, with nothing lost: the **carried** block of 256 weights is the same for all of these formats.
+
+============= ====================================================================================
+bytes         hold
+============= ====================================================================================
+0 to 127      a code of four bits a weight; of 32 weights in 16 bytes the first half has the lower bits
+128 to 143    a signed factor for every 16 weights
+144, 145      the half float that a factor and a number of the table are multiplied by
+============= ====================================================================================
+
+MXFP4 keeps its blocks of 17 bytes, with its codes in the order of their numbers. Every block comes back as it was, but
+TQ1_0 has some bytes that mean the same as others: :func:`canonical`.
+
+Source of the formats: ggml-common.h and ggml-quants.c of GGML; the grids are taken from the package ``gguf``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import InputError, install_command
+from glinfer.quant.formats import CODED_BYTES, block_format
+
+Bytes = npt.NDArray[np.uint8]
+_WEIGHTS = 256
+_HALVES = _WEIGHTS // 16
+_NEGATIVE = np.uint8(15)  # what is exclusive-or'ed with the code of a magnitude to make it negative
+
+
+class Coded(NamedTuple):
+    """Blocks taken apart.
+
+    Attributes:
+        codes: uint8 [blocks, 256].
+        factors: int8 [blocks, 16].
+        scale: the bits of a half float, uint16 [blocks].
+    """
+
+    codes: Bytes
+    factors: npt.NDArray[np.int8]
+    scale: npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """How blocks [blocks, bytes] of one format are taken apart, and put together again."""
+
+    apart: Callable[[Bytes], Coded]
+    together: Callable[[Coded], Bytes]
+
+
+def carried(rows: Bytes, name: str) -> Bytes:
+    """Rows of a file's blocks [rows, bytes] as rows of the blocks that a texture carries.
+
+    Raises:
+        InputError: the package gguf, which has the grids, is not installed.
+    """
+    form = block_format(name)
+    if not form.carried:
+        return rows
+    blocks = np.ascontiguousarray(rows).reshape(-1, form.nbytes)
+    if name == "MXFP4":
+        found = np.concatenate([blocks[:, :1], _in_order(blocks[:, 1:])], axis=1)
+    else:
+        codes, factors, scale = _CODECS[name].apart(blocks)
+        nibbles = codes.reshape(-1, 8, 2, 16)
+        found = np.empty((len(blocks), CODED_BYTES), dtype=np.uint8)
+        found[:, :128] = (nibbles[:, :, 0] | (nibbles[:, :, 1] << np.uint8(4))).reshape(-1, 128)
+        found[:, 128:144] = factors.view(np.uint8)
+        found[:, 144:] = scale.astype("<u2").view(np.uint8).reshape(-1, 2)
+    return found.reshape(*rows.shape[:-1], -1)
+
+
+def from_carried(rows: Bytes, name: str) -> Bytes:
+    """The reverse of :func:`carried`; codes that no block of a file has become those of some other block."""
+    form = block_format(name)
+    if not form.carried:
+        return rows
+    blocks = np.ascontiguousarray(rows).reshape(-1, form.carried)
+    if name == "MXFP4":
+        found = np.concatenate([blocks[:, :1], _as_signs(blocks[:, 1:])], axis=1)
+    else:
+        packed = blocks[:, :128].reshape(-1, 8, 1, 16)
+        codes = np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=2).reshape(-1, _WEIGHTS)
+        factors = np.ascontiguousarray(blocks[:, 128:144]).view(np.int8)
+        scale = np.ascontiguousarray(blocks[:, 144:]).view("<u2")[:, 0].astype(np.uint16)
+        found = _CODECS[name].together(Coded(codes, factors, scale))
+    return found.reshape(*rows.shape[:-1], -1)
+
+
+def canonical(rows: Bytes, name: str) -> Bytes:
+    """Rows of a file's blocks with one byte for what several mean: of TQ1_0, whose bytes hold five of three values."""
+    return from_carried(carried(rows, name), name) if name == "TQ1_0" else rows
+
+
+def scattered_scales(blocks: Bytes, name: str) -> npt.NDArray[np.uint16] | None:
+    """The bits of the half float of each block [blocks, bytes], where they lie apart: of IQ1_M."""
+    return _iq1_m_scale(_words(blocks, 48, 8)) if name == "IQ1_M" else None
+
+
+def _in_order(codes: Bytes) -> Bytes:
+    """Bytes with two codes of a sign and a magnitude each, as codes 7 - m and 8 + m."""
+    return codes ^ (_spread(codes) | np.uint8(0x88))
+
+
+def _as_signs(codes: Bytes) -> Bytes:
+    """The reverse of :func:`_in_order`."""
+    return codes ^ (_spread(~codes) | np.uint8(0x88))
+
+
+def _spread(codes: Bytes) -> Bytes:
+    """All four bits of each code as its highest one."""
+    high = codes & np.uint8(0x88)
+    return np.asarray(high | (high >> np.uint8(1)) | (high >> np.uint8(2)) | (high >> np.uint8(3)))
+
+
+# Pieces of blocks
+
+
+def _words(blocks: Bytes, start: int, nbytes: int, dtype: str = "<u2") -> npt.NDArray[Any]:
+    """Bytes [start, start + nbytes) of each block as whole numbers."""
+    return np.ascontiguousarray(blocks[:, start : start + nbytes]).view(dtype)
+
+
+def _as_bytes(*parts: npt.NDArray[Any]) -> Bytes:
+    """Arrays [blocks, n] of whole numbers as bytes of blocks, one after the other."""
+    return np.concatenate([np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1) for part in parts], axis=1)
+
+
+def _halved(values: Bytes) -> Bytes:
+    """The lower and the upper four bits of bytes [blocks, n], as [blocks, 2n]."""
+    return np.stack([values & np.uint8(15), values >> np.uint8(4)], axis=-1).reshape(len(values), -1)
+
+
+def _joined(values: npt.NDArray[Any]) -> Bytes:
+    """The reverse of :func:`_halved`."""
+    pairs = values.astype(np.uint8).reshape(len(values), -1, 2)
+    return pairs[..., 0] | (pairs[..., 1] << np.uint8(4))
+
+
+def _fields(words: npt.NDArray[Any], width: int, count: int, bits: int) -> npt.NDArray[Any]:
+    """The lower ``bits`` of each of ``count`` fields of ``width`` bits, of words [blocks, n]: [blocks, n · count]."""
+    shifts = (np.arange(count) * width).astype(words.dtype)
+    found = (words[..., None] >> shifts) & words.dtype.type((1 << bits) - 1)
+    return np.asarray(found.reshape(len(words), -1))
+
+
+def _from_fields(values: npt.NDArray[Any], width: int, count: int, dtype: str) -> npt.NDArray[Any]:
+    """The reverse of :func:`_fields`, without the bits of a field that it leaves out."""
+    shifts = (np.arange(count) * width).astype(dtype)
+    return np.asarray(np.bitwise_or.reduce(values.astype(dtype).reshape(len(values), -1, count) << shifts, axis=-1))
+
+
+def _odd(factors: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+    """Numbers n as the factors 2n + 1."""
+    return (2 * factors.astype(np.int8) + 1).astype(np.int8)
+
+
+def _even(factors: npt.NDArray[np.int8]) -> Bytes:
+    """The reverse of :func:`_odd`."""
+    return (factors.view(np.uint8) >> np.uint8(1)).astype(np.uint8)
+
+
+def _twice(factors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Factors of groups of 32 as those of their halves."""
+    return np.repeat(factors, 2, axis=1)
+
+
+# Grids
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """A grid of GGML's, its codes side by side in whole numbers.
+
+    Attributes:
+        codes: the codes of each place, as one unsigned number of 8 or 4 bytes.
+        places: the place of what :meth:`place_of` gathers of the codes; 0 where there is none.
+        width: weights of a place.
+        bits: bits that tell the codes of the grid apart.
+    """
+
+    codes: npt.NDArray[Any]
+    places: npt.NDArray[np.uint16]
+    width: int
+    bits: int
+
+    def numbers_at(self, place: npt.NDArray[Any]) -> Bytes:
+        """The codes [blocks, 256] at places [blocks, 256 / width]."""
+        return np.asarray(self.codes[place].view(np.uint8).reshape(len(place), -1))
+
+    def place_of(self, numbers: Bytes) -> npt.NDArray[np.uint16]:
+        """The reverse, of numbers of :attr:`bits` bits in place of codes."""
+        return np.asarray(self.places[_key(numbers.reshape(len(numbers), -1, self.width), self.bits)])
+
+
+def _key(numbers: Bytes, bits: int) -> npt.NDArray[Any]:
+    shifts = (np.arange(numbers.shape[-1]) * bits).astype(np.uint32)
+    return np.asarray(np.bitwise_or.reduce((numbers & np.uint8((1 << bits) - 1)).astype(np.uint32) << shifts, axis=-1))
+
+
+@cache
+def _grid(name: str) -> _Grid:
+    """The grid of a format; magnitudes have the code 8 + m, and those of IQ1 4t + 1."""
+    try:
+        from gguf import quants
+    except ImportError:
+        raise InputError(f"the package gguf is not installed; {install_command('gguf')}") from None
+    source: Any = getattr(quants, name)
+    source.init_grid()
+    values = np.asarray(source.grid).reshape(source.grid_shape)
+    numbers = np.searchsorted(np.array(source.grid_map, dtype=values.dtype), values).astype(np.uint8)
+    width, bits = values.shape[1], 3 if len(source.grid_map) > 4 else 2
+    places = np.zeros(1 << (width * bits), dtype=np.uint16)
+    places[_key(numbers, bits)] = np.arange(len(numbers))
+    codes = 4 * numbers + 1 if name.startswith("IQ1") else numbers + 8
+    return _Grid(np.ascontiguousarray(codes.astype(np.uint8)).view(f"<u{width}")[:, 0], places, width, bits)
+
+
+@cache
+def _sign_masks() -> npt.NDArray[np.uint64]:
+    """Of each byte of eight signs: what makes the codes of eight magnitudes negative, as one number."""
+    bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
+    return np.ascontiguousarray((bits * int(_NEGATIVE)).astype(np.uint8)).view("<u8")[:, 0]
+
+
+@cache
+def _parity() -> Bytes:
+    """Seven signs as eight, of which an even number is set."""
+    seven = np.arange(128)
+    odd = sum((seven >> bit) & 1 for bit in range(7)) & 1
+    return (seven | (odd << 7)).astype(np.uint8)
+
+
+def _signed(magnitudes: Bytes, signs: Bytes) -> Bytes:
+    """Codes [blocks, 256] of magnitudes, with signs [blocks, 32]."""
+    return (magnitudes.view("<u8") ^ _sign_masks()[signs]).view(np.uint8)
+
+
+def _magnitudes_and_signs(codes: Bytes) -> tuple[Bytes, Bytes]:
+    """The magnitudes [blocks, 256], without the 8 of their codes, and the signs [blocks, 32]."""
+    below = (codes < 8).astype(np.uint8)
+    magnitudes = (codes ^ (below * _NEGATIVE)) & np.uint8(7)
+    return magnitudes, np.packbits(below.reshape(len(codes), -1, 8), axis=-1, bitorder="little")[..., 0]
+
+
+# The formats, each taken apart and put together
+
+
+def _iq4_xs(blocks: Bytes) -> Coded:
+    scales = _halved(blocks[:, 4:8]) | (_fields(_words(blocks, 2, 2), 2, 8, 2) << 4).astype(np.uint8)
+    factors = _twice(scales.astype(np.int8) - np.int8(32))
+    codes = blocks[:, 8:].reshape(-1, 8, 1, 16)
+    both = np.concatenate([codes & np.uint8(15), codes >> np.uint8(4)], axis=2)
+    return Coded(both.reshape(-1, _WEIGHTS), factors, _words(blocks, 0, 2)[:, 0])
+
+
+def _to_iq4_xs(coded: Coded) -> Bytes:
+    scales = (coded.factors[:, ::2] + np.int8(32)).view(np.uint8)
+    codes = coded.codes.reshape(-1, 8, 2, 16)
+    packed = (codes[:, :, 0] | (codes[:, :, 1] << np.uint8(4))).reshape(-1, 128)
+    high = _from_fields((scales >> np.uint8(4)) & np.uint8(3), 2, 8, "<u2")
+    return _as_bytes(coded.scale.astype("<u2")[:, None], high, _joined(scales & np.uint8(15)), packed)
+
+
+def _iq2_xxs(blocks: Bytes) -> Coded:
+    words = _words(blocks, 2, 64, "<u4").reshape(-1, 8, 2)
+    places = np.ascontiguousarray(words[..., 0]).view(np.uint8).reshape(-1, 32)
+    return _with_seven_signs(_grid("IQ2_XXS").numbers_at(places), words[..., 1], blocks)
+
+
+def _with_seven_signs(magnitudes: Bytes, words: npt.NDArray[Any], blocks: Bytes) -> Coded:
+    """Groups whose word has four times seven signs, and above them four bits of scale."""
+    signs = _parity()[_fields(words, 7, 4, 7)]
+    return Coded(_signed(magnitudes, signs), _twice(_odd(words >> 28)), _words(blocks, 0, 2)[:, 0])
+
+
+def _seven_signs(signs: Bytes, factors: npt.NDArray[np.int8]) -> npt.NDArray[Any]:
+    """The words [blocks, 8] of the reverse."""
+    scales = _even(factors[:, ::2]).astype("<u4") << 28
+    return np.asarray(_from_fields(signs & np.uint8(127), 7, 4, "<u4") | scales)
+
+
+def _to_iq2_xxs(coded: Coded) -> Bytes:
+    magnitudes, signs = _magnitudes_and_signs(coded.codes)
+    places = _grid("IQ2_XXS").place_of(magnitudes).astype(np.uint8)
+    words = np.stack([places.view("<u4"), _seven_signs(signs, coded.factors)], axis=-1).reshape(len(signs), -1)
+    return _as_bytes(coded.scale.astype("<u2")[:, None], words)
+
+
+def _iq2_xs(blocks: Bytes) -> Coded:
+    words = _words(blocks, 2, 64)
+    magnitudes = _grid("IQ2_XS").numbers_at(words & 511)
+    factors = _odd(_halved(blocks[:, 66:]))
+    return Coded(_signed(magnitudes, _parity()[words >> 9]), factors, _words(blocks, 0, 2)[:, 0])
+
+
+def _to_iq2_xs(coded: Coded) -> Bytes:
+    magnitudes, signs = _magnitudes_and_signs(coded.codes)
+    words = _grid("IQ2_XS").place_of(magnitudes) | ((signs & np.uint8(127)).astype(np.uint16) << 9)
+    return _as_bytes(coded.scale.astype("<u2")[:, None], words.astype("<u2"), _joined(_even(coded.factors)))
+
+
+def _iq2_s(blocks: Bytes) -> Coded:
+    places = blocks[:, 2:34] | (_fields(blocks[:, 66:74], 2, 4, 2).astype(np.uint16) << 8)
+    magnitudes = _grid("IQ2_S").numbers_at(places)
+    return Coded(_signed(magnitudes, blocks[:, 34:66]), _odd(_halved(blocks[:, 74:])), _words(blocks, 0, 2)[:, 0])
+
+
+def _to_iq2_s(coded: Coded) -> Bytes:
+    magnitudes, signs = _magnitudes_and_signs(coded.codes)
+    places = _grid("IQ2_S").place_of(magnitudes)
+    high = _from_fields(places >> 8, 2, 4, "u1")
+    scales = _joined(_even(coded.factors))
+    return _as_bytes(coded.scale.astype("<u2")[:, None], places.astype(np.uint8), signs, high, scales)
+
+
+def _iq3_xxs(blocks: Bytes) -> Coded:
+    return _with_seven_signs(_grid("IQ3_XXS").numbers_at(blocks[:, 2:66]), _words(blocks, 66, 32, "<u4"), blocks)
+
+
+def _to_iq3_xxs(coded: Coded) -> Bytes:
+    magnitudes, signs = _magnitudes_and_signs(coded.codes)
+    places = _grid("IQ3_XXS").place_of(magnitudes).astype(np.uint8)
+    return _as_bytes(coded.scale.astype("<u2")[:, None], places, _seven_signs(signs, coded.factors))
+
+
+def _iq3_s(blocks: Bytes) -> Coded:
+    places = blocks[:, 2:66] | (_fields(blocks[:, 66:74], 1, 8, 1).astype(np.uint16) << 8)
+    magnitudes = _grid("IQ3_S").numbers_at(places)
+    factors = _twice(_odd(_halved(blocks[:, 106:])))
+    return Coded(_signed(magnitudes, blocks[:, 74:106]), factors, _words(blocks, 0, 2)[:, 0])
+
+
+def _to_iq3_s(coded: Coded) -> Bytes:
+    magnitudes, signs = _magnitudes_and_signs(coded.codes)
+    places = _grid("IQ3_S").place_of(magnitudes)
+    high, scales = _from_fields(places >> 8, 1, 8, "u1"), _joined(_even(coded.factors[:, ::2]))
+    return _as_bytes(coded.scale.astype("<u2")[:, None], places.astype(np.uint8), high, signs, scales)
+
+
+def _lowered(codes: Bytes, below: npt.NDArray[Any]) -> Bytes:
+    """Codes of IQ1's grid [blocks, 256], one less where an eighth is taken away: of every eight weights alike."""
+    return codes - np.repeat(below.astype(np.uint8), 8, axis=1)
+
+
+def _iq1_s(blocks: Bytes) -> Coded:
+    words = _words(blocks, 34, 16)
+    places = blocks[:, 2:34] | (_fields(words, 3, 4, 3) << 8)
+    codes = _lowered(_grid("IQ1_S").numbers_at(places), np.repeat(words >> 15, 4, axis=1))
+    return Coded(codes, _twice(_odd((words >> 12) & 7)), _words(blocks, 0, 2)[:, 0])
+
+
+def _to_iq1_s(coded: Coded) -> Bytes:
+    places, below = _grid("IQ1_S").place_of(coded.codes >> np.uint8(2)), _below(coded.codes)
+    words = _from_fields(places >> 8, 3, 4, "<u2") | (_even(coded.factors[:, ::2]).astype("<u2") << 12)
+    words |= below[:, ::4].astype("<u2") << 15
+    return _as_bytes(coded.scale.astype("<u2")[:, None], places.astype(np.uint8), words)
+
+
+def _below(codes: Bytes) -> Bytes:
+    """Whether an eighth is taken away of each eight weights."""
+    return (codes[:, ::8] & np.uint8(1)) ^ np.uint8(1)
+
+
+def _iq1_m(blocks: Bytes) -> Coded:
+    words, high = _words(blocks, 48, 8), _halved(blocks[:, 32:48])
+    places = blocks[:, :32] | ((high & np.uint8(7)).astype(np.uint16) << 8)
+    codes = _lowered(_grid("IQ1_M").numbers_at(places), high >> np.uint8(3))
+    return Coded(codes, _odd(_fields(words, 3, 4, 3)), _iq1_m_scale(words))
+
+
+def _iq1_m_scale(words: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """The half float whose four bits are the highest of four words [blocks, 4]."""
+    return np.asarray(_from_fields(words >> 12, 4, 4, "<u2")[:, 0].astype(np.uint16))
+
+
+def _to_iq1_m(coded: Coded) -> Bytes:
+    places = _grid("IQ1_M").place_of(coded.codes >> np.uint8(2))
+    high = (places >> 8).astype(np.uint8) | (_below(coded.codes) << np.uint8(3))
+    words = _from_fields(_even(coded.factors), 3, 4, "<u2")
+    words |= _fields(coded.scale[:, None], 4, 4, 4).astype("<u2") << 12
+    return _as_bytes(places.astype(np.uint8), _joined(high), words)
+
+
+_POWERS = np.array([1, 3, 9, 27, 81], dtype=np.uint8)
+_FIVES = ((0, 32, 5), (32, 16, 5), (48, 4, 4))  # of TQ1_0: where bytes lie, how many, and how many weights each has
+
+
+def _tq1_0(blocks: Bytes) -> Coded:
+    parts = []
+    for start, count, each in _FIVES:
+        turned = blocks[:, None, start : start + count] * _POWERS[:each, None]
+        parts.append(((turned.astype(np.uint16) * 3) >> 8).astype(np.uint8).reshape(len(blocks), -1))
+    return Coded(np.concatenate(parts, axis=1), _ones(len(blocks)), _words(blocks, 52, 2)[:, 0])
+
+
+def _to_tq1_0(coded: Coded) -> Bytes:
+    parts, at = [], 0
+    for _, count, each in _FIVES:
+        digits = coded.codes[:, at : at + count * each].reshape(-1, each, count).astype(np.uint16)
+        number = (digits * 3 ** np.arange(4, 4 - each, -1).astype(np.uint16)[:, None]).sum(axis=1)
+        parts.append(((number * 256 + 242) // 243).astype(np.uint8))
+        at += count * each
+    return _as_bytes(*parts, coded.scale.astype("<u2")[:, None])
+
+
+def _tq2_0(blocks: Bytes) -> Coded:
+    packed = blocks[:, :64].reshape(-1, 2, 1, 32)
+    codes = (packed >> np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]) & np.uint8(3)
+    return Coded(codes.reshape(-1, _WEIGHTS), _ones(len(blocks)), _words(blocks, 64, 2)[:, 0])
+
+
+def _to_tq2_0(coded: Coded) -> Bytes:
+    shifted = coded.codes.reshape(-1, 2, 4, 32) << np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
+    return _as_bytes(np.bitwise_or.reduce(shifted, axis=2).reshape(-1, 64), coded.scale.astype("<u2")[:, None])
+
+
+def _ones(blocks: int) -> npt.NDArray[np.int8]:
+    return np.ones((blocks, _HALVES), dtype=np.int8)
+
+
+_CODECS = {
+    "IQ4_XS": _Codec(_iq4_xs, _to_iq4_xs),
+    "IQ3_S": _Codec(_iq3_s, _to_iq3_s),
+    "IQ3_XXS": _Codec(_iq3_xxs, _to_iq3_xxs),
+    "IQ2_S": _Codec(_iq2_s, _to_iq2_s),
+    "IQ2_XS": _Codec(_iq2_xs, _to_iq2_xs),
+    "IQ2_XXS": _Codec(_iq2_xxs, _to_iq2_xxs),
+    "IQ1_M": _Codec(_iq1_m, _to_iq1_m),
+    "IQ1_S": _Codec(_iq1_s, _to_iq1_s),
+    "TQ1_0": _Codec(_tq1_0, _to_tq1_0),
+    "TQ2_0": _Codec(_tq2_0, _to_tq2_0),
+}

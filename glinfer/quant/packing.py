@@ -1,0 +1,329 @@
+"""Floats packed as GGML's K formats, IQ4_NL and IQ4_XS, with errors like those of llama.cpp's own quantiser.
+
+The squares of errors are weighted: by the size of the weights, or by their **importance**, the mean square of the input
+that a weight is multiplied by, which makes the error of the product small instead of that of the matrix. For each 16 or
+32 weights the scale is searched for: whole numbers are rounded for some scales around the one that just reaches the
+largest weight, and of each the best scale and minimum for those numbers follow by least squares. The scales of a block
+are rounded in the same way, and then all numbers once more for the rounded scales.
+
+Source of the searches: ggml-quants.c of GGML (``make_qkx2_quants``, ``make_qkx3_quants``, ``make_qx_quants``,
+``make_q3_quants``, ``make_qp_quants``, ``quantize_row_iq4_nl_impl``); here they go over all blocks at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.quant.formats import block_format
+from glinfer.quant.groups import blocks_of_numbers
+from glinfer.quant.parts import Bytes
+from glinfer.quant.tables import IQ4_TABLE
+
+Floats = npt.NDArray[np.float32]
+PACKED_HERE = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
+"""The formats that :func:`pack_blocks` makes."""
+_CHUNK = 1 << 20  # weights searched together
+MAX_WEIGHT = 1e9
+"""A larger weight fits no format here, and squares of squares stay floats."""
+_SMALLEST = np.float32(1e-15)  # of the largest weight of a group: below it all are zero
+
+
+class _Minima(NamedTuple):
+    """How numbers with a minimum are searched for: the largest number, the weights of a group, and the scales tried.
+
+    Scale number n is ``first + step · n`` above the largest number, over the range of the weights.
+    """
+
+    largest: int
+    group: int
+    factor_bits: int
+    first: float
+    step: float
+    tries: int
+    absolute: bool = False  # whether errors count as they are, and not their squares
+
+
+_MINIMA = {
+    "Q2_K": _Minima(3, 16, 4, -0.5, 0.1, 15, absolute=True),
+    "Q4_K": _Minima(15, 32, 6, -1.0, 0.1, 20),
+    "Q5_K": _Minima(31, 32, 6, -0.5, 0.1, 15),
+}
+_WITH_IMPORTANCE = (-0.9, 0.05, 36)  # the scales tried there
+
+
+def pack_blocks(rows: Floats, name: str, importance: Floats | None = None) -> Bytes:
+    """Rows of blocks [rows, bytes] of finite float32 weights [rows, inputs] in one of :data:`PACKED_HERE`.
+
+    Args:
+        rows: whole blocks each.
+        name: the format.
+        importance: how much the squared error of each input's weights counts, [inputs], none negative; None for the
+            size of the weights.
+    """
+    step = max(1, _CHUNK // rows.shape[1])
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        parts = [_packed(rows[at : at + step], name, importance) for at in range(0, len(rows), step)]
+    return np.concatenate(parts)
+
+
+def _packed(rows: Floats, name: str, importance: Floats | None) -> Bytes:
+    size = block_format(name).weights
+    blocks = rows.reshape(-1, size)
+    weights = None if importance is None else np.tile(importance.reshape(-1, size), (len(rows), 1))
+    if name in _MINIMA:
+        numbers, scale, shared = _with_minima(blocks, _MINIMA[name], weights)
+    elif name == "Q3_K":
+        numbers, scale, shared = _three_bits(blocks, weights)
+    elif name == "Q6_K":
+        numbers, scale, shared = _six_bits(blocks, weights)
+    else:
+        numbers, scale, shared = _of_table(blocks, weights)
+    shape = len(rows), rows.shape[1]
+    return blocks_of_numbers(
+        numbers.reshape(shape), scale.reshape(len(rows), -1), shared.reshape(len(rows), -1, 1), name
+    )
+
+
+def _half(values: Floats) -> tuple[npt.NDArray[np.uint32], Floats]:
+    """The bits of half floats, and what they are worth."""
+    halves = values.astype("<f2")
+    return halves.view("<u2").astype(np.uint32), halves.astype(np.float32)
+
+
+def _divided(above: Floats, below: Floats) -> Floats:
+    """Quotients, 0 where the divisor is."""
+    return np.divide(above, below, out=np.zeros_like(above), where=below != 0)
+
+
+def _error_weights(blocks: Floats, importance: Floats, group: int) -> Floats:
+    """The weights of errors [groups, group] by importance: more for large weights, by the spread of their block."""
+    spread = (blocks**2).mean(axis=1, keepdims=True) * 2
+    return np.asarray(importance * np.sqrt(spread + blocks**2)).reshape(-1, group)
+
+
+# Numbers with a scale and a minimum
+
+
+def _with_minima(blocks: Floats, form: _Minima, importance: Floats | None) -> tuple[Any, Any, Any]:
+    groups = blocks.reshape(-1, form.group)
+    if importance is not None:
+        weights = _error_weights(blocks, importance, form.group)
+        form = form._replace(
+            first=_WITH_IMPORTANCE[0], step=_WITH_IMPORTANCE[1], tries=_WITH_IMPORTANCE[2], absolute=False
+        )
+    elif form.group == 16:
+        weights = np.abs(groups)
+    else:
+        weights = np.sqrt((groups**2).mean(axis=1, keepdims=True)) + np.abs(groups)
+    scale, least = _range_search(groups, weights, form)
+    counts = None if importance is None else weights.sum(axis=1).reshape(len(blocks), -1)
+    most = (1 << form.factor_bits) - 1
+    factors, d = _factors(scale.reshape(len(blocks), -1), most, counts)
+    minima, dmin = _factors(least.reshape(len(blocks), -1), most, counts)
+    d_bits, d = _half(d)
+    dmin_bits, dmin = _half(dmin)
+    whole = (d[:, None] * factors).reshape(-1, 1)
+    offset = (dmin[:, None] * minima).reshape(-1, 1)
+    numbers = np.rint(_divided(groups + offset, np.broadcast_to(whole, groups.shape))).clip(0, form.largest)
+    words = factors.astype(np.uint32) | (minima.astype(np.uint32) << np.uint32(form.factor_bits if most == 15 else 8))
+    if form.group == 16:
+        pairs = words.reshape(len(blocks), -1, 2)
+        words = pairs[..., 0] | (pairs[..., 1] << np.uint32(8))
+    return numbers.astype(np.uint8), words, d_bits | (dmin_bits << np.uint32(16))
+
+
+def _range_search(x: Floats, weights: Floats, form: _Minima) -> tuple[Floats, Floats]:
+    """The scale of each group [groups, n], and what is subtracted, neither negative."""
+    lowest, highest = np.minimum(x.min(axis=1), 0), x.max(axis=1)
+    all_same = highest <= lowest
+    sum_w, sum_x = weights.sum(axis=1), (weights * x).sum(axis=1)
+    weighted = weights * x
+
+    def tried(numbers: Floats, scale: Floats, least: Floats) -> Floats:
+        off = scale[:, None] * numbers + least[:, None] - x
+        return np.asarray((weights * (np.abs(off) if form.absolute else off * off)).sum(axis=1))
+
+    least = lowest.copy()
+    inverse = _divided(np.full_like(lowest, form.largest), highest - least)
+    scale = _divided(np.ones_like(inverse), inverse)
+    numbers = np.rint(inverse[:, None] * (x - least[:, None])).clip(0, form.largest)
+    best = tried(numbers, scale, least)
+    for number in range(form.tries + 1):
+        inverse = (form.first + form.step * number + form.largest) / (highest - least)
+        numbers = np.rint(inverse[:, None] * (x - least[:, None])).clip(0, form.largest)
+        with_weights = weights * numbers
+        sum_l, sum_l2 = with_weights.sum(axis=1), (with_weights * numbers).sum(axis=1)
+        sum_xl = (weighted * numbers).sum(axis=1)
+        determinant = sum_w * sum_l2 - sum_l * sum_l
+        new_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant
+        new_least = (sum_l2 * sum_x - sum_l * sum_xl) / determinant
+        above = new_least > 0
+        new_least = np.where(above, 0, new_least).astype(np.float32)
+        new_scale = np.where(above, _divided(sum_xl, sum_l2), new_scale).astype(np.float32)
+        error = tried(numbers, new_scale, new_least)
+        better = (determinant > 0) & (error < best)
+        best, scale = np.where(better, error, best), np.where(better, new_scale, scale)
+        least = np.where(better, new_least, least)
+    return np.where(all_same, 0, scale).clip(0).astype(np.float32), (-least).clip(0).astype(np.float32)
+
+
+def _factors(values: Floats, most: int, weights: Floats | None) -> tuple[Floats, Floats]:
+    """Whole numbers from 0 to ``most`` [blocks, n] for values that are not negative, and the unit [blocks] of each.
+
+    With ``weights`` of their errors the unit is searched for; otherwise the largest value has the largest number.
+    """
+    largest = values.max(axis=1)
+    inverse = _divided(np.full_like(largest, most), largest)
+    numbers = np.rint(inverse[:, None] * values).clip(0, most)
+    unit = _divided(largest, np.full_like(largest, most))
+    if weights is None:
+        return numbers, unit
+    best = (weights * (values - unit[:, None] * numbers) ** 2).sum(axis=1)
+    for number in range(-4, 5):
+        tried = _divided(0.1 * number + np.full_like(largest, most), largest)
+        rounded = np.rint(tried[:, None] * values).clip(0, most)
+        error = (weights * (values - _divided(np.ones_like(tried), tried)[:, None] * rounded) ** 2).sum(axis=1)
+        better = error < best
+        best, numbers = np.where(better, error, best), np.where(better[:, None], rounded, numbers)
+    return _descended(values, weights, numbers, 0, most)
+
+
+# Numbers with a sign and a scale
+
+
+def _descended(x: Floats, weights: Floats, numbers: Floats, low: int, high: int) -> tuple[Floats, Floats]:
+    """Numbers [groups, n] changed one by one while that makes the error smaller, and the best scale [groups]."""
+    numbers, weighted = numbers.copy(), weights * x
+    sum_xl, sum_l2 = (weighted * numbers).sum(axis=1), (weights * numbers * numbers).sum(axis=1)
+    for _ in range(5):
+        changes = False
+        for place in range(x.shape[1]):
+            old, w = numbers[:, place], weights[:, place]
+            rest_xl, rest_l2 = sum_xl - weighted[:, place] * old, sum_l2 - w * old * old
+            new = np.rint(x[:, place] * rest_l2 / rest_xl).clip(low, high)
+            new_xl, new_l2 = rest_xl + weighted[:, place] * new, rest_l2 + w * new * new
+            better = (rest_xl > 0) & (rest_l2 > 0) & (new != old) & (new_l2 > 0)
+            better &= new_xl * new_xl * sum_l2 > sum_xl * sum_xl * new_l2
+            if better.any():
+                changes = True
+                numbers[:, place] = np.where(better, new, old)
+                sum_xl, sum_l2 = np.where(better, new_xl, sum_xl), np.where(better, new_l2, sum_l2)
+        if not changes:
+            break
+    return numbers, _divided(sum_xl, sum_l2)
+
+
+def _farthest(x: Floats) -> Floats:
+    """The value of each group that is farthest from zero, 0 for one that is next to nothing."""
+    found = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)[:, 0]
+    return np.where(np.abs(found) < _SMALLEST, 0, found).astype(np.float32)
+
+
+def _symmetric(x: Floats, weights: Floats, half: int) -> tuple[Floats, Floats]:
+    """Numbers from -half to half - 1 and scales for groups [groups, n], of 19 scales the best."""
+    peak, weighted = _farthest(x), weights * x
+    best: Any = np.full(len(x), -1.0, np.float32)
+    numbers, scale = np.zeros_like(x), np.zeros(len(x), np.float32)
+    for number in (0, *range(-9, 0), *range(1, 10)):
+        inverse = _divided(np.full_like(peak, -(half + 0.1 * number)), peak)
+        tried = np.rint(inverse[:, None] * x).clip(-half, half - 1)
+        sum_xl, sum_l2 = (weighted * tried).sum(axis=1), (weights * tried * tried).sum(axis=1)
+        gain = _divided(sum_xl * sum_xl, sum_l2)
+        better = gain > best
+        best, scale = np.where(better, gain, best), np.where(better, _divided(sum_xl, sum_l2), scale)
+        numbers = np.where(better[:, None], tried, numbers)
+    return numbers, scale
+
+
+def _three_bits(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]:
+    groups = blocks.reshape(-1, 16)
+    if importance is None:
+        weights = groups**2
+        inverse = _divided(np.full(len(groups), -4, np.float32), _farthest(groups))
+        _, scales = _descended(groups, weights, np.rint(inverse[:, None] * groups).clip(-4, 3), -4, 3)
+        factors, d = _signed_factors(scales.reshape(len(blocks), -1), 32)
+    else:
+        weights = _error_weights(blocks, importance, 16)
+        _, scales = _symmetric(groups, weights, 4)
+        factors, d = _symmetric(scales.reshape(len(blocks), -1), weights.sum(axis=1).reshape(len(blocks), -1), 32)
+    bits, d = _half(d)
+    numbers = _rounded(groups, d[:, None] * factors, 4)
+    return numbers, _byte_words(bits, (factors + 32).astype(np.uint32)), np.zeros((len(blocks), 0), np.uint32)
+
+
+def _six_bits(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]:
+    groups = blocks.reshape(-1, 16)
+    weights = groups**2 if importance is None else importance.reshape(-1, 16)
+    _, scales = _symmetric(groups, weights, 32)
+    factors, d = _signed_factors(scales.reshape(len(blocks), -1), 128)
+    bits, d = _half(d)
+    numbers = _rounded(groups, d[:, None] * factors, 32)
+    as_bytes = factors.astype(np.int8).view(np.uint8).astype(np.uint32)
+    return numbers, _byte_words(bits, as_bytes), np.zeros((len(blocks), 0), np.uint32)
+
+
+def _signed_factors(scales: Floats, half: int) -> tuple[Floats, Floats]:
+    """Whole numbers from -half to half - 1 for the scales of a block [blocks, n], and the unit [blocks]."""
+    peak = _farthest(scales)
+    inverse = _divided(np.full_like(peak, -half), peak)
+    return np.rint(inverse[:, None] * scales).clip(-half, half - 1), peak / np.float32(-half)
+
+
+def _rounded(groups: Floats, scales: Floats, half: int) -> Bytes:
+    """Numbers for the rounded scales, with ``half`` added."""
+    whole = np.broadcast_to(scales.reshape(-1, 1), groups.shape)
+    return np.asarray(np.rint(_divided(groups, whole)).clip(-half, half - 1) + half).astype(np.uint8)
+
+
+def _byte_words(d: npt.NDArray[np.uint32], factors: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """A half float and the factors of two halves, for each group of a block."""
+    pairs = factors.reshape(len(d), -1, 2)
+    return np.asarray(d[:, None] | (pairs[..., 0] << np.uint32(16)) | (pairs[..., 1] << np.uint32(24)))
+
+
+# Numbers of a table
+
+_VALUES = IQ4_TABLE.numbers.astype(np.float32)
+_TWICE_BETWEEN = _VALUES[1:] + _VALUES[:-1]
+_CODES = np.searchsorted(_TWICE_BETWEEN, np.arange(-256, 256) + 0.5).astype(np.uint8)
+"""The code of the number nearest to a value whose double is from n - 256 to n - 255."""
+_LOWEST = range(-134, -119)
+_AIMS, _AIMS_WITH_IMPORTANCE = (127, *_LOWEST), (*_LOWEST, *range(106, 129, 2))
+"""What the weight farthest from zero is tried to be: about the lowest number of the table, or the highest."""
+
+
+def _of_table(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]:
+    groups = blocks.reshape(-1, 32)
+    weights = groups**2 if importance is None else _error_weights(blocks, importance, 32)
+    peak, weighted = _farthest(groups), weights * groups
+    best: Any = np.full(len(groups), -1.0, np.float32)
+    scale = np.zeros(len(groups), np.float32)
+    for aim in _AIMS if importance is None else _AIMS_WITH_IMPORTANCE:
+        inverse = _divided(np.full_like(peak, aim), peak)
+        values = _VALUES[_codes(inverse[:, None] * groups)]
+        sum_xl, sum_l2 = (weighted * values).sum(axis=1), (weights * values * values).sum(axis=1)
+        gain = _divided(sum_xl * sum_xl, sum_l2)
+        better = gain > best
+        best, scale = np.where(better, gain, best), np.where(better, _divided(sum_xl, sum_l2), scale)
+    none = np.zeros((len(blocks), 0), np.uint32)
+    if blocks.shape[1] == 32:
+        bits, whole = _half(scale)
+        return _nearest(groups, whole), bits, none
+    factors, d = _signed_factors(scale.reshape(len(blocks), -1), 32)
+    bits, d = _half(d)
+    as_bytes = factors.astype(np.int8).view(np.uint8).astype(np.uint32)
+    return _nearest(groups, (d[:, None] * factors).reshape(-1)), as_bytes | (as_bytes << np.uint32(8)), bits
+
+
+def _nearest(groups: Floats, scales: Floats) -> Bytes:
+    """The codes of the nearest numbers of the table."""
+    inverse = _divided(np.ones_like(scales), scales)
+    return _codes(inverse[:, None] * groups)
+
+
+def _codes(values: Floats) -> Bytes:
+    """The codes of the numbers of the table that are nearest to some values."""
+    return np.asarray(_CODES[(np.floor(2 * values) + 256).clip(0, 511).astype(np.int16)])

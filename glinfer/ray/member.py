@@ -1,0 +1,155 @@
+"""Actors of a Ray cluster as members of a pool: what ``run-batch --ray`` starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from glinfer import __version__
+from glinfer.batch.claims import RESTART_SECONDS, claim_device
+from glinfer.batch.local import LocalServer, LocalSetup
+from glinfer.batch.manifest import file_digest
+from glinfer.batch.pool import Answered, Died, Events, Member, Pool, Ready, Refused, result_told
+from glinfer.batch.requests import RequestLine
+from glinfer.errors import GlinferError, InputError, install_command
+from glinfer.formats import find_model
+from glinfer.formats.files import words_of
+
+_REACH_SECONDS = 10
+RESOURCE = "GL"
+"""Ray's name for a device of glinfer's; each node says how many it has."""
+
+
+def _ray() -> Any:
+    try:
+        return import_module("ray")
+    except ImportError:
+        raise InputError(f"--ray needs the package ray, which is not installed; {install_command('ray')}") from None
+
+
+class Answerer:
+    """What an actor does: it finds a device of its machine, loads the models, and answers lines."""
+
+    async def start(self, told: Mapping[str, Any], version: str, digests: Mapping[str, str]) -> dict[str, Any]:
+        """Load the models; says why they cannot be loaded, or be others than elsewhere."""
+        try:
+            if version != __version__:
+                raise InputError(f"a node has glinfer {__version__}, and this machine {version}; install one of them")
+            setup = LocalSetup(**told)
+            for name, path, _ in setup.models:
+                if file_digest(find_model(path)) != digests[name]:
+                    raise InputError(f"{path}: a node has another file there than this machine")
+            self.claim = claim_device(wait=RESTART_SECONDS) if setup.device is None else None
+            device = setup.device if self.claim is None else self.claim.index
+            self.server = LocalServer(replace(setup, device=device))
+            await self.server.start()
+        except GlinferError as error:
+            return {"refused": str(error)}
+        return {"ready": [self.server.window, self.server.renderer]}
+
+    async def pid(self) -> int:
+        """The process of the actor."""
+        return os.getpid()
+
+    async def answer(self, number: int, key: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The result of a line, and the draws so far."""
+        result = await self.server.answer(RequestLine(number, key, url, body))
+        return {"number": number, "told": result_told(result), "draws": self.server.draws}
+
+
+class RayMember(Member):
+    """An actor; it is not restarted by Ray, because the pool starts another one."""
+
+    def __init__(self, actor: Any, setup: LocalSetup, digests: Mapping[str, str], events: Events) -> None:
+        """Start it: ``actor`` is the class for Ray, with what it needs."""
+        self._events = events
+        self.actor = actor.remote()
+        self._when_done(self.actor.start.remote(setup.told(), __version__, dict(digests)), self._started)
+
+    def _when_done(self, reference: Any, then: Any) -> None:
+        def done(future: Any) -> None:
+            error = future.exception()
+            if error is None:
+                self._events.put((self, then(future.result())))
+            else:
+                self._events.put((self, Died(words_of(error))))
+
+        reference.future().add_done_callback(done)
+
+    @staticmethod
+    def _started(told: Mapping[str, Any]) -> Ready | Refused:
+        return Refused(told["refused"]) if "refused" in told else Ready(*told["ready"])
+
+    def send(self, line: RequestLine) -> None:
+        """Hand over a line."""
+        self._when_done(
+            self.actor.answer.remote(line.number, line.key, line.url, line.body), lambda told: Answered(**told)
+        )
+
+    def close(self) -> None:
+        """End it."""
+        _ray().kill(self.actor)
+
+
+@contextmanager
+def ray_pool(address: str, setup: LocalSetup, digests: Mapping[str, str]) -> Iterator[Pool]:
+    """A pool of as many actors as the cluster has devices.
+
+    Args:
+        address: as ``ray.init`` takes it: ``auto``, ``local``, ``HOST:PORT`` or ``ray://HOST:PORT``.
+        setup: the models.
+        digests: of their files, by their names.
+
+    Raises:
+        InputError: Ray is missing, there is no such cluster, it has no devices, or a node cannot load the models.
+    """
+    ray = _ray()
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            _reach(address)
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (OSError, ValueError, RuntimeError) as error:
+            said = words_of(error)
+            raise InputError(f"there is no Ray cluster at {address}: {said}; start one with: ray start") from None
+    try:
+        count, needs = _devices(ray.cluster_resources())
+        actor = ray.remote(Answerer).options(max_restarts=0, max_task_retries=0, **needs)
+        with Pool([partial(RayMember, actor, setup, digests)] * count) as pool:
+            yield pool
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Find out in seconds whether anybody answers, which Ray itself tries for minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
+
+
+def _devices(resources: Mapping[str, float]) -> tuple[int, dict[str, Any]]:
+    """How many actors a cluster has room for, and what each needs.
+
+    Raises:
+        InputError: it has no devices.
+    """
+    if (count := int(resources.get(RESOURCE, 0))) > 0:
+        return count, {"resources": {RESOURCE: 1}, "num_cpus": 0}
+    if (count := int(resources.get("GPU", 0))) > 0:
+        return count, {"num_gpus": 1, "num_cpus": 0}
+    raise InputError(
+        f"the cluster has neither {RESOURCE} nor GPU; start each node with its devices: "
+        f"ray start --resources='{{\"{RESOURCE}\": 1}}' …"
+    )

@@ -1,0 +1,95 @@
+"""The application: routes, and what stands before them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from glinfer.server.auth import OPEN_ROUTES, Access, KeyGuard, SiteGuard
+from glinfer.server.errors import ApiError, api_error, http_error, unexpected_error
+from glinfer.server.metrics import Metrics
+from glinfer.server.openapi import DOCUMENT, document
+from glinfer.server.page import ChatPage, Folder
+from glinfer.server.routes import ROUTES
+from glinfer.server.state import ServerState
+
+_EXPOSED = ("X-Request-Id", "Retry-After")
+_PATHS = {route.path for route in ROUTES}
+
+
+class OneRoute(Route):
+    """A route that answers OPTIONS with its methods."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        if scope["method"] == "OPTIONS":
+            allowed = ", ".join(sorted({*(self.methods or ()), "OPTIONS"}))
+            await Response(status_code=204, headers={"Allow": allowed})(scope, receive, send)
+            return
+        await super().handle(scope, receive, send)
+
+
+class Answers:
+    """Gives every answer an id, and counts it."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        """Count the answers of ``app``."""
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", f"req-{secrets.token_hex(8)}".encode())]
+                path = scope["path"] if scope["path"] in _PATHS else "other"
+                self.metrics.requests.labels(path, str(message["status"])).inc()
+            await send(message)
+
+        await self.app(scope, receive, sending)
+
+
+def make_app(state: ServerState, access: Access) -> Starlette:
+    """The application of a server."""
+    described = document()
+
+    async def openapi(request: Request) -> Response:
+        return JSONResponse(described)
+
+    routes: list[BaseRoute] = [OneRoute(each.path, each.endpoint, methods=[each.method]) for each in ROUTES]
+    routes.append(OneRoute(DOCUMENT, openapi, methods=["GET"]))
+    open_paths = OPEN_ROUTES
+    if state.page is None:
+        page = ChatPage()
+        routes += [OneRoute(path, page.answer, methods=["GET"]) for path in sorted(page.paths)]
+        open_paths |= page.paths
+    else:
+        routes.append(Mount("/", Folder(directory=state.page, html=True)))
+    metrics = state.worker.metrics
+    middleware = [Middleware(Answers, metrics=metrics), Middleware(SiteGuard, access=access, metrics=metrics)]
+    if access.origins:
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(access.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED,
+        )
+        middleware.append(cors)
+    middleware.append(Middleware(KeyGuard, access=access, metrics=metrics, open_paths=open_paths))
+    handlers: dict[Any, Any] = {ApiError: api_error, HTTPException: http_error, Exception: unexpected_error}
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app.state.glinfer = state
+    return app

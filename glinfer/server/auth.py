@@ -1,0 +1,171 @@
+"""Who may ask: the Host and the Origin of a request, against DNS rebinding and other sites, and its key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from glinfer.server.errors import ApiError
+from glinfer.server.metrics import Metrics
+from glinfer.server.state import CLIENT
+
+OPEN_ROUTES = frozenset({"/health"})
+"""Routes of every server that ask for no key."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask.
+
+    Attributes:
+        host: the address that the server listens on.
+        keys: the keys, of which a request has to bring one; none are asked for where there are none.
+        hosts: further names under which the server may be asked for.
+        origins: origins of other sites that may ask; ``*`` for all.
+    """
+
+    host: str = "127.0.0.1"
+    keys: Sequence[str] = ()
+    hosts: Collection[str] = ()
+    origins: Collection[str] = ()
+
+    def knows_host(self, host: str) -> bool:
+        """Whether a Host header names this server: by an address, by localhost, or by a name that was given.
+
+        A name that somebody else has led here (DNS rebinding) is none of these.
+        """
+        name = _host_name(host)
+        if name in {"localhost", self.host.lower(), *(each.lower() for each in self.hosts)}:
+            return True
+        address = _address(name)
+        return address is not None and (address.is_loopback or not is_loopback(self.host))
+
+    def knows_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of ``origin`` may ask: one of this server, or of a site that was named."""
+        if "*" in self.origins or origin in self.origins:
+            return True
+        parts = urlsplit(origin)
+        return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+
+    def client(self, given: str) -> int | None:
+        """The number of the key in an ``Authorization`` header, compared in constant time; None if it is none."""
+        found = _key_of(given)
+        if found is None:
+            return None
+        digest, number = hashlib.sha256(found).digest(), None
+        for place, key in enumerate(self.keys):
+            if hmac.compare_digest(digest, hashlib.sha256(key.encode()).digest()):
+                number = place
+        return number
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    address = _address(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without its port."""
+    try:
+        parts = urlsplit(f"//{host}")
+        return "" if parts.port == 0 else (parts.hostname or "").lower()  # asking for a bad port raises ValueError
+    except ValueError:
+        return ""
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _key_of(given: str) -> bytes | None:
+    """The key in ``Bearer KEY``, or the password of ``Basic …``, by which a browser's own question is answered."""
+    scheme, _, rest = given.partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip().encode("latin-1", errors="replace")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(rest.strip(), validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return None
+
+
+class _Guard(ABC):
+    """Refuses what :meth:`check` does, before any route sees it."""
+
+    def __init__(self, app: ASGIApp, access: Access, metrics: Metrics) -> None:
+        self.app, self.access, self.metrics = app, access, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self.check(scope, Headers(scope=scope))
+            except ApiError as error:
+                self.metrics.rejected.labels(error.code).inc()
+                await error.response()(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    @abstractmethod
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Raise an ApiError to refuse a request."""
+
+
+class SiteGuard(_Guard):
+    """Refuses names and sites that are not known."""
+
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Look at Host and Origin."""
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self.access.knows_host(host):
+            raise ApiError(
+                f"the Host {host[:100]!r} is not known here; use an address, or start with --allowed-host NAME",
+                status=421,
+                code="unknown_host",
+            )
+        if origin is not None and not self.access.knows_origin(origin, host):
+            raise ApiError(
+                f"pages of {origin[:100]!r} may not ask this server; start it with --cors-origin ORIGIN",
+                status=403,
+                code="origin_not_allowed",
+            )
+
+
+class KeyGuard(_Guard):
+    """Refuses requests without a key, and notes whose request it is."""
+
+    def __init__(self, app: ASGIApp, access: Access, metrics: Metrics, open_paths: Collection[str]) -> None:
+        """Guard ``app``; ``open_paths`` ask for no key."""
+        super().__init__(app, access, metrics)
+        self.open_paths = open_paths
+
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Look at the key."""
+        client = scope.get("client")
+        scope[CLIENT] = ("address", client[0] if client else None)
+        if not self.access.keys or scope["path"] in self.open_paths or scope["method"] == "OPTIONS":
+            return
+        number = self.access.client(headers.get("authorization", ""))
+        if number is None:
+            missing = "no API key was given" if "authorization" not in headers else "this API key is not known"
+            raise ApiError(
+                f"{missing}; send the header 'Authorization: Bearer KEY'",
+                status=401,
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": 'Bearer, Basic realm="glinfer", charset="UTF-8"'},
+            )
+        scope[CLIENT] = ("key", number)

@@ -1,0 +1,131 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from glinfer.engine.logits import TokenLogprob
+from glinfer.engine.requests import BatchRequest
+from glinfer.server.chunks import Chunks
+from glinfer.server.errors import ApiError
+from glinfer.server.generation import Choice, Usage, generating, new_id, now, off_loop
+from glinfer.server.protocol import ChatCompletionRequest, conversation
+from glinfer.server.served import Served
+from glinfer.server.state import ServerState, client_of, read_request
+from glinfer.server.streaming import EventStream, WholeAnswer
+from glinfer.server.structured import structured_options, tool_use
+from glinfer.server.tool_calls import CallDeltas
+from glinfer.structured.tools import ToolForm
+from glinfer.text.tokenizer import Tokenizer
+
+
+async def chat_completions(request: Request) -> ASGIApp:
+    """Reply to a conversation."""
+    state, served, body = await read_request(request, ChatCompletionRequest)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
+    used = tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+    told = None if used is None else used.definitions
+    ids = await off_loop(lambda: served.chat_ids(conversation(body.messages), told), "messages")
+    asked = {**body.structures(), **({} if used is None else {"tools": {"grammar": used.grammar}})}
+    structure = await structured_options(served, asked)
+    room = served.room(ids)
+    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    logprobs = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}
+    requests = [
+        BatchRequest(
+            ids,
+            {**body.sampling(index=index), "max_tokens": min(room, wanted or room), **logprobs, **structure},
+            form=served.chat_form(),
+            client=client_of(request),
+        )
+        for index in range(body.n or 1)
+    ]
+    answer = _Answer(state, served, body, requests, len(ids), None if used is None else used.form)
+    return EventStream(answer.events()) if body.stream else WholeAnswer(answer.whole)
+
+
+class _Answer:
+    """The answer to one request, as a whole or as chunks."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        served: Served,
+        body: ChatCompletionRequest,
+        requests: Sequence[BatchRequest],
+        prompt_tokens: int,
+        form: ToolForm | None,
+    ) -> None:
+        self.form = form
+        self.state, self.served, self.body, self.requests = state, served, body, requests
+        self.id, self.created, self.usage = new_id("chatcmpl-"), now(), Usage(prompt_tokens)
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model}
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        async with generating(self.state.worker, self.served, self.requests) as generation:
+            await generation.finish()
+        self.usage.count(generation.choices, each=len(self.requests))
+        choices = [self._choice(index, choice) for index, choice in enumerate(generation.choices)]
+        return {**self._head("chat.completion"), "choices": choices, "usage": self.usage.body()}
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        reason = choice.finish_reason
+        if self.form is not None:
+            calls = CallDeltas(self.form)
+            calls.push(choice.text, last=True)
+            message |= calls.message()
+            reason = calls.finish_reason(reason)
+        if choice.thinking:
+            message["reasoning_content"] = choice.thinking
+        logprobs = chat_logprobs(self.served.tokenizer, choice.logprobs) if self.body.logprobs else None
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The chunks."""
+        chunks = Chunks(self._head("chat.completion.chunk"), self.usage, self.body.stream_options)
+
+        def of(index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
+            return chunks.chunk({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason})
+
+        async with generating(self.state.worker, self.served, self.requests) as generation:
+            for index in range(len(self.requests)):
+                yield of(index, {"role": "assistant", "content": ""})
+            calls = [None if self.form is None else CallDeltas(self.form) for _ in self.requests]
+            async for update in generation.updates():
+                chunks.count(update)
+                parser = calls[update.index]
+                texts = {"reasoning_content": update.thinking, "content": update.text if parser is None else ""}
+                deltas = [{name: text for name, text in texts.items() if text}]
+                if parser is not None:
+                    deltas = [*filter(None, deltas), *parser.push(update.text, last=update.result is not None)]
+                logprobs = chat_logprobs(self.served.tokenizer, update.logprobs) if update.logprobs else None
+                for place, delta in enumerate(deltas or [{}]):
+                    if delta or (logprobs and not place):
+                        yield of(update.index, delta, None, None if place else logprobs)
+                if update.result is not None:
+                    reason = generation.choices[update.index].finish_reason
+                    yield of(update.index, {}, reason if parser is None else parser.finish_reason(reason))
+        for event in chunks.end(generation.choices, each=len(self.requests)):
+            yield event
+
+
+def chat_logprobs(tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """Log-probabilities as chats have them."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        data = tokenizer.token_bytes(token)
+        return {"token": data.decode("utf-8", errors="replace"), "logprob": logprob, "bytes": list(data)}
+
+    content = [
+        {**entry(each.token, each.logprob), "top_logprobs": [entry(*likely) for likely in each.top]} for each in found
+    ]
+    return {"content": content, "refusal": None}

@@ -1,0 +1,188 @@
+"""POST /v1/completions, with the scores of a prompt that ``echo`` and ``logprobs`` give together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from glinfer.engine.ids import check_ids
+from glinfer.engine.logits import TokenLogprob
+from glinfer.engine.requests import BatchRequest
+from glinfer.engine.score import TextScore
+from glinfer.server.chunks import Chunks
+from glinfer.server.errors import ApiError
+from glinfer.server.generation import Choice, Usage, generating, new_id, now, off_loop, scored
+from glinfer.server.protocol import CompletionRequest
+from glinfer.server.served import Served
+from glinfer.server.state import ServerState, client_of, read_request
+from glinfer.server.streaming import EventStream, WholeAnswer
+from glinfer.server.structured import structured_options
+from glinfer.text.tokenizer import Tokenizer
+
+MAX_TOKENS = 16
+"""Default limit for the tokens of a completion, as in OpenAI's API."""
+
+
+async def completions(request: Request) -> ASGIApp:
+    """Continue prompts."""
+    state, served, body = await read_request(request, CompletionRequest)
+    if body.echo and (body.logprobs or 0) > 1:
+        raise ApiError(f"logprobs is {body.logprobs}; expected 0 or 1 together with echo", param="logprobs")
+    prompts = await off_loop(lambda: [ids_of(served, prompt) for prompt in body.prompts()], "prompt")
+    wanted = MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    rooms = [served.room(ids, least=min(1, wanted)) for ids in prompts]
+    answer = _Answer(state, served, body, prompts)
+    structure = await structured_options(served, body.structures())
+    if wanted:
+        logprobs = {} if body.logprobs is None else {"logprobs": body.logprobs}
+        answer.requests = [
+            BatchRequest(
+                ids,
+                {**body.sampling(index=index), "max_tokens": min(room, wanted), **logprobs, **structure},
+                text=True,
+                client=client_of(request),
+            )
+            for ids, room in zip(prompts, rooms, strict=True)
+            for index in range(body.n or 1)
+        ]
+    return EventStream(answer.events()) if body.stream else WholeAnswer(answer.whole)
+
+
+def ids_of(served: Served, prompt: str | Sequence[int]) -> list[int]:
+    """The checked ids of a prompt.
+
+    Raises:
+        InputError: there are none, or one is outside the vocabulary.
+    """
+    if isinstance(prompt, str):
+        served.refuse_long([prompt])
+    ids = served.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    served.room(ids, least=0)
+    return check_ids(ids, served.loaded.config)
+
+
+class _Answer:
+    """The answer to one request: choices are numbered prompt by prompt."""
+
+    def __init__(self, state: ServerState, served: Served, body: CompletionRequest, prompts: list[list[int]]) -> None:
+        self.state, self.served, self.body, self.prompts = state, served, body, prompts
+        self.requests: list[BatchRequest] = []
+        self.id, self.created, self.usage = new_id("cmpl-"), now(), Usage(sum(map(len, prompts)))
+        self.each = body.n or 1
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.body.model}
+
+    async def _scores(self) -> list[TextScore | None]:
+        """The scores of the prompts, where they are asked for; None for a prompt of one token."""
+        if not self.body.echo or self.body.logprobs is None:
+            return [None] * len(self.prompts)
+        longer = [ids for ids in self.prompts if len(ids) > 1]
+        found = iter(await scored(self.state.worker, self.served, longer, self.body.adapter) if longer else [])
+        return [next(found) if len(ids) > 1 else None for ids in self.prompts]
+
+    def _opening(self, prompt: int, score: TextScore | None) -> tuple[str, dict[str, Any] | None]:
+        """The text and the log-probabilities with which an answer begins: the prompt's, or nothing."""
+        if not self.body.echo:
+            return "", None
+        tokenizer, ids = self.served.tokenizer, self.prompts[prompt]
+        text = tokenizer.decode(ids)
+        if self.body.logprobs is None:
+            return text, None
+        known: list[TokenLogprob | None] = [None]
+        if score is not None:
+            for token, logprob, likeliest, best in zip(
+                ids[1:], score.logprobs, score.likeliest, score.best, strict=True
+            ):
+                top = [(int(likeliest), float(best))] if self.body.logprobs else []
+                known.append(TokenLogprob(token, float(logprob), top))
+        return text, completion_logprobs(tokenizer, ids, known, 0)
+
+    def _choice(self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        scores = await self._scores()
+        answers = [Choice() for _ in range(len(self.prompts) * self.each)]
+        if self.requests:
+            async with generating(self.state.worker, self.served, self.requests) as generation:
+                await generation.finish()
+            answers = generation.choices
+            self.usage.count(answers, each=self.each)
+        choices = []
+        for index, answer in enumerate(answers):
+            prompt = index // self.each
+            text, logprobs = self._opening(prompt, scores[prompt])
+            if self.body.logprobs is not None:
+                more = completion_logprobs(self.served.tokenizer, answer.ids, answer.logprobs, len(text))
+                logprobs = more if logprobs is None else {name: logprobs[name] + more[name] for name in more}
+            reason = answer.finish_reason if self.requests else "length"
+            choices.append(self._choice(index, text + answer.text, logprobs, reason))
+        return {**self._head(), "choices": choices, "usage": self.usage.body()}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The chunks."""
+        chunks = Chunks(self._head(), self.usage, self.body.stream_options)
+        tokenizer, scores = self.served.tokenizer, await self._scores()
+        lengths = [0] * (len(self.prompts) * self.each)
+        async with AsyncExitStack() as stack:
+            generation = None
+            if self.requests:
+                generation = await stack.enter_async_context(generating(self.state.worker, self.served, self.requests))
+            yield b""
+            if self.body.echo or not self.requests:
+                for index in range(len(lengths)):
+                    text, logprobs = self._opening(index // self.each, scores[index // self.each])
+                    lengths[index] = len(text)
+                    yield chunks.chunk(self._choice(index, text, logprobs, None if self.requests else "length"))
+            if generation is not None:
+                async for update in generation.updates():
+                    chunks.count(update)
+                    index, reason = update.index, generation.choices[update.index].finish_reason
+                    logprobs = None
+                    if update.logprobs:
+                        logprobs = completion_logprobs(tokenizer, update.ids, update.logprobs, lengths[index])
+                    lengths[index] += len(update.text)
+                    if update.text or logprobs or reason:
+                        yield chunks.chunk(self._choice(index, update.text, logprobs, reason))
+        for event in chunks.end([] if generation is None else generation.choices, each=self.each):
+            yield event
+
+
+def completion_logprobs(
+    tokenizer: Tokenizer, ids: Sequence[int], known: Sequence[TokenLogprob | None], offset: int
+) -> dict[str, Any]:
+    """Log-probabilities as completions have them; the first token is at character ``offset`` of the text."""
+    tokens, offsets = [_name(tokenizer, token) for token in ids], []
+    for token in ids:
+        offsets.append(offset)
+        offset += len(tokenizer.token_bytes(token).decode("utf-8", errors="replace"))
+    return {
+        "tokens": tokens,
+        "token_logprobs": [None if each is None else each.logprob for each in known],
+        "top_logprobs": [None if each is None else _top(tokenizer, each) for each in known],
+        "text_offset": offsets,
+    }
+
+
+def _top(tokenizer: Tokenizer, each: TokenLogprob) -> dict[str, float]:
+    """The likeliest tokens and the chosen one by their names; of tokens with one name, the likelier."""
+    found: dict[str, float] = {}
+    for token, logprob in (*each.top, (each.token, each.logprob)):
+        name = _name(tokenizer, token)
+        found[name] = max(logprob, found.get(name, logprob))
+    return found
+
+
+def _name(tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token, or ``bytes:\\x…`` where its bytes are no text."""
+    data = tokenizer.token_bytes(token)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)

@@ -1,0 +1,127 @@
+"""Connections that are bounded in number and in time, so that clients that hold them open keep nobody out.
+
+Uvicorn itself closes only connections that have been silent since their last answer. One that sends a header a byte at
+a time, or that never reads its answer, would stay for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from glinfer.server.errors import ApiError
+from glinfer.server.limits import ConnectionLimits
+from glinfer.server.metrics import Metrics
+
+
+class BoundedConnection(H11Protocol):
+    """A connection of HTTP/1.1; :func:`bounded` makes the class for one server.
+
+    It is idle until the header of a request is whole. Where there are as many connections as may be, a new one ends
+    the one that was idle for longest; where none is idle, it is refused with 503.
+    """
+
+    limits: ClassVar[ConnectionLimits]
+    metrics: ClassVar[Metrics]
+    idle: ClassVar[dict[BoundedConnection, None]]
+    _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection in, or refuse it."""
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            self.metrics.rejected.labels("connections").inc()
+            if not self.idle:
+                self._refuse(_FULL)
+                return
+            next(iter(self.idle)).end()
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._settle()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Handle what was received; a request ends the time for its header."""
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:
+            self._settle()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, whatever else of this one still comes."""
+        self._await_request()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """Give a client that does not read its answer some time."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.limits.unread_seconds, self.end)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, in the form of all errors."""
+        self._refuse(ApiError(msg, code="invalid_http"))
+
+    def end(self) -> None:
+        """End the connection at once, with what was not sent yet."""
+        self._settle()
+        self.transport.abort()
+
+    def _await_request(self) -> None:
+        self._settle()
+        self.idle[self] = None
+        self._deadline = self.loop.call_later(self.limits.header_seconds, self.end)
+
+    def _settle(self) -> None:
+        """Stop to wait for a request."""
+        self.idle.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer with an error, unless another answer has begun, and close."""
+        body = bytes(error.response().body)
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+        events = (
+            h11.Response(
+                status_code=error.status,
+                headers=list((headers | error.headers).items()),
+                reason=HTTPStatus(error.status).phrase.encode(),
+            ),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        self.transport.close()
+
+
+_FULL = ApiError(
+    "the server has as many connections as it takes; try again",
+    status=503,
+    code="too_many_connections",
+    headers={"Retry-After": "1"},
+)
+
+
+def bounded(limits: ConnectionLimits, metrics: Metrics) -> type[BoundedConnection]:
+    """The class of one server's connections."""
+    return type("Connection", (BoundedConnection,), {"limits": limits, "metrics": metrics, "idle": {}})

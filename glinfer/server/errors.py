@@ -1,0 +1,80 @@
+"""Errors in the form of OpenAI's API: a status, and a body of message, type, param and code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from glinfer.errors import GlinferError
+
+_WORDS = {404: "there is no such route", 405: "this route does not take the method"}
+
+
+class ApiError(GlinferError):
+    """An error that a client is told of.
+
+    Attributes:
+        status: of HTTP.
+        param: the field of the request that caused it, or None.
+        code: a word for programs, or None.
+        headers: further headers of the answer.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Keep what the client is told; ``message`` becomes one line."""
+        super().__init__(" ".join(message.split()))
+        self.status, self.param, self.code = status, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def kind(self) -> str:
+        """The ``type`` of the error: whether the request or the server is to blame."""
+        if self.status == 429:
+            return "rate_limit_error"
+        return "server_error" if self.status >= 500 else "invalid_request_error"
+
+    def body(self) -> dict[str, Any]:
+        """The body of the answer."""
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The answer."""
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def not_ready(message: str) -> ApiError:
+    """A server that loads a model, or ends: 503, to be tried again."""
+    return ApiError(message, status=503, code="not_ready", headers={"Retry-After": "2"})
+
+
+async def api_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer with an :class:`ApiError`."""
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def http_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer what Starlette refuses by itself: unknown routes and methods."""
+    assert isinstance(error, HTTPException)
+    words = f"{_WORDS.get(error.status_code, error.detail)}: {request.method} {request.url.path}; see /openapi.json"
+    codes = {404: "unknown_url", 405: "method_not_allowed"}
+    return ApiError(
+        words, status=error.status_code, code=codes.get(error.status_code), headers=error.headers
+    ).response()
+
+
+async def unexpected_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer after an exception that nobody expected; the server's log has its traceback."""
+    return ApiError("the server failed; its log says where", status=500, code="internal_error").response()

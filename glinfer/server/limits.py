@@ -1,0 +1,76 @@
+"""The limits of requests to the server, in one place; docs/server.md has the same table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """The most that one request may have.
+
+    Attributes:
+        body_bytes: bytes of its body.
+        messages: messages of a chat, or items of an input.
+        prompts: prompts or texts in a list.
+        choices: answers to each prompt (``n``).
+        sequences: prompts times answers.
+        stop_strings: strings in ``stop``.
+        stop_characters: characters of each of them.
+        logprobs: likeliest tokens that are named beside a chosen one.
+        tools: tools of a chat, and calls in one message.
+        bias_entries: tokens in ``logit_bias``.
+        score_tokens: tokens of all texts to be scored.
+        embed_texts: texts to be embedded, or ranked.
+        embed_tokens: tokens of all of them.
+        model_characters: characters of the name of a model.
+    """
+
+    body_bytes: int = 8 << 20
+    messages: int = 2048
+    prompts: int = 128
+    choices: int = 32
+    sequences: int = 128
+    stop_strings: int = 16
+    stop_characters: int = 1000
+    logprobs: int = 20
+    tools: int = 128
+    bias_entries: int = 1024
+    score_tokens: int = 1 << 16
+    embed_texts: int = 2048
+    embed_tokens: int = 1 << 18
+    model_characters: int = 200
+
+
+LIMITS = RequestLimits()
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What a server bears of its clients' connections.
+
+    Attributes:
+        connections: connections at once; no more than half of the files that the process may open.
+        header_seconds: from the beginning of a connection, or from the last answer, to the end of a request's header.
+        body_seconds: from there to the end of its body.
+        unread_seconds: how long a client may leave an answer unread.
+    """
+
+    connections: int = 1024
+    header_seconds: float = 20
+    body_seconds: float = 60
+    unread_seconds: float = 60
+
+    def fitted(self) -> ConnectionLimits:
+        """The same, with no more connections than the process can open."""
+        return replace(self, connections=min(self.connections, max_open_files() // 2))
+
+
+def max_open_files() -> int:
+    """How many files this process may have open at once."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit for sockets
+        return 1 << 20
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft

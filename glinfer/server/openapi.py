@@ -1,0 +1,84 @@
+"""The OpenAPI document, made of the bodies in :mod:`glinfer.server.protocol`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from glinfer import __version__
+from glinfer.server.auth import OPEN_ROUTES
+from glinfer.server.protocol import RequestBody
+from glinfer.server.routes import ROUTES, ApiRoute
+
+_ERRORS = {
+    "400": "The request cannot be run.",
+    "401": "A key is missing, or not known.",
+    "403": "Pages of this Origin may not ask.",
+    "404": "There is no such model.",
+    "413": "The body is too large.",
+    "421": "The Host is not known.",
+    "429": "Too many sequences wait.",
+    "500": "The numbers of the model are broken, or the server failed.",
+    "503": "A model is being loaded, the context was lost, or the server ends.",
+}
+_REF = "#/components/schemas/{model}"
+_JSON = {"application/json": {"schema": {"type": "object"}}}
+DOCUMENT = "/openapi.json"
+"""Where the document is."""
+
+
+def document() -> dict[str, Any]:
+    """The document, OpenAPI 3.1."""
+    bodies = [route.body for route in ROUTES if route.body is not None]
+    _, found = models_json_schema([(body, "validation") for body in bodies], ref_template=_REF)
+    schemas = {**found["$defs"], "Error": _error_schema()}
+    paths: dict[str, Any] = {DOCUMENT: {"get": _operation(DOCUMENT, "This document.")}}
+    for route in ROUTES:
+        operation = _operation(route.documented, route.summary, _answers(route))
+        if route.body is not None:
+            operation["requestBody"] = _body(route.body)
+        paths[route.documented] = {route.method.lower(): operation}
+    paths["/v1/models/{model}"]["get"]["parameters"] = [
+        {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    ]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "glinfer", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _body(kind: type[RequestBody]) -> dict[str, Any]:
+    schema = {"$ref": _REF.format(model=kind.__name__)}
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def _answers(route: ApiRoute) -> dict[str, Any]:
+    """The types of a good answer."""
+    if route.path == "/metrics":
+        return {"text/plain": {"schema": {"type": "string"}}}
+    return {**_JSON, "text/event-stream": {"schema": {"type": "string"}}} if route.streams else _JSON
+
+
+def _operation(path: str, words: str, answer: dict[str, Any] = _JSON) -> dict[str, Any]:
+    error = {"schema": {"$ref": _REF.format(model="Error")}}
+    replies: dict[str, Any] = {"200": {"description": words, "content": answer}}
+    for status, what in _ERRORS.items():
+        replies[status] = {"description": what, "content": {"application/json": error}}
+    if path == "/health":
+        replies["503"] = {"description": "Not yet, or no more.", "content": answer}
+    return {
+        "summary": words,
+        "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", "").replace("-", "_"),
+        "responses": replies,
+        "security": [] if path in OPEN_ROUTES else [{}, {"key": []}],
+    }
+
+
+def _error_schema() -> dict[str, Any]:
+    text, maybe = {"type": "string"}, {"type": ["string", "null"]}
+    fields = {"message": text, "type": text, "param": maybe, "code": maybe}
+    error = {"type": "object", "required": list(fields), "properties": fields}
+    return {"type": "object", "required": ["error"], "properties": {"error": error}}

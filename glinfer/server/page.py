@@ -1,0 +1,79 @@
+"""The page at /: the chat page of exported sites over this server's models, or a folder of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from glinfer.export.page import imports_of
+from glinfer.export.site import PAGE, web_root
+from glinfer.export.static import HEADERS, media_type
+
+_ENTRY, _OWN_ENTRY = 'src="app.js"', 'src="server/app.js"'
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class ChatPage:
+    """The files of the chat page: the page, its style, and the modules that its script imports.
+
+    Attributes:
+        paths: where they are; they are the same on every server, and need no key.
+    """
+
+    def __init__(self) -> None:
+        """Read the files.
+
+        Raises:
+            FormatError: the web page is missing.
+        """
+        root = web_root()
+        text = (root / PAGE).read_text(encoding="utf-8")
+        assert _ENTRY in text
+        page = text.replace(_ENTRY, _OWN_ENTRY).encode()
+        self._files = {f"/{PAGE}": page, "/": page, "/style.css": (root / "style.css").read_bytes()}
+        for file in _modules(root, root / "server" / "app.js"):
+            self._files[f"/{file.relative_to(root).as_posix()}"] = file.read_bytes()
+        self.paths = frozenset(self._files)
+
+    async def answer(self, request: Request) -> Response:
+        """Answer with a file."""
+        path = request.url.path
+        headers = {**HEADERS, "Content-Security-Policy": _POLICY}
+        return Response(self._files[path], headers=headers, media_type=media_type(PAGE if path == "/" else path))
+
+
+def _modules(root: Path, entry: Path) -> list[Path]:
+    """A module of the page and all that it imports."""
+    found, waiting = list[Path](), [entry]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.append(file)
+            waiting += [(file.parent / name).resolve() for name in imports_of(file.read_text(encoding="utf-8"))]
+    return found
+
+
+class Folder(StaticFiles):
+    """The files of a folder, with the types that browsers require."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a file."""
+
+        async def sending(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [each for each in message["headers"] if each[0] != b"content-type"]
+                path = PAGE if scope["path"].endswith("/") else scope["path"]
+                content = [(b"content-type", media_type(path).encode())]
+                more = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*headers, *content, *more]
+            await send(message)
+
+        await super().__call__(scope, receive, sending)

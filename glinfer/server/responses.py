@@ -1,0 +1,139 @@
+"""POST /v1/responses, without state: the conversation comes whole with every request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from glinfer.engine.requests import BatchRequest
+from glinfer.server.errors import ApiError
+from glinfer.server.generation import Choice, Usage, generating, new_id, now, off_loop
+from glinfer.server.protocol import ResponseRequest
+from glinfer.server.response_items import OutputItems, messages_of
+from glinfer.server.served import Served
+from glinfer.server.state import ServerState, client_of, read_request
+from glinfer.server.streaming import EventStream, WholeAnswer, event_bytes
+from glinfer.server.structured import ResponseText, asked_by_text, response_tool_use, structured_options
+from glinfer.structured.tools import ToolForm
+
+
+async def responses(request: Request) -> ASGIApp:
+    """Respond to an input."""
+    state, served, body = await read_request(request, ResponseRequest)
+    used = response_tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+    told = None if used is None else used.definitions
+    messages = messages_of(body.input, body.instructions)
+    ids = await off_loop(lambda: served.chat_ids(messages, told), "input")
+    room = served.room(ids)
+    given = {"temperature": body.temperature, "top_p": body.top_p}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if body.seed is not None:
+        options["seed"] = body.seed % (1 << 64)
+    if body.adapter is not None:
+        options["lora"] = body.adapter
+    options["max_tokens"] = min(room, body.max_output_tokens or room)
+    form = asked_by_text(body.text)
+    asked = {"text.format": form, "tools": None if used is None else {"grammar": used.grammar}}
+    options |= await structured_options(served, {field: found for field, found in asked.items() if found is not None})
+    answer = _Answer(
+        state,
+        served,
+        body,
+        BatchRequest(ids, options, form=served.chat_form(), client=client_of(request)),
+        None if used is None else used.form,
+    )
+    return EventStream(answer.events(), answer.failed) if body.stream else WholeAnswer(answer.whole)
+
+
+class _Answer:
+    """The answer to one request, as a whole or as events."""
+
+    def __init__(
+        self, state: ServerState, served: Served, body: ResponseRequest, request: BatchRequest, form: ToolForm | None
+    ) -> None:
+        self.state, self.served, self.body, self.request = state, served, body, request
+        self.id, self.output, self.created = new_id("resp_"), OutputItems(form), now()
+        self.usage, self.number = Usage(len(request.prompt)), -1
+
+    def _response(self, status: str, choice: Choice | None = None, error: ApiError | None = None) -> dict[str, Any]:
+        cut = choice is not None and choice.finish_reason == "length"
+        usage = None
+        if choice is not None and choice.result is not None:
+            details = {"input_tokens_details": {"cached_tokens": self.usage.cached}}
+            usage = {
+                "input_tokens": self.usage.prompt,
+                **details,
+                "output_tokens": self.usage.completion,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": self.usage.prompt + self.usage.completion,
+            }
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": "incomplete" if cut else status,
+            "error": None if error is None else {"code": "server_error", "message": str(error)},
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": self.body.instructions,
+            "max_output_tokens": self.body.max_output_tokens,
+            "model": self.body.model,
+            "output": [] if choice is None else self.output.items,
+            "parallel_tool_calls": self.body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "temperature": self.body.temperature,
+            "text": {"format": _format(self.body.text)},
+            "tool_choice": _plain(self.body.tool_choice) or "auto",
+            "tools": [_plain(tool) for tool in self.body.tools or ()],
+            "top_p": self.body.top_p,
+            "truncation": "disabled",
+            "usage": usage,
+            "metadata": {},
+        }
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        async with generating(self.state.worker, self.served, [self.request]) as generation:
+            await generation.finish()
+        (choice,) = generation.choices
+        self.usage.count([choice])
+        self.output.take(choice.text, cut=choice.finish_reason == "length")
+        return self._response("completed", choice)
+
+    def _event(self, name: str, /, **data: Any) -> bytes:
+        self.number += 1
+        return event_bytes({"type": name, "sequence_number": self.number, **data}, name)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The events, from response.created to response.completed or response.incomplete."""
+        async with generating(self.state.worker, self.served, [self.request]) as generation:
+            yield self._event("response.created", response=self._response("in_progress"))
+            yield self._event("response.in_progress", response=self._response("in_progress"))
+            async for update in generation.updates():
+                for name, data in self.output.push(update.text, last=update.result is not None):
+                    yield self._event(name, **data)
+        (choice,) = generation.choices
+        self.usage.count([choice])
+        for name, data in self.output.finish(cut=choice.finish_reason == "length"):
+            yield self._event(name, **data)
+        response = self._response("completed", choice)
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def failed(self, error: ApiError) -> bytes:
+        """The last event of an answer that broke."""
+        return self._event("response.failed", response=self._response("failed", error=error))
+
+
+def _format(text: ResponseText | None) -> dict[str, Any]:
+    form = None if text is None else text.format
+    return {"type": "text"} if form is None else _plain(form)
+
+
+def _plain(given: Any) -> Any:
+    """A part of the request as it came."""
+    return given.model_dump(by_alias=True, exclude_none=True) if isinstance(given, BaseModel) else given

@@ -1,0 +1,205 @@
+"""A running server: uvicorn with the signals of a service, and the thread of OpenGL beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import uvicorn
+
+from glinfer.errors import InputError
+from glinfer.formats.files import reason
+from glinfer.gl.context import Limits, open_device
+from glinfer.server.app import make_app
+from glinfer.server.auth import Access, is_loopback
+from glinfer.server.connections import bounded
+from glinfer.server.errors import not_ready
+from glinfer.server.limits import ConnectionLimits
+from glinfer.server.metrics import Metrics
+from glinfer.server.served import ModelSource
+from glinfer.server.state import ServerState
+from glinfer.server.worker import Worker
+
+MAX_WAITING = 256
+"""Default limit for sequences of a model that wait for a place."""
+_CLOSING_SECONDS = 5
+"""How long the step under way may take after the grace, and connections to close after the last answer."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a server is run.
+
+    Attributes:
+        access: where it listens, and who may ask.
+        port: a port, or 0 for any free one.
+        grace: seconds that running requests may take to finish after SIGTERM.
+        max_waiting: sequences of a model that may wait for a place.
+        page: the folder of the page at /; the chat page if there is none.
+        connections: what is borne of connections.
+        device, api, limits: of :func:`glinfer.gl.context.open_device`.
+    """
+
+    access: Access = field(default_factory=Access)
+    port: int = 8000
+    grace: float = 30.0
+    max_waiting: int = MAX_WAITING
+    page: Path | None = None
+    device: str | int | None = None
+    api: str | None = None
+    limits: Limits | None = None
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to :class:`HttpServer`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class HttpServer:
+    """A server of models; :meth:`run` ends with a signal, or with :meth:`end`.
+
+    Attributes:
+        address: where it listens, once it was made.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[ModelSource],
+        options: ServerOptions,
+        *,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Bind the port; ``on_ready`` is called whenever the models were loaded.
+
+        Raises:
+            InputError: the port or the address cannot be used, or two models have one name.
+        """
+        names = [name for source in sources for name in (source.name, *source.adapters)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise InputError(f"two models have the name {twice}; name one with NAME=MODEL")
+        self.options = options
+        self._socket = _bound(options.access.host, options.port)
+        opening = partial(open_device, options.device, api=options.api, limits=options.limits)
+        self.worker = Worker(
+            sources,
+            opening,
+            Metrics(),
+            max_waiting=options.max_waiting,
+            on_failure=self._stop_uvicorn,
+            on_ready=on_ready,
+        )
+        connections = options.connections.fitted()
+        self.state = ServerState(self.worker, options.page, connections)
+        config = uvicorn.Config(
+            make_app(self.state, options.access),
+            http=bounded(connections, self.worker.metrics),
+            ws="none",
+            proxy_headers=False,  # a client could take another one's address, and with it its turns and prefixes
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=_CLOSING_SECONDS,
+        )
+        self._uvicorn = _Uvicorn(config)
+        self._ending: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        host, port = self._socket.getsockname()[:2]
+        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def run(self) -> None:
+        """Serve until the end.
+
+        Raises:
+            GlinferError: the models cannot be loaded.
+        """
+        with contextlib.closing(self._socket):
+            asyncio.run(self._serve())
+        if self.worker.failure is not None:
+            raise self.worker.failure
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or Windows
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._begin_end)
+        self.worker.start()
+        try:
+            await self._uvicorn.serve(sockets=[self._socket])
+        finally:
+            await self.worker.stop()
+
+    def end(self) -> None:
+        """End as after SIGTERM; any thread may call this. Harmless when it has ended."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._begin_end)
+
+    def _begin_end(self) -> None:
+        """Take no new requests; a second call waits for no running ones either."""
+        if self._ending is not None:
+            self._uvicorn.force_exit = True
+            self._stop_uvicorn()
+            return
+        self.state.ending = True
+        self._ending = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        """Let running requests finish, tell those that do not, and close."""
+        await self._idle(self.options.grace)
+        if self.worker.live:
+            self.worker.fail_all(not_ready("the server ends, and this request took longer than its grace"))
+            await self._idle(_CLOSING_SECONDS)
+        self._stop_uvicorn()
+
+    async def _idle(self, seconds: float) -> None:
+        """Wait until no request runs, for so long at most."""
+        time = asyncio.get_running_loop().time
+        deadline = time() + seconds
+        while self.worker.live and time() < deadline:
+            await asyncio.sleep(0.02)
+
+    def _stop_uvicorn(self) -> None:
+        self._uvicorn.should_exit = True
+
+
+def check_access(access: Access, *, no_key: bool) -> None:
+    """Refuse to be open to others by accident.
+
+    Raises:
+        InputError: the host is not loopback, there is no key, and nobody said that none is wanted; or there are both.
+    """
+    if access.keys and no_key:
+        raise InputError("found both an API key and --no-api-key; give one of them")
+    if not access.keys and not no_key and not is_loopback(access.host):
+        raise InputError(
+            f"--host {access.host} lets other machines in; give an --api-key (or GLINFER_API_KEY), or say --no-api-key"
+        )
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that listens."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family)
+    try:
+        if os.name == "posix":
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(128)
+    except (OSError, OverflowError) as error:
+        made.close()
+        said = reason(error) if isinstance(error, OSError) else "there is no such port"
+        raise InputError(f"cannot serve on {host}, port {port}: {said}; name others with --host and --port") from None
+    return made

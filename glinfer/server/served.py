@@ -1,0 +1,181 @@
+"""A model as the event loop and its helpers see it: names, text and counts, and never OpenGL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glinfer.engine.batch import SchedulerOptions
+from glinfer.engine.engine import EMBEDS
+from glinfer.engine.loading import DEFAULT_ADAPTER
+from glinfer.engine.model import Model
+from glinfer.errors import InputError
+from glinfer.export.examples import examples_for
+from glinfer.formats.sampling import NAMES
+from glinfer.server.errors import ApiError, not_ready
+from glinfer.text.chat import ChatForm
+from glinfer.text.templates import Message, Tools
+from glinfer.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """How a model is named and loaded.
+
+    Attributes:
+        name: the name that requests give.
+        path: the file, the directory, or the name of a bundled model.
+        options: further options of :func:`glinfer.engine.loading.load_model`, without ``device``.
+        scheduler: the limits of its scheduler.
+    """
+
+    name: str
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The LoRA adapters with names, which requests give in place of the model's; not that of all texts."""
+        given = self.options.get("lora")
+        return tuple(name for name in given if name != DEFAULT_ADAPTER) if isinstance(given, Mapping) else ()
+
+
+@dataclass
+class Served:
+    """A model of the server.
+
+    ``model`` belongs to the thread of OpenGL, but for its tokenizer and its ``checked``; it is None while it is loaded.
+
+    Attributes:
+        source: how it is loaded.
+        created: when the server was made, in seconds since 1970.
+        model: the model.
+        form: the form of its chats, or None.
+        no_chat: why there is none.
+        facts: what /v1/models says of it once it is loaded.
+        slots: sequences that run at once.
+        live: sequences of requests that have not ended; counted on the event loop.
+    """
+
+    source: ModelSource
+    created: int = field(default_factory=lambda: int(time.time()))
+    model: Model | None = None
+    form: ChatForm | None = None
+    no_chat: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    slots: int = 0
+    live: int = 0
+    _longest: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that requests give."""
+        return self.source.name
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The LoRA adapters that requests name in place of the model."""
+        return self.source.adapters
+
+    def take(self, model: Model, slots: int) -> None:
+        """Become ready, with a model that was just loaded."""
+        try:
+            self.form = model.chat_form()
+        except InputError as error:
+            self.form, self.no_chat = None, str(error)
+        chats = self.form is not None
+        self.facts = {
+            "max_model_len": model.config.max_position_embeddings,
+            "chat": chats,
+            "embeds": model.config.embeds,
+            "blocks": model.config.num_hidden_layers,
+            "weights": model.weights,
+            "renderer": model.device.description,
+            "sampling": {name: getattr(model.sampling, name) for name in NAMES},
+            "examples": examples_for(self.source.path, chats=chats) if model.tokenizer is not None else [],
+        }
+        self.slots, self.model = slots, model
+
+    @property
+    def loaded(self) -> Model:
+        """The model.
+
+        Raises:
+            ApiError: it is being loaded.
+        """
+        if self.model is None:
+            raise not_ready(f"the model {self.name} is being loaded; try again")
+        return self.model
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.loaded.config.max_position_embeddings
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            InputError: there is none.
+        """
+        return self.loaded.require_tokenizer()
+
+    def chat_form(self) -> ChatForm:
+        """The form of its chats.
+
+        Raises:
+            ApiError: the model cannot chat.
+        """
+        self.loaded  # noqa: B018  # which refuses a model that is being loaded
+        if self.form is None:
+            raise ApiError(self.no_chat, code="no_chat_template", param="model")
+        return self.form
+
+    def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
+        """Token ids of a conversation, up to where the model replies; takes as long as its template does.
+
+        ``tools`` are those that the model is told of.
+
+        Raises:
+            ApiError: the model cannot chat.
+            InputError: its template refuses the messages.
+        """
+        form = self.chat_form()
+        self.refuse_long(message["content"] for message in messages)
+        return list(form.encode_messages(messages, tools))
+
+    def refuse_long(self, texts: Iterable[str], most: int | None = None) -> None:
+        """Refuse texts of more than ``most`` tokens (default: the context) by their bytes, which takes no time.
+
+        Raises:
+            ApiError: even tokens of the greatest length would be too many.
+        """
+        if self._longest is None:
+            self._longest = max(map(len, map(self.tokenizer.token_bytes, range(self.loaded.config.vocab_size))))
+        least = -(-sum(len(text.encode("utf-8", "replace")) for text in texts) // max(1, self._longest))
+        if least > (self.context if most is None else most):
+            limit = f"the context of {self.name} holds {self.context}" if most is None else f"expected at most {most}"
+            message = f"the prompt has at least {least} tokens; {limit}"
+            raise ApiError(message, param="prompt", code="context_length_exceeded")
+
+    def room(self, prompt: Sequence[int], *, least: int = 1) -> int:
+        """How many tokens can follow a prompt.
+
+        Raises:
+            ApiError: fewer than ``least``.
+        """
+        if self.loaded.config.embeds:
+            raise ApiError(EMBEDS, param="model", code="no_completions")
+        room = self.context - len(prompt)
+        if room < least:
+            more = f", and {least} more for the answer" if least else ""
+            raise ApiError(
+                f"the prompt has {len(prompt)} tokens{more}; the context of {self.name} holds {self.context}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        return room

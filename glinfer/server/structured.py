@@ -1,0 +1,308 @@
+"""The fields of requests that ask for a structure or offer tools, and the options of a sequence that they become."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
+
+from glinfer.errors import StructureError
+from glinfer.server.errors import ApiError
+from glinfer.server.generation import off_loop
+from glinfer.server.limits import LIMITS
+from glinfer.server.served import Served
+from glinfer.server.strict import Strict
+from glinfer.structured.structure import ANY_OBJECT, structure_of
+from glinfer.structured.tools import Tool, ToolForm, call_grammar, tool_form
+
+ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class NamedSchema(Strict):
+    """``json_schema`` of a ``response_format``."""
+
+    name: StrictStr | None = None
+    """Ignored."""
+    description: StrictStr | None = None
+    """Ignored."""
+    schema_: Annotated[dict[StrictStr, Any] | StrictBool, Field(alias="schema")]
+    """The JSON schema."""
+    strict: StrictBool | None = None
+    """The answer always has the schema, strict or not; a keyword that is not supported is refused."""
+
+
+class ResponseFormat(Strict):
+    """``response_format``."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+    """For the type ``json_schema``."""
+
+
+class TextFormat(Strict):
+    """``text.format`` of a response, which has in itself what a ``response_format`` has in its ``json_schema``."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: StrictStr | None = None
+    """Ignored."""
+    description: StrictStr | None = None
+    """Ignored."""
+    schema_: Annotated[dict[StrictStr, Any] | StrictBool | None, Field(alias="schema")] = None
+    """The JSON schema, for the type ``json_schema``."""
+    strict: StrictBool | None = None
+    """The answer always has the schema, strict or not; a keyword that is not supported is refused."""
+
+
+class ResponseText(Strict):
+    """``text`` of a response."""
+
+    format: TextFormat | None = None
+    verbosity: StrictStr | None = None
+    """Ignored."""
+
+
+class FunctionDefinition(Strict):
+    """A function that a model may call."""
+
+    name: ToolName
+    description: StrictStr | None = None
+    parameters: dict[StrictStr, Any] | None = None
+    """The JSON schema of its arguments; none without one."""
+    strict: StrictBool | None = None
+    """Whether keywords that are not supported are refused; otherwise they are passed over."""
+
+
+class ResponseTool(FunctionDefinition):
+    """One of ``tools`` of a response, which has in itself what others have in ``function``."""
+
+    type: Literal["function"]
+
+
+class NamedResponseTool(Strict):
+    """The value of ``tool_choice`` of a response that names a function."""
+
+    type: Literal["function"]
+    name: ToolName
+
+
+class ToolDefinition(Strict):
+    """One of ``tools``."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionName(Strict):
+    """The name of a function."""
+
+    name: ToolName
+
+
+class NamedTool(Strict):
+    """The value of ``tool_choice`` that names a function."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class CalledFunction(Strict):
+    """The function of a call, in a message of the assistant's."""
+
+    name: ToolName
+    arguments: StrictStr
+    """Its arguments, as JSON."""
+
+
+class ToolCall(Strict):
+    """A call, in a message of the assistant's."""
+
+    id: StrictStr | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunction
+    index: int | None = None
+    """Ignored."""
+
+    def for_template(self, place: int, param: str = "messages") -> dict[str, Any]:
+        """The call as templates take it, with its arguments as an object.
+
+        ``place`` and ``param`` say where it stands in the request.
+
+        Raises:
+            ApiError: the arguments are no JSON object.
+        """
+        try:
+            arguments = json.loads(self.function.arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            where = "message" if param == "messages" else "item"
+            raise ApiError(f"the arguments of a call in {where} {place} are no JSON object; expected one", param=param)
+        function = {"name": self.function.name, "arguments": arguments}
+        return {**({} if self.id is None else {"id": self.id}), "type": "function", "function": function}
+
+
+Choices = Annotated[list[StrictStr], Field(min_length=1)]
+Tools = Annotated[list[ToolDefinition], Field(max_length=LIMITS.tools)]
+
+
+def _kind(tool: object) -> str:
+    return "function" if isinstance(tool, dict) and tool.get("type") == "function" else "other"
+
+
+ResponseTools = Annotated[
+    list[
+        Annotated[
+            Annotated[ResponseTool, Tag("function")] | Annotated[dict[StrictStr, Any], Tag("other")],
+            Discriminator(_kind),
+        ]
+    ],
+    Field(max_length=LIMITS.tools),
+]
+"""Functions, and what OpenAI's servers run by themselves, which clients send unasked; here it is passed over."""
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """Tools that an answer may use.
+
+    Attributes:
+        form: how the model writes calls.
+        definitions: what its template is told.
+        grammar: of its answers.
+    """
+
+    form: ToolForm
+    definitions: Sequence[Mapping[str, Any]]
+    grammar: str
+
+
+def tool_use(
+    served: Served, tools: Sequence[ToolDefinition], choice: str | NamedTool | None, parallel: bool
+) -> ToolUse | None:
+    """The tools that an answer may use, or None.
+
+    Raises:
+        ApiError: the model's template takes none, there is no such tool, or two have one name.
+    """
+    wanted = choice if choice is None or isinstance(choice, str) else choice.function.name
+    if not tools:
+        if choice in (None, "none", "auto"):
+            return None
+        raise ApiError("tool_choice asks for a tool, and there are none; send tools too", param="tool_choice")
+    if choice == "none":
+        return None
+    names = [each.function.name for each in tools]
+    if len(set(names)) < len(names):
+        raise ApiError("two tools have the same name; expected names that differ", param="tools")
+    one = None if choice is None or isinstance(choice, str) else wanted
+    if one is not None and one not in names:
+        raise ApiError(f"there is no tool {one} to call; expected one of {', '.join(names)}", param="tool_choice")
+    template = served.chat_form().template_source
+    if not template:
+        raise ApiError(
+            f"the chat template of {served.name} has no place for tools; leave them out", param="tools", code="no_tools"
+        )
+    try:
+        form = tool_form(template)
+    except StructureError as error:
+        raise ApiError(str(error), param="tools", code="no_tools") from None
+    callable_tools = [
+        Tool(each.function.name, each.function.parameters, bool(each.function.strict))
+        for each in tools
+        if one in (None, each.function.name)
+    ]
+    grammar = call_grammar(
+        form, callable_tools, required=one is not None or choice == "required", parallel=parallel and one is None
+    )
+    return ToolUse(form, [each.model_dump(exclude_none=True) for each in tools], grammar)
+
+
+def response_tool_use(
+    served: Served,
+    tools: Sequence[ResponseTool | Mapping[str, Any]],
+    choice: str | NamedResponseTool | None,
+    parallel: bool,
+) -> ToolUse | None:
+    """The functions that a response may call, or None.
+
+    Clients of responses always send some; a model whose template has no place for them is not told of any, unless the
+    request insists.
+
+    Raises:
+        ApiError: as :func:`tool_use` does.
+    """
+    functions = [
+        ToolDefinition(type="function", function=FunctionDefinition(**each.model_dump(exclude={"type"})))
+        for each in tools
+        if isinstance(each, ResponseTool)
+    ]
+    named: str | NamedTool | None
+    if isinstance(choice, NamedResponseTool):
+        named = NamedTool(type="function", function=FunctionName(name=choice.name))
+    else:
+        named = choice
+    try:
+        return tool_use(served, functions, named, parallel)
+    except ApiError as error:
+        if error.code == "no_tools" and choice in (None, "auto"):
+            return None
+        raise
+
+
+async def structured_options(served: Served, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The options of a sequence that has the structure which one field asks for, compiled once.
+
+    Args:
+        served: the model.
+        asked: by the names of fields, the options that they stand for; without those that are left out.
+
+    Raises:
+        ApiError: several fields ask for one, or it cannot be used.
+    """
+    if len(asked) > 1:
+        first, second = list(asked)[:2]
+        raise ApiError(f"found both {first} and {second}; give one of them", param=second)
+    for field, options in asked.items():
+
+        def compiled(options: Mapping[str, Any] = options) -> None:
+            structure = structure_of(options)
+            assert structure is not None
+            served.loaded.compiler().constraint(structure)
+
+        await off_loop(compiled, field)
+        return dict(options)
+    return {}
+
+
+def asked_by_format(form: ResponseFormat | None) -> Mapping[str, Any] | None:
+    """The option that a ``response_format`` stands for.
+
+    Raises:
+        ApiError: it has a schema and should not, or none and should.
+    """
+    if form is None:
+        return None
+    schema = None if form.json_schema is None else form.json_schema.schema_
+    return _asked_by("response_format", "json_schema", form.type, schema)
+
+
+def asked_by_text(text: ResponseText | None) -> Mapping[str, Any] | None:
+    """The option that ``text`` of a response stands for.
+
+    Raises:
+        ApiError: its format has a schema and should not, or none and should.
+    """
+    if text is None or text.format is None:
+        return None
+    return _asked_by("text.format", "schema", text.format.type, text.format.schema_)
+
+
+def _asked_by(field: str, key: str, kind: str, schema: Mapping[str, Any] | bool | None) -> Mapping[str, Any] | None:
+    if (schema is not None) != (kind == "json_schema"):
+        raise ApiError(f"{field} has a {key} if its type is json_schema, and only then", param=field)
+    if kind == "text":
+        return None
+    return {"json_schema": ANY_OBJECT if schema is None else schema}

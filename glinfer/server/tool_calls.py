@@ -1,0 +1,44 @@
+"""Calls of tools in an answer, as chats have them: whole, or as deltas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glinfer.server.generation import new_id
+from glinfer.structured.tools import ToolForm, ToolParser, ToolPart
+
+
+class CallDeltas:
+    """The text and the calls of one answer."""
+
+    def __init__(self, form: ToolForm) -> None:
+        """Start an answer of a model that writes calls in this form."""
+        self._parser = ToolParser(form)
+        self._content = ""
+        self._calls: list[dict[str, Any]] = []
+
+    def push(self, text: str, *, last: bool) -> list[dict[str, Any]]:
+        """Take the next piece of the answer; returns the deltas that it brings."""
+        parts = self._parser.push(text)
+        return [self._delta(part) for part in (*parts, *(self._parser.finish() if last else ()))]
+
+    def _delta(self, part: ToolPart) -> dict[str, Any]:
+        if part.call is None:
+            self._content += part.text
+            return {"content": part.text}
+        if part.name:
+            function = {"name": part.name, "arguments": part.arguments}
+            call = {"id": new_id("call_"), "type": "function", "function": function}
+            self._calls.append({**call, "function": {**function}})
+            return {"tool_calls": [{"index": part.call, **call}]}
+        self._calls[part.call]["function"]["arguments"] += part.arguments
+        return {"tool_calls": [{"index": part.call, "function": {"arguments": part.arguments}}]}
+
+    def message(self) -> dict[str, Any]:
+        """The fields of the whole message: the content is None where there are calls alone."""
+        calls = {"tool_calls": self._calls} if self._calls else {}
+        return {"content": self._content if self._content or not calls else None, **calls}
+
+    def finish_reason(self, reason: str | None) -> str | None:
+        """``tool_calls`` in the place of ``stop``, where there are calls."""
+        return "tool_calls" if self._calls and reason == "stop" else reason

@@ -1,0 +1,169 @@
+"""A structure that a text is to have, as a user gives it, checked as far as that needs no compiler."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from glinfer.errors import InputError, StructureError
+from glinfer.formats.json_files import is_unicode, quoted
+from glinfer.limits import MAX_CHOICES, MAX_SCHEMA_PROPERTIES, MAX_STRUCTURE_BYTES, MAX_STRUCTURE_DEPTH
+
+Kind = Literal["json_schema", "regex", "grammar", "choices"]
+OPTIONS: tuple[Kind, ...] = ("json_schema", "regex", "grammar", "choices")
+"""The options that ask for a structure, of which one may be given."""
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+"""The schema of any JSON object."""
+
+ERROR, PARTIAL = "error", "partial"
+"""The values of ``incomplete``: what becomes of a text that ends before it has its structure."""
+
+_OPENING, _CLOSING = "([{", ")]}"
+# What stands in quotes or behind a backslash nests nothing.
+_QUOTED = re.compile(r'\\.|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A structure that a text is to have.
+
+    Attributes:
+        kind: the option that it was given by.
+        text: the schema as JSON, the regular expression, the grammar in Lark's notation, or the choices as JSON.
+    """
+
+    kind: Kind
+    text: str
+
+    @classmethod
+    def checked(cls, kind: Kind, given: object) -> Structure:
+        """The structure that one option asks for.
+
+        Raises:
+            StructureError: it is of another type than the option's, too large, or nested too deep.
+        """
+        made = cls(kind, _TEXTS[kind](given))
+        if not is_unicode(made.text):
+            raise StructureError(f"{kind} has half a surrogate pair; expected valid Unicode")
+        size = len(made.text.encode("utf-8", "replace"))
+        if size > MAX_STRUCTURE_BYTES:
+            raise StructureError(f"{kind} has {size} bytes; expected at most {MAX_STRUCTURE_BYTES}")
+        if kind in ("regex", "grammar"):
+            depth = _depth(made.text)
+            if depth > MAX_STRUCTURE_DEPTH:
+                raise StructureError(f"{kind} is nested {depth} deep; expected at most {MAX_STRUCTURE_DEPTH}")
+        return made
+
+
+def structure_of(given: Mapping[str, Any]) -> Structure | None:
+    """The structure among options, of which at most one may be given; None without any.
+
+    Raises:
+        InputError: several are given, or one is not what its option takes.
+    """
+    named = [(kind, given[kind]) for kind in OPTIONS if given.get(kind) is not None]
+    if len(named) > 1:
+        raise InputError(f"found both {named[0][0]} and {named[1][0]}; give one of them")
+    return Structure.checked(*named[0]) if named else None
+
+
+def wants_whole(incomplete: object) -> bool:
+    """Whether a text without its whole structure is an error, as the option ``incomplete`` says.
+
+    Raises:
+        InputError: it has another value.
+    """
+    if incomplete not in (ERROR, PARTIAL):
+        raise InputError(f"incomplete is {quoted(incomplete)}; expected {ERROR!r} or {PARTIAL!r}")
+    return incomplete == ERROR
+
+
+def take_structure(options: dict[str, Any]) -> Structure | None:
+    """Take the options that ask for a structure out of ``options``; errors as in :func:`structure_of`."""
+    return structure_of({kind: options.pop(kind, None) for kind in OPTIONS})
+
+
+def _schema_text(given: object) -> str:
+    """A schema as JSON: of a mapping or a boolean, of JSON text, or of a class of pydantic's."""
+    make = getattr(given, "model_json_schema", None)
+    if isinstance(given, str):
+        if len(given) > MAX_STRUCTURE_BYTES:
+            raise StructureError(f"json_schema has {len(given)} characters; expected at most {MAX_STRUCTURE_BYTES}")
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise StructureError(f"json_schema is no JSON: {' '.join(str(error).split())}") from None
+    elif callable(make):
+        given = make()
+    if not isinstance(given, (Mapping, bool)):
+        raise StructureError(f"json_schema is {type(given).__name__}; expected an object, or its JSON as text")
+    properties = 0
+    for number, (depth, value) in enumerate(_values(given)):
+        if number > MAX_STRUCTURE_BYTES:  # each takes a byte, but for one that contains itself
+            raise StructureError(f"json_schema has more than {MAX_STRUCTURE_BYTES} values; expected fewer")
+        if depth > MAX_STRUCTURE_DEPTH:
+            raise StructureError(f"json_schema is nested more than {MAX_STRUCTURE_DEPTH} deep; expected less")
+        if isinstance(value, Mapping) and isinstance(value.get("properties"), Mapping):
+            properties += len(value["properties"])
+    if properties > MAX_SCHEMA_PROPERTIES:
+        raise StructureError(f"json_schema has {properties} properties; expected at most {MAX_SCHEMA_PROPERTIES}")
+    try:
+        return json.dumps(given, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise StructureError(f"json_schema cannot be written as JSON: {error}") from None
+
+
+def _values(given: object) -> Iterator[tuple[int, object]]:
+    """Every value within a value with its depth; one that is too deep ends its branch."""
+    waiting: list[tuple[int, object]] = [(1, given)]
+    while waiting:
+        depth, value = waiting.pop()
+        yield depth, value
+        if depth <= MAX_STRUCTURE_DEPTH and isinstance(value, (Mapping, list, tuple)):
+            inner = value.values() if isinstance(value, Mapping) else value
+            waiting += [(depth + 1, each) for each in inner]
+
+
+def _plain_text(kind: Kind) -> Any:
+    def text(given: object) -> str:
+        if not isinstance(given, str):
+            raise StructureError(f"{kind} is {type(given).__name__}; expected a text")
+        if not given:
+            raise StructureError(f"{kind} is empty; expected at least one character")
+        return given
+
+    return text
+
+
+def _choices_text(given: object) -> str:
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise StructureError(f"choices is {type(given).__name__}; expected a list of texts")
+    if not given or len(given) > MAX_CHOICES:
+        raise StructureError(f"choices has {len(given)} texts; expected 1 to {MAX_CHOICES}")
+    for place, each in enumerate(given):
+        if not isinstance(each, str) or not each or not is_unicode(each):
+            raise StructureError(f"choice {place} is {quoted(each)}; expected a text of at least one character")
+    return json.dumps(list(dict.fromkeys(given)), ensure_ascii=False)
+
+
+_TEXTS = {
+    "json_schema": _schema_text,
+    "regex": _plain_text("regex"),
+    "grammar": _plain_text("grammar"),
+    "choices": _choices_text,
+}
+
+
+def _depth(text: str) -> int:
+    """The most brackets that are open at once."""
+    deepest = depth = 0
+    for letter in _QUOTED.sub("", text):
+        if letter in _OPENING:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif letter in _CLOSING:
+            depth = max(0, depth - 1)
+    return deepest

@@ -1,0 +1,244 @@
+"""Calls of tools in replies: how a family of chat templates writes them, the grammar of such replies, and their parser.
+
+Three forms are known, and the template's own program tells which one a model has learned:
+
+* ``hermes`` (Hermes, Qwen 2.5 and 3, SmolLM3): ``<tool_call>``, a line ``{"name": …, "arguments": {…}}``,
+  ``</tool_call>``; several calls stand one behind the other.
+* ``list`` (SmolLM2): ``<tool_call>[{"name": …, "arguments": {…}}, …]</tool_call>``.
+* ``bare`` (Llama 3.1 to 3.3): the whole reply is one ``{"name": …, "parameters": {…}}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glinfer.errors import StructureError
+
+_TAG, _END_TAG = "<tool_call>", "</tool_call>"
+_JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a model may call.
+
+    Attributes:
+        name: of letters, digits, and ``_.-``.
+        parameters: the JSON schema of its arguments.
+        strict: whether keywords of the schema that are not supported are refused; otherwise they are passed over.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class ToolForm:
+    """How a family of templates writes calls.
+
+    Attributes:
+        name: ``hermes``, ``list`` or ``bare``.
+        opening: the text with which the first call begins; a reply that does not begin so, or has no such text, calls
+            nothing.
+        before_name: between the opening, or the text between two calls, and the name.
+        before_arguments: between the name and the arguments.
+        closing: behind the arguments of a call.
+        between: between two calls, up to ``before_name``; empty where there can be one only.
+        end: behind the last call.
+        anywhere: whether text may stand before the first call.
+    """
+
+    name: str
+    opening: str
+    before_name: str
+    before_arguments: str
+    closing: str
+    between: str
+    end: str
+    anywhere: bool
+
+
+_ARGUMENTS = '", "arguments": '
+FORMS = {
+    form.name: form
+    for form in (
+        ToolForm("hermes", _TAG, '\n{"name": "', _ARGUMENTS, "}\n" + _END_TAG, "\n" + _TAG, "", True),
+        ToolForm("list", _TAG + "[", '{"name": "', _ARGUMENTS, "}", ", ", "]" + _END_TAG, True),
+        ToolForm("bare", '{"name": "', "", '", "parameters": ', "}", "", "", False),
+    )
+}
+"""The forms by their names."""
+
+
+def tool_form(template: str) -> ToolForm:
+    """The form of calls that a chat template, by the text of its program, teaches.
+
+    Raises:
+        StructureError: none of the known ones.
+    """
+    if _TAG in template:
+        return FORMS["list" if _TAG + "[" in template else "hermes"]
+    if "python_tag" in template or '"parameters": ' in template:
+        return FORMS["bare"]
+    raise StructureError(
+        f"this model's chat template writes calls of tools in a form that is not known; expected {', '.join(FORMS)}"
+    )
+
+
+def call_grammar(form: ToolForm, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+    """The grammar, in llguidance's form of Lark, of replies that may call these tools.
+
+    Args:
+        form: how calls are written.
+        tools: those that may be called, at least one.
+        required: whether there is at least one call, and no text; otherwise text, or calls with text before them where
+            the form has that.
+        parallel: whether there may be several calls, where the form has that.
+    """
+    rules = [f"call{number}: {_call(form, tool)}" for number, tool in enumerate(tools)]
+    rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
+    more = f" ({json.dumps(form.between + form.before_name)} call)*" if parallel and form.between else ""
+    end = f" {json.dumps(form.end)}" if form.end else ""
+    calls = f"call{more}{end}"
+    head = json.dumps(form.opening + form.before_name)
+    if required:
+        start = [f"start: {head} {calls}"]
+    elif form.anywhere:
+        # The opening ends the text before it as soon as it is there.
+        start = [
+            "start: TEXT | called",
+            f"called: opened {json.dumps(form.before_name)} {calls}",
+            f"opened[lazy]: TEXT {json.dumps(form.opening)}",
+            "TEXT: /(.|\\n)*/",
+        ]
+    else:
+        start = [f"start: TEXT | {head} {calls}", "TEXT: /([^{](.|\\n)*)?/"]
+    return "\n".join([*start, *rules])
+
+
+def _call(form: ToolForm, tool: Tool) -> str:
+    schema = {**(tool.parameters or _NO_ARGUMENTS)}
+    schema["x-guidance"] = {**_JSON_FORM, "lenient": not tool.strict}
+    head = json.dumps(tool.name + form.before_arguments)
+    return f"{head} %json {json.dumps(schema)} {json.dumps(form.closing)}"
+
+
+@dataclass(frozen=True)
+class ToolPart:
+    """A piece of a reply: text, or what is new of one call.
+
+    Attributes:
+        text: of the reply, outside of calls.
+        call: the number of the call, from 0; None for text.
+        name: the name of the tool, once, where a call begins.
+        arguments: the next piece of its arguments, which are JSON.
+    """
+
+    text: str = ""
+    call: int | None = None
+    name: str = ""
+    arguments: str = ""
+
+
+class ToolParser:
+    """Splits a reply, which comes in pieces, into text and calls; the grammar has made sure of the form.
+
+    What may be the beginning of a call is held back until that is certain.
+    """
+
+    def __init__(self, form: ToolForm) -> None:
+        """Start a reply."""
+        self._form = form
+        self._held = ""
+        # What is expected: text, then of each call a name, its arguments, and what stands behind it.
+        self._state = "text"
+        self._begun = False
+        self.calls = 0
+        self._depth, self._quoted, self._escaped = 0, False, False
+
+    def push(self, text: str) -> list[ToolPart]:
+        """Take the next piece of the reply."""
+        self._held += text
+        parts: list[ToolPart] = []
+        while (part := self._next()) is not None:
+            if part != ToolPart():
+                parts.append(part)
+        return parts
+
+    def finish(self) -> list[ToolPart]:
+        """End the reply; returns text that was held back."""
+        held, self._held = self._held, ""
+        return [ToolPart(held)] if held and self._state == "text" else []
+
+    def _next(self) -> ToolPart | None:
+        """One step; None where more text is needed."""
+        return {"text": self._text, "name": self._name, "arguments": self._arguments, "behind": self._behind}[
+            self._state
+        ]()
+
+    def _text(self) -> ToolPart | None:
+        opening = self._form.opening
+        if not self._form.anywhere and self._begun:
+            found = -1
+        else:
+            found = self._held.find(opening) if self._form.anywhere else (0 if self._held.startswith(opening) else -1)
+        if found >= 0:
+            before, self._held = self._held[:found], self._held[found + len(opening) :]
+            self._state = "name"
+            # Between the text and the call there are spaces of the form, which belong to neither.
+            return ToolPart(before.rstrip() if before.strip() else "")
+        open_at = self._open_tail(opening) if self._form.anywhere or not self._begun else len(self._held)
+        sure = self._held[:open_at]
+        if self._form.anywhere:  # spaces before a call are not shown
+            sure = sure.rstrip()
+        if not sure:
+            return None
+        self._begun = True
+        self._held = self._held[len(sure) :]
+        return ToolPart(sure)
+
+    def _open_tail(self, opening: str) -> int:
+        """Where the longest tail begins that may be the beginning of ``opening``."""
+        starts = range(len(self._held)) if self._form.anywhere else range(min(1, len(self._held)))
+        return next((start for start in starts if opening.startswith(self._held[start:])), len(self._held))
+
+    def _name(self) -> ToolPart | None:
+        head = self._form.before_name
+        end = self._held.find(self._form.before_arguments, len(head))
+        if end < 0:
+            return None
+        name, self._held = self._held[len(head) : end], self._held[end + len(self._form.before_arguments) :]
+        self._state, self._depth, self._quoted = "arguments", 0, False
+        self.calls += 1
+        return ToolPart(call=self.calls - 1, name=name)
+
+    def _arguments(self) -> ToolPart | None:
+        for place, letter in enumerate(self._held):
+            if self._escaped:
+                self._escaped = False
+            elif self._quoted:
+                self._escaped, self._quoted = letter == "\\", letter != '"'
+            elif letter == '"':
+                self._quoted = True
+            elif letter in "{[":
+                self._depth += 1
+            elif letter in "}]":
+                self._depth -= 1
+                if self._depth == 0:
+                    found, self._held = self._held[: place + 1], self._held[place + 1 :]
+                    self._state = "behind"
+                    return ToolPart(call=self.calls - 1, arguments=found)
+        found, self._held = self._held, ""
+        return ToolPart(call=self.calls - 1, arguments=found) if found else None
+
+    def _behind(self) -> ToolPart | None:
+        more = self._form.closing + self._form.between
+        if self._form.between and self._held.startswith(more):
+            self._held, self._state = self._held[len(more) :], "name"
+            return ToolPart()
+        return None

@@ -1,0 +1,66 @@
+"""Kernels for convolutions."""
+
+from __future__ import annotations
+
+import numpy.typing as npt
+
+from glinfer.errors import InputError
+from glinfer.ops.flat.convolve import causal_conv as causal_conv_draw
+from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.tensor import Tensor
+
+
+class Convolutions(Group):
+    """Kernels that mix rows with those before them."""
+
+    def causal_conv(
+        self,
+        x: Tensor,
+        taps: Tensor,
+        bias: Tensor | None = None,
+        *,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """A causal convolution along the sequence, each element by itself: ``bias + Σ taps[k] * x[s - L + 1 + k]``.
+
+        The depthwise one of Mamba (Gu and Dao 2023) and LFM2, without its activation; before a sequence lie zeros.
+
+        Args:
+            x: float32 or float16; the axis before the last is the sequence, as in [S, D] or [batch, S, D].
+            taps: [L, D] of float32 or float16, the last row for the row itself: PyTorch's [D, 1, L] turned round.
+            bias: [D] of float32 or float16; 0 where it is left out.
+            dtype: the result's type, float32 or float16.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: the shapes do not fit, or a tensor is not of floats.
+        """
+        expect_floats("causal_conv", x=x, taps=taps, bias=bias)
+        if x.ndim < 2 or taps.ndim != 2 or taps.shape[1] != x.shape[-1] or not taps.shape[0]:
+            raise InputError(
+                f"causal_conv: x is {list(x.shape)} and taps is {list(taps.shape)}; expected [..., sequence, D] and "
+                "[positions, D]"
+            )
+        if bias is not None and bias.shape != x.shape[-1:]:
+            raise InputError(f"causal_conv: bias is {list(bias.shape)}; expected {list(x.shape[-1:])}")
+        passes = self._passes("causal_conv")
+        if x.size == 0:
+            return passes.computed_zeros(x.shape, dtype, out, x=x, taps=taps, bias=bias)
+        source, weights = passes.read("x", x), passes.read("taps", taps)
+        added = None if bias is None else passes.read("bias", bias)
+        target = passes.computed("y", x.shape, dtype, out)
+        passes.draw(
+            causal_conv_draw(
+                "causal_conv",
+                "causal_conv",
+                source,
+                weights,
+                target,
+                bias=added,
+                sequence=x.shape[-2],
+                kernels=passes.kernels,
+            )
+        )
+        (y,) = passes.run()
+        return y

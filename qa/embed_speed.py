@@ -1,0 +1,156 @@
+"""``python -m qa embed-speed``: sentences a second, beside sentence-transformers on PyTorch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.batch.texts import read_texts
+from glinfer.cli.common import device_options, json_option, loaded, out, print_json, table
+from glinfer.errors import InputError
+
+_STRIP = 500  # vectors that are compared with all others at a time
+_WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "a",
+    "is",
+    "that",
+    "for",
+    "it",
+    "as",
+    "was",
+    "with",
+    "be",
+    "by",
+    "on",
+    "not",
+    "he",
+    "his",
+    "but",
+    "at",
+    "are",
+    "this",
+    "have",
+    "from",
+    "or",
+    "had",
+    "an",
+    "which",
+    "they",
+]
+
+
+@click.command("embed-speed")
+@click.argument("model")
+@click.option(
+    "--texts",
+    "path",
+    type=click.Path(),
+    help="A file of texts, of which each counts once. Default: random words, 3 to 40 a sentence.",
+)
+@click.option("--count", type=click.IntRange(min=1), default=1000, show_default=True, help="Sentences.")
+@click.option(
+    "--runs", type=click.IntRange(min=0), default=3, show_default=True, help="Turns; the best counts. 0: compare alone."
+)
+@click.option("--peer", type=click.Path(), help="The model's directory for sentence-transformers, which takes turns.")
+@click.option("--weights", default="file", show_default=True, help="How glinfer keeps weights.")
+@device_options
+@json_option
+def embed_speed_command(
+    model: str, path: str | None, count: int, runs: int, peer: str | None, as_json: bool, **options: Any
+) -> None:
+    """Time MODEL on sentences, in turns with sentence-transformers, and compare their vectors.
+
+    \b
+    python -m qa embed-speed all-MiniLM-L6-v2 --peer all-MiniLM-L6-v2
+    python -m qa embed-speed all-MiniLM-L6-v2 --peer all-MiniLM-L6-v2 --texts lines.txt --count 10000 --runs 0
+    """
+    texts = sentences(path, count)
+    with loaded(model, **options) as opened:
+        ways: dict[str, Callable[[], Any]] = {"glinfer": lambda: opened.embed(texts)}
+        if peer is not None:
+            ways["sentence-transformers"] = _peer(peer, texts)
+        found, best = dict[str, Any](), dict[str, float]()
+        for name, embed in ways.items():  # the first of each warms up
+            started = time.perf_counter()
+            found[name] = embed()
+            best[name] = float("inf") if runs else time.perf_counter() - started
+        for _ in range(runs):
+            for name, embed in ways.items():
+                started = time.perf_counter()
+                embed()
+                best[name] = min(best[name], time.perf_counter() - started)
+        tokens = opened.embedder.request(texts).tokens
+        renderer = opened.device.description
+    told: dict[str, Any] = {"texts": len(texts), "tokens": tokens, "renderer": renderer, "seconds": best}
+    told["texts_per_second"] = {name: len(texts) / seconds for name, seconds in best.items()}
+    if peer is not None:
+        own, other = (np.asarray(each, np.float64) for each in found.values())
+        told["ratio"] = best["glinfer"] / best["sentence-transformers"]
+        told["largest_difference"] = float(np.abs(own - other).max())
+        cosines = (own * other).sum(axis=1) / np.linalg.norm(own, axis=1) / np.linalg.norm(other, axis=1)
+        told["smallest_cosine"] = float(cosines.min())
+        ours, theirs = nearest(own), nearest(other)
+        unit = own / np.linalg.norm(own, axis=1, keepdims=True)
+        told["same_neighbours"] = int((ours == theirs).sum())
+        told["largest_lead"] = float((unit * (unit[ours] - unit[theirs])).sum(axis=1).max())
+    if as_json:
+        print_json(told)
+        return
+    made = table("engine", "seconds", "texts/s", "tokens/s", numbers=("seconds", "texts/s", "tokens/s"))
+    for name, seconds in best.items():
+        made.add_row(name, f"{seconds:.2f}", f"{len(texts) / seconds:.0f}", f"{tokens / seconds:.0f}")
+    out().print(made)
+    click.echo(f"{len(texts)} texts, {tokens} tokens; {renderer}")
+    if peer is not None:
+        click.echo(
+            f"ratio {told['ratio']:.2f}; largest difference {told['largest_difference']:.2e}, smallest cosine "
+            f"{told['smallest_cosine']:.9f}; {told['same_neighbours']} of {len(texts)} nearest neighbours are the "
+            f"same, others lead by {told['largest_lead']:.2e} at most"
+        )
+
+
+def nearest(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+    """The place of the vector that each of several [n, D] has the largest cosine with, itself left out."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = np.zeros(len(unit), np.intp)
+    for start in range(0, len(unit), _STRIP):
+        scores = unit[start : start + _STRIP] @ unit.T
+        scores[np.arange(len(scores)), np.arange(start, start + len(scores))] = -np.inf
+        found[start : start + _STRIP] = scores.argmax(axis=1)
+    return found
+
+
+def sentences(path: str | None, count: int) -> list[str]:
+    """The first texts of a file, or random words.
+
+    Raises:
+        InputError: the file has no text.
+    """
+    if path is None:
+        random = np.random.default_rng(0)
+        lengths = random.integers(3, 41, count)
+        return [" ".join(random.choice(_WORDS, length)) for length in lengths]
+    texts = list(dict.fromkeys(text for text in read_texts(path) if text.strip()))[:count]
+    if not texts:
+        raise InputError(f"{path}: found no text in it; expected some")
+    return texts
+
+
+def _peer(path: str, texts: Sequence[str]) -> Callable[[], Any]:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise InputError("sentence-transformers is not installed; leave --peer out, or install it") from None
+    other = SentenceTransformer(str(Path(path)), device="cpu")
+    return lambda: other.encode(list(texts), batch_size=32, show_progress_bar=False)

@@ -1,0 +1,167 @@
+"""The model in Hugging Face's transformers, in float32, with its own cache of keys and values.
+
+A directory that transformers wrote is loaded as it is, and so is a GGUF file, whose blocks transformers dequantises.
+Any other model goes through a temporary GGUF file in float32, as GPT-2 where the family is ``gab``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError
+from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.files import reason
+from glinfer.formats.gguf.file import is_gguf
+from glinfer.formats.gguf.write import as_relative, write_gguf
+from qa.peers.peer import CheckedPeer, Logits, required
+from qa.peers.pytorch import CpuThreads, on_host
+
+_PEER = "transformers"
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: nothing is fetched
+transformers: Any = required("transformers", _PEER)
+
+
+class TransformersPeer(CheckedPeer):
+    """One ``AutoModelForCausalLM`` with a ``DynamicCache``, decoding in eager mode."""
+
+    def __init__(self, checkpoint: Checkpoint, model: Any, label: str, threads: int | None) -> None:
+        """Take over a loaded model; PyTorch has ``threads`` threads until it is closed, None for a GPU."""
+        super().__init__(checkpoint.config, label)
+        self._model, self._device = model, model.device
+        self._threads = None if threads is None else CpuThreads(threads)
+        self._clear()
+
+    @torch.inference_mode()
+    def _forward(self, ids: Tensor) -> Tensor:
+        """Append ids [1, T] to the cache; logits [V] of the last."""
+        found: Tensor = self._model(ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+        return found
+
+    def _ids(self, ids: Sequence[int]) -> Tensor:
+        return torch.tensor([[int(token) for token in ids]], dtype=torch.int64, device=self._device)
+
+    def _clear(self) -> None:
+        # Without the configuration, a layer with a window keeps every position too, so that the cache can be cut back.
+        self._cache = transformers.DynamicCache()
+
+    def _prefill(self, ids: Sequence[int]) -> Logits:
+        return on_host(self._forward(self._ids(ids)))
+
+    def _step(self, token: int) -> Logits:
+        return on_host(self._forward(self._ids([token])))
+
+    def _decode_greedy(self, token: int, count: int) -> list[int]:
+        ids, chosen = self._ids([token]), list[int]()
+        for _ in range(count):
+            ids = self._forward(ids).argmax().view(1, 1)
+            chosen.append(int(ids))
+        return chosen
+
+    def _rewind(self, length: int) -> None:
+        if length < self._length:
+            self._cache.crop(length - self._length)  # minus the number of tokens to remove
+
+    def _close(self) -> None:
+        del self._model, self._cache
+        if self._threads is not None:
+            self._threads.restore()
+
+
+def open_transformers(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
+    """The peer of transformers: on the GPU where PyTorch has a CUDA device, on the CPU with ``threads`` elsewhere.
+
+    Raises:
+        InputError: transformers does not know the architecture, or loads other weights than the file has; GGUF cannot
+            hold a model that is neither a directory nor a GGUF file; the temporary file cannot be written.
+    """
+    on_gpu = torch.cuda.is_available()
+    where = torch.cuda.get_device_name() if on_gpu else f"{threads} thread{'s' * (threads > 1)}"
+    model = _loaded(checkpoint).to("cuda" if on_gpu else "cpu").eval()
+    label = f"transformers fp32, {where}{_left_out(checkpoint.config, model.config)}"
+    return [TransformersPeer(checkpoint, model, label, None if on_gpu else threads)]
+
+
+def _left_out(config: ModelConfig, theirs: Any) -> str:
+    """The parts of a model that transformers did not read from GGUF, for a label; they hardly change the speed."""
+    if not hasattr(theirs, "quantization_config"):
+        return ""
+    lacks_window = bool(config.sliding_window) and config.sliding_window != getattr(theirs, "sliding_window", None)
+    return ", no scaling of angles" * bool(config.rope_scaling) + ", no windows" * lacks_window
+
+
+def _loaded(checkpoint: Checkpoint) -> Any:
+    """The model, from the file that the checkpoint was read from or a temporary one."""
+    first = checkpoint.files[0] if checkpoint.files else None
+    if first is not None and first.name == "config.json":
+        return _from_pretrained(checkpoint, first.parent, None)
+    if first is not None and is_gguf(first):
+        return _from_pretrained(checkpoint, first.parent, first.name)
+    if checkpoint.config.family.gguf_as:
+        checkpoint = as_relative(checkpoint)
+        # GGUF has the tanh form alone; the loaded model gets the form of the checkpoint.
+        written = replace(checkpoint, config=checkpoint.config.with_gelu("tanh"))
+    else:
+        written = checkpoint
+    try:
+        with tempfile.TemporaryDirectory(prefix="glinfer-") as folder:
+            write_gguf(written, Path(folder) / "model.gguf")
+            return _from_pretrained(checkpoint, Path(folder), "model.gguf")
+    except OSError as error:
+        raise InputError(
+            f"cannot write a temporary model for transformers: {reason(error)}; "
+            "check the free space there, or set TMPDIR to another directory"
+        ) from None
+
+
+def _from_pretrained(checkpoint: Checkpoint, folder: Path, gguf_file: str | None) -> Any:
+    """Load a model in float32 and check that every weight of the file is in it.
+
+    Raises:
+        InputError: transformers cannot load it, or leaves weights out; or a package that GGUF files need is missing.
+    """
+    if gguf_file is not None:
+        for package in ("gguf", "accelerate"):
+            required(package, _PEER)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    offline = {"local_files_only": True, "trust_remote_code": False, "gguf_file": gguf_file}
+    where = checkpoint.source
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, **offline)
+        if hasattr(config, "activation_function"):
+            config.activation_function = checkpoint.config.hidden_act
+        if gguf_file is not None:  # of these the metadata of some architectures are not read
+            config.vocab_size = checkpoint.config.vocab_size
+            config.max_position_embeddings = checkpoint.config.max_position_embeddings
+            if hasattr(config, "n_inner"):
+                config.n_inner = checkpoint.config.intermediate_size
+            if hasattr(config, "sliding_window") and not hasattr(config, "use_sliding_window"):
+                config.sliding_window = checkpoint.config.sliding_window or None
+        with contextlib.redirect_stderr(io.StringIO()):  # the progress of GGUF files heeds no setting
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=torch.float32, output_loading_info=True, **offline
+            )
+    except Exception as error:  # of any type, by version and family
+        first = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+        raise InputError(
+            f"{where}: transformers {transformers.__version__} cannot load this {checkpoint.config.model_type}: "
+            f"{first}; leave the peer {_PEER} out"
+        ) from None
+    weights = sum(each.numel() for each in model.parameters())
+    if any(found.values()) or weights != checkpoint.parameter_count:
+        raise InputError(
+            f"{where}: transformers {transformers.__version__} loads {weights:,} weights of this "
+            f"{checkpoint.config.model_type}; expected all {checkpoint.parameter_count:,}; leave the peer {_PEER} out"
+        )
+    return model

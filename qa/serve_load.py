@@ -1,0 +1,276 @@
+"""``python -m qa serve-load``: clients that ask without a pause, beside a batch of the same prompts.
+
+``glinfer serve`` runs in a process of its own. Each client streams one completion after the other over a connection of
+its own. Before and after, ``glinfer generate --batch`` runs prompts of the same lengths in as many slots, since a
+machine that others use too is not equally fast all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+
+from glinfer.cli.common import json_option, print_json
+from glinfer.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = ("ROMEO:", "JULIET:", "the king", "my lord", "what light", "this night", "thou art", "love", "a crown")
+START_SECONDS = 120.0
+"""Limit for loading the model, in seconds."""
+
+
+@dataclass
+class LoadReport:
+    """What clients of a server saw.
+
+    Attributes:
+        clients, slots, max_tokens: how it was run.
+        seconds: from the first request to the last answer.
+        requests: answers that were whole.
+        tokens: their tokens, as the server counts them.
+        errors: answers that were not, by status or by the name of what was raised.
+        first_token_p50, first_token_p95: seconds from a request to its first token.
+        batch_rates: tokens a second of ``generate --batch``, before and after.
+        memory_start, memory_end: resident bytes of the server, after a first answer and at the end; None if unknown.
+    """
+
+    clients: int
+    slots: int
+    max_tokens: int
+    seconds: float = 0.0
+    requests: int = 0
+    tokens: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    first_token_p50: float = 0.0
+    first_token_p95: float = 0.0
+    batch_rates: list[float] = field(default_factory=list)
+    memory_start: int | None = None
+    memory_end: int | None = None
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second of all clients together."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+def prompt_of(draw: random.Random) -> str:
+    """A prompt of up to 20 words."""
+    return " ".join(draw.choices(WORDS, k=draw.randint(1, 10)))
+
+
+def batch_rate(model: str, folder: Path, report: LoadReport, prompts: int) -> float:
+    """Tokens a second of a batch; its closing line says them.
+
+    Raises:
+        InputError: the batch has failed.
+    """
+    draw, source = random.Random(0), folder / "prompts.jsonl"
+    source.write_text("".join(json.dumps({"prompt": prompt_of(draw)}) + "\n" for _ in range(prompts)))
+    command = [
+        sys.executable,
+        "-m",
+        "glinfer",
+        "generate",
+        model,
+        "--batch",
+        str(source),
+        "--out",
+        str(folder / "out.jsonl"),
+    ]
+    command += ["--restart", "--slots", str(report.slots), "--max-tokens", str(report.max_tokens), "--seed", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = re.search(r"([\d,.]+) tok/s", done.stderr)
+    if done.returncode or found is None:
+        raise InputError(f"the batch has failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return float(found[1].replace(",", ""))
+
+
+@contextmanager
+def server(model: str, slots: int, queue: int) -> Iterator[tuple[str, int]]:
+    """The address and the process id of ``glinfer serve``, ready.
+
+    Raises:
+        InputError: it has not started.
+    """
+    command = [sys.executable, "-m", "glinfer", "serve", f"load={model}", "--port", "0"]
+    command += ["--slots", str(slots), "--queue", str(queue)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+(?=/v1)", process.stdout.readline())
+            deadline = time.monotonic() + START_SECONDS
+            while found is None or not _ready(found[0]):
+                if process.poll() is not None or found is None or time.monotonic() > deadline:
+                    process.kill()
+                    said = (process.communicate()[1].strip().splitlines() or ["it was not ready in time"])[-1]
+                    raise InputError(f"the server has not started: {said}")
+                time.sleep(0.05)
+            yield found[0], process.pid
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def _ready(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def resident(process: int) -> int | None:
+    """Resident bytes of a process; None on systems without Linux's /proc."""
+    try:
+        pages = Path(f"/proc/{process}/statm").read_text("ascii").split()[1]
+    except OSError:
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def _ask(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[float, int]:
+    """Stream one answer: the seconds to its first token, and its tokens.
+
+    Raises:
+        AnswerError: it was no whole answer.
+    """
+    started, first, tokens, whole = time.monotonic(), None, 0, False
+    async with http.stream("POST", "/v1/completions", json=body) as answer:
+        if answer.status_code != 200:
+            await answer.aread()
+            raise AnswerError(str(answer.status_code))
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: "):
+                continue
+            if line == "data: [DONE]":
+                whole = True
+                continue
+            data = json.loads(line[6:])
+            if "error" in data:
+                raise AnswerError(str(data["error"]["code"]))
+            first = time.monotonic() - started if first is None else first
+            tokens = (data.get("usage") or {}).get("completion_tokens", tokens)
+    if not whole or first is None:
+        raise AnswerError("cut off")
+    return first, tokens
+
+
+class AnswerError(Exception):
+    """An answer that was none; its text says which kind."""
+
+
+async def load(address: str, report: LoadReport, seconds: float) -> list[float]:
+    """Ask for so long with all clients; counts in ``report``, and returns the seconds to each first token."""
+    firsts: list[float] = []
+    end = time.monotonic() + seconds
+
+    async def client(number: int) -> None:
+        draw = random.Random(number)
+        async with httpx.AsyncClient(base_url=address, timeout=120) as http:
+            while time.monotonic() < end:
+                body = {"model": "load", "prompt": prompt_of(draw), "max_tokens": report.max_tokens, "stream": True}
+                body |= {"seed": draw.getrandbits(31), "stream_options": {"include_usage": True}}
+                try:
+                    first, tokens = await _ask(http, body)
+                except AnswerError as error:
+                    report.errors[str(error)] += 1
+                    await asyncio.sleep(0.1)
+                except (httpx.HTTPError, OSError) as error:
+                    report.errors[type(error).__name__] += 1
+                    await asyncio.sleep(0.1)
+                else:
+                    firsts.append(first)
+                    report.requests += 1
+                    report.tokens += tokens
+
+    started = time.monotonic()
+    await asyncio.gather(*(client(number) for number in range(report.clients)))
+    report.seconds = time.monotonic() - started
+    return firsts
+
+
+def serve_load(
+    model: str,
+    clients: int,
+    seconds: float,
+    *,
+    slots: int,
+    max_tokens: int,
+    queue: int | None = None,
+    prompts: int = 200,
+) -> LoadReport:
+    """Load a server, between two batches.
+
+    Raises:
+        InputError: the batch or the server does not run.
+    """
+    report = LoadReport(clients, slots, max_tokens)
+    with tempfile.TemporaryDirectory() as folder:
+        report.batch_rates.append(batch_rate(model, Path(folder), report, prompts))
+        with server(model, slots, clients if queue is None else queue) as (address, process):
+            httpx.post(f"{address}/v1/completions", json={"model": "load", "prompt": "a"}, timeout=120)
+            report.memory_start = resident(process)
+            firsts = asyncio.run(load(address, report, seconds))
+            report.memory_end = resident(process)
+        report.batch_rates.append(batch_rate(model, Path(folder), report, prompts))
+    if firsts:
+        report.first_token_p50 = statistics.median(firsts)
+        report.first_token_p95 = sorted(firsts)[math.ceil(0.95 * len(firsts)) - 1]
+    return report
+
+
+@click.command("serve-load")
+@click.argument("model", type=click.Path(), default="shakespeare")
+@click.option("--clients", type=click.IntRange(1, 1000), default=64, show_default=True, help="How many ask at once.")
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="How long they ask.")
+@click.option("--slots", type=click.IntRange(1, 256), default=16, show_default=True, help="Sequences at once.")
+@click.option(
+    "--max-tokens", type=click.IntRange(1), default=32, show_default=True, help="Tokens of an answer at most."
+)
+@click.option("--queue", type=click.IntRange(0), help="How many may wait. Default: as many as clients.")
+@json_option
+def serve_load_command(
+    model: str, clients: int, seconds: float, slots: int, max_tokens: int, queue: int | None, as_json: bool
+) -> None:
+    """Ask a server of MODEL (default: shakespeare) with many clients at once, and compare with a batch.
+
+    The exit status is 1 if an answer was an error, or was not whole.
+
+    \b
+    python -m qa serve-load --clients 8 --seconds 10
+    """
+    report = serve_load(model, clients, seconds, slots=slots, max_tokens=max_tokens, queue=queue)
+    if as_json:
+        print_json({**asdict(report), "rate": report.rate})
+    else:
+        click.echo(
+            f"{clients} clients for {report.seconds:.0f} s, {slots} slots: {report.requests:,} answers, "
+            f"{report.tokens:,} tokens, {report.rate:.1f} tok/s"
+        )
+        before, after = report.batch_rates
+        click.echo(f"generate --batch: {before:.1f} tok/s before, {after:.1f} tok/s after")
+        click.echo(f"first token: p50 {report.first_token_p50:.2f} s, p95 {report.first_token_p95:.2f} s")
+        if report.memory_start is not None and report.memory_end is not None:
+            click.echo(f"memory: {report.memory_start / 1e6:.0f} MB, at the end {report.memory_end / 1e6:.0f} MB")
+        kinds = ", ".join(f"{count} × {kind}" for kind, count in report.errors.items())
+        click.echo(f"errors: {kinds or 'none'}")
+    if report.errors or not report.requests:
+        click.get_current_context().exit(1)

@@ -1,0 +1,44 @@
+// What a LoRA adapter adds to a product: up @ t, of which shaders/lora_down.frag has computed t = down @ x before. t lies in
+// blocks, a slot a row of the run; up in lines as glinfer/gl/layouts/packing.py says, the matrices of all adapters side by
+// side: LORA_STEPS steps of 16 ranks each, and with LORA_BIASED one step more, whose first number is what the adapter adds
+// behind the norm. Adapter 0 adds nothing, and costs nothing: its loop has no turn.
+uniform sampler2D lora_t;
+uniform sampler2D lora_up;
+#ifdef LORA_BY_ROW
+#define ADAPTER_OF(row) int(ROW_TEXEL(row, 0).w)
+#else
+uniform int adapter;
+#define ADAPTER_OF(row) adapter
+#endif
+#define LORA_PLACES LORA_T_TILES, LORA_T_PITCH, LORA_T_SLOT_STEP, LORA_T_BLOCK_STEP, LORA_T_COLUMNS
+#define LORA_UP(texel) FETCH(lora_up, (line + ivec2(8 * (texel), 0)), ivec2(LORA_UP_WIDTH, LORA_UP_HEIGHT))
+
+// The line of an adapter's step for a texel of outputs.
+ivec2 low_rank_line(int block, int lane, int number, int step) {
+    int before = (2 * block + (lane >> 3)) * LORA_ALL_STEPS + (number - 1) * (LORA_STEPS + LORA_BIASED);
+    return line_at(before + step, LORA_UP_COLUMNS, 8 * 16) + ivec2(lane & 7, 0);
+}
+
+// The sum for texel `lane` of block `block` of the matrix's outputs.
+vec4 low_rank(int block, int lane, int row, int number) {
+    vec4 total = vec4(0.0);
+    int steps = number > 0 ? LORA_STEPS : 0;
+    for (int step = 0; step < steps; step++) {
+        ivec2 line = low_rank_line(block, lane, number, step);
+        ivec2 corner = block_origin(row, step >> 2, LORA_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
+        for (int a = 0; a < 4; a++) {
+            vec4 v = FETCH(lora_t, (corner + ivec2(a & 1, a >> 1)), ivec2(LORA_T_WIDTH, LORA_T_HEIGHT));
+            total += LORA_UP(4 * a) * v.x + LORA_UP(4 * a + 1) * v.y;
+            total += LORA_UP(4 * a + 2) * v.z + LORA_UP(4 * a + 3) * v.w;
+        }
+    }
+    return total;
+}
+
+#if LORA_BIASED
+// What is added behind the norm.
+vec4 low_rank_bias(int block, int lane, int number) {
+    ivec2 line = low_rank_line(block, lane, max(number, 1), LORA_STEPS);
+    return number > 0 ? LORA_UP(0) : vec4(0.0);
+}
+#endif

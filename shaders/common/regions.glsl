@@ -1,0 +1,37 @@
+// Places in tensors that are regions of a larger texture. The region of X begins at texel (X_AT_X, X_AT_Y) of its texture,
+// and X_WIDTH and X_HEIGHT are then the size of that texture; without these defines X has a texture of its own. IN_X is
+// the texel of a place in X, and OUT_TEXEL the place in the output that the fragment writes.
+#ifdef X_AT_X
+#define IN_X(place) ((place) + ivec2(X_AT_X, X_AT_Y))
+#else
+#define IN_X(place) (place)
+#endif
+#ifdef SCORES_AT_X
+#define IN_SCORES(place) ((place) + ivec2(SCORES_AT_X, SCORES_AT_Y))
+#else
+#define IN_SCORES(place) (place)
+#endif
+#ifdef LOGITS_AT_X
+#define IN_LOGITS(place) ((place) + ivec2(LOGITS_AT_X, LOGITS_AT_Y))
+#else
+#define IN_LOGITS(place) (place)
+#endif
+#ifdef RESIDUAL_AT_X
+#define IN_RESIDUAL(place) ((place) + ivec2(RESIDUAL_AT_X, RESIDUAL_AT_Y))
+#define RESIDUAL_SIZE ivec2(RESIDUAL_WIDTH, RESIDUAL_HEIGHT)
+#else
+#define IN_RESIDUAL(place) (place)
+#define RESIDUAL_SIZE ivec2(OUT_WIDTH, OUT_HEIGHT)  // it lies as the output does
+#endif
+#ifdef R_AT_X
+#define IN_R(place) ((place) + ivec2(R_AT_X, R_AT_Y))
+#define R_SIZE ivec2(R_WIDTH, R_HEIGHT)
+#else
+#define IN_R(place) (place)
+#define R_SIZE ivec2(OUT_WIDTH, OUT_HEIGHT)  // it lies as the output does
+#endif
+#ifdef OUT_AT_X
+#define OUT_TEXEL (ivec2(gl_FragCoord.xy) - ivec2(OUT_AT_X, OUT_AT_Y))
+#else
+#define OUT_TEXEL ivec2(gl_FragCoord.xy)
+#endif

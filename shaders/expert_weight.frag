@@ -1,0 +1,17 @@
+#version 300 es
+// The weight of one expert in each row, by the logits of its router (common/route.glsl); 0 where it is not chosen. y [rows, 1].
+#include "common/flat.glsl"
+uniform sampler2D logits;
+uniform int expert;
+int row;
+#define ROUTED(t) TEXEL(logits, (row * LOGITS_TEXELS + (t)), LOGITS_WIDTH, LOGITS_HEIGHT)
+#include "common/route.glsl"
+layout(location = 0) out vec4 y;
+
+void main() {
+    row = output_place().x;
+    Choice last = choice_of(USED - 1);
+    float logit = ROUTED(expert >> 2)[expert & 3];
+    bool chosen = !comes_after(logit, expert, last.logit, last.expert);
+    y = vec4(chosen ? weight_of(logit, last) : 0.0, 0.0, 0.0, 0.0);
+}

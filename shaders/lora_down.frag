@@ -1,0 +1,62 @@
+#version 300 es
+// t[r, i] = sum over j of down[i, j] · x[r, j], four ranks i of one row r a fragment: the first product of a LoRA adapter,
+// whose second one is part of the product that it changes (shaders/common/low_rank.glsl). down has the matrices of all
+// adapters one below the other, RANKS rows each, and every row r of a run has its own adapter; that of number 0 gives zeros.
+// x and t lie in blocks; row ROWS · slot + n of x lies in slot `slot` of texture n, or with TOGETHER in slot r of the one
+// texture x. t has a slot for each row. down lies in lines as glinfer/gl/layouts/packing.py says, without QUAD.
+// With PARTS each instance takes its share of the STEPS, and blending adds them up.
+#include "common/block_pass.glsl"
+#include "common/each_row.glsl"
+#include "common/lines.glsl"
+#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
+#if TOGETHER
+uniform sampler2D x;
+#define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(at.slot, step >> 2, X_PLACES) + inner), X_SIZE);
+#else
+EACH_ROW(DECLARE_INPUT)
+// A block of t belongs to one row, so that no quad parts.
+#define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (n == at.slot % ROWS) picked = FETCH(X, from, X_SIZE);
+#define FETCH_INPUT(V) \
+    { ivec2 from = block_origin(at.slot / ROWS, step >> 2, X_PLACES) + inner; vec4 picked; EACH_ROW(PICK) V = picked; }
+#endif
+uniform sampler2D down;
+uniform int share;
+#ifdef LORA_BY_ROW
+#include "common/row_info.glsl"
+#define ADAPTER_OF(row) int(ROW_TEXEL(row, 0).w)
+#else
+uniform int adapter;
+#define ADAPTER_OF(row) adapter
+#endif
+#ifdef PARTS
+flat in int part;
+#else
+const int part = 0;
+#endif
+layout(location = 0) out vec4 t;
+
+#define DOWN(texel) FETCH(down, (line + ivec2(8 * (texel), 0)), ivec2(DOWN_WIDTH, DOWN_HEIGHT))
+
+void main() {
+    Place at = output_place();
+    int number = ADAPTER_OF(at.slot), own = 16 * at.block + at.lane;
+    bool used = number > 0 && own < RANKS / 4;
+    // The texel of outputs in the matrix of all adapters.
+    int texel = used ? (number - 1) * (RANKS / 4) + own : 0;
+    int before = (2 * (texel >> 4) + ((texel >> 3) & 1)) * STEPS;
+    int first = part * share, end = used ? first + share : first;
+    vec4 sum[4] = vec4[4](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
+    for (int step = first; step < end; step++) {
+        ivec2 line = line_at(before + step, DOWN_COLUMNS, 8 * 16) + ivec2(texel & 7, 0);
+        ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
+        for (int a = 0; a < 4; a++) {
+            ivec2 inner = corner + ivec2(a & 1, a >> 1);
+            vec4 v;
+            FETCH_INPUT(v)
+            sum[a] += DOWN(4 * a) * v.x + DOWN(4 * a + 1) * v.y;
+            sum[a] += DOWN(4 * a + 2) * v.z + DOWN(4 * a + 3) * v.w;
+        }
+    }
+    t = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}

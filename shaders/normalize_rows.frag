@@ -1,0 +1,43 @@
+#version 300 es
+// LayerNorm or RMSNorm of the ROWS rows of a slot: y[r] = (x[r] - mean[r]) · factor[r] · gain + bias, where the stream itself
+// is normalised. shaders/row_norms.frag has computed the factors, and with CENTRED the means. gains has a row of gains, and
+// with BIASED one of biases, DIM_TEXELS texels each. Row ROWS · slot + n of x and y lies in slot `slot` of texture n.
+#include "common/block_pass.glsl"
+#include "common/each_row.glsl"
+#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+#define NORMS_PLACES NORMS_TILES, NORMS_PITCH, NORMS_SLOT_STEP, NORMS_BLOCK_STEP, NORMS_COLUMNS
+#define NORM_TEXEL(quad) FETCH(norms, (block_origin(at.slot, 0, NORMS_PLACES) + lane_offset(4 * (quad) + (at.lane & 3))), \
+                               ivec2(NORMS_WIDTH, NORMS_HEIGHT))
+#define GAINS_ROW(row) FETCH(gains, ivec2((row) / GAINS_STACK * GAINS_TEXELS + texel, (row) % GAINS_STACK), \
+                             ivec2(GAINS_WIDTH, GAINS_HEIGHT))
+EACH_ROW(DECLARE_INPUT)
+uniform sampler2D norms;
+uniform sampler2D gains;
+EACH_ROW(DECLARE_TARGET)
+
+#if CENTRED
+#define LESS_MEAN(n) - means[n / 4][n % 4]
+#else
+#define LESS_MEAN(n)
+#endif
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    Y = inside ? (FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)) LESS_MEAN(n)) * factors[n / 4][n % 4] * gain + bias : vec4(0.0);
+
+void main() {
+    Place at = output_place();
+    int texel = 16 * at.block + at.lane;
+    bool inside = texel < DIM_TEXELS;
+    texel = min(texel, DIM_TEXELS - 1);
+    ivec2 from = block_origin(at.slot, at.block, X_PLACES) + lane_offset(at.lane);
+    vec4 factors[(ROWS + 3) / 4];
+    for (int i = 0; i < (ROWS + 3) / 4; i++) factors[i] = NORM_TEXEL(i);
+#if CENTRED
+    vec4 means[(ROWS + 3) / 4];
+    for (int i = 0; i < (ROWS + 3) / 4; i++) means[i] = NORM_TEXEL(2 + i);
+#endif
+    vec4 gain = GAINS_ROW(0), bias = vec4(0.0);
+#if BIASED
+    bias = GAINS_ROW(1);
+#endif
+    EACH_ROW(FINISH)
+}

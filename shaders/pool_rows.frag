@@ -1,0 +1,55 @@
+#version 300 es
+// One vector of each text out of the vectors of its tokens. The table rows has a text in each row: its tokens are the rows
+// base + position to base + last of x, and POOL says what becomes of them: 0 their mean, 1 the largest number in each
+// column, 2 their sum divided by the root of their number, 3 their mean with weights that grow by 1 from token to token.
+// Row ROWS · slot + n of x lies in slot `slot` of texture n, and so do texts in y.
+#include "common/block_pass.glsl"
+#include "common/each_row.glsl"
+#include "common/row_info.glsl"
+#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+EACH_ROW(DECLARE_INPUT)
+EACH_ROW(DECLARE_TARGET)
+
+#if POOL == 1
+#define TAKE(v, token) found = max(found, v)
+#elif POOL == 3
+#define TAKE(v, token) found += float(token - base + 1) * (v)
+#else
+#define TAKE(v, token) found += v
+#endif
+#define TAKE_ROW(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    if (ROWS * slot + n >= first && ROWS * slot + n <= last) TAKE(FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)), ROWS * slot + n);
+
+vec4 pooled(int text, Place at) {
+    uvec4 info = ROW_TEXEL(text, 0);
+    int base = int(info.z), first = base + int(info.y), last = base + int(ROW_TEXEL(text, 1).w);
+    float count = float(last - first + 1);
+#if POOL == 1
+    vec4 found = vec4(-3.4e38);
+#else
+    vec4 found = vec4(0.0);
+#endif
+    for (int slot = first / ROWS; slot <= last / ROWS; slot++) {
+        ivec2 from = block_origin(slot, at.block, X_PLACES) + lane_offset(at.lane);
+        EACH_ROW(TAKE_ROW)
+    }
+#if POOL == 0
+    return found / count;
+#elif POOL == 2
+    return found / sqrt(count);
+#elif POOL == 3
+    // The sum of the weights from the first token to the last.
+    return found / (0.5 * count * float(first + last - 2 * base + 2));
+#else
+    return found;
+#endif
+}
+
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = texts[n];
+
+void main() {
+    Place at = output_place();
+    vec4 texts[ROWS];
+    for (int n = 0; n < ROWS; n++) texts[n] = pooled(ROWS * at.slot + n, at);
+    EACH_ROW(FINISH)
+}

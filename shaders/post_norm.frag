@@ -1,0 +1,49 @@
+#version 300 es
+// The end of a branch of a layer whose output is normalised before it is added to the stream:
+//   y[r] = x[r] / sqrt(mean(x[r]²) + EPS) · gain + residual[r], the mean over DIM numbers.
+// Without RESIDUAL blending adds to what y holds. Row ROWS · slot + n of x, residual and y lies in slot `slot` of texture n,
+// in blocks; gain has DIM numbers in a row. With QUAD the four fragments of a quad share the sum.
+#include "common/block_pass.glsl"
+#include "common/each_row.glsl"
+#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
+EACH_ROW(DECLARE_INPUT)
+#ifdef RESIDUAL
+EACH_ROW(DECLARE_SECOND)
+#define AND_RESIDUAL(R) + FETCH(R, IN_R(OUT_TEXEL), R_SIZE)
+#else
+#define AND_RESIDUAL(R)
+#endif
+uniform sampler2D gain;
+EACH_ROW(DECLARE_TARGET)
+
+#define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) float S = 0.0;
+#define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, IN_X(from), X_SIZE); S += dot(v, v); }
+#if QUAD
+#define WHOLE_SUM(S) quad_sum(vec4(S), at.lane).x
+#else
+#define WHOLE_SUM(S) S
+#endif
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    S = inversesqrt(WHOLE_SUM(S) / float(DIM) + float(EPS)); \
+    Y = FETCH(X, IN_X(own), X_SIZE) * S * factor AND_RESIDUAL(R);
+
+void main() {
+    Place at = output_place();
+    EACH_ROW(DECLARE_SUM)
+    for (int step = 0; step < 4 * X_BLOCKS; step++) {
+        ivec2 corner = block_origin(at.slot, step >> 2, X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
+#if QUAD
+        ivec2 from = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
+        EACH_ROW(SQUARE)
+#else
+        for (int a = 0; a < 4; a++) {
+            ivec2 from = corner + ivec2(a & 1, a >> 1);
+            EACH_ROW(SQUARE)
+        }
+#endif
+    }
+    vec4 factor = FETCH(gain, ivec2(min(16 * at.block + at.lane, GAIN_WIDTH - 1), 0), ivec2(GAIN_WIDTH, 1));
+    ivec2 own = block_origin(at.slot, at.block, X_PLACES) + lane_offset(at.lane);
+    EACH_ROW(FINISH)
+}

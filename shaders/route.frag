@@ -1,0 +1,19 @@
+#version 300 es
+// The experts of each row, by the logits of its router (common/route.glsl): texel i of a slot of the output is (expert,
+// weight, 0, 0) of the row's choice number i. Row r of logits and output lies in slot r, in blocks.
+#include "common/block_pass.glsl"
+#define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
+uniform sampler2D logits;
+#define ROUTED(t) FETCH(logits, IN_LOGITS(block_origin(slot, (t) >> 4, LOGITS_PLACES) + lane_offset((t) & 15)), \
+                        ivec2(LOGITS_WIDTH, LOGITS_HEIGHT))
+int slot;
+#include "common/route.glsl"
+layout(location = 0) out vec4 y;
+
+void main() {
+    Place at = output_place();
+    slot = at.slot;
+    int rank = 16 * at.block + at.lane;
+    Choice choice = choice_of(min(rank, USED - 1));
+    y = rank < USED ? vec4(float(choice.expert), weight_of(choice.logit, choice), 0.0, 0.0) : vec4(0.0);
+}

@@ -1,0 +1,61 @@
+#version 300 es
+// A short causal convolution with a gate, of several rows:
+//   y[r] = C[r] · (bias + Σ over k of taps[k] · u[p - LENGTH + 1 + k]), element by element, p the position of row r.
+// x has B | C | x of each row, each from a whole block on, C from block GATE_BLOCK; row ROWS · slot + n of x and y lies in
+// slot `slot` of texture n, in blocks. cache has u = B · x of every position of the sequence (shaders/store_rows.frag);
+// before the first one it is zero. taps has LENGTH rows, and with BIASED one more, the bias.
+// With ALONE there is one row, of the token at position, whose sequence begins in the cache's first slot.
+#include "common/block_pass.glsl"
+#include "common/each_row.glsl"
+#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
+EACH_ROW(DECLARE_INPUT)
+uniform sampler2D cache, taps;
+#if ALONE
+uniform int position;
+#else
+#include "common/row_info.glsl"
+#endif
+EACH_ROW(DECLARE_TARGET)
+
+vec4 tap(int k, int texel) {
+    return FETCH(taps, ivec2(k / TAPS_STACK * TAPS_TEXELS + texel, k % TAPS_STACK), ivec2(TAPS_WIDTH, TAPS_HEIGHT));
+}
+
+// The sum for the token at a position of the sequence that begins at slot `base`.
+vec4 convolved(int position, int base, int block, int lane) {
+    int texel = 16 * block + lane;
+#if BIASED
+    vec4 sum = tap(LENGTH, texel);
+#else
+    vec4 sum = vec4(0.0);
+#endif
+    for (int k = 0; k < LENGTH; k++) {
+        int seen = position - LENGTH + 1 + k;
+        if (seen >= 0) {  // before it lies another sequence
+            // Padding rows of the last slot may lie behind the cache's end.
+            ivec2 from = block_origin(min(base + seen, CACHE_SLOTS - 1), block, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP,
+                                      CACHE_BLOCK_STEP, CACHE_COLUMNS) + lane_offset(lane);
+            sum += tap(k, texel) * FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));
+        }
+    }
+    return sum;
+}
+
+#if ALONE
+#define ROW_SUM(n) convolved(position, 0, at.block, at.lane)
+#else
+vec4 row_sum(int row, int block, int lane) {
+    uvec4 info = ROW_TEXEL(row, 0);
+    return convolved(int(info.y), int(info.z), block, lane);
+}
+#define ROW_SUM(n) row_sum(ROWS * at.slot + n, at.block, at.lane)
+#endif
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = inside ? FETCH(X, IN_X(from), X_SIZE) * ROW_SUM(n) : vec4(0.0);
+
+void main() {
+    Place at = output_place();
+    bool inside = 16 * at.block + at.lane < TAPS_TEXELS;  // behind it the last block is padding
+    ivec2 from = block_origin(at.slot, GATE_BLOCK + at.block, X_PLACES) + lane_offset(at.lane);
+    EACH_ROW(FINISH)
+}

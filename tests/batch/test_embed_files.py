@@ -1,0 +1,187 @@
+"""``glinfer embed``: every kind of file in and out, runs that go on, and bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tiny_embedders import write_bert, write_embedder
+
+import glinfer
+from glinfer.batch.texts import read_texts
+from glinfer.batch.vectors import VectorFile
+from glinfer.cli.app import run
+from glinfer.errors import FormatError, InputError
+
+TEXTS = ["the cat", "", "a dog, sat", "rain"]
+Capture = pytest.CaptureFixture[str]
+
+
+def put(path: Path) -> Path:
+    """The same texts in a file of the kind that its ending says."""
+    if path.suffix == ".txt":
+        path.write_text("\n".join(TEXTS) + "\n")
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps({"text": text, "id": 3}) + "\n" for text in TEXTS))
+    elif path.suffix == ".csv":
+        path.write_text("id,text\n" + "".join(f'1,"{text}"\n' for text in TEXTS))
+    else:
+        arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+        parquet.write_table(arrow.table({"id": [1] * len(TEXTS), "text": TEXTS}), path)
+    return path
+
+
+class TestTexts:
+    @pytest.mark.parametrize("kind", [".txt", ".jsonl", ".csv", ".parquet"])
+    def test_every_kind(self, tmp_path: Path, kind: str) -> None:
+        assert list(read_texts(put(tmp_path / f"a{kind}"))) == TEXTS
+
+    def test_another_column_and_the_only_one(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text('line\n"two\nlines"\nb\n')
+        assert list(read_texts(tmp_path / "a.csv")) == ["two\nlines", "b"]
+        (tmp_path / "b.jsonl").write_text('{"q": "x"}\n\n{"q": "y"}\n')
+        assert list(read_texts(tmp_path / "b.jsonl", "q")) == ["x", "y"]
+
+    @pytest.mark.parametrize(
+        ("name", "data", "column", "said"),
+        [
+            ("a.doc", b"x", None, "the name ends in '.doc'; expected one of .txt, .jsonl, .csv, .parquet"),
+            ("a.txt", b"x", "text", "a text file has no columns"),
+            ("a.txt", b"a\nb\xff\n", None, r"a.txt:2: this is not UTF-8 \(byte 1 of the line\)"),
+            ("a.jsonl", b'{"text": 3}\n', None, r'a.jsonl:1: "text" is 3; expected a text'),
+            ("a.jsonl", b'{"text": "a"}\nx\n', None, r"a.jsonl:2: this is no JSON"),
+            ("a.csv", b"a,b\n1,2\n", None, r"""found the columns \["a", "b"\], and no 'text' among them"""),
+            ("a.csv", b"a,text\n1\n", None, "a.csv:2: found 1 columns; expected 2"),
+            ("a.csv", b'a,text\n1,"x\n', None, "this is no CSV"),
+            ("a.parquet", b"PAR1nonsense", None, "this is no Parquet file"),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path: Path, name: str, data: bytes, column: str | None, said: str) -> None:
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match=said) as caught:
+            list(read_texts(tmp_path / name, column))
+        assert "\n" not in str(caught.value)
+
+    def test_no_such_file(self, tmp_path: Path) -> None:
+        with pytest.raises(FormatError, match="cannot read it"):
+            list(read_texts(tmp_path / "a.txt"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embedder") / "m"
+    write_embedder(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path) -> Any:
+    with glinfer.load(model) as opened:
+        return opened.embed(TEXTS)
+
+
+def vectors_in(path: Path) -> Any:
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix == ".safetensors":
+        return load_file(path)["embeddings"]
+    if path.suffix == ".jsonl":
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [line["text"] for line in lines] == TEXTS
+        return np.array([line["embedding"] for line in lines], np.float32)
+    table = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed").read_table(path)
+    assert table["text"].to_pylist() == TEXTS
+    return np.array(table["embedding"].to_pylist(), np.float32)
+
+
+@pytest.mark.gl
+class TestCommand:
+    @pytest.mark.parametrize("kind", [".npy", ".safetensors", ".jsonl", ".parquet"])
+    def test_every_kind_has_the_same_bits(self, tmp_path: Path, model: Path, expected: Any, kind: str) -> None:
+        source, out = put(tmp_path / "a.txt"), tmp_path / f"out{kind}"
+        assert run(["embed", str(model), "--in", str(source), "--out", str(out)]) == 0
+        assert np.array_equal(vectors_in(out), expected)
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["a.txt", out.name], "nothing is left behind"
+
+    def test_a_run_that_was_stopped_goes_on(
+        self, tmp_path: Path, model: Path, expected: Any, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        source, out = put(tmp_path / "a.txt"), tmp_path / "out.npy"
+        command = ["embed", str(model), "--in", str(source), "--out", str(out), "--json"]
+        monkeypatch.setattr("glinfer.cli.embed.TOGETHER", 1)
+        add, left = VectorFile.add, [2]
+
+        def stopping(self: VectorFile, vectors: Any) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            add(self, vectors)
+
+        monkeypatch.setattr(VectorFile, "add", stopping)
+        assert run(command) == 130
+        assert not out.exists()
+        part = tmp_path / "out.npy.part"
+        part.write_bytes(part.read_bytes() + b"half a row")
+        monkeypatch.setattr(VectorFile, "add", add)
+        capsys.readouterr()
+        assert run(command) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["texts"], told["finished_before"], told["width"]) == (4, 2, 36)
+        assert np.array_equal(np.load(out), expected)
+
+    def test_what_was_made_of_something_else_is_not_gone_on_with(
+        self, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        source, out = put(tmp_path / "a.txt"), tmp_path / "out.npy"
+        part = tmp_path / "out.npy.part"
+        part.write_bytes(b"x" * 600)
+        command = ["embed", str(model), "--in", str(source), "--out", str(out)]
+        assert run(command) == 2
+        assert "this was made of another model, file or option" in capsys.readouterr().err
+        assert part.read_bytes() == b"x" * 600
+        assert run([*command, "--restart"]) == 0
+
+    def test_options(self, tmp_path: Path, model: Path) -> None:
+        source, out = put(tmp_path / "a.txt"), tmp_path / "out.npy"
+        options = ["--dimensions", "5", "--prompt", "the ", "--no-normalize"]
+        assert run(["embed", str(model), "--in", str(source), "--out", str(out), *options]) == 0
+        with glinfer.load(model) as opened:
+            wanted = opened.embed(TEXTS, dimensions=5, prompt="the ", normalize=False)
+        assert np.array_equal(np.load(out), wanted)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda options, folder: {**options, "--out": str(folder / "a.txt")}, "the name ends in '.txt'; expected"),
+            (lambda options, folder: {**options, "--out": str(folder / "no" / "a.npy")}, "there is no such folder"),
+            (lambda options, folder: {**options, "--in": str(folder / "empty.txt")}, "found no text in it"),
+            (lambda options, folder: {**options, "--dimensions": "99"}, "dimensions is 99; expected"),
+            (lambda options, folder: {**options, "--prompt-name": "x"}, "there is no prompt 'x'"),
+        ],
+    )
+    def test_what_is_refused(
+        self, tmp_path: Path, model: Path, change: Callable[..., dict[str, str]], said: str, capsys: Capture
+    ) -> None:
+        (tmp_path / "empty.txt").write_text("")
+        options = change({"--in": str(put(tmp_path / "b.txt")), "--out": str(tmp_path / "o.npy")}, tmp_path)
+        assert run(["embed", str(model), *(part for pair in options.items() for part in pair)]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "empty.txt"]
+
+    def test_models_of_other_kinds(self, tmp_path: Path, capsys: Capture) -> None:
+        source = put(tmp_path / "a.txt")
+        write_bert(tmp_path / "r", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
+        for model, said in (
+            ("shakespeare", "this model continues texts"),
+            (str(tmp_path / "r"), "scores pairs of texts"),
+        ):
+            assert run(["embed", model, "--in", str(source), "--out", str(tmp_path / "o.npy")]) == 2
+            assert said in capsys.readouterr().err

@@ -1,0 +1,434 @@
+"""OpenAI's form of a batch without a model: what a line may be, seeds, shards, earlier results, compressed files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+from glinfer.batch import results as results_module
+from glinfer.batch.index import LineIndex
+from glinfer.batch.job import BatchFiles, BatchJob
+from glinfer.batch.lines import LineResult, Shard, seed_of
+from glinfer.batch.places import Target, open_source
+from glinfer.batch.requests import URLS, RequestForm, RequestLine, answered, unanswered
+from glinfer.errors import FormatError, GlinferError, InputError
+from glinfer.server.errors import ApiError
+
+FINGERPRINT = {"model": "abc", "weights": "q8", "options": {"gelu": None}}
+CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1000}
+
+
+def request(key: object = "request-1", **changes: Any) -> dict[str, Any]:
+    line = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": CHAT, **changes}
+    return {name: value for name, value in line.items() if value is not ...}
+
+
+def written(folder: Path, *lines: object, name: str = "in.jsonl") -> Path:
+    path = folder / name
+    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
+    return path
+
+
+def many(folder: Path, count: int = 20, **changes: Any) -> Path:
+    return written(folder, *(request(f"r{number}", **changes) for number in range(count)))
+
+
+class Echo:
+    """Answers with the number of the line; requests whose id is in ``failing`` fail."""
+
+    def __init__(self, *failing: str, stop_after: int | None = None) -> None:
+        self.failing, self.left, self.seen = failing, stop_after, list[str]()
+
+    def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
+        for line in lines:
+            if self.left is not None and not self.left:
+                raise KeyboardInterrupt
+            self.left = None if self.left is None else self.left - 1
+            self.seen.append(line.key)
+            usage = {"prompt_tokens": 2, "completion_tokens": 3}
+            body = {"choices": [{"text": f"é {line.number}"}], "usage": usage}
+            yield answered(line, 500 if line.key in self.failing else 200, "req-1", body)
+
+
+def run(
+    source: Path | str, out: Path | str, echo: Echo | None = None, *, given: Any = FINGERPRINT, **options: Any
+) -> Any:
+    runner = echo or Echo()
+    with BatchJob(RequestForm(), BatchFiles(source, out, **options), given) as job:
+        if job.left:
+            job.run(runner)
+        else:
+            job.finish()
+        return job.totals
+
+
+def results(path: Path | str) -> dict[str, dict[str, Any]]:
+    with open_source(path) as file:
+        lines = [json.loads(line) for line in file.read().splitlines()]
+    found = {line["custom_id"]: line for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+BROKEN = [
+    (b"{", "this is no JSON (Expecting property name"),
+    (b'{"custom_id": "a",', "this is no JSON"),
+    (b'{"custom_id": "caf\xe9"}', "this is not UTF-8 (byte 18 of the line)"),
+    (b"not json", "this is no JSON"),
+    (b'[{"custom_id": "a"}]', 'found [{"custom_id": "a"}]; expected a JSON object'),
+    (b'"request-1"', 'found "request-1"; expected a JSON object'),
+    (b"null", "found null; expected a JSON object"),
+    (b"[" * 100_000, "this is too much for JSON"),
+    (b'{"custom_id": "a", "custom_id": "b"}', 'the key "custom_id" is there twice'),
+    (b'{"custom_id": "a", "body": {"seed": 1, "seed": 2}}', 'the key "seed" is there twice'),
+    (b'{"custom_id": "a", "body": {"temperature": NaN}}', "found NaN, which is no JSON"),
+    (b'{"custom_id": "a", "body": {"temperature": -Infinity}}', "found -Infinity, which is no JSON"),
+    ({}, "custom_id is missing; expected custom_id, method, url, body"),
+    (request(...), "custom_id is missing"),
+    (request(method=...), "method is missing"),
+    (request(url=...), "url is missing"),
+    (request(body=...), "body is missing"),
+    (request(None), "custom_id is null; expected text"),
+    (request(7), "custom_id is 7; expected text"),
+    (request(["a"]), 'custom_id is ["a"]; expected text'),
+    (request(""), "custom_id is empty; expected text that no other line has"),
+    (b'{"custom_id": "\\ud800", "method": "POST", "url": "/v1/completions", "body": {}}', "half a surrogate pair"),
+    (request("first"), 'the id "first" is that of line 1 too; expected ids that differ'),
+    (request(method="GET"), 'method is "GET"; expected "POST"'),
+    (request(method="post"), 'method is "post"; expected "POST"'),
+    (request(method=None), 'method is null; expected "POST"'),
+    (request(url="/v1/nonsense"), 'url is "/v1/nonsense"; expected one of /v1/chat/completions, /v1/completions'),
+    (request(url="https://example.org/v1/completions"), 'url is "https://example.org/v1/completions"; expected one of'),
+    (request(url="/v1/models"), 'url is "/v1/models"; expected one of'),
+    (request(url="/v1/completions/"), 'url is "/v1/completions/"; expected one of'),
+    (request(url=5), "url is 5; expected one of"),
+    (request(body=None), "body is null; expected a JSON object"),
+    (request(body="{}"), 'body is "{}"; expected a JSON object'),
+    (request(body=[CHAT]), "expected a JSON object"),
+    (request(Body=CHAT), 'unknown key "Body"; known: custom_id, method, url, body'),
+]
+
+
+class TestLines:
+    def test_the_example_of_the_guide(self, tmp_path: Path) -> None:
+        path = written(tmp_path, request("request-1"), b"", request("request-2", url="/v1/completions"))
+        first, second = RequestForm().read(path)
+        assert (first.number, first.key, first.url, first.body) == (1, "request-1", "/v1/chat/completions", CHAT)
+        assert (second.number, second.key, second.url) == (3, "request-2", "/v1/completions")
+        assert first.told() == request("request-1")
+
+    @pytest.mark.parametrize(("line", "words"), BROKEN)
+    def test_a_broken_line_is_named_before_anything_is_written(self, tmp_path: Path, line: Any, words: str) -> None:
+        source = written(tmp_path, request("first"), line, request("last"))
+        with pytest.raises(InputError) as caught:
+            run(source, tmp_path / "out.jsonl")
+        said = str(caught.value)
+        assert said.startswith(f"{source}:2: ")
+        assert words in said
+        assert "\n" not in said
+        assert len(said) < len(str(source)) + 400
+        assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+    def test_there_are_thirty_broken_variants(self) -> None:
+        assert len(BROKEN) >= 30
+        assert len({words for _, words in BROKEN}) >= 25
+
+    def test_no_request_at_all(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"in\.jsonl: found no request in it; expected a JSON object a line"):
+            run(written(tmp_path, b"", b" "), tmp_path / "out.jsonl")
+
+    def test_the_routes_are_those_of_the_server_that_take_a_body(self) -> None:
+        assert {"/v1/chat/completions", "/v1/completions", "/v1/score"} <= set(URLS)
+        assert not {"/v1/models", "/tokenize", "/health"} & set(URLS)
+
+    def test_a_line_and_its_result_hash_what_determines_it(self) -> None:
+        line = RequestLine(1, "a", "/v1/completions", {"prompt": "x"})
+        assert line.digest == RequestLine(9, "a", "/v1/completions", {"prompt": "x"}).digest
+        others = [("b", "/v1/completions", {"prompt": "x"}), ("a", "/v1/score", {"prompt": "x"})]
+        others.append(("a", "/v1/completions", {"prompt": "y"}))
+        assert len({line.digest, *(RequestLine(1, *each).digest for each in others)}) == 4
+
+
+class TestSeeds:
+    @pytest.mark.parametrize("body", [{}, {"seed": None}])
+    def test_a_request_without_one_takes_it_from_its_id(self, body: dict[str, Any]) -> None:
+        first = RequestLine(1, "a", "/v1/completions", body).sent()
+        assert first == RequestLine(7, "a", "/v1/completions", body).sent() == {"seed": seed_of("a")}
+        assert first != RequestLine(1, "b", "/v1/completions", body).sent()
+
+    def test_one_that_is_given_stays(self) -> None:
+        assert RequestLine(1, "a", "/v1/completions", {"seed": 0}).sent() == {"seed": 0}
+
+    def test_a_route_that_draws_nothing_gets_none(self) -> None:
+        assert RequestLine(1, "a", "/v1/score", {"input": "x"}).sent() == {"input": "x"}
+
+    def test_they_are_what_the_server_takes_and_spread_over_all(self) -> None:
+        found = [seed_of(f"request-{number}") for number in range(1000)]
+        assert len(set(found)) == 1000
+        assert all(0 <= seed < 1 << 63 for seed in found)
+        assert 400 < sum(seed >> 62 for seed in found) < 600
+        assert seed_of("request-1") == 0x2C2F9FFF45F98EB7  # for ever, or results would change
+
+    def test_a_stream_is_refused(self) -> None:
+        with pytest.raises(ApiError, match="a batch has no streams; leave stream out"):
+            RequestLine(1, "a", "/v1/completions", {"stream": True}).sent()
+        assert RequestLine(1, "a", "/v1/completions", {"stream": False}).sent()["stream"] is False
+
+
+class TestRestart:
+    @pytest.mark.parametrize("after", [0, 1, 7, 19])
+    @pytest.mark.parametrize("apart", [False, True])
+    def test_nothing_is_lost_doubled_or_changed(self, tmp_path: Path, after: int, apart: bool) -> None:
+        source, out, errors = many(tmp_path), tmp_path / "out.jsonl", tmp_path / "err.jsonl"
+        more: dict[str, Any] = {"errors": errors} if apart else {}
+        failing = ("r3", "r11")
+        with pytest.raises(KeyboardInterrupt):
+            run(source, out, Echo(*failing, stop_after=after), **more)
+        before = out.read_bytes()
+        with out.open("ab") as file:
+            file.write(b'{"id": "batch_req_12')
+        echo = Echo(*failing)
+        totals = run(source, out, echo, **more)
+        assert (totals.lines, len(echo.seen)) == (20 - after, 20 - after)
+        assert out.read_bytes().startswith(before)
+        failed = results(errors) if apart else {}
+        assert set(results(out)) | set(failed) == {f"r{number}" for number in range(20)}
+        assert set(failed) == (set(failing) if apart else set())
+        assert run(source, out, Echo(), **more).lines == 0
+
+    @pytest.mark.parametrize("cut", [1, 2, 30, 60])
+    def test_a_torn_line_is_run_again(self, tmp_path: Path, cut: int) -> None:
+        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        run(source, out)
+        whole = out.read_bytes()
+        out.write_bytes(whole[:-cut])
+        assert run(source, out).lines == 1
+        assert out.read_bytes() == whole
+
+    def test_a_result_has_the_form_of_the_guide(self, tmp_path: Path) -> None:
+        source, out = many(tmp_path, 1), tmp_path / "out.jsonl"
+        totals = run(source, out)
+        (line,) = RequestForm().read(source)
+        body = {"choices": [{"text": "é 1"}], "usage": {"prompt_tokens": 2, "completion_tokens": 3}}
+        response = {"status_code": 200, "request_id": "req-1", "body": body}
+        assert results(out) == {
+            "r0": {"id": line.digest, "custom_id": "r0", "response": response, "error": None},
+        }
+        assert (totals.prompt_tokens, totals.tokens, totals.failed) == (2, 3, 0)
+        lost = unanswered(line, "process_died", "three times").data
+        assert (lost["response"], lost["error"]) == (None, {"code": "process_died", "message": "three times"})
+
+    def test_another_fingerprint_is_refused_with_what_differs(self, tmp_path: Path) -> None:
+        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        run(source, out)
+        before = out.read_bytes()
+        given = {**FINGERPRINT, "weights": "f32", "options": {"gelu": "erf"}}
+        with pytest.raises(InputError) as caught:
+            run(source, out, given=given)
+        assert str(caught.value) == (
+            f'{out}: its results were made with options.gelu null (now "erf"), weights "q8" (now "f32"); '
+            "give another --out, or --restart to discard them and start over"
+        )
+        assert out.read_bytes() == before
+        assert run(source, out, given=given, restart=True).lines == 3
+
+    def test_another_version_another_shard_and_errors_elsewhere_are_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        run(source, out)
+        with pytest.raises(InputError, match=r'with shard "1/1" \(now "1/2"\)'):
+            run(source, out, shard=Shard(1, 2))
+        with pytest.raises(InputError, match=r"with errors_apart false \(now true\)"):
+            run(source, out, errors=tmp_path / "err.jsonl")
+        monkeypatch.setattr("glinfer.batch.manifest.__version__", "9.9")
+        with pytest.raises(InputError, match=r'with glinfer "[0-9.]+" \(now "9\.9"\)'):
+            run(source, out)
+
+    @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"glinfer": 1}', b"\xff"])
+    def test_a_manifest_that_is_none(self, tmp_path: Path, data: bytes) -> None:
+        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        run(source, out)
+        manifest = Target(out).manifest
+        assert json.loads(manifest.read_text())["weights"] == "q8"
+        manifest.write_bytes(data)
+        with pytest.raises(GlinferError, match="--restart"):
+            run(source, out)
+        manifest.unlink()
+        with pytest.raises(InputError, match=r"its manifest out\.jsonl\.manifest\.json is missing"):
+            run(source, out)
+
+    def test_a_changed_request_is_named(self, tmp_path: Path) -> None:
+        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        run(source, out)
+        written(tmp_path, request("r0"), request("r1", url="/v1/completions"), request("r2"))
+        with pytest.raises(InputError, match=r'out\.jsonl:2: request "r1" \(.*in\.jsonl:2\) was another when'):
+            run(source, out)
+
+    def test_other_files_in_the_way_stay(self, tmp_path: Path) -> None:
+        source, out, errors = many(tmp_path, 3), tmp_path / "out.jsonl", tmp_path / "err.jsonl"
+        run(source, out, errors=errors)
+        errors.write_bytes(b"precious")
+        with pytest.raises(InputError, match=r"err\.jsonl:1: this is no result of an earlier run"):
+            run(source, out, errors=errors)
+        assert errors.read_bytes() == b"precious"
+
+    def test_the_same_file_twice(self, tmp_path: Path) -> None:
+        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        for given in ({"out": source}, {"out": out, "errors": source}):
+            with pytest.raises(InputError, match="this is the input itself"):
+                run(source, **given)
+        with pytest.raises(InputError, match="this is both for results and for errors"):
+            run(source, out, errors=out)
+        assert not out.exists()
+
+    def test_an_input_that_changes_meanwhile(self, tmp_path: Path) -> None:
+        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        with BatchJob(RequestForm(), BatchFiles(source, out), {}) as job:
+            many(tmp_path, 3, url="/v1/completions")
+            with pytest.raises(InputError, match="it was changed while it was read"):
+                job.run(Echo())
+        with BatchJob(RequestForm(), BatchFiles(source, out, restart=True), {}) as job:
+            many(tmp_path, 2, url="/v1/completions")
+            with pytest.raises(InputError, match="it was changed while it was read"):
+                job.run(Echo())
+
+    def test_results_are_read_a_line_at_a_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        run(source, out)
+        monkeypatch.setattr(results_module, "MAX_RESULT_LINE_BYTES", 50)
+        with pytest.raises(InputError, match=r"out\.jsonl:1: found a line of more than"):
+            run(source, out)
+
+
+class TestShards:
+    def test_each_line_is_in_one_part_whatever_its_place(self, tmp_path: Path) -> None:
+        found = dict[str, int]()
+        for number in (1, 2, 3):
+            echo = Echo()
+            run(many(tmp_path, 60), tmp_path / f"out{number}.jsonl", echo, shard=Shard(number, 3))
+            assert 10 < len(echo.seen) < 30
+            found.update(dict.fromkeys(echo.seen, number))
+        assert len(found) == 60
+        source = written(tmp_path, *(request(f"r{number}") for number in reversed(range(60))))
+        echo = Echo()
+        run(source, tmp_path / "again.jsonl", echo, shard=Shard(2, 3))
+        assert set(echo.seen) == {key for key, number in found.items() if number == 2}
+
+    def test_an_empty_part_is_done(self, tmp_path: Path) -> None:
+        source = many(tmp_path, 1)
+        totals = [run(source, tmp_path / f"o{n}", shard=Shard(n, 2)).lines for n in (1, 2)]
+        assert sorted(totals) == [0, 1]
+
+    @pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "1/0", "a/b", "-1/2", "1/2/3", "1.0/2", "1/" + "9" * 12])
+    def test_what_is_no_part(self, text: str) -> None:
+        with pytest.raises(InputError, match="expected a part and their number, from 1/8 to 8/8, say"):
+            Shard.parse(text)
+
+    def test_a_part(self) -> None:
+        assert str(Shard.parse("2/8")) == "2/8"
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("end", [".gz", ".zst"])
+    def test_compressed_by_name(self, tmp_path: Path, end: str) -> None:
+        if end == ".zst":
+            zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
+        pack = gzip.compress if end == ".gz" else lambda data: zstandard.ZstdCompressor().compress(data)
+        data = many(tmp_path).read_bytes()
+        source, out = tmp_path / f"in.jsonl{end}", tmp_path / f"out.jsonl{end}"
+        source.write_bytes(pack(data[:500]) + pack(data[500:]))  # in two pieces, as 'cat' joins them
+        with pytest.raises(KeyboardInterrupt):
+            run(source, out, Echo(stop_after=5))
+        assert not out.exists()
+        assert (tmp_path / f"out.jsonl{end}.part").read_bytes().count(b"\n") == 5
+        assert run(source, out).lines == 15
+        assert len(results(out)) == 20
+        assert {path.name for path in tmp_path.glob("out*")} == {f"out.jsonl{end}", f"out.jsonl{end}.manifest.json"}
+        assert run(source, out).lines == 0
+        source.write_bytes(source.read_bytes() + pack(json.dumps(request("one more")).encode()))
+        echo = Echo()
+        run(source, out, echo)
+        assert echo.seen == ["one more"]
+        assert len(results(out)) == 21
+
+    @pytest.mark.parametrize("end", [".gz", ".zst"])
+    @pytest.mark.parametrize("how", ["plain", "short", "flipped", "empty"])
+    def test_damage_is_one_line(self, tmp_path: Path, end: str, how: str) -> None:
+        if end == ".zst":
+            zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
+        plain = many(tmp_path, 500).read_bytes()
+        data = gzip.compress(plain) if end == ".gz" else zstandard.ZstdCompressor(write_checksum=True).compress(plain)
+        source = tmp_path / f"in.jsonl{end}"
+        flipped = data[:-60] + bytes([data[-60] ^ 0xFF]) + data[-59:]
+        source.write_bytes({"plain": b"{}\n", "short": data[: len(data) // 2], "flipped": flipped, "empty": b""}[how])
+        with pytest.raises(GlinferError) as caught:
+            run(source, tmp_path / "out.jsonl")
+        assert "\n" not in str(caught.value)
+        assert str(source) in str(caught.value)
+        assert not (tmp_path / "out.jsonl").exists()
+
+    def test_addresses_go_to_fsspec(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+        monkeypatch.setenv("GLINFER_CACHE", str(tmp_path / "cache"))
+        memory = fsspec.filesystem("memory")
+        memory.pipe("/batch/in.jsonl.gz", gzip.compress(many(tmp_path).read_bytes()))
+        source, out = "memory://batch/in.jsonl.gz", "memory://batch/out.jsonl.gz"
+        with pytest.raises(KeyboardInterrupt):
+            run(source, out, Echo(stop_after=5))
+        assert not memory.exists("/batch/out.jsonl.gz")
+        assert run(source, out).lines == 15
+        assert len(results(out)) == 20
+        assert run(source, out).lines == 0
+        with pytest.raises(InputError, match="this is the input itself"):
+            run(source, source)
+        with pytest.raises(FormatError, match=r"memory://batch/none\.jsonl: cannot read it"):
+            run("memory://batch/none.jsonl", out)
+        with pytest.raises(GlinferError, match="nosuch://a/b: cannot read it: Protocol not known"):
+            run("nosuch://a/b", out)
+
+    @pytest.mark.parametrize(("name", "package"), [("in.jsonl.zst", "zstandard"), ("memory://in.jsonl", "fsspec")])
+    def test_a_missing_package_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+    ) -> None:
+        monkeypatch.setitem(__import__("sys").modules, package, None)
+        monkeypatch.setitem(__import__("sys").modules, "compression.zstd", None)
+        source = name if "://" in name else written(tmp_path, request(), name=name)
+        with pytest.raises(InputError, match=rf"need the package {package}, which is not installed; pip install"):
+            run(source, tmp_path / "out.jsonl")
+
+
+class TestIndex:
+    def test_ids_of_many_lines_take_no_memory_of_python(self, tmp_path: Path) -> None:
+        import tracemalloc
+
+        class Counted(RequestForm):
+            def read(self, path: object) -> Iterator[RequestLine]:
+                for number in range(1, 30_001):
+                    yield RequestLine(number, f"request number {number}", "/v1/score", {})
+
+        with LineIndex(Counted(), "in.jsonl") as index:
+            tracemalloc.start()
+            index.scan()
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert (index.count, index.left) == (30_000, 30_000)
+            # Their ids alone would take 2 MB.
+            assert most < 2_000_000
+            entry = index.find("request number 29999")
+            assert entry is not None
+            assert entry.number == 29_999
+            assert index.find("request number 0") is None
+
+    def test_a_full_disk_is_one_line(self, tmp_path: Path) -> None:
+        with LineIndex(RequestForm(), many(tmp_path, 5000)) as index:
+            index._base.execute("PRAGMA max_page_count = 4")
+            with pytest.raises(FormatError, match=r"the index of the input cannot be kept on the disk: .*full; free"):
+                index.scan()

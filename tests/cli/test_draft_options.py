@@ -1,0 +1,173 @@
+"""``--speculate`` and ``--draft`` of ``generate``, ``chat`` and ``bench``: the same text, and guesses are counted."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from scripted_models import BYTES, random_file, saying
+
+from glinfer.cli.app import run
+from glinfer.engine.drafts import RunTimes
+from glinfer.engine.random_model import demo_tokenizer
+from glinfer.formats import save_checkpoint, write_bpe
+from glinfer.inspect.bench import drafting
+
+pytestmark = pytest.mark.gl
+
+Capture = pytest.CaptureFixture[str]
+SAID = b"one two three one two three one two three four five"
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft always pays."""
+    monkeypatch.setattr(RunTimes, "of", lambda self, rows: 1.0 if rows else 0.0)
+
+
+@pytest.fixture
+def repeating(tmp_path: Path) -> Path:
+    """A model that says the same words again and again."""
+    path = tmp_path / "repeating.gab"
+    save_checkpoint(saying(SAID, after=13, context=96), path)
+    write_bpe(BYTES, path.with_suffix(".bpe"))
+    return path
+
+
+def said(capsys: Capture, *arguments: str | Path, status: int = 0) -> tuple[str, str]:
+    assert run([*map(str, arguments)]) == status
+    found = capsys.readouterr()
+    return found.out, found.err
+
+
+def test_generate_says_the_same_and_counts_guesses(repeating: Path, capsys: Capture) -> None:
+    plain, before = said(capsys, "generate", repeating, "one two three", "-n", "45")
+    text, told = said(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram")
+    assert text == plain
+    assert "guesses" not in before
+    right, drafted = map(int, re.search(r" tokens · (\d+) of (\d+) guesses right · ", told).groups())  # type: ignore[union-attr]
+    assert 10 < right <= drafted
+    assert float(told.split(" draws/token")[0].split()[-1]) < 9, "9 draws for each without them"
+    out, _ = said(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram", "--json")
+    assert (json.loads(out)["accepted"], json.loads(out)["drafted"]) == (right, drafted)
+
+
+@pytest.mark.slow
+def test_a_draft_model_is_loaded_beside(repeating: Path, tmp_path: Path, capsys: Capture) -> None:
+    other = random_file(tmp_path / "other.gab", "vocab=256,dim=32,heads=4,blocks=1,context=64")
+    write_bpe(BYTES, other.with_suffix(".bpe"))
+    plain, _ = said(capsys, "generate", other, "one", "-n", "20", "--seed", "3")
+    for draft in (repeating, tmp_path / "copy.gab"):
+        if draft != repeating:
+            draft.write_bytes(other.read_bytes())
+            write_bpe(BYTES, draft.with_suffix(".bpe"))
+        text, told = said(capsys, "generate", other, "one", "-n", "20", "--seed", "3", "--draft", draft)
+        assert text == plain
+        assert "guesses right" in told
+
+
+def test_chat_takes_them(small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = []
+    for options in ([], ["--speculate", "ngram"], ["--draft", str(small)]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi hi hi\nhi hi hi\n"), encoding="utf-8"))
+        replies.append(said(capsys, "chat", small, "--seed", "1", "-n", "8", *options)[0])
+    assert replies[0] == replies[1] == replies[2] != ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--speculate", "ngram", "--draft", "x"], "found both speculate and a draft model; give one of them"),
+        (["--draft", "absent.gab"], "absent.gab: cannot read it"),
+        (["--draft", "shakespeare"], "the draft model (512 tokens) has another tokenizer than the model (300 tokens)"),
+        (["--speculate", "ngram", "--plan", "reference"], "drafts need the fast plan"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(small: Path, capsys: Capture, arguments: list[str], words: str) -> None:
+    _, told = said(capsys, "generate", small, "Once", *arguments, status=2)
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_a_batch_takes_no_drafts(small: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Once"}\n')
+    batch = ["--batch", tmp_path / "prompts.jsonl", "--out", tmp_path / "out.jsonl"]
+    for option in (["--speculate", "ngram"], ["--draft", "x"]):
+        _, told = said(capsys, "generate", small, *batch, *option, status=2)
+        assert f"{option[0]} is for one prompt at a time; leave it out beside --batch" in told
+
+
+class TestBench:
+    @pytest.fixture(autouse=True)
+    def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Tasks that fit small contexts."""
+        monkeypatch.setattr(drafting, "TASKS", {"copy": "one two three", "open": "two"})
+        monkeypatch.setattr(
+            drafting.bench_drafts, "__kwdefaults__", {**drafting.bench_drafts.__kwdefaults__, "tokens": 40}
+        )
+
+    @pytest.mark.slow
+    def test_texts_with_guesses_and_without(self, repeating: Path, capsys: Capture) -> None:
+        out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1", "--json")
+        report = json.loads(out)
+        assert [(row["task"], row["sampling"]) for row in report["rows"]] == [
+            ("copy", "greedy"),
+            ("copy", "sampled"),
+            ("open", "greedy"),
+            ("open", "sampled"),
+        ]
+        copied = report["rows"][0]
+        assert copied["accepted"] > 10
+        assert copied["acceptance"] == copied["accepted"] / copied["drafted"]
+        assert copied["times_plain"] == pytest.approx(copied["plain"]["median"] / copied["guessed"]["median"])
+        assert all(row["same"] and row["tokens"] == 40 for row in report["rows"])
+        assert (report["drafts"], report["runs"]) == ("ngram", 1)
+        out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
+        assert "guesses: ngram · model gab · weights f32 · median (fastest–slowest) of 1 texts, in turns" in out
+
+    def test_a_reply_where_the_model_can_chat(self, small: Path, capsys: Capture) -> None:
+        out, _ = said(capsys, "bench", small, "--draft", small, "--runs", "1", "--json")
+        report = json.loads(out)
+        assert report["drafts"] == "model of gab"
+        assert all(row["acceptance"] in (1.0, None) for row in report["rows"])
+
+    def test_texts_that_differ_are_told(
+        self, repeating: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        text = drafting._text
+
+        def other(*given: object, **options: object) -> object:
+            ids, stats = text(*given, **options)  # type: ignore[arg-type]
+            return ([0, *ids] if "speculate" in options else ids), stats
+
+        monkeypatch.setattr(drafting, "_text", other)
+        out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
+        assert out.count(" NO") == 4
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--contexts", "8"], "--contexts does not go with --speculate, which times texts; leave it out"),
+            (["--batch", "2"], "--batch does not go with --speculate"),
+            (["--lengths", "2"], "--lengths does not go with --speculate"),
+            (["--ceiling"], "--ceiling does not go with --speculate"),
+            (["--weights", "f32,q8"], "found 2 weight formats beside --speculate; give one of them"),
+            (["--draft", "x"], "found both speculate and a draft model"),
+            (["--plan", "reference"], "drafts need the fast plan"),
+        ],
+    )
+    def test_what_does_not_go_together(self, small: Path, capsys: Capture, arguments: list[str], words: str) -> None:
+        _, told = said(capsys, "bench", small, "--speculate", "ngram", *arguments, status=2)
+        assert words in told
+        assert told.count("\n") == 1
+
+    def test_a_model_that_texts_do_not_fit(self, tmp_path: Path, capsys: Capture) -> None:
+        path = random_file(tmp_path / "tiny.gab", "vocab=300,dim=32,heads=4,blocks=1,context=24")
+        write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
+        _, told = said(capsys, "bench", path, "--speculate", "ngram", status=2)
+        assert re.search(r"a task takes \d+ tokens and its answer 40; found a context of 24", told)
+        _, told = said(capsys, "bench", "--speculate", "ngram", status=2)
+        assert "--speculate times texts; name a MODEL with a tokenizer" in told

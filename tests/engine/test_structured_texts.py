@@ -1,0 +1,211 @@
+"""Texts with a structure: alone, in a batch beside free ones, by every plan and kind of sampling, and cut short."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from tiers import tiered
+
+import glinfer
+from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
+from glinfer.errors import InputError, StructureError
+from qa.structured import cases, check_texts
+from tests.goldens import smollm2_file
+
+pytestmark = pytest.mark.gl
+pytest.importorskip("llguidance", reason="llguidance is not installed")
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "kind": {"enum": ["king", "queen", "fool"]},
+    },
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+}
+ANYTHING = "(?s:.)*"
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    with glinfer.load("shakespeare") as found:
+        yield found
+
+
+def test_a_text_has_its_structure(model: Model) -> None:
+    stream = model.stream("ROMEO:", json_schema=SCHEMA, seed=1, temperature=1.5)
+    text = "".join(stream)
+    jsonschema.validate(json.loads(text), SCHEMA)
+    stats = stream.stats
+    assert (stats.finish_reason, stats.complete) == ("stop", True)
+    assert stats.forced > 10
+    assert stats.tokens == len(stream.ids)
+    plain = model.stream("ROMEO:", seed=1, max_tokens=stats.tokens)
+    list(plain)
+    assert stats.draws < plain.stats.draws, "forced tokens took as many draws as chosen ones"
+    assert (plain.stats.forced, plain.stats.complete) == (0, None)
+    assert re.fullmatch("[A-Z][a-z]{3}!", model.generate("ROMEO:", regex="[A-Z][a-z]{3}!", seed=1))
+    assert model.generate("ROMEO:", choices=["yea", "nay"], seed=1) in ("yea", "nay")
+    assert re.fullmatch("(ab){1,5}c", model.generate("ROMEO:", grammar='start: ("a" "b"){1,5} "c"', seed=1))
+
+
+SAMPLING = (
+    {"temperature": 1.0},
+    {"temperature": 0.0},
+    {"temperature": 1.2, "top_k": 5},
+    {"top_p": 0.8},
+    {"min_p": 0.1, "repetition_penalty": 1.3},
+)
+
+
+@tiered("sampling", SAMPLING, keep=3)
+def test_a_mask_that_allows_everything_changes_no_text(model: Model, sampling: dict[str, Any]) -> None:
+    plain = model.generate("ROMEO:", seed=4, max_tokens=40, **sampling)
+    assert model.generate("ROMEO:", regex=ANYTHING, seed=4, max_tokens=40, **sampling) == plain
+
+
+def test_a_batch_gives_what_each_text_gives_alone(model: Model) -> None:
+    """Free texts beside texts with structures of all kinds of sampling; one is forced as a whole, one is cut."""
+    given: list[dict[str, Any]] = [
+        {},
+        {"json_schema": SCHEMA},
+        {"json_schema": SCHEMA, "top_k": 4},
+        {"choices": ["x"]},
+        {"json_schema": SCHEMA, "max_tokens": 9},
+        {"regex": "[a-z]{3} [a-z]{3}", "temperature": 0.0},
+        {"regex": "[A-Z]+: [a-z]{4}", "top_k": 3},
+    ]
+    requests = [
+        BatchRequest(prompt, {"seed": 7, "max_tokens": 50, **options}, key=(prompt, place))
+        for prompt in ("ROMEO:", "KING HENRY:\nMy lord,")
+        for place, options in enumerate(given)
+    ]
+    found = {result.request.key: result for result in model.batch(requests, slots=5)}
+    assert len(found) == len(requests)
+    for request in requests:
+        result = found[request.key]
+        stream = model.stream(request.prompt, incomplete="partial", **request.options)
+        text = "".join(stream)
+        same = ("finish_reason", "complete", "forced", "tokens")
+        assert (result.text, result.ids) == (text, stream.ids)
+        assert [getattr(result.stats, name) for name in same] == [getattr(stream.stats, name) for name in same]
+
+
+def test_a_whole_row_under_a_mask(model: Model) -> None:
+    """With log-probabilities every token is chosen from the whole row, and none is forced."""
+    options = {"json_schema": SCHEMA, "seed": 2, "logprobs": 1, "logit_bias": {65: 2.0}, "max_tokens": 80}
+    (result,) = model.batch([BatchRequest("ROMEO:", options)])
+    assert result.text is not None
+    jsonschema.validate(json.loads(result.text), SCHEMA)
+    assert result.stats.forced == 0
+    assert result.logprobs is not None
+    assert [each.token for each in result.logprobs] == result.ids
+
+
+def test_a_text_that_is_cut(model: Model) -> None:
+    given: Any = {"json_schema": SCHEMA, "max_tokens": 8, "seed": 1}
+    with pytest.raises(StructureError, match="ends after 8 tokens and has not the structure") as caught:
+        model.generate("ROMEO:", **given)
+    partial = model.generate("ROMEO:", **given, incomplete="partial")
+    assert caught.value.text == partial
+    assert partial.startswith('{"name')
+    with pytest.raises(StructureError):
+        model.generate(["ROMEO:", "JULIET:"], **given)
+    with pytest.raises(StructureError):
+        model.generate([1, 2, 3], **given)
+    assert model.generate(["ROMEO:"], **given, incomplete="partial") == [partial]
+
+
+def test_a_text_without_an_end_token_may_be_complete_and_cut(model: Model) -> None:
+    """The bundled model has no token that ends a text: it goes on as long as the structure lets it."""
+    stream = model.stream("ROMEO:", regex="[a-z]+", max_tokens=6, seed=1)
+    assert re.fullmatch("[a-z]+", "".join(stream))
+    assert (stream.stats.finish_reason, stream.stats.complete) == ("length", True)
+
+
+def test_a_full_context(model: Model) -> None:
+    """What does not fit is dropped, and the text goes on within its structure."""
+    context = model.config.max_position_embeddings
+    prompt = model.require_tokenizer().encode("to be or not to be " * context)[: context - 10]
+    stream = model.stream(prompt, regex="(abcdefgh)+[0-9]{3}z", max_tokens=64, seed=1, incomplete="partial")
+    data = b"".join(map(model.require_tokenizer().token_bytes, stream))
+    assert re.match(b"(abcdefgh)*[a-h0-9z]*$", data)
+    assert stream.stats.dropped > 0
+
+
+def test_what_does_not_go_together(model: Model) -> None:
+    for given in ({"speculate": "ngram"}, {"draft": model}):
+        with pytest.raises(InputError, match="regex does not go with guesses; leave out speculate and draft"):
+            model.stream("a", regex="b", **given)  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="found both json_schema and regex"):
+        model.stream("a", regex="b", json_schema={})
+    with pytest.raises(InputError, match="request 1: regex cannot be used"):
+        list(model.batch([BatchRequest("a"), BatchRequest("a", {"regex": "("})]))
+    with pytest.raises(InputError, match="incomplete is 'often'"):
+        model.generate("a", regex="b", incomplete="often")  # type: ignore[call-overload]
+
+
+def test_the_reference_plan(model: Model) -> None:
+    expected = model.generate("KING:", regex="[a-z]{3}-[0-9]", temperature=0)
+    with glinfer.load("shakespeare", plan="reference") as whole:
+        assert whole.generate("KING:", regex="[a-z]{3}-[0-9]", temperature=0) == expected
+
+
+def test_no_object_is_made_for_a_token(model: Model) -> None:
+    stream = model.stream("ROMEO:", regex="[a-z ]{40}", seed=1, max_tokens=30, incomplete="partial")
+    for _ in range(3):
+        next(stream)
+    before = model.device.live_objects()
+    list(stream)
+    assert model.device.live_objects() == before
+
+
+@pytest.mark.slow
+def test_some_of_the_corpus(model: Model) -> None:
+    """``python -m qa structured`` writes 20 texts of each case."""
+    found = check_texts(model, cases()[::30], [1], tokens=120)
+    assert found.faults == []
+    assert found.finished >= 8
+
+
+@pytest.mark.slow
+def test_a_text_of_each_case_of_the_corpus(model: Model) -> None:
+    found = check_texts(model, cases(), [5], tokens=120)
+    assert found.faults == []
+    assert found.finished > 0.85 * found.texts
+
+
+PEOPLE = (
+    ("Anna", 31, "Berlin"), ("Ben", 44, "Paris"), ("Carla", 19, "Rome"), ("David", 52, "Oslo"), ("Eva", 27, "Madrid"),
+    ("Frank", 63, "London"), ("Greta", 35, "Vienna"), ("Hugo", 22, "Lisbon"), ("Ines", 48, "Dublin"),
+    ("Jakob", 39, "Prague"), ("Klara", 56, "Athens"), ("Leo", 24, "Warsaw"), ("Mia", 33, "Zurich"),
+    ("Noah", 41, "Helsinki"), ("Olga", 29, "Riga"), ("Paul", 60, "Sofia"), ("Rita", 37, "Milan"),
+    ("Sam", 26, "Boston"), ("Tina", 45, "Tokyo"), ("Uwe", 50, "Cairo"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_smollm2_extracts_twenty_people_in_a_schema() -> None:
+    text = {"type": "string", "maxLength": 20}
+    schema = {
+        "type": "object",
+        "properties": {"name": text, "age": {"type": "integer", "minimum": 0, "maximum": 120}, "city": text},
+        "required": ["name", "age", "city"],
+        "additionalProperties": False,
+    }
+    right = 0
+    with glinfer.load(smollm2_file()) as model:
+        for name, age, city in PEOPLE:
+            asked = f"Extract name, age and city as JSON: {name} is {age} years old and lives in {city}."
+            reply = json.loads(model.chat(asked, json_schema=schema, temperature=0, max_tokens=80))
+            jsonschema.validate(reply, schema)
+            right += reply == {"name": name, "age": age, "city": city}
+    assert right >= 10, f"{right} of {len(PEOPLE)} are right"

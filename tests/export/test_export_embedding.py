@@ -1,0 +1,103 @@
+"""Sites of models that embed texts: what the plan's file says of tables, texts and characters, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tiny_embedders import write_bert, write_embedder
+
+from glinfer.errors import FormatError, InputError
+from glinfer.export import site as module
+from glinfer.export.embedding import LIBRARY_FILES, library_files
+from glinfer.export.site import LIMITS, export_web, web_root
+from glinfer.formats import load_checkpoint
+from glinfer.models.choice import plan_for
+from glinfer.text.encoder import TextEncoder
+from glinfer.text.tokenizer import find_tokenizer
+
+PROMPTS = {"query": "in the rain ", "document": "a "}
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the page, with a library in it, which npm may not have put there."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    for entry in web_root().iterdir():
+        if entry.name != "node_modules":
+            (folder / entry.name).symlink_to(entry)
+    (folder / "libraries").mkdir()
+    for name in LIBRARY_FILES:
+        (folder / name).write_text("export class Tokenizer {}\n")
+    monkeypatch.setattr(module, "web_root", lambda: folder)
+    return folder
+
+
+def test_a_site_that_embeds_has_what_the_page_needs(web: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    write_embedder(model, prompts=PROMPTS, normalize=False)
+    made = export_web(model, tmp_path / "out", limits="webgl2")
+    found = json.loads((made.folder / "plan.json").read_text())
+    told, config = found["embedding"], load_checkpoint(model).config.with_context(40)
+    assert found["driver"] == "encode"
+    assert (found["logits"], found["input"], found["pictures"]) == (None, None, [])
+    size, kernels = LIMITS["webgl2"].max_texture_size, module.web_kernels()
+    plan = plan_for(config, "fast", formats={}, kernels=kernels, max_texture_size=size)
+    assert made.draws == len(plan.draws) == len(found["draws"])
+    names = [found["textures"][each]["name"] for each in (told["rows"], told["texts"], *told["vectors"])]
+    assert names == ["rows", "texts", *(f"text.embeddings.{number}" for number in range(4))]
+    assert (told["positions"], told["pooling"], told["most_tokens"]) == (40, "mean", 40)
+    assert (told["prompts"], told["default_prompt"], told["normalizes"]) == (PROMPTS, "", False)
+    tokenizer, _ = find_tokenizer(model, None, config)
+    assert tokenizer is not None
+    encoder = TextEncoder(tokenizer, 40)
+    assert [told["before"], told["after"]] == [[each] for each in encoder.texts([""])[0].ids]
+    probes = dict(map(tuple, told["probes"]))
+    assert probes == dict(zip(probes, (each.ids for each in encoder.texts(list(probes))), strict=True))
+    written = json.loads((made.folder / "tokenizer.json").read_text())
+    assert written == {**json.loads(tokenizer.library_json()), "truncation": None, "padding": None}
+    # The same classes in Python's own characters: a mark, punctuation, and what is neither.
+    marks, ends, removed = (
+        re.compile(
+            "[" + re.sub(r"\\u\{(\w+)\}", lambda code: re.escape(chr(int(code[1], 16))), told["characters"][name]) + "]"
+        )
+        for name in ("marks", "punctuation", "removed")
+    )
+    assert [bool(marks.fullmatch(each)) for each in "\u0301\u20d0eé"] == [True, True, False, False]
+    assert [bool(ends.fullmatch(each)) for each in "$.…«a 1"] == [True, True, True, True, False, False, False]
+    assert [bool(removed.fullmatch(each)) for each in "\0\u200b\ufffd\n\ta"] == [True, True, True, False, False, False]
+    tensors = load_file(made.folder / "weights.safetensors")
+    assert "logits_order" not in tensors
+    assert tensors["line_checksums"].dtype == np.uint32
+    page = {"index.html": "search/index.html", "style.css": "style.css", "page/theme.js": "page/theme.js"}
+    for name in (*LIBRARY_FILES, "search/page.js", "embedding/embed.js"):
+        page[name] = name
+    for name, place in page.items():
+        assert (made.folder / name).read_bytes() == (web / place).read_bytes()
+    assert not (made.folder / "app.js").exists()
+    assert not (made.folder / "search" / "index.html").exists()
+    again = export_web(model, tmp_path / "out", single=True)  # takes the place of the other
+    assert [each.name for each in again.folder.iterdir()] == ["index.html"]
+
+
+def test_what_cannot_embed_in_a_page_is_refused_in_one_line(web: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m"
+    write_embedder(model)
+    (model / "vocab.txt").rename(tmp_path / "vocab.txt")
+    with pytest.raises(InputError, match="a site that embeds texts needs the model's tokenizer"):
+        export_web(model, tmp_path / "site")
+    (tmp_path / "vocab.txt").rename(model / "vocab.txt")
+    (web / "libraries" / "tokenizers.js").unlink()
+    with pytest.raises(FormatError, match=r"the page's tokenizer is missing: .* run 'npm ci --prefix web' in"):
+        export_web(model, tmp_path / "site")
+    with pytest.raises(FormatError, match="the page's tokenizer is missing"):
+        library_files(tmp_path)
+    write_bert(tmp_path / "pairs", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
+    with pytest.raises(InputError, match="this model scores pairs of texts, which sites do not do"):
+        export_web(tmp_path / "pairs", tmp_path / "site")
+    assert not (tmp_path / "site").exists()

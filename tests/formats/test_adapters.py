@@ -1,0 +1,213 @@
+"""LoRA adapters in files: which matrices they change and by how much, what is refused, and what merging writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_adapters import made_pairs, write_gguf_adapter, write_peft
+from safetensors.numpy import load_file, save_file
+from tiers import tiered
+from tiny_models import in_floats, in_formats, tiny
+
+from glinfer.errors import FormatError, InputError
+from glinfer.export.convert import convert_model
+from glinfer.families import DECODERS
+from glinfer.formats import load_checkpoint, save_checkpoint
+from glinfer.formats.adapters.merge import merged, read_adapter
+
+FORMS = sorted(name for name, family in DECODERS.items() if family.huggingface is not None)
+LLAMA = tiny("llama")
+QUERY = "model.layers.0.self_attn.q_proj"
+
+
+@tiered("family", FORMS, keep=[FORMS.index("gpt2"), FORMS.index("phi3"), FORMS.index("llama")])
+def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, family: str) -> None:
+    config = tiny(family)
+    made, pairs = in_floats(config), made_pairs(config)
+    found = merged(made, [read_adapter(write_peft(tmp_path / "a", pairs), config, 0.5)])
+    from glinfer.formats.huggingface.config import form_of
+    from glinfer.formats.tensors import stored_tensors
+
+    names, changed = config.family.names, set()
+    for stored in stored_tensors(config, form_of(config.family).names or names):
+        if (pair := pairs.get(stored.name.removesuffix(".weight"))) is not None:
+            change = pair[1].astype(np.float64) @ pair[0] * (0.5 * 2)  # alpha is twice the rank
+            for tensor, rows in stored.split(change):
+                name = tensor.name(names)
+                np.testing.assert_array_equal(found.tensors[name], (made.tensors[name] + rows).astype(np.float32))
+                changed.add(name)
+    layers = map(config.layer, range(config.num_hidden_layers))
+    mlp = 0 if config.family.experts else 3 if config.family.gated else 2
+    assert len(changed) == sum((0 if layer.convolves else 4) + mlp for layer in layers)
+    for name in made.tensors.keys() - changed:
+        assert found.tensors[name] is made.tensors[name]
+
+
+@tiered("family", ["llama", "qwen2", "gpt2"])
+def test_a_gguf_adapter_is_the_peft_one(tmp_path: Path, family: str) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    config, pairs = tiny(family), made_pairs(tiny(family))
+    one = read_adapter(write_peft(tmp_path / "a", pairs, lora_alpha=5), config)
+    other = read_adapter(write_gguf_adapter(tmp_path / "a.gguf", config, pairs, 5.0), config)
+    assert one.matrices.keys() == other.matrices.keys()
+    for name, change in one.matrices.items():
+        same = other.matrices[name]
+        assert change.scale == same.scale == 5 / 3
+        np.testing.assert_array_equal(change.up, same.up)
+        np.testing.assert_array_equal(change.down, same.down)
+
+
+def test_scales_are_those_of_peft(tmp_path: Path) -> None:
+    folder = write_peft(
+        tmp_path,
+        made_pairs(LLAMA),
+        lora_alpha=6,
+        use_rslora=True,
+        alpha_pattern={"v_proj": 9, "^model.layers.1.*up_proj": 3},
+    )
+    found = {name.removesuffix(".weight"): each.scale for name, each in read_adapter(folder, LLAMA).matrices.items()}
+    root = 3**0.5
+    assert found[QUERY] == pytest.approx(6 / root)
+    assert found["model.layers.1.self_attn.v_proj"] == pytest.approx(9 / root)
+    assert found["model.layers.0.mlp.up_proj"] == pytest.approx(6 / root)
+    assert found["model.layers.1.mlp.up_proj"] == pytest.approx(3 / root)
+
+
+def test_ranks_may_differ_and_numbers_be_halves(tmp_path: Path) -> None:
+    pairs = made_pairs(LLAMA, roles=["projection"])
+    pairs[QUERY] = tuple(part.astype(np.float16) for part in made_pairs(LLAMA, 5, ["projection"])[QUERY])  # type: ignore[assignment]
+    found = read_adapter(write_peft(tmp_path, pairs, r=3, lora_alpha=6), LLAMA).matrices
+    assert found[f"{QUERY}.weight"].rank == 5
+    assert found[f"{QUERY}.weight"].scale == 6 / 5
+    assert found[f"{QUERY}.weight"].up.dtype == np.float32
+
+
+REFUSED_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "another kind": ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+    "DoRA": ({"use_dora": True}, "use_dora is True"),
+    "biases": ({"bias": "lora_only"}, "bias is 'lora_only'"),
+    "whole modules": ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+    "another start": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
+    "alpha": ({"lora_alpha": "8"}, "expected a number"),
+    "alpha pattern": ({"alpha_pattern": {"(a+)+": 1}}, "alpha_pattern"),
+    "repeated layers": ({"layer_replication": [[0, 1]]}, "layer_replication"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_SETTINGS)
+def test_settings_that_are_refused(tmp_path: Path, case: str) -> None:
+    settings, words = REFUSED_SETTINGS[case]
+    with pytest.raises(FormatError, match=r"adapter_config\.json") as error:
+        read_adapter(write_peft(tmp_path, made_pairs(LLAMA, roles=["down"]), **settings), LLAMA)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def changed(name: str, array: Any, **others: Any) -> Any:
+    def change(tensors: dict[str, Any]) -> None:
+        tensors.pop(f"base_model.model.{QUERY}.{name}.weight", None)
+        if array is not None:
+            tensors[f"base_model.model.{QUERY}.{name}.weight"] = array
+        tensors.update(others)
+
+    return change
+
+
+ONES = np.ones((3, 20), np.float32)
+REFUSED_TENSORS: dict[str, tuple[Any, str]] = {
+    "no B": (changed("lora_B", None), "lora_B is missing"),
+    "another width": (changed("lora_A", np.ones((3, 24), np.float32)), "belongs to another one"),
+    "two ranks": (changed("lora_A", np.ones((4, 20), np.float32)), "ranks 4 and 3"),
+    "NaN": (changed("lora_A", ONES * np.nan), "NaN or infinite"),
+    "integers": (changed("lora_A", ONES.astype(np.int8)), "is I8"),
+    "DoRA": (
+        changed("lora_A", ONES, **{f"base_model.model.{QUERY}.lora_magnitude_vector.weight": ONES}),
+        "is for DoRA",
+    ),
+    "embeddings": (
+        changed("lora_A", ONES, **{"base_model.model.model.embed_tokens.lora_embedding_A": ONES}),
+        "is for embeddings",
+    ),
+    "another model": (
+        changed("lora_A", ONES, **{"base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight": ONES}),
+        "no matrix of this model",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_TENSORS)
+def test_tensors_that_are_refused(tmp_path: Path, case: str) -> None:
+    change, words = REFUSED_TENSORS[case]
+    weights = write_peft(tmp_path, made_pairs(LLAMA, roles=["projection"])) / "adapter_model.safetensors"
+    tensors = load_file(weights)
+    change(tensors)
+    save_file(tensors, weights)
+    with pytest.raises(FormatError, match="adapter_model") as error:
+        read_adapter(tmp_path, LLAMA)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such adapter"):
+        read_adapter(tmp_path / "none", LLAMA)
+    with pytest.raises(FormatError, match=r"without adapter_config\.json"):
+        read_adapter(tmp_path, LLAMA)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    (tmp_path / "adapter_model.bin").write_bytes(b"")
+    with pytest.raises(FormatError, match=r"adapter_model\.bin only"):
+        read_adapter(tmp_path, LLAMA)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"no header")
+    with pytest.raises(FormatError, match=r"adapter_model\.safetensors"):
+        read_adapter(tmp_path, LLAMA)
+    with pytest.raises(FormatError, match="found no adapter"):
+        read_adapter(tmp_path / "adapter_model.bin", LLAMA)
+    with pytest.raises(InputError, match="expected a number"):
+        read_adapter(write_peft(tmp_path / "a", made_pairs(LLAMA)), LLAMA, float("nan"))
+    tied = tiny("llama", tie_word_embeddings=True)
+    head = made_pairs(tiny("llama", tie_word_embeddings=False), roles=["head"])
+    with pytest.raises(FormatError, match="tied to the embeddings"):
+        read_adapter(write_peft(tmp_path / "head", head), tied)
+    with pytest.raises(FormatError, match="are for families"):
+        read_adapter(tmp_path / "a", tiny("gab"))
+    ones = np.ones((2, 20), np.float32), np.ones((48, 2), np.float32)
+    for name in ("experts.0.up_proj", "gate"):
+        with pytest.raises(FormatError, match="belongs to experts, which glinfer does not adapt"):
+            read_adapter(write_peft(tmp_path / "e", {f"model.layers.0.mlp.{name}": ones}), tiny("qwen3_moe"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"type": "model"}, r"general\.type"), ({"kind": "ia3"}, r"adapter\.type"), ({"architecture": "qwen2"}, "qwen2")],
+)
+def test_gguf_files_that_are_refused(tmp_path: Path, changes: dict[str, str], words: str) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    path = write_gguf_adapter(tmp_path / "a.gguf", LLAMA, made_pairs(LLAMA, roles=["down"]), 4.0, **changes)
+    with pytest.raises(FormatError, match=words):
+        read_adapter(path, LLAMA)
+
+
+def test_convert_writes_the_sum(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    config = tiny("llama", hidden_size=32, intermediate_size=32, head_dim=16)
+    made = in_formats(config, "Q8_0")
+    save_checkpoint(made, tmp_path / "m.gguf", dtype="file")
+    adapter = write_peft(tmp_path / "a", made_pairs(config, roles=["down"]))
+    expected = merged(load_checkpoint(tmp_path / "m.gguf"), [read_adapter(adapter, config, 0.5)])
+    convert_model(tmp_path / "m.gguf", tmp_path / "out.gguf", lora=adapter, lora_scale=0.5)
+    found = load_checkpoint(tmp_path / "out.gguf")
+    assert {name for name, form in found.formats().items() if form == "F32" and "proj" in name} == {
+        f"model.layers.{layer}.mlp.down_proj.weight" for layer in range(2)
+    }
+    for name in expected.formats():
+        np.testing.assert_array_equal(found.floats(name), expected.floats(name))
+    convert_model(tmp_path / "m.gguf", tmp_path / "q8.gguf", lora=adapter, dtype="q8_0")
+    assert load_checkpoint(tmp_path / "q8.gguf").formats()["model.layers.0.mlp.down_proj.weight"] == "Q8_0"
+    with pytest.raises(InputError, match="--imatrix with --lora"):
+        convert_model(tmp_path / "m.gguf", tmp_path / "x.gguf", lora=adapter, dtype="q4_k", imatrix=tmp_path / "t")
+    with pytest.raises(InputError, match="the source itself"):
+        convert_model(tmp_path / "m.gguf", adapter / "adapter_model.safetensors", lora=adapter, with_tokenizer=False)

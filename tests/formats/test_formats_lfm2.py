@@ -1,0 +1,203 @@
+"""LFM2's own settings and tensors, in Hugging Face directories and in GGUF files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from family_layers import convolutions_in, layers_of
+from goldens.models import Made, write_model
+
+from glinfer.config import ModelConfig
+from glinfer.errors import ConfigError, FormatError, GlinferError
+from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
+from glinfer.formats.gguf.config import config_of
+from glinfer.formats.gguf.split import read_gguf_file
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.tensors import tensor_count, weight_shapes
+
+PUBLISHED: dict[str, Any] = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "model_type": "lfm2",
+    "block_auto_adjust_ff_dim": True,
+    "block_dim": 2048,
+    "block_ff_dim": 12288,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 256,
+    "block_norm_eps": 1e-05,
+    "block_use_swiglu": True,
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "conv_dim": 2048,
+    "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+    "hidden_size": 2048,
+    "max_position_embeddings": 128000,
+    "norm_eps": 1e-05,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "rope_theta": 1000000.0,
+    "tie_embedding": True,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 65536,
+}
+"""The settings of LFM2-1.2B."""
+SMALL = {
+    **{name: value for name, value in PUBLISHED.items() if not name.startswith(("block_", "full_"))},
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "intermediate_size": 96,
+    "block_auto_adjust_ff_dim": False,
+    "max_position_embeddings": 40,
+    "vocab_size": 50,
+    "layer_types": ["conv", "full_attention", "conv"],
+}
+
+
+def config_with(folder: Path, settings: dict[str, Any], **changes: Any) -> ModelConfig:
+    (folder / "config.json").write_text(
+        json.dumps({name: value for name, value in {**settings, **changes}.items() if value is not ...})
+    )
+    return read_config(folder / "config.json")
+
+
+def test_the_published_settings_are_those_of_the_record(tmp_path: Path) -> None:
+    """Two thirds of the named width, rounded up to a multiple, is that of the MLP."""
+    found = config_with(tmp_path, PUBLISHED)
+    shape = "dim=2048,heads=32,kv_heads=8,blocks=16,inner=8192,vocab=65536,context=128000"
+    assert found == ModelConfig.from_options(f"family=lfm2,{shape}")
+    assert [index for index in range(16) if not found.layer(index).convolves] == PUBLISHED["full_attn_idxs"]
+    listed = ["full_attention" if index in PUBLISHED["full_attn_idxs"] else "conv" for index in range(16)]
+    assert config_with(tmp_path, PUBLISHED, full_attn_idxs=..., layer_types=listed) == found
+    assert ModelConfig.from_json(found.to_json()) == found
+    assert len(weight_shapes(found)) == tensor_count(found) == 1 + 10 * 8 + 6 * 11 + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "inner"),
+    [
+        ({"block_ff_dim": 6656}, 4608),
+        ({"block_ff_dim": 6656, "intermediate_size": 7}, 4608),
+        ({"block_ff_dim": ..., "intermediate_size": 6656}, 4608),
+        ({"block_ff_dim": 6656, "block_ffn_dim_multiplier": 1.5}, 6656),
+        ({"block_ff_dim": 6656, "block_ffn_dim_multiplier": None}, 4437),
+        ({"block_ff_dim": 6656, "block_auto_adjust_ff_dim": False}, 6656),
+        ({"block_ff_dim": ...}, 8192),
+    ],
+)
+def test_the_width_of_the_mlp_is_adjusted_as_transformers_does_it(
+    tmp_path: Path, changes: dict[str, Any], inner: int
+) -> None:
+    assert config_with(tmp_path, PUBLISHED, **changes).intermediate_size == inner
+
+
+def test_what_is_left_out_is_as_in_transformers(tmp_path: Path) -> None:
+    found = config_with(tmp_path, {"model_type": "lfm2"})
+    assert (found.hidden_size, found.num_hidden_layers, found.intermediate_size) == (2560, 32, 8192)
+    assert convolutions_in(found) == 0
+    assert (found.tie_word_embeddings, found.rope_theta, found.layer_norm_eps) == (True, 1e6, 1e-5)
+    assert not config_with(tmp_path, PUBLISHED, tie_embedding=False, tie_word_embeddings=True).tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["conv"] * 15}, r"layer_types is \[.*\]; expected 16 names, each full_attention or conv"),
+        ({"layer_types": ["sliding_attention"] * 16}, "layer_types is .*; expected 16 names, each full_attention or"),
+        ({"full_attn_idxs": [2, 16]}, r"full_attn_idxs is \[2, 16\]; expected a list of numbers of layers, from 0 to"),
+        ({"full_attn_idxs": 2}, "full_attn_idxs is 2; expected a list of numbers"),
+        ({"full_attn_idxs": [True]}, r"full_attn_idxs is \[True\]; expected a list of numbers"),
+        ({"conv_L_cache": 0}, "conv_L_cache is 0; expected a whole number of at least 1"),
+        ({"conv_L_cache": 65}, "conv_L_cache is 65; expected a whole number from 1 to 64"),
+        ({"conv_bias": 1}, "conv_bias is 1; expected true or false"),
+        ({"block_multiple_of": 0}, "block_multiple_of is 0; expected a whole number of at least 1"),
+        ({"block_ffn_dim_multiplier": "1"}, "block_ffn_dim_multiplier is '1'; expected a number above 0"),
+        ({"tie_embedding": "yes"}, "tie_embedding is 'yes'; expected true or false"),
+        ({"num_experts": 32}, "num_experts is 32: a mixture of experts"),
+    ],
+)
+def test_what_is_refused_in_a_directory_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        config_with(tmp_path, PUBLISHED, **changes)
+
+
+def test_the_mixture_of_experts_is_another_family(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"model_type 'lfm2_moe'; .*\(lfm2 is another family\)"):
+        config_with(tmp_path, {"model_type": "lfm2_moe"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "llama"}, "layer_types has 'conv'; no layer of llama convolves"),
+        ({"conv_L_cache": 0}, "conv_L_cache is 0; expected a whole number from 1 to 64"),
+        ({"pooling": "mean"}, "layer_types has 'conv', and pooling is 'mean'; a model that embeds texts can have"),
+        ({"layer_types": (), "model_type": "llama"}, "conv_L_cache is 3; no layer of llama convolves"),
+    ],
+)
+def test_convolutions_elsewhere_are_refused(changes: dict[str, Any], message: str) -> None:
+    made = ModelConfig(9, 8, 2, 2, 8, model_type="lfm2", **layers_of("lfm2"))
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_directory_becomes_other_files_and_back(tmp_path: Path, dtype: str) -> None:
+    """The weights of convolutions are floats whatever the others are."""
+    made = load_checkpoint(write_model(Made(SMALL, seed=1, dtype=dtype), tmp_path / "hf"))
+    name = "model.layers.0.conv.conv.weight"
+    assert made.tensors[name].shape == (64, 1, 3)
+    assert ("model.layers.0.conv.in_proj.weight" in made.packed) == (dtype == "bfloat16")
+    for end in ("safetensors", "gguf"):
+        path = tmp_path / f"model.{end}"
+        save_checkpoint(made, path, dtype="float16" if end == "safetensors" else "q8_0")
+        found = load_checkpoint(path)
+        assert found.config == made.config
+        rounding = 2.0**-11 if end == "safetensors" else 0.0
+        assert np.abs(found.floats(name) - made.floats(name)).max() <= rounding
+        assert np.array_equal(
+            found.floats("model.embedding_norm.weight").astype("<f2"),
+            made.floats("model.embedding_norm.weight").astype("<f2"),
+        )
+
+
+def gguf_file(folder: Path, config: ModelConfig) -> Any:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    save_checkpoint(random_checkpoint(config), folder / "model.gguf")
+    return read_gguf_file(folder / "model.gguf")
+
+
+def test_a_gguf_file_lists_heads_and_has_llama_cpps_names(tmp_path: Path) -> None:
+    config = ModelConfig(50, 64, 4, 3, 40, 96, hidden_act="silu", model_type="lfm2", tie_word_embeddings=True,
+                         num_key_value_heads=2, **layers_of("lfm2"))  # fmt: skip
+    file = gguf_file(tmp_path, config)
+    assert file.metadata["lfm2.attention.head_count_kv"] == [0, 2, 0]
+    assert file.metadata["lfm2.shortconv.l_cache"] == 3
+    assert file.tensors["blk.0.shortconv.conv.weight"].shape == (64, 3)
+    assert file.tensors["blk.2.shortconv.conv.weight"].type == "F32"
+    assert {"token_embd_norm.weight", "blk.0.shortconv.in_proj.weight", "blk.1.attn_q_norm.weight"} <= set(file.tensors)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attention.head_count_kv", [0, 2], r"is \[0, 2\]; expected 3 numbers, 0 or the same one"),
+        ("attention.head_count_kv", [0, 2, 4], r"is \[0, 2, 4\]; expected 3 numbers"),
+        ("attention.head_count_kv", [0, -2, 0], r"is \[0, -2, 0\]; expected 3 numbers"),
+        ("attention.head_count_kv", [0, True, 0], r"is \[0, True, 0\]; expected 3 numbers"),
+        ("attention.sliding_window", 16, "is set; expected none in a model whose layers convolve"),
+        ("shortconv.l_cache", 0, "is 0; expected a whole number of at least 1"),
+        ("shortconv.l_cache", 65, "conv_L_cache is 65; expected a whole number from 1 to 64"),
+    ],
+)
+def test_what_is_refused_in_a_gguf_file_is_named(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    config = ModelConfig(50, 64, 4, 3, 40, hidden_act="silu", model_type="lfm2", **layers_of("lfm2"))
+    file = gguf_file(tmp_path, config)
+    with pytest.raises(GlinferError, match=message):
+        config_of(dataclasses.replace(file, metadata={**file.metadata, f"lfm2.{key}": value}))

@@ -1,0 +1,176 @@
+"""GGUF files in several parts: one model whichever part is given, and what is missing or does not belong is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens.gguf_models import CONFIGS
+from test_formats_gguf import refusal
+
+from glinfer.batch.manifest import file_digest
+from glinfer.errors import FormatError, InputError
+from glinfer.export.convert import convert_model
+from glinfer.formats import load_checkpoint, random_checkpoint, write_gguf
+from glinfer.formats.gguf.split import read_gguf_file
+from glinfer.text.parts import text_parts
+from glinfer.text.tokenizer import learn_bpe
+
+gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+
+PARTS = 3
+
+
+def part_of(path: Path, number: int, count: int = PARTS) -> Path:
+    return path.with_name(f"{path.stem}-{number + 1:05}-of-{count:05}.gguf")
+
+
+def split(
+    path: Path, changes: Mapping[int, Mapping[str, Any]] | None = None, *, order: int = 1, twice: bool = False
+) -> list[Path]:
+    """The parts of a file as gguf-split makes them: all metadata in the first, tensors dealt in turns.
+
+    ``changes`` are of the metadata of a part, None to leave a value out. With ``twice`` one tensor is in two parts.
+    """
+    file, names = read_gguf_file(path), list(read_gguf_file(path).tensors)[::order]
+    for number in range(PARTS):
+        writer = gguf.GGUFWriter(part_of(path, number), file.metadata["general.architecture"])
+        values: dict[str, Any] = dict(file.metadata) if number == 0 else {}
+        values.pop("general.architecture", None)
+        values |= {"split.no": number, "split.count": PARTS, "split.tensors.count": len(names)}
+        values |= (changes or {}).get(number, {})
+        for key, value in values.items():
+            add = {bool: writer.add_bool, int: writer.add_uint16, float: writer.add_float32, str: writer.add_string}
+            if isinstance(value, int) and not isinstance(value, bool) and not key.startswith("split.no"):
+                writer.add_uint32(key, value)
+            elif value is not None:
+                add.get(type(value), writer.add_array)(key, value)
+        for name in (*names[number::PARTS], *(names[:1] if twice and number == 1 else ())):
+            tensor = file.tensors[name]
+            data = np.ascontiguousarray(tensor.data)
+            kind = gguf.GGMLQuantizationType[tensor.type]
+            weights, nbytes = gguf.GGML_QUANT_SIZES[kind]
+            rows = data.reshape(*tensor.shape[:-1], tensor.shape[-1] // weights * nbytes)
+            writer.add_tensor(name, rows, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return [part_of(path, number) for number in range(PARTS)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = random_checkpoint(dataclasses.replace(CONFIGS["llama"], vocab_size=300), seed=5)
+    tokenizer = learn_bpe(["to be or not to be, to be"], 270)
+    target = tmp_path / "model.gguf"
+    write_gguf(made, target, dtype="q8_0", tokenizer=tokenizer)
+    return target
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_any_part_is_the_whole_model(path: Path, order: int) -> None:
+    whole, parts = load_checkpoint(path), split(path, order=order)
+    path.unlink()
+    for part in parts:
+        found = load_checkpoint(part)
+        assert found.config == whole.config
+        assert found.files == tuple(parts)
+        assert found.formats() == whole.formats()
+        for name in whole.formats():
+            assert np.array_equal(found.floats(name), whole.floats(name)), name
+        tokenizer = text_parts(part, None, found.config).tokenizer
+        assert tokenizer is not None
+        assert tokenizer.decode(tokenizer.encode("to be")) == "to be"
+
+
+def test_parts_are_read_by_convert_and_are_no_target(path: Path) -> None:
+    parts = split(path)
+    made = convert_model(parts[1], path.parent / "joined.gguf")
+    assert made.parts.tokenizer is not None
+    assert load_checkpoint(path.parent / "joined.gguf").formats() == load_checkpoint(path).formats()
+    with pytest.raises(InputError, match=r"found the same file as|found the source itself"):
+        convert_model(parts[1], parts[2])
+
+
+@pytest.mark.parametrize("gone", [[1], [0, 2], [0]])
+def test_missing_parts_are_named(path: Path, gone: list[int]) -> None:
+    parts = split(path)
+    for number in gone:
+        parts[number].unlink()
+    kept = next(number for number in range(PARTS) if number not in gone)
+    names = ", ".join(parts[number].name for number in gone)
+    assert refusal(parts[kept]) == (
+        f"this is part {kept + 1} of 3 of a model; found no {names} beside it; get all parts into one folder"
+    )
+
+
+def test_a_part_of_another_name_says_which_name_it_needs(path: Path) -> None:
+    parts = split(path)
+    for name in ("second.gguf", "model-00001-of-00003.gguf", "model-00002-of-00004.gguf", "model-2-of-3.gguf"):
+        renamed = parts[1].rename(path.parent / name)
+        assert refusal(renamed).startswith(
+            "this is part 2 of 3 of a model; expected a name that ends in -00002-of-00003.gguf"
+        )
+        renamed.rename(parts[1])
+
+
+@pytest.mark.parametrize(
+    ("number", "key", "value", "message"),
+    [
+        (1, "split.count", 4, "its split.count is 4; expected 3, as the other parts of the model have it"),
+        (2, "split.no", 1, "its split.no is 1; expected 2, as the other parts of the model have it"),
+        (2, "split.tensors.count", 5, "its split.tensors.count is 5; expected 21, as the other parts of the model"),
+        (1, "split.tensors.count", None, "its split.tensors.count is None; expected 21"),
+        (1, "split.count", None, "its split.count is None; expected 3"),
+        (0, "split.tensors.count", "x", "its split.tensors.count is 'x'; expected a whole number from 0"),
+        (0, "split.count", "3", "its split.count is '3'; expected a whole number from 1 to 1000"),
+        (0, "split.count", 70000, "its split.count is 70000; expected a whole number from 1 to 1000"),
+        (0, "split.no", None, "its split.no is None; expected a whole number from 0 to 1000"),
+        (0, "split.no", 3, "its split.count is 3; expected a whole number from 4 to 1000"),
+    ],
+)
+def test_parts_that_do_not_belong_together(path: Path, number: int, key: str, value: Any, message: str) -> None:
+    parts = split(path, {number: {key: value}})
+    with pytest.raises(FormatError, match=re.escape(f"{parts[number].name}: {message}")):
+        load_checkpoint(parts[0])
+
+
+def test_tensors_are_counted_and_told_apart(path: Path) -> None:
+    parts = split(path, {number: {"split.tensors.count": 22} for number in range(PARTS)})
+    assert refusal(parts[0]).startswith("its 3 parts have 21 tensors; expected 22, as split.tensors.count says")
+    parts = split(path, twice=True)
+    with pytest.raises(FormatError, match=r"00002-of-00003.gguf: tensor .* is in another part too"):
+        load_checkpoint(parts[2])
+
+
+def test_a_batch_knows_a_model_by_all_of_its_parts(path: Path) -> None:
+    parts = split(path)
+    before = file_digest(parts[0])
+    assert file_digest(parts[2]) == before != file_digest(path)
+    data = bytearray(parts[1].read_bytes())
+    data[-1] ^= 1
+    parts[1].write_bytes(data)
+    assert file_digest(parts[0]) != before
+    parts[1].unlink()
+    with pytest.raises(FormatError, match="00002-of-00003"):
+        file_digest(parts[0])
+
+
+def test_parts_that_nobody_named_lie_in_the_folder(path: Path, tmp_path: Path) -> None:
+    parts = split(path)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    parts[1].rename(elsewhere / "part.gguf")
+    parts[1].symlink_to(elsewhere / "part.gguf")
+    assert load_checkpoint(parts[0]).files[1] == parts[1]
+    (folder := tmp_path / "folder").mkdir()
+    for number in (0, 2):
+        parts[number].rename(folder / parts[number].name)
+    (folder / parts[1].name).symlink_to(elsewhere / "part.gguf")
+    with pytest.raises(FormatError, match="found a link that leads out of its folder"):
+        load_checkpoint(folder / parts[0].name)

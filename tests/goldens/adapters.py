@@ -1,0 +1,41 @@
+"""LoRA adapters of the models in models.py, in PEFT's directories, of the same bits with every NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.tensors import stored_tensors
+
+from .models import random_tensors, save_tensors
+
+RANK = 4
+ADAPTED: dict[str, dict[str, Any]] = {
+    "llama": {"lora_alpha": 8},
+    "gpt2": {"lora_alpha": 6, "use_rslora": True, "fan_in_fan_out": True},
+    "phi3": {"lora_alpha": 8, "alpha_pattern": {"qkv_proj": 3}},
+    "qwen3": {"lora_alpha": 5, "rank_pattern": {"q_proj": 2}},
+    "gemma2": {"lora_alpha": 8},
+}
+"""The models that have an adapter, and the settings of its adapter_config.json."""
+_ROLES = ("projection", "output", "gate", "up", "down")
+
+
+def write_adapter(name: str, model: Path, folder: Path) -> Path:
+    """Write the adapter of a model whose directory was written before."""
+    config, settings = read_config(model / "config.json"), ADAPTED[name]
+    shapes = {}
+    for stored in stored_tensors(config, form_of(config.family).names or config.family.names):
+        if len(stored.shape) == 2 and stored.tensors[0].role in _ROLES:
+            module = stored.name.removesuffix(".weight")
+            rank = settings.get("rank_pattern", {}).get(module.rpartition(".")[2], RANK)
+            shapes[f"base_model.model.{module}.lora_A.weight"] = rank, stored.shape[1]
+            shapes[f"base_model.model.{module}.lora_B.weight"] = stored.shape[0], rank
+    modules = sorted({key.split(".lora_")[0].rpartition(".")[2] for key in shapes})
+    config_of = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "target_modules": modules, **settings}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(config_of), "utf-8")
+    save_tensors(random_tensors(shapes, 21), folder / "adapter_model.safetensors")
+    return folder

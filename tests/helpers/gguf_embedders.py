@@ -1,0 +1,105 @@
+"""GGUF files of models that embed texts, as llama.cpp's converters write them, and llama.cpp's vectors.
+
+Names of tensors are those that the package gguf has for the names in Hugging Face's files, so that they are not
+glinfer's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_cpp_peer import llama_cpp
+
+Array = np.ndarray[Any, Any]
+MEAN, CLS, LAST, RANK = 1, 2, 3, 4
+CONTROL, NORMAL = 3, 1
+PHANTOM = "\u2581"
+
+
+def write_gguf_file(
+    path: Path, architecture: str, tensors: Mapping[str, Array], keys: Mapping[str, Any], dtype: str = "F32"
+) -> Path:
+    """A GGUF file of tensors under their names in Hugging Face's files; matrices in ``dtype``, if whole blocks."""
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    writer = gguf.GGUFWriter(path, architecture)
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    for key, value in keys.items():
+        full = key if key.startswith("tokenizer.") else f"{architecture}.{key}"
+        add.get(type(value), writer.add_array)(full, value)
+    kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(kinds[architecture], int(keys["block_count"]))
+    kind = gguf.GGMLQuantizationType[dtype]
+    for name, tensor in tensors.items():
+        found = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
+        matrix = tensor.ndim == 2 and not found.startswith(("position_embd", "token_types"))
+        floats = np.ascontiguousarray(tensor, np.float32)
+        if matrix and dtype != "F32" and tensor.shape[1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
+            writer.add_tensor(found, gguf.quants.quantize(floats, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(found, floats)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def word_pieces(
+    vocabulary: Sequence[str], special: Iterable[str] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+) -> dict[str, Any]:
+    """The metadata of a vocabulary of WordPiece: ``▁`` before words in place of ``##`` before what goes on one."""
+    control = set(special)
+    ids = {text: number for number, text in enumerate(vocabulary)}
+    phantom = [t if t in control else t[2:] if t.startswith("##") else PHANTOM + t for t in vocabulary]
+    named = {"bos": "[CLS]", "seperator": "[SEP]", "unknown": "[UNK]", "padding": "[PAD]", "mask": "[MASK]"}
+    return {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.token_type_count": 2,
+        "tokenizer.ggml.tokens": phantom,
+        "tokenizer.ggml.token_type": [CONTROL if text in control else NORMAL for text in vocabulary],
+        **{f"tokenizer.ggml.{name}_token_id": ids[text] for name, text in named.items()},
+    }
+
+
+def llama_vectors(path: Path, texts: Sequence[Sequence[int]], width: int, most: int = 512) -> Array:
+    """llama.cpp's vector of each list of ids, float32 [n, width], pooled as the file says and not normalised."""
+    llama = llama_cpp()
+    options = llama.llama_model_default_params()
+    options.n_gpu_layers, options.use_mmap, options.use_extra_bufts = 0, False, False
+    model = llama.llama_model_load_from_file(str(path).encode(), options)
+    assert model, f"llama.cpp cannot load {path}"
+    settings = llama.llama_context_default_params()
+    settings.n_ctx = settings.n_batch = settings.n_ubatch = most
+    settings.n_threads = settings.n_threads_batch = 2
+    settings.embeddings = True
+    settings.type_k = settings.type_v = llama.GGML_TYPE_F32
+    settings.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    context = llama.llama_init_from_model(model, settings)
+    assert context, f"llama.cpp opens no context for {path}"
+    found = []
+    for ids in texts:
+        batch = llama.llama_batch_init(len(ids), 0, 1)
+        batch.n_tokens = len(ids)
+        for place, token in enumerate(ids):
+            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, place, 1
+            batch.seq_id[place][0], batch.logits[place] = 0, True
+        memory = llama.llama_get_memory(context)
+        if memory:
+            llama.llama_memory_clear(memory, True)
+        assert llama.llama_decode(context, batch) == 0
+        found.append(np.ctypeslib.as_array(llama.llama_get_embeddings_seq(context, 0), shape=(width,)).copy())
+        llama.llama_batch_free(batch)
+    llama.llama_free(context)
+    llama.llama_model_free(model)
+    return np.array(found)
+
+
+def llama_ids(path: Path, texts: Iterable[str]) -> list[list[int]]:
+    """llama.cpp's tokens of texts, with what stands around them."""
+    model = llama_cpp().Llama(str(path), vocab_only=True, verbose=False)
+    return [model.tokenize(text.encode(), add_bos=True, special=True) for text in texts]

@@ -1,0 +1,119 @@
+"""The files of small models as bytes, as a repository of a hub has them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from safetensors.numpy import save
+from template_models import CHATML
+from tokenizers import decoders, models, pre_tokenizers
+
+from glinfer.config import ModelConfig
+from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
+from glinfer.formats.gguf.split import read_gguf_file
+
+SHAPE = "family=llama,vocab=258,dim=32,heads=4,kv_heads=2,blocks=2,context=96,inner=64"
+CONFIG = {
+    **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 258, "hidden_size": 32},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "max_position_embeddings": 96},
+    **{"intermediate_size": 64, "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False},
+}
+
+
+def small(seed: int = 3) -> Checkpoint:
+    """A small Llama with random weights."""
+    return random_checkpoint(ModelConfig.from_options(SHAPE), seed=seed)
+
+
+def small_gguf(dtype: str, seed: int = 3) -> bytes:
+    """The same as a GGUF file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        save_checkpoint(small(seed), path, dtype=dtype.lower())
+        return path.read_bytes()
+
+
+def split_gguf(data: bytes, count: int) -> list[bytes]:
+    """The parts of a GGUF file as gguf-split makes them: all metadata in the first, tensors dealt in turns."""
+    import gguf
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole.gguf"
+        whole.write_bytes(data)
+        file = read_gguf_file(whole)
+        names, parts = list(file.tensors), []
+        for number in range(count):
+            path = Path(folder) / f"{number}.gguf"
+            writer = gguf.GGUFWriter(path, file.metadata["general.architecture"])
+            values = {key: value for key, value in file.metadata.items() if key != "general.architecture"}
+            for key, value in (values if number == 0 else {}).items():
+                kinds = {
+                    bool: writer.add_bool,
+                    int: writer.add_uint32,
+                    float: writer.add_float32,
+                    str: writer.add_string,
+                }
+                kinds.get(type(value), writer.add_array)(key, value)
+            writer.add_uint16("split.no", number)
+            writer.add_uint16("split.count", count)
+            writer.add_int32("split.tensors.count", len(names))
+            for name in names[number::count]:
+                tensor = file.tensors[name]
+                kind = gguf.GGMLQuantizationType[tensor.type]
+                weights, nbytes = gguf.GGML_QUANT_SIZES[kind]
+                shape = (*tensor.shape[:-1], tensor.shape[-1] // weights * nbytes)
+                writer.add_tensor(name, np.ascontiguousarray(tensor.data).reshape(shape), raw_dtype=kind)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+            parts.append(path.read_bytes())
+        return parts
+
+
+def small_gab() -> bytes:
+    """A small Gab."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gab"
+        made = random_checkpoint(ModelConfig.from_options("vocab=300,dim=32,heads=4,blocks=1,context=64"), seed=1)
+        save_checkpoint(made, path)
+        return path.read_bytes()
+
+
+def letters() -> str:
+    """A ``tokenizer.json`` whose tokens are the bytes."""
+    library = tokenizers.Tokenizer(
+        models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
+    )
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    return str(library.to_str())
+
+
+def hugging_face_files(shards: int = 1, **changes: Any) -> dict[str, bytes]:
+    """The files of a directory of Hugging Face's transformers; ``changes`` are settings of config.json."""
+    tensors = {name: np.ascontiguousarray(array) for name, array in small().tensors.items()}
+    return {
+        "config.json": json.dumps({**CONFIG, **changes}).encode(),
+        "generation_config.json": json.dumps({"temperature": 0.5, "do_sample": True}).encode(),
+        "tokenizer.json": letters().encode(),
+        "tokenizer_config.json": json.dumps({"eos_token": "<|im_end|>", "chat_template": CHATML}).encode(),
+        **_weights(tensors, shards),
+    }
+
+
+def _weights(tensors: Mapping[str, Any], shards: int) -> dict[str, bytes]:
+    if shards == 1:
+        return {"model.safetensors": save(dict(tensors))}
+    names = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
+    placed = {name: names[number % shards] for number, name in enumerate(sorted(tensors))}
+    index = {"metadata": {}, "weight_map": placed}
+    held = {file: save({name: tensors[name] for name, place in placed.items() if place == file}) for file in names}
+    return {"model.safetensors.index.json": json.dumps(index).encode(), **held}

@@ -1,0 +1,46 @@
+"""A small model that chats by a Jinja template, and whose every word is known beforehand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from scripted_models import scripted
+from tokenizers import decoders, models, pre_tokenizers
+
+from glinfer.formats import save_checkpoint, weight_shapes
+from glinfer.text.tokenizer import Tokenizer
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def write_other(folder: Path, script: dict[int, str], template: str | None = CHATML) -> tuple[Path, Tokenizer]:
+    """A model of another family that says these texts from these positions on, each with its ``<|im_end|>``."""
+    library = tokenizers.Tokenizer(
+        models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
+    )
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    library.save(str(folder / "tokenizer.json"))
+    config = {} if template is None else {"chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    words = Tokenizer.from_file(folder)
+    # Not the same letter everywhere: the norm takes away what all positions have in common.
+    tokens = (words.encode("abcdefghijklmnopqrstuvwx") * 8)[:192]
+    for start, text in script.items():
+        ids = words.encode(text + "<|im_end|>")
+        tokens[start : start + len(ids)] = ids
+    made = scripted(tokens, vocab=300, context=192)
+    other = dataclasses.replace(made.config, model_type="gpt2")
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in weight_shapes(other).items()}
+    tensors.update((name, array) for name, array in made.tensors.items() if array.any())
+    path = folder / "model.safetensors"
+    save_checkpoint(dataclasses.replace(made, config=other, tensors=tensors), path)
+    return path, words

@@ -1,0 +1,403 @@
+"""Models of a hub: what a name fetches, where it lies afterwards, and what is asked of the hub for it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from hub_server import Handler, Hub, git_hash
+from small_models import hugging_face_files, small, small_gab, small_gguf, split_gguf
+
+from glinfer import hub as models
+from glinfer.cli.app import run
+from glinfer.engine.fetching import described_model, found_model
+from glinfer.errors import GlinferError, GlinferWarning, HubError
+from glinfer.formats import Checkpoint, load_checkpoint
+from glinfer.hub import find_model, named_on_a_hub, origin_of
+
+NAME = "org/small-GGUF"
+
+
+def sha_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def stored(hub: Hub) -> list[str]:
+    return hub.paths("storage")
+
+
+def test_a_gguf_file_is_fetched_into_the_cache_that_all_tools_share(hub: Hub, cache: Path, gguf: bytes) -> None:
+    repo = hub.add(NAME, {"small-Q8_0.gguf": gguf, "README.md": b"words"})
+    path = Path(find_model(f"{NAME}:q8_0"))
+    place = cache / "models--org--small-GGUF"
+    assert path == place / "snapshots" / repo.commit / "small-Q8_0.gguf"
+    assert path.read_bytes() == gguf
+    assert path.is_symlink()
+    assert path.resolve() == (place / "blobs" / hashlib.sha256(gguf).hexdigest()).resolve()
+    assert (place / "refs" / "main").read_text() == repo.commit
+    assert not list(place.rglob("*.incomplete"))
+    assert not list(place.rglob("README.md")), "what is no part of the model stays on the hub"
+    hub.asked.clear()
+    assert find_model(NAME) == str(path) or Path(find_model(NAME)) == path
+    assert not stored(hub), "what the cache has is not fetched again"
+
+
+def test_the_client_of_the_hub_finds_what_was_fetched_and_the_other_way_round(hub: Hub, gguf: bytes) -> None:
+    from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
+
+    repo = hub.add(NAME, {"small-Q8_0.gguf": gguf, "small-F16.gguf": small_gguf("float16"), "config.json": b"{}"})
+    assert HfApi(endpoint=hub.url).model_info(NAME, files_metadata=True).sha == repo.commit
+    ours = Path(find_model(f"{NAME}:Q8_0"))
+    assert try_to_load_from_cache(NAME, "small-Q8_0.gguf") == str(ours)
+    hub.asked.clear()
+    assert hf_hub_download(NAME, "small-Q8_0.gguf") == str(ours)
+    theirs = Path(hf_hub_download(NAME, "small-F16.gguf"))
+    fetched = stored(hub)
+    assert len(fetched) == 1
+    assert Path(find_model(f"{NAME}:f16")) == theirs
+    assert stored(hub) == fetched
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "{name}:Q8_0",
+        "{name}:q8_0@main",
+        "{name}@v1:Q8_0",
+        "{name}:small-Q8_0",
+        "hf://{name}:Q8_0",
+        "hf://{name}@v1/small-Q8_0.gguf",
+        "hf://models/{name}/small-Q8_0.gguf",
+        "hf.co/{name}:Q8_0",
+        "huggingface.co/{name}/blob/v1/small-Q8_0.gguf",
+        "https://huggingface.co/{name}/resolve/main/small-Q8_0.gguf?download=true",
+        "https://hf.co/{name}/resolve/refs%2Fpr%2F1/small-Q8_0.gguf",
+        "https://huggingface.co/{name}/resolve/refs/pr/1/small-Q8_0.gguf",
+        "{url}/{name}/resolve/main/small-Q8_0.gguf",
+        "{name}@{commit}",
+    ],
+)
+def test_every_way_to_name_a_file(hub: Hub, gguf: bytes, name: str) -> None:
+    repo = hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    repo.refs |= {"v1": repo.commit, "refs/pr/1": repo.commit}
+    found = Path(find_model(name.format(name=NAME, url=hub.url, commit=repo.commit)))
+    assert found.read_bytes() == gguf
+    origin = origin_of(found)
+    assert origin is not None
+    assert (origin.repo, origin.commit, origin.path) == (NAME, repo.commit, "small-Q8_0.gguf")
+
+
+def test_another_revision_is_another_commit(hub: Hub, gguf: bytes) -> None:
+    repo = hub.add(NAME, {"small-Q8_0.gguf": gguf}, commit="1" * 40)
+    repo.refs["old"] = repo.commit
+    first = Path(find_model(NAME))
+    hub.add(NAME, {"small-Q8_0.gguf": small_gguf("q8_0", seed=4)}, commit="2" * 40, refs={"main": "2" * 40})
+    second = Path(find_model(NAME))
+    assert (first.parent.name, second.parent.name) == ("1" * 40, "2" * 40)
+    assert first.read_bytes() == gguf != second.read_bytes()
+
+
+def test_a_commit_that_the_cache_has_asks_the_hub_for_nothing(hub: Hub, gguf: bytes) -> None:
+    repo = hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    name = f"{NAME}:Q8_0@{repo.commit}"
+    path = find_model(name)
+    hub.asked.clear()
+    assert find_model(name) == path
+    assert not hub.asked
+
+
+def test_a_directory_of_transformers_comes_without_pickles_and_code(
+    hub: Hub, cache: Path, folder_files: dict[str, bytes]
+) -> None:
+    others = {"pytorch_model.bin": b"x" * 9000, "model.pt": b"y", "modeling.py": b"import os", "sub/model.gab": b"z"}
+    repo = hub.add("org/small", {**folder_files, **others})
+    path = Path(find_model("org/small"))
+    assert path == cache / "models--org--small" / "snapshots" / repo.commit
+    assert {each.name for each in path.iterdir()} == set(folder_files)
+    checkpoint = load_checkpoint(path)
+    assert checkpoint.config.hidden_size == 32
+    assert not [each for each in hub.paths() if each.endswith((".bin", ".pt", ".py"))]
+
+
+def test_all_shards_of_an_index_are_fetched(hub: Hub) -> None:
+    files = hugging_face_files(shards=3)
+    hub.add("org/small", files)
+    path = Path(find_model("org/small"))
+    assert {each.name for each in path.iterdir()} == set(files)
+    assert load_checkpoint(path).parameter_count == small().parameter_count
+
+
+def test_an_index_that_names_a_shard_which_is_not_there_is_refused(hub: Hub, cache: Path) -> None:
+    files = hugging_face_files(shards=3)
+    del files["model-00002-of-00003.safetensors"]
+    hub.add("org/small", files)
+    with pytest.raises(HubError, match=r"lacks 1, first model-00002-of-00003\.safetensors; expected all"):
+        find_model("org/small")
+    assert not stored(hub)
+
+
+def test_a_gab_file_brings_its_tokenizer(hub: Hub) -> None:
+    hub.add("org/gab", {"model.gab": small_gab(), "model.bpe": b"tokens", "other.bpe": b"others"})
+    path = Path(find_model("hf://org/gab/model.gab"))
+    assert {each.name for each in path.parent.iterdir()} == {"model.gab", "model.bpe"}
+    assert load_checkpoint(path).config.hidden_size == 32
+
+
+def test_a_split_model_is_checked_by_all_its_headers_and_read_from_its_first_part(
+    hub: Hub, cache: Path, gguf: bytes
+) -> None:
+    parts = split_gguf(gguf, 3)
+    names = [f"small-Q8_0-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    hub.add(NAME, dict(zip(names, parts, strict=True)))
+    with described_model(NAME) as described:
+        assert load_checkpoint(described.path).parameter_count == small().parameter_count
+    assert not cache.exists()
+    found = Path(found_model(f"{NAME}:Q8_0"))
+    assert found.name == names[0]
+    assert load_checkpoint(found).formats() == load_checkpoint_of(gguf, cache).formats()
+
+
+def load_checkpoint_of(data: bytes, folder: Path) -> Checkpoint:
+    (folder / "whole.gguf").write_bytes(data)
+    return load_checkpoint(folder / "whole.gguf")
+
+
+def test_parts_of_a_split_file_are_all_fetched_and_the_first_one_is_handed_over(hub: Hub, gguf: bytes) -> None:
+    parts = {f"Q8_0/small-Q8_0-0000{number}-of-00003.gguf": gguf + bytes(32 * number) for number in (1, 2, 3)}
+    hub.add(NAME, {**parts, "small-Q2_K.gguf": b"GGUF"})
+    path = Path(find_model(f"{NAME}:q8_0"))
+    assert path.name == "small-Q8_0-00001-of-00003.gguf"
+    assert {each.name for each in path.parent.iterdir()} == {each.partition("/")[2] for each in parts}
+    assert Path(find_model(f"hf://{NAME}/Q8_0/small-Q8_0-00002-of-00003.gguf")) == path
+    del hub.repos[NAME].files["Q8_0/small-Q8_0-00002-of-00003.gguf"]
+    with pytest.raises(HubError, match="has 2 of the 3 parts of Q8_0/small-Q8_0; expected all of them"):
+        find_model(f"{NAME}:q8_0")
+
+
+def test_an_existing_path_always_wins(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gguf: bytes) -> None:
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    monkeypatch.chdir(tmp_path)
+    Path("org").mkdir()
+    Path(NAME).write_bytes(gguf)
+    assert find_model(NAME) == NAME
+    assert named_on_a_hub("org/elsewhere") is None, "the first part is a folder here"
+    Path("hf.co").write_bytes(gguf)
+    assert find_model("hf.co") == "hf.co"
+    assert not hub.asked
+
+
+@pytest.mark.parametrize(
+    "name", ["./org/name", "../x", "/nowhere/model", "~/m", "org/m.gguf", "a/b/c", "b/m.safetensors", "x\\y"]
+)
+def test_a_name_that_looks_like_a_path_never_reaches_the_network(
+    hub: Hub, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert run(["generate", name, "text"]) == 2
+    assert "cannot read it: No such file" in capsys.readouterr().err
+    assert not hub.asked
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("https://example.org/m.gguf", "addresses are fetched from the hub alone"),
+        ("ftp://huggingface.co/org/name", "addresses are fetched from the hub alone"),
+        ("https://huggingface.co.example.org/a/b", "addresses are fetched from the hub alone"),
+        ("https://huggingface.co/org", "is no name of a repository"),
+        ("https://huggingface.co/org/name/edit/main/x", "found edit behind the repository's name"),
+        ("https://[x/a/b", "found no address"),
+        ("hf://org", "is no name of a repository"),
+        ("hf://org/na..me", "is no name of a repository"),
+        ("hf://org/name/../x.gguf", "is no path in a repository"),
+        ("hf://org/name@../..", "is no revision"),
+        ("hf://org/name/x.gguf:Q8_0", "found both x.gguf and :Q8_0"),
+        ("org/name:", "nothing follows its last mark"),
+        ("org/name@", "nothing follows its last mark"),
+        ("org/name@a..b", "a..b is no revision"),
+    ],
+)
+def test_what_is_no_name_is_one_line(hub: Hub, capsys: pytest.CaptureFixture[str], name: str, words: str) -> None:
+    assert run(["info", name]) == 2
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert errors.count("\n") == 1
+    assert not hub.asked
+
+
+def test_interrupted_downloads_go_on_where_they_ended(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glinfer.hub import download, header
+
+    monkeypatch.setattr(header, "_FIRST", 4096)
+    monkeypatch.setattr(download, "_TRIES", 1)
+    data = small_gguf("float32")
+    hub.add(NAME, {"small-F32.gguf": data})
+    asked: list[int] = []
+
+    def cut(handler: Handler) -> bool:
+        if handler.origin != "storage" or handler.headers["Range"] == "bytes=0-4095":
+            return False
+        first = int(handler.headers["Range"].removeprefix("bytes=").partition("-")[0])
+        asked.append(first)
+        rest = data[first:]
+        told = {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"}
+        return len(asked) < 3 and handler.cut(rest, 5000, status=206, **told)
+
+    hub.faults.append(cut)
+    for _ in range(2):
+        with pytest.raises(HubError, match=r"broke off while it sent small-F32\.gguf .*try again, which goes on"):
+            find_model(NAME)
+        assert list(cache.rglob("*.incomplete")), "what has arrived stays"
+        assert not list(cache.rglob("small-F32.gguf"))
+    path = Path(find_model(NAME))
+    assert path.read_bytes() == data
+    assert [asked[1] - asked[0], asked[2] - asked[1]] == [5000, 5000]
+
+
+def test_a_cut_is_mended_within_one_download(hub: Hub, gguf: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glinfer.hub import header
+
+    monkeypatch.setattr(header, "_FIRST", 4096)
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    cuts: list[str] = []
+
+    def cut(handler: Handler) -> bool:
+        if handler.origin != "storage" or handler.headers["Range"] == "bytes=0-4095" or len(cuts) == 3:
+            return False
+        cuts.append(handler.headers["Range"])
+        first = int(handler.headers["Range"].removeprefix("bytes=").partition("-")[0])
+        told = {"Content-Range": f"bytes {first}-{len(gguf) - 1}/{len(gguf)}"}
+        return handler.cut(gguf[first:], 700, status=206, **told)
+
+    hub.faults.append(cut)
+    assert Path(find_model(NAME)).read_bytes() == gguf
+    assert len(set(cuts)) == 3, "each try asks for what is missing"
+
+
+def test_storage_that_gives_no_parts_is_asked_for_everything(hub: Hub, cache: Path, gguf: bytes) -> None:
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    hub.faults.append(lambda handler: handler.origin == "storage" and handler.reply(200, {}, gguf))
+    assert Path(find_model(NAME)).read_bytes() == gguf
+
+
+def test_a_file_with_another_hash_is_thrown_away(hub: Hub, cache: Path, gguf: bytes) -> None:
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    wrong = gguf[:-1] + bytes([gguf[-1] ^ 1])
+    hub.faults.append(lambda handler: handler.origin == "storage" and (handler.file(wrong, {}) or True))
+    with pytest.raises(
+        HubError, match=f"arrived with the hash [0-9a-f]{{64}}; expected {hashlib.sha256(gguf).hexdigest()}"
+    ):
+        find_model(NAME)
+    assert not [each for each in cache.rglob("*") if each.is_file() and each.suffix != ".TAG"]
+    hub.faults.clear()
+    assert Path(find_model(NAME)).read_bytes() == gguf
+
+
+def test_a_small_file_with_another_hash_is_refused_too(hub: Hub, folder_files: dict[str, bytes]) -> None:
+    hub.add("org/small", folder_files)
+    wrong = folder_files["config.json"].replace(b"258", b"259")
+    hub.faults.append(lambda handler: handler.path.endswith("config.json") and (handler.file(wrong, {}) or True))
+    with pytest.raises(HubError, match=rf"config\.json arrived with the hash {git_hash(wrong)}"):
+        find_model("org/small")
+    assert not [path for path in stored(hub) if sha_of(folder_files["model.safetensors"]) in path]
+
+
+def test_what_an_earlier_try_left_wrong_is_fetched_anew(hub: Hub, cache: Path, gguf: bytes) -> None:
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    partial = cache / "models--org--small-GGUF" / "blobs" / f"{hashlib.sha256(gguf).hexdigest()}.incomplete"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"something else" * 100)
+    assert Path(find_model(NAME)).read_bytes() == gguf
+    assert not partial.exists()
+
+
+def test_the_token_goes_to_the_hub_alone(hub: Hub, gguf: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(NAME, {"small-Q8_0.gguf": gguf}, token="hf_secret")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert Path(find_model(NAME)).read_bytes() == gguf
+    told = {each.origin: each.headers.get("Authorization") for each in hub.asked}
+    assert told == {"hub": "Bearer hf_secret", "storage": None}
+
+
+def test_a_refused_model_costs_no_weights(hub: Hub, cache: Path) -> None:
+    hub.add("org/other", hugging_face_files(model_type="mamba", architectures=["MambaForCausalLM"]))
+    with pytest.raises(GlinferError, match=r"org/other.*mamba"):
+        found_model("org/other")
+    assert not list(cache.rglob("model.safetensors"))
+    assert sum(len(each) for each in map(str, stored(hub))) < 400, "no more than tokenizer and header"
+
+
+def test_an_unknown_type_of_tensor_is_refused_by_name(hub: Hub, cache: Path, gguf: bytes) -> None:
+    import gguf as library
+
+    # The type of the first matrix: eight bytes before the end of its entry, behind its name and two dimensions.
+    place = gguf.index(b"token_embd.weight") + len(b"token_embd.weight") + 4 + 16
+    bad = bytearray(gguf)
+    bad[place : place + 4] = int(library.GGMLQuantizationType.I8).to_bytes(4, "little")
+    hub.add(NAME, {"small-Q8_0.gguf": bytes(bad)})
+    with pytest.raises(GlinferError, match=rf"{NAME}: tensor 'token_embd\.weight' is I8, which is not supported"):
+        found_model(NAME)
+    assert not [each for each in cache.rglob("*") if each.is_file()]
+
+
+def test_a_model_beyond_the_disk_is_refused_first(hub: Hub, gguf: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glinfer.hub import download
+
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    monkeypatch.setattr(download, "free_bytes", lambda path: 1000)
+    with pytest.raises(HubError, match=r"GB have to be fetched, and the disk of .* has 0\.00 GB free; make room"):
+        find_model(NAME)
+    assert not stored(hub)
+
+
+def test_descriptions_fetch_no_weights(hub: Hub, cache: Path, folder_files: dict[str, bytes]) -> None:
+    data = small_gguf("float32")
+    hub.add(NAME, {"small-F32.gguf": data})
+    hub.add("org/small", folder_files)
+    for name in (NAME, "org/small"):
+        with described_model(name) as described:
+            assert described.is_copy
+            held = Path(described.path)
+            checkpoint = load_checkpoint(held)
+            assert checkpoint.parameter_count == small().parameter_count
+            blocks = sum(each.stat().st_blocks for each in ([held] if held.is_file() else held.iterdir()))
+            assert blocks * 512 < 2 << 20
+        assert not held.exists()
+    assert not cache.exists(), "nothing was fetched to stay"
+    assert not [each for each in hub.asked if each.origin == "storage" and "Range" not in each.headers]
+
+
+def test_a_long_header_is_read_in_pieces(hub: Hub, gguf: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glinfer.hub import header
+
+    monkeypatch.setattr(header, "_FIRST", 64)
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    with described_model(NAME) as described:
+        assert load_checkpoint(described.path).config.hidden_size == 32
+    ranges = [each.headers["Range"] for each in hub.asked if each.origin == "storage"]
+    assert ranges[:3] == ["bytes=0-63", "bytes=64-255", "bytes=256-1023"]
+    monkeypatch.setattr(header, "MAX_REMOTE_HEADER_BYTES", 200)
+    with pytest.raises(HubError, match="its header has more than 200 bytes"), described_model(NAME):
+        pass
+
+
+def test_the_copy_in_the_cache_is_used_while_the_hub_is_away(hub: Hub, gguf: bytes) -> None:
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    path = find_model(NAME)
+    hub.faults.append(lambda handler: handler.reply(503, {}, b""))
+    with pytest.warns(GlinferWarning, match=r"has a fault of its own \(503\); try again later; the copy in the cache"):
+        assert find_model(NAME) == path
+
+
+def test_names_can_be_pulled_in_python(hub: Hub, gguf: bytes) -> None:
+    repo = hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    name = models.hub_name(f"{NAME}:Q8_0")
+    assert name is not None
+    lines: list[str] = []
+    found = models.pull(name, tell=lines.append)
+    assert (found.repo, found.commit, found.bytes) == (NAME, repo.commit, len(gguf))
+    assert found.fetched == len(gguf)
+    assert models.pull(name, tell=lines.append).fetched == 0
+    assert len(lines) == 1
+    assert f"fetching {NAME} Q8_0 at {repo.commit[:7]}: " in lines[0]
+    assert "GB free on the disk" in lines[0]

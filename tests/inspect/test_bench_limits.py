@@ -1,0 +1,149 @@
+"""Limits of `glinfer bench`: the work of each figure, as the engine really does it, and the times that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import glinfer
+from glinfer.cli.bench_limits import show_limits
+from glinfer.engine.model import Model
+from glinfer.engine.prefill import Prefill
+from glinfer.gl.context import open_device
+from glinfer.inspect.bench.decoding import (
+    BatchRow,
+    DecodeReport,
+    DecodeRow,
+    EngineReport,
+    load_fast,
+    texture_formats,
+    with_limits,
+)
+from glinfer.inspect.bench.engines import BatchDecoder
+from glinfer.inspect.bench.limits import Limit, Work, batch_work, limit_of, prompt_work, token_work, weight_bytes
+from glinfer.inspect.ceiling import CeilingReport, FetchRate
+from glinfer.inspect.report import Spread
+from glinfer.models.stages import STAGES
+
+pytestmark = pytest.mark.gl
+
+# small.gab: 2 blocks of width 32 with 4 heads and 128 inner, 300 tokens.
+BLOCK, HEAD, WIDTH = 4 * 32 * 32 + 2 * 32 * 128, 300 * 32, 32
+RATES = (FetchRate("rgba32f", 1 << 24, "texture", 1e9), FetchRate("rgba32ui", 1 << 24, "texture", 2e9))
+CEILING = CeilingReport("renderer", RATES, 2e9, 10.0, 5.0, 20.0)
+
+
+@pytest.fixture
+def model(small: Path, chunk_at_once: None) -> Iterator[Model]:
+    with glinfer.load(small) as opened:
+        yield opened
+
+
+class TestWork:
+    def test_multiply_adds_of_a_token(self, model: Model) -> None:
+        for tokens in (1, 20):
+            assert token_work(model, tokens).multiply_adds == 2 * (BLOCK + 2 * WIDTH * tokens) + HEAD
+
+    def test_multiply_adds_of_a_prompt(self, model: Model) -> None:
+        tokens, stored = 20, 2 * WIDTH * WIDTH
+        first = tokens * BLOCK + 2 * WIDTH * sum(range(1, tokens + 1))
+        last = tokens * stored + (BLOCK - stored) + 2 * WIDTH * tokens
+        assert prompt_work(model, tokens).multiply_adds == first + last + HEAD
+
+    def test_bytes_grow_with_cached_tokens_and_with_sequences(self, model: Model) -> None:
+        def fetched(work: Work) -> int:
+            return sum(work.fetched.values())
+
+        each = 2 * 2 * WIDTH * 4  # keys and values of two blocks
+        one = fetched(token_work(model, 1))
+        assert fetched(token_work(model, 20)) - one == 19 * each
+        assert fetched(batch_work(model, 1, 5, 15)) - one == 4 * each
+        whole = sum(weight_bytes(model.plan, 1 << 14).values())
+        assert 4 * (2 * BLOCK + HEAD) < whole < one
+
+    def test_a_chunk_fetches_whole_matrices_and_rows_of_tables(self, model: Model) -> None:
+        chunk, edge = Prefill(model.engine.options).plan(), 1 << 14
+        matrices = [each for each in chunk.of_kind("weight") if each.name.startswith("h.")]
+        assert len(matrices) < len(chunk.of_kind("weight"))
+        whole = sum(each.layout_within(edge).nbytes for each in matrices)
+        assert whole < sum(weight_bytes(chunk, edge).values()) <= whole + 2 * 4 * 64
+        rest = model.plan.draws[-8:-1]  # the last block and the head, which the decode plan runs
+        cached = 2 * 2 * WIDTH * 4 * 20
+        fetched = sum(weight_bytes(chunk, edge).values()) + sum(weight_bytes(model.plan, edge, rest).values()) + cached
+        assert sum(prompt_work(model, 20).fetched.values()) == fetched
+
+    @pytest.mark.parametrize("tokens", [2, 3, 20, 60])
+    def test_passes_are_the_draws_that_are_issued(self, model: Model, tokens: int) -> None:
+        with model.session() as session:
+            session.prefill(list(range(5, 5 + tokens)))
+            session.logits()
+            assert session.draws_issued == prompt_work(model, tokens).passes
+            before = session.draws_issued
+            session.step(7)
+            session.generate_ids(1)
+            session.generate_ids(1)
+            assert session.draws_issued - before == 2 * token_work(model, tokens).passes
+
+    def test_passes_of_a_batch(self, model: Model) -> None:
+        batch = BatchDecoder(model, 3, 64)
+        try:
+            batch.prefill(list(range(5, 25)))
+            batch.decode_greedy(10, 1)
+            before = model.device.draws_issued
+            batch.decode_greedy(10, 6)
+            shorter = model.device.draws_issued - before
+            batch.decode_greedy(10, 8)
+            assert model.device.draws_issued - before - 2 * shorter == 2 * batch.draws
+        finally:
+            batch.close()
+
+
+class TestLimit:
+    def test_each_bound_is_work_over_a_rate(self) -> None:
+        limit = limit_of(Work({"rgba32f": 16_000_000, "rgba32ui": 32_000_000, "r32f": 0}, 6_000_000, 150), CEILING)
+        assert (limit.fetch_ms, limit.multiply_ms, limit.passes_ms) == pytest.approx((2.0, 3.0, 1.5))
+        assert (limit.bound_by, limit.limit_ms, limit.share(12.0)) == ("multiply", 3.0, 0.25)
+        assert limit.to_json()["bound_by"] == "multiply"
+
+    @pytest.mark.parametrize(("bounds", "name"), [((3, 2, 1), "fetch"), ((1, 2, 3), "passes")])
+    def test_the_largest_is_the_limit(self, bounds: tuple[int, int, int], name: str) -> None:
+        limit = Limit(*map(float, bounds))
+        assert (limit.bound_by, limit.limit_ms) == (name, 3.0)
+
+
+def test_figures_of_other_engines_have_none(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    spread = Spread.of([2.0])
+    rows = [DecodeRow(label, 20, spread, spread, spread, None) for label in ("glinfer f32", "other")]
+    batch = BatchRow("glinfer f32", 20, 3, spread, 500.0, 16)
+    engines = tuple(EngineReport(row.label) for row in rows)
+    report = DecodeReport("fast", "renderer", 16, 1, engines, tuple(rows), batch=(batch,))
+    show_limits(report)
+    assert capsys.readouterr().out == "", "nothing was measured"
+    found = with_limits(report, {"glinfer f32": model}, CEILING)
+    own, other = found.rows
+    assert own.token_limit == limit_of(token_work(model, 5), CEILING), "the first token of a block of 16"
+    assert own.prefill_limit == limit_of(prompt_work(model, 20), CEILING)
+    assert found.batch[0].limit == limit_of(batch_work(model, 5, 3, 16), CEILING)
+    assert (other.token_limit, other.prefill_limit, found.ceiling) == (None, None, CEILING)
+    show_limits(found)
+    figures = [line.split("  ")[1].strip() for line in capsys.readouterr().out.splitlines() if "glinfer" in line]
+    assert figures == ["token, read back", "token, pipelined", "prompt", "3 together"]
+
+
+def test_the_formats_of_all_that_is_fetched(small: Path) -> None:
+    with glinfer.load(small, weights="q8", cache="f16") as model:
+        assert {"rgba32ui", "rgba16f"} <= set(texture_formats({"glinfer q8": model}))
+
+
+def test_startup_by_stages(small: Path) -> None:
+    with open_device() as device:
+        model, _, about = load_fast(small, "f32", device, opening_seconds=0.5, imports_seconds=0.25)
+        model.close()
+    assert about.startup is not None
+    assert tuple(about.startup) == STAGES
+    assert (about.startup["imports"], about.startup["context"]) == (0.25, 0.5)
+    assert min(about.startup.values()) > 0
+    assert about.first_token_seconds is not None
+    assert sum(about.startup.values()) <= about.first_token_seconds + 0.25

@@ -1,0 +1,115 @@
+"""Families that embed texts against Hugging Face's transformers, on random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens import recorded
+from goldens.embedders import FORMS, RECORDED, SHAPE, pooled, texts, weights_of, write_pooling
+
+import glinfer
+from glinfer.config import ModelConfig
+from glinfer.models.fast.encode import EMBEDDINGS, TEXTS, encode_plan
+from glinfer.models.fast.rows import ROWS
+from glinfer.models.feed import encode_feed
+from glinfer.models.options import PlanOptions
+from glinfer.models.oracle import final_tensors
+from glinfer.models.transforms.fold import FoldedWeights
+from glinfer.ops.fused.rows import interleaved, row_table
+from glinfer.ops.kernels import KernelOptions
+
+pytestmark = pytest.mark.gl
+
+
+def save(folder: Path, model: Any, pooling: str) -> None:
+    """A directory of sentence-transformers around a model with weights far from trivial."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            tensor.normal_(0, 0.2)
+            if tensor.ndim == 1 and name.endswith("weight"):
+                tensor.add_(1.0)
+    model.eval().save_pretrained(folder)
+    write_pooling(folder, pooling)
+
+
+def given(longest: int) -> list[list[int]]:
+    return texts(1, 2, 6, 7, 30, 64, 100, longest - 2)
+
+
+@pytest.mark.parametrize("family", FORMS)
+def test_the_plan_computes_what_was_recorded(family: str) -> None:
+    """In float64 without OpenGL, with the weights that transformers had."""
+    figures = recorded("embedders")[family]
+    config = ModelConfig.from_mapping(figures["config"])
+    checkpoint, kernels = weights_of(config), KernelOptions()
+    plan = encode_plan(PlanOptions(config, "f32", kernels, 2048), rows=128)
+    rows, table = (row_table(plan.table[name].shape[0]) for name in (ROWS, TEXTS))
+    encoded = [(ids, [0] * len(ids)) for ids in RECORDED]
+    positions = 0 if config.family.rotary else config.max_position_embeddings
+    targets, first = kernels.rows_per_draw, [0] * len(encoded)
+    values = encode_feed(rows, table, encoded, first, targets, positions=positions, pooling=config.pooling)
+    made = final_tensors(plan, FoldedWeights(checkpoint, "f32"), {ROWS: rows, TEXTS: table}, values)
+    parts = [made[f"{EMBEDDINGS}.{number}"] for number in range(targets)]
+    found, expected = interleaved(parts)[: len(encoded), : config.hidden_size], np.array(figures["vectors"])
+    assert np.abs(expected - expected.mean(axis=0)).max() > 0.1, "texts that are all alike show little"
+    assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FORMS)
+def test_vectors(tmp_path: Path, family: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    name, more, pooling = FORMS[family]
+    config = getattr(transformers, f"{name}Config")(**{**SHAPE, **more})
+    theirs = getattr(transformers, f"{name}Model")(config).double()
+    save(tmp_path / "m", theirs.float(), pooling)
+    ids_of = given(290)
+    with torch.no_grad():
+        run: Callable[..., Any] = theirs.double()
+        expected = np.array([pooled(run(torch.tensor([ids])).last_hidden_state[0].numpy(), pooling) for ids in ids_of])
+    with glinfer.load(tmp_path / "m") as model:
+        assert model.config.model_type == family
+        found = model.embed(ids_of)
+        alone = model.embed([ids_of[3]])[0]
+    assert np.abs(expected - expected.mean(axis=0)).max() > 0.1, "texts that are all alike show little"
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert np.array_equal(alone, found[3])
+
+
+CLASSIFIERS = {"bert": "Bert", "xlm-roberta": "XLMRoberta", "qwen3": "Qwen3"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_scores(tmp_path: Path, family: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    _, more, _ = FORMS[family]
+    config = getattr(transformers, f"{CLASSIFIERS[family]}Config")(**{**SHAPE, **more, "num_labels": 1})
+    theirs = getattr(transformers, f"{CLASSIFIERS[family]}ForSequenceClassification")(config)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for tensor in theirs.parameters():
+            tensor.normal_(0, 0.2)
+    theirs.eval().save_pretrained(tmp_path / "m")
+    ids_of = given(200)
+    with torch.no_grad():
+        expected = np.array([theirs.double()(torch.tensor([ids])).logits[0].numpy() for ids in ids_of])
+    with glinfer.load(tmp_path / "m") as model:
+        assert model.embedding.ranks
+        encoded = model.embedder.encoded(ids_of)
+        steps = model.embedder.encoder.steps(encoded)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found = end.value
+                break
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()

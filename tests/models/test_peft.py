@@ -1,0 +1,77 @@
+"""LoRA adapters against PEFT: logits with an adapter beside the weights, and what merging makes of the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from goldens import check_digest, recorded
+from goldens.adapters import ADAPTED, write_adapter
+from goldens.figures import Figures
+from goldens.models import MODELS, write_model
+from tiers import tiered
+
+import glinfer
+from glinfer.export.convert import convert_model
+from glinfer.formats import load_checkpoint
+
+pytestmark = pytest.mark.gl
+
+TOLERANCE = 1e-4
+"""Of the range of the logits."""
+CONTEXT = 64
+"""Up to which Phi-3 takes the factors of short texts, whatever the text here."""
+MERGED = 2e-7
+"""Of the largest weight of a matrix: PEFT adds in float32."""
+
+
+def written(name: str, folder: Path) -> tuple[Path, Path]:
+    """The model and its adapter, the very files of the recorded figures."""
+    model = write_model(MODELS[name], folder / "model")
+    adapter = write_adapter(name, model, folder / "adapter")
+    check_digest(adapter / "adapter_model.safetensors", {recorded("adapters")[name]["sha256"]})
+    return model, adapter
+
+
+@tiered("name", ADAPTED, keep=[list(ADAPTED).index("gpt2")])
+def test_logits_are_those_of_peft(tmp_path: Path, name: str) -> None:
+    path, adapter = written(name, tmp_path)
+    figures = Figures.from_json({key: each for key, each in recorded("adapters")[name].items() if key != "sha256"})
+    with glinfer.load(path, lora=adapter, context=CONTEXT) as model, model.session() as session:
+        for place, token in enumerate(figures.ids):
+            session.step(token)
+            assert figures.error(place, session.logits()) <= TOLERANCE
+        assert figures.error(len(figures.ids) - 1, model.logits(figures.ids)) <= TOLERANCE
+        assert figures.error(len(figures.ids) - 1, model.logits(figures.ids, lora="base")) > 100 * TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ADAPTED)
+def test_logits_of_merged_weights_are_those_of_peft(tmp_path: Path, name: str) -> None:
+    path, adapter = written(name, tmp_path)
+    figures = Figures.from_json({key: each for key, each in recorded("adapters")[name].items() if key != "sha256"})
+    convert_model(path, tmp_path / "merged.safetensors", lora=adapter, with_tokenizer=False)
+    with glinfer.load(tmp_path / "merged.safetensors", context=CONTEXT) as model:
+        assert figures.error(len(figures.ids) - 1, model.logits(figures.ids)) <= TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ADAPTED)
+def test_merged_weights_are_those_of_peft(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
+    pytest.importorskip("peft", reason="peft is not installed (make test-all installs it)")
+    from goldens.record import load_adapted
+
+    path, adapter = written(name, tmp_path)
+    load_adapted(path, adapter).merge_and_unload().save_pretrained(tmp_path / "theirs")
+    convert_model(path, tmp_path / "ours.safetensors", lora=adapter, with_tokenizer=False)
+    ours, theirs = load_checkpoint(tmp_path / "ours.safetensors"), load_checkpoint(tmp_path / "theirs")
+    base = load_checkpoint(path)
+    changed = 0
+    for weight, expected in theirs.tensors.items():
+        found = ours.tensors[weight]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=MERGED * np.abs(expected).max())
+        changed += not np.array_equal(found, base.tensors[weight])
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    assert changed == base.config.num_hidden_layers * (7 if base.config.family.gated else 6)

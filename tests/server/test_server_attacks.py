@@ -1,0 +1,425 @@
+"""Requests made to do harm: what is no HTTP, no JSON or no number that means anything, names that lead elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import socket
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+from running_server import Running, running
+from tiers import tiered
+
+from glinfer.server.auth import Access
+from glinfer.server.limits import LIMITS
+from glinfer.server.routes import ROUTES
+
+POSTS, GETS = ([route.path for route in ROUTES if route.method == method] for method in ("POST", "GET"))
+
+pytestmark = pytest.mark.gl
+
+ASKED: dict[str, Any] = {
+    "model": "small",
+    "prompt": "x",
+    "messages": [],
+    "input": "xy",
+    "tokens": [1],
+    "max_tokens": 2,
+    "block": 0,
+    "query": "x",
+    "documents": ["y"],
+}
+FIELDS = {
+    "/v1/completions": {"model", "prompt", "max_tokens"},
+    "/v1/chat/completions": {"model", "messages", "max_tokens"},
+    "/v1/responses": {"model", "input"},
+    "/v1/score": {"model", "input"},
+    "/v1/embeddings": {"model", "input"},
+    "/v1/rerank": {"model", "query", "documents"},
+    "/v1/attention": {"model", "prompt", "block"},
+    "/tokenize": {"model", "prompt"},
+    "/detokenize": {"model", "tokens"},
+    "/apply-template": {"model", "messages"},
+}
+
+
+def raw(server: Running, data: bytes, *, seconds: float = 120) -> bytes:
+    """Everything that the server answers to bytes, up to where it closes or says nothing more."""
+    place = urlsplit(server.url)
+    assert place.hostname is not None
+    with socket.create_connection((place.hostname, place.port or 80), timeout=seconds) as made:
+        made.sendall(data)
+        found = b""
+        try:
+            while part := made.recv(1 << 16):
+                found += part
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return found
+
+
+def post(server: Running, path: str, text: str) -> httpx.Response:
+    return httpx.post(server.url + path, content=text.encode(), timeout=240)
+
+
+def is_refused(answer: httpx.Response) -> None:
+    """A 400 of the right form; never a failure of the server."""
+    assert answer.status_code == 400, answer.text[:300]
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert "\n" not in error["message"]
+    assert len(error["message"]) < 1000
+
+
+def no_number(word: str) -> None:
+    """What Python's reader of JSON calls for NaN and infinities."""
+    pytest.fail(f"an answer has {word}")
+
+
+def still_serves(server: Running) -> None:
+    assert server.post("/v1/completions", {"model": "small", "prompt": "x", "max_tokens": 2}).status_code == 200
+
+
+class TestFraming:
+    HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    BODY = json.dumps({"model": "small", "prompt": "x", "max_tokens": 1})
+    HIDDEN = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    @pytest.mark.parametrize(
+        "request_text",
+        [
+            HEAD + "Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
+            HEAD + "Content-Length: 5, 6\r\n\r\nabcde",
+            HEAD + "Content-Length: +5\r\n\r\nabcde",
+            HEAD + "Content-Length: -1\r\n\r\nabcde",
+            HEAD + "Content-Length: 0x5\r\n\r\nabcde",
+            HEAD + "Content-Length: " + "9" * 40 + "\r\n\r\nabcde",
+            HEAD + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            HEAD + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+            HEAD + "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+            HEAD + "Content-Length: 5\r\nX: a\rTransfer-Encoding: chunked\r\n\r\nabcde",
+            HEAD + "X: a\0b\r\n\r\n",
+            "POST /\r\n\r\n",
+            "POST /v1/completions HTTP/1.1\r\n\r\n",
+            "GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+            "GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET /hea\x01lth HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + "a" * (1 << 17) + "\r\n\r\n",
+            "\x16\x03\x01\x02\x00\x01\x00",
+        ],
+    )
+    def test_a_request_of_two_meanings_is_refused(self, served: Running, request_text: str) -> None:
+        answer = raw(served, request_text.encode("latin-1") + b"\r\n\r\n")
+        assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 413 ")), answer[:200]
+        assert answer.count(b"HTTP/1.1") == 1, "what follows is not taken for a request"
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+        still_serves(served)
+
+    def test_a_length_beside_chunks(self, served: Running) -> None:
+        """RFC 9112, 6.3: the chunks count, and nothing behind them is taken for a request."""
+        length = f"Content-Length: {len(self.BODY)}\r\n"
+        chunks = f"{len(self.BODY):x}\r\n{self.BODY}\r\n0\r\n\r\n"
+        answer = raw(served, (self.HEAD + length + "Transfer-Encoding: chunked\r\n\r\n" + chunks).encode())
+        assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 400 ")), answer[:200]
+        assert answer.count(b"HTTP/1.1") == 1
+
+    def test_a_request_in_a_body_is_no_request(self, served: Running) -> None:
+        body = self.HIDDEN
+        answer = raw(served, (self.HEAD + f"Content-Length: {len(body)}\r\n\r\n" + body).encode())
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+
+    def test_chunks_that_are_none(self, served: Running, capfd: pytest.CaptureFixture[str]) -> None:
+        for chunk in (
+            "zz\r\n",
+            "-1\r\n",
+            "fffffffffffffffffffff\r\n",
+            "5\r\nabcdefgh\r\n",
+            "5;" + "a" * 99999 + "\r\n",
+        ):
+            raw(served, (self.HEAD + "Transfer-Encoding: chunked\r\n\r\n" + chunk + "\r\n\r\n").encode(), seconds=2)
+        still_serves(served)
+        assert capfd.readouterr().err == ""
+
+    def test_requests_one_behind_the_other(self, served: Running) -> None:
+        asked = "GET /v1/models/small HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        last = asked.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
+        assert raw(served, (asked * 20 + last).encode()).count(b"HTTP/1.1 200") == 21
+
+    def test_a_header_that_breaks_lines(self, served: Running) -> None:
+        """A name that is told again in an answer makes no header of its own."""
+        answer = raw(
+            served, b"GET /v1/models/a%0d%0aX-Evil:%20yes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        head = answer.partition(b"\r\n\r\n")[0]
+        assert answer.startswith(b"HTTP/1.1 404 ")
+        assert b"evil" not in head.lower()
+
+
+class TestBodies:
+    def test_a_promise_of_too_much_is_refused_before_a_byte_comes(self, served: Running) -> None:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {LIMITS.body_bytes + 1}\r\n"
+        assert raw(served, (head + "Expect: 100-continue\r\n\r\n").encode()).startswith(b"HTTP/1.1 413 ")
+
+    def test_chunks_without_end_are_refused_at_the_limit(self, served: Running) -> None:
+        sent = [0]
+
+        def endless() -> Iterator[bytes]:
+            while sent[0] < 64 << 20:
+                sent[0] += 1 << 20
+                yield b" " * (1 << 20)
+
+        with contextlib.suppress(httpx.WriteError, httpx.ReadError):  # it may close before all of it was sent
+            assert httpx.post(f"{served.url}/v1/completions", content=endless(), timeout=30).status_code == 413
+        assert sent[0] <= LIMITS.body_bytes + (16 << 20), "what the buffers of the system hold"
+        still_serves(served)
+
+    def test_a_long_text_is_not_even_tokenized(self, served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+        from glinfer.text.tokenizer import Tokenizer
+
+        lengths: list[int] = []
+        encode = Tokenizer.encode
+
+        def encoding(self: Tokenizer, text: str, **options: Any) -> list[int]:
+            lengths.append(len(text))
+            return encode(self, text, **options)
+
+        monkeypatch.setattr(Tokenizer, "encode", encoding)
+        text = "a" * (LIMITS.body_bytes - 1000)
+        asked: dict[str, Any] = {"model": "small", "prompt": text, "input": [text], "messages": []}
+        asked["messages"] = [{"role": "user", "content": text}]
+        for path, field in (
+            ("/v1/completions", "prompt"),
+            ("/v1/score", "input"),
+            ("/v1/chat/completions", "messages"),
+        ):
+            answer = served.post(path, {"model": "small", field: asked[field]})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded"), path
+        assert max(lengths, default=0) < 100_000
+
+    @tiered("path", list(POSTS), keep=1)
+    def test_nested_deeply(self, served: Running, path: str) -> None:
+        """Python's own limits of depth are met at different places of the way; each is a 400."""
+        for field in ("prompt", "messages", "input", "stop", "logit_bias", "tools", "metadata", "best_of", "nobody"):
+            for depth in (300, 980, 100_000):
+                for opening, closing in (("[", "]"), ('{"a":', "}")):
+                    nested = opening * depth + "1" + closing * depth
+                    answer = post(served, path, f'{{"model": "small", "{field}": {nested}}}')
+                    if not (answer.status_code == 200 and field in ("tools", "metadata", "prompt")):
+                        is_refused(answer)
+
+
+NUMBERS = ("1e999", "-1e999", "NaN", "Infinity", "-Infinity", "9" * 300, "-" + "9" * 300, "9" * 5000, "1e308", "-1e308")
+NUMBERS += ("5e-324", "-0.0", "1.5", "true", "9223372036854775808", "4294967296", "2147483648", "-1", "0", '"1"', "[]")
+NUMBERS += (
+    "{}",
+    '{"1": 1e999}',
+    '{"1": 1e308}',
+    '{"-1": 1}',
+    '{"99999": 1}',
+    "[1, 99999999999999999999]",
+    "[-1]",
+    "[1e3]",
+)
+NAMES = (
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "n",
+)
+NAMES += (
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "stop",
+    "stream_options",
+    "best_of",
+)
+NAMES += (
+    *("query", "documents", "top_n", "dimensions"),
+    "block",
+    "prompt",
+    "messages",
+    "input",
+    "tokens",
+    "model",
+    "echo",
+    "stream",
+    "max_output_tokens",
+    "instructions",
+)
+
+
+SWEEPS = [("/v1/completions", 8), *((path, 1 if "completions" in path else 4) for path in POSTS)]
+
+
+@tiered(("path", "stride"), SWEEPS, keep=1)
+def test_numbers_of_every_kind_in_every_field(served: Running, path: str, stride: int) -> None:
+    """Either the request runs, and its answer has no number that JSON has not, or it is a 400."""
+    with served.http() as http:
+        for place, name in enumerate(NAMES):
+            for number in NUMBERS[place % stride :: stride]:
+                body = {key: value for key, value in ASKED.items() if key in FIELDS[path]}
+                body["messages" if "messages" in body else "unused"] = [{"role": "user", "content": "hi"}]
+                body.pop("unused", None)
+                text = ", ".join(f'"{key}": {json.dumps(value)}' for key, value in body.items() if key != name)
+                answer = http.post(path, content=f'{{{text}, "{name}": {number}}}')
+                if answer.status_code == 404:
+                    assert name == "model"
+                elif answer.status_code != 200:
+                    is_refused(answer)
+                elif "text/event-stream" not in answer.headers["content-type"]:
+                    json.loads(answer.content, parse_constant=no_number)
+
+
+PATHS = ("../secret", "..%2fsecret", "%2e%2e/secret", "..%5csecret", "....//secret", "%252e%252e/secret", "/etc/passwd")
+PATHS += (
+    "%00",
+    "a%00b",
+    "index.html%00.js",
+    "%ff%fe",
+    "C:%5cwindows",
+    "~root",
+    "." * 300,
+    "a/" * 300,
+    "%F0%9F%A6%99",
+    "//evil.example/",
+)
+
+
+class TestNames:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def paged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+        """A server with a page, beside whose folder lies a secret, to which a link in the page leads."""
+        folder = tmp_path_factory.mktemp("paged")
+        (folder / "secret").write_text("the secret")
+        (folder / "page").mkdir()
+        (folder / "page" / "index.html").write_text("<!doctype html>")
+        (folder / "page" / "link").symlink_to(folder / "secret")
+        with running(("shakespeare", "shakespeare"), access=Access(), page=folder / "page") as found:
+            yield found
+
+    @pytest.mark.parametrize("path", [*PATHS, "link"])
+    def test_files_outside_the_page(self, paged: Running, path: str) -> None:
+        answer = raw(paged, f"GET /{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert answer.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 400 ")), answer[:200]
+        assert b"the secret" not in answer
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_models(self, served: Running, path: str) -> None:
+        answer = raw(served, f"GET /v1/models/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert answer.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 400 ")), answer[:200]
+
+    @pytest.mark.parametrize(
+        "name", ["../small", "small\0", "small ", "SMALL", "/etc/passwd", "\u202esmall", "🦙", "{{7*7}}"]
+    )
+    def test_in_bodies(self, served: Running, name: str) -> None:
+        answer = served.post("/v1/completions", {"model": name, "prompt": "x"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+        assert "49" not in answer.text
+
+
+class TestKeys:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def locked() -> Iterator[Running]:
+        with running(("shakespeare", "shakespeare"), access=Access(keys=("sésame", "two"))) as found:
+            yield found
+
+    @pytest.mark.parametrize(
+        "path", [*POSTS, *GETS, "/openapi.json", "/", "/nowhere", "//v1/models", "/v1/models/../models"]
+    )
+    @pytest.mark.parametrize(
+        "given", [b"", b"Bearer", b"Bearer tw", b"Bearer two2", b"bearer \xff\xfe", b"Token two", b"two"]
+    )
+    def test_every_route_asks_before_it_reads(self, locked: Running, path: str, given: bytes) -> None:
+        method, header = ("POST" if path in POSTS else "GET"), b"Authorization: " + given + b"\r\n" if given else b""
+        length = b"Content-Length: 100000\r\n" if path in POSTS else b""  # of which nothing is ever sent
+        head = f"{method} {path.replace('{model:path}', 'x')} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        answer = raw(locked, head.encode() + header + length + b"\r\n")
+        # The page asks for the key itself, and is the same for everybody.
+        assert answer.startswith(b"HTTP/1.1 200 " if path in ("/health", "/") else b"HTTP/1.1 401 "), answer[:200]
+
+    def test_a_key_of_other_letters(self, locked: Running) -> None:
+        for data in ("sésame".encode(), "sésame".encode("latin-1")):
+            head = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer " + data
+            status = raw(locked, head + b"\r\n\r\n").split(b" ")[1]
+            assert status == (b"200" if data == "sésame".encode() else b"401")
+
+    def test_two_headers(self, locked: Running) -> None:
+        """The first counts, as everywhere: a second one lets nobody in."""
+        head = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        wrong, right = b"Authorization: Bearer no\r\n", b"Authorization: Bearer two\r\n"
+        assert raw(locked, head + wrong + right + b"\r\n").startswith(b"HTTP/1.1 401 ")
+
+
+class TestSites:
+    HOSTS = (
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "2130706433.evil.example",
+        "127.0.0.1@evil.example",
+    )
+
+    @pytest.mark.parametrize("host", [*HOSTS, "", "169.254.169.254", "[::ffff:10.0.0.1]", "localhost:80:80", "0.0.0.0"])
+    def test_a_name_that_leads_here(self, served: Running, host: str) -> None:
+        head = f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        assert raw(served, head.encode()).startswith((b"HTTP/1.1 421 ", b"HTTP/1.1 400 "))
+
+    def test_an_address_in_the_request_line_changes_nothing(self, served: Running) -> None:
+        head = "GET http://localhost/v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
+        assert raw(served, head.encode()).startswith((b"HTTP/1.1 421 ", b"HTTP/1.1 400 "))
+
+    @pytest.mark.parametrize("path", [*POSTS, *GETS])
+    def test_no_other_site_may_read(self, served: Running, path: str) -> None:
+        origin = {"Origin": "https://evil.example"}
+        for method in ("GET", "POST", "OPTIONS"):
+            asked = {"Access-Control-Request-Method": "POST"} if method == "OPTIONS" else {}
+            answer = httpx.request(method, served.url + path, headers={**origin, **asked}, timeout=240)
+            assert answer.status_code == 403
+            assert not any(name.lower().startswith("access-control-") for name in answer.headers)
+
+    def test_an_address_of_somebody_else(self, served: Running) -> None:
+        """X-Forwarded-For makes nobody another client, whose prefixes could be felt for."""
+        asked = {"model": "shakespeare", "prompt": "Now is the summer of our good content", "max_tokens": 1}
+        for name, cached in (("1.2.3.4", False), ("5.6.7.8", True)):
+            usage = served.post("/v1/completions", asked, headers={"X-Forwarded-For": name}).json()["usage"]
+            assert (usage["prompt_tokens_details"]["cached_tokens"] > 0) == cached
+
+
+def test_log_probabilities_are_numbers(served: Running) -> None:
+    """With a bias and a temperature at their ends."""
+    for change in (
+        {"logit_bias": {"65": 100}},
+        {"temperature": 1e-300},
+        {"temperature": 100},
+        {"repetition_penalty": 1e-300},
+    ):
+        answer = served.post(
+            "/v1/completions", {**change, "model": "small", "prompt": "x", "max_tokens": 3, "logprobs": 2}
+        )
+        if answer.status_code != 400:
+            assert answer.status_code == 200, (change, answer.text)
+            assert all(map(math.isfinite, answer.json()["choices"][0]["logprobs"]["token_logprobs"]))
+
+
+def test_the_document_names_its_refusals(served: Running) -> None:
+    document = served.get("/openapi.json").json()
+    Draft202012Validator.check_schema(document["components"]["schemas"]["Error"])
+    for path in POSTS:
+        assert {"400", "401", "413", "429", "503"} <= set(document["paths"][path]["post"]["responses"]), path

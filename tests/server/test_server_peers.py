@@ -1,0 +1,238 @@
+"""What the tests of llama.cpp's server and of vLLM's ask of theirs, asked here; docs/server.md lists case by case."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from running_server import HELLO, Running
+
+pytestmark = pytest.mark.gl
+
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parents[1] / "docs" / "server.md"
+PROMPT = "I believe the meaning of life is"
+GREEDY: dict[str, Any] = {"model": "shakespeare", "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+LONG = PROMPT * 64
+TALK: list[Any] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}, *HELLO]
+
+
+def refused(server: Running, path: str, change: dict[str, Any], status: int = 400) -> dict[str, Any]:
+    base = {"model": "small", "messages": HELLO} if "chat" in path else {"model": "small", "prompt": "x"}
+    answer = server.post(path, {**base, **change})
+    assert answer.status_code == status, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    return error
+
+
+def test_counts(client: openai.OpenAI) -> None:
+    answer = client.completions.create(**GREEDY)
+    assert (len(answer.choices), answer.choices[0].finish_reason) == (1, "length")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 8
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 8
+
+
+def test_stream_and_whole_agree(client: openai.OpenAI) -> None:
+    """The reason comes once, with the last piece."""
+    chunks = list(client.completions.create(**GREEDY, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == client.completions.create(**GREEDY).choices[0].text
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+
+
+def test_seeds(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {**GREEDY, "temperature": 1.0, "max_tokens": 16}
+    texts = [client.completions.create(**asked, seed=seed).choices[0].text for seed in (0, 1, 2, 3, 0, 1, 2, 3)]
+    assert texts[:4] == texts[4:]
+    assert len(set(texts)) == 4
+
+
+def test_a_kept_prefix_changes_nothing(client: openai.OpenAI) -> None:
+    asked = {**GREEDY, "prompt": "What a piece of work is a man, how noble", "temperature": 1.0, "seed": 42}
+    first, second = (client.completions.create(**asked) for _ in range(2))
+    cached = [each.usage.prompt_tokens_details.cached_tokens for each in (first, second)]  # type: ignore[union-attr]
+    assert cached[0] == 0
+    assert cached[1] > 0
+    assert first.choices[0].text == second.choices[0].text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_does_not_fit(served: Running, stream: bool) -> None:
+    """Is refused before a stream begins, with its length and the limit."""
+    error = refused(served, "/v1/completions", {"prompt": LONG, "stream": stream})
+    assert error["code"] == "context_length_exceeded"
+    assert "holds 64" in error["message"]
+    error = refused(served, "/v1/chat/completions", {"messages": HELLO * 100, "stream": stream})
+    assert error["type"] == "invalid_request_error"
+
+
+def test_ids_and_texts_in_one_list(served: Running) -> None:
+    refused(served, "/v1/completions", {"prompt": [[1, 2], "x"]})
+    refused(served, "/v1/completions", {"prompt": [1, 2, "x"]})
+
+
+def test_lists_with_several_answers(client: openai.OpenAI, served: Running) -> None:
+    ids = served.post("/tokenize", {"model": "shakespeare", "prompt": PROMPT}).json()["tokens"]
+    for prompts in ([PROMPT] * 2, [ids] * 2):
+        many = client.completions.create(**{**GREEDY, "prompt": prompts, "temperature": 1.0}, n=2, seed=1)
+        texts = [choice.text for choice in many.choices]
+        assert (texts[0], texts[1]) == (texts[2], texts[3])
+        assert texts[0] != texts[1]
+        pieces = [""] * 2
+        for chunk in client.completions.create(**{**GREEDY, "prompt": prompts}, stream=True):
+            pieces[chunk.choices[0].index] += chunk.choices[0].text
+        assert pieces[0] == pieces[1] != ""
+
+
+@pytest.mark.parametrize("count", [None, 0, 5, 21])
+def test_log_probabilities_of_completions(client: openai.OpenAI, count: int | None) -> None:
+    if count == 21:
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError):
+                client.completions.create(**GREEDY, logprobs=count, stream=stream)
+    found = client.completions.create(**GREEDY, logprobs=None if count == 21 else count).choices[0].logprobs
+    if count in (None, 21):
+        assert found is None
+        return
+    assert found is not None
+    assert all(value <= 0 for value in found.token_logprobs or [])
+    assert all(max(count or 0, 1) <= len(top) <= (count or 0) + 1 for top in found.top_logprobs or [])
+    assert len(found.tokens or []) == len(found.top_logprobs or []) == 8
+
+
+@pytest.mark.parametrize("count", [None, 0, 5, 21])
+def test_log_probabilities_of_chats(client: openai.OpenAI, count: int | None) -> None:
+    asked: dict[str, Any] = {"model": "speaker", "messages": HELLO, "temperature": 0}
+    if count == 21:
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError):
+                client.chat.completions.create(**asked, logprobs=True, top_logprobs=count, stream=stream)
+        assert client.chat.completions.create(**asked).choices[0].message.content == "héy"
+        return
+    if count is None:
+        assert client.chat.completions.create(**asked, logprobs=False).choices[0].logprobs is None
+        return
+    found = client.chat.completions.create(**asked, logprobs=True, top_logprobs=count).choices[0].logprobs
+    assert found is not None
+    assert found.content
+    assert all(len(each.top_logprobs) == count and each.logprob <= 0 for each in found.content)
+
+
+def test_tokens_that_are_forbidden(client: openai.OpenAI, served: Running) -> None:
+    plain = client.completions.create(**{**GREEDY, "max_tokens": 40}).choices[0].text
+    ids = served.post("/tokenize", {"model": "shakespeare", "prompt": plain}).json()["tokens"]
+    bias = {str(token): -100 for token in ids}
+    text = client.completions.create(**{**GREEDY, "max_tokens": 40}, logit_bias=bias).choices[0].text
+    assert text
+    assert not set(ids) & set(served.post("/tokenize", {"model": "shakespeare", "prompt": text}).json()["tokens"])
+
+
+@pytest.mark.parametrize("stream", [None, False])
+@pytest.mark.parametrize("options", [{"include_usage": True}, {"continuous_usage_stats": True}])
+def test_stream_options_without_a_stream(served: Running, stream: bool | None, options: dict[str, Any]) -> None:
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        error = refused(served, path, {"stream": stream, "stream_options": options})
+        assert error["param"] == "stream_options"
+
+
+@pytest.mark.parametrize("options", [{}, {"include_usage": False}])
+def test_stream_options_that_ask_for_nothing(client: openai.OpenAI, options: Any) -> None:
+    chunks = list(client.completions.create(**GREEDY, stream=True, stream_options=options))
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_counts_at_the_end_of_a_stream(client: openai.OpenAI) -> None:
+    chunks = list(client.completions.create(**GREEDY, stream=True, stream_options={"include_usage": True}))
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert (chunks[-1].choices, chunks[-1].usage and chunks[-1].usage.completion_tokens) == ([], 8)
+
+
+MESSAGES = [None, "string", [], [123], [{}], [{"role": 123}], [{"role": "system", "content": 123}], [{"content": "x"}]]
+MESSAGES += [[{"role": "system", "content": "x"}, {}], [{"role": "my-own-role", "content": "x"}]]
+MESSAGES += [[*HELLO, *[{"role": "assistant", "content": "x"}] * 2], [{"role": "user", "content": []}]]
+MESSAGES += [[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]]
+MESSAGES += [[{"role": "user", "content": "x", "extra_field": "0"}]]
+
+
+@pytest.mark.parametrize("messages", MESSAGES)
+def test_messages_that_are_none(served: Running, messages: Any) -> None:
+    refused(served, "/v1/chat/completions", {"messages": messages})
+
+
+def test_parts_of_a_message(client: openai.OpenAI) -> None:
+    parts: Any = [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}]
+    asked: dict[str, Any] = {"model": "small", "seed": 0, "max_tokens": 8}
+    one, other = (client.chat.completions.create(**asked, messages=each) for each in (parts, HELLO))
+    assert one.choices[0].message.content == other.choices[0].message.content
+
+
+def test_a_conversation_of_several_turns(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="small", messages=TALK, max_tokens=5, seed=1)
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+FORMATS = [
+    {"type": "json_schema"},
+    {"type": "json_schema", "json_schema": {"schema": {"type": "nobody"}}},
+    {"type": "sound"},
+]
+UNKNOWN = ("json_schema", "grammar", "structured_outputs", "use_beam_search", "prompt_logprobs")
+UNKNOWN += (
+    "truncate_prompt_tokens",
+    "timings_per_token",
+    "return_progress",
+    "n_probs",
+    "post_sampling_probs",
+    "min_tokens",
+)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_forms_of_answers(served: Running, form: dict[str, Any]) -> None:
+    error = refused(served, "/v1/chat/completions", {"response_format": form})
+    assert error["param"] == "response_format"
+    asked = {"model": "speaker", "messages": HELLO, "response_format": {"type": "text"}}
+    assert served.post("/v1/chat/completions", asked).status_code == 200
+
+
+@pytest.mark.parametrize("field", UNKNOWN)
+def test_fields_of_other_servers(served: Running, field: str) -> None:
+    """Are refused by name: ignored, they would give another answer than was asked for."""
+    error = refused(served, "/v1/completions", {field: 1})
+    assert (error["param"], error["code"]) == (field, "unknown_parameter")
+
+
+@pytest.mark.parametrize("seed", [-(1 << 63) - 1, 1 << 63])
+def test_seeds_of_more_than_64_bits(served: Running, seed: int) -> None:
+    assert refused(served, "/v1/chat/completions", {"seed": seed})["param"] == "seed"
+
+
+@pytest.mark.parametrize("text", ["What is the capital of France ?", "unicode 媽 and emoji 🤗"])
+def test_tokens_of_a_text_and_back(served: Running, text: str) -> None:
+    ids = served.post("/tokenize", {"model": "shakespeare", "prompt": text}).json()["tokens"]
+    assert served.post("/detokenize", {"model": "shakespeare", "tokens": ids}).json()["prompt"] == text
+
+
+def test_an_answer_as_long_as_the_context(client: openai.OpenAI) -> None:
+    """No context is shifted: an answer ends where it is full."""
+    answer = client.completions.create(model="small", prompt="x", max_tokens=999, seed=2, logit_bias={"65": 100})
+    assert (answer.choices[0].finish_reason, answer.usage and answer.usage.total_tokens) == ("length", 64)
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots", "/invocations", "/models", "/completion"])
+def test_routes_of_other_servers(served: Running, path: str) -> None:
+    assert served.get(path).status_code == 404
+
+
+def test_the_table_names_tests_that_there_are() -> None:
+    """And names every test of this module."""
+    named = set(re.findall(r"`(test_\w+)`", DOCS.read_text("utf-8").partition("## Cases of other servers")[2]))
+    there = {name for path in HERE.glob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))}
+    assert named <= there | {path.stem for path in HERE.glob("test_*.py")}, named - there
+    mine = set(re.findall(r"def (test_\w+)", Path(__file__).read_text("utf-8")))
+    assert mine - {"test_the_table_names_tests_that_there_are"} <= named

@@ -1,0 +1,333 @@
+"""Structures as users give them, compiled: what is allowed, forced and refused; without a device."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glinfer.errors import InputError, StructureError
+from glinfer.ops.fused.allowed import allowed_tokens, mask_words
+from glinfer.structured import compiler as compiler_module
+from glinfer.structured.compiler import Compiler, TokenBytes
+from glinfer.structured.constraint import Constraint, DeadEnd
+from glinfer.structured.structure import Structure, structure_of, wants_whole
+from glinfer.text.own_process import ProcessError
+from glinfer.text.tokenizer import Tokenizer
+
+pytest.importorskip("llguidance", reason="llguidance is not installed")
+
+KEYWORDS = (
+    "enum const type anyOf oneOf allOf $ref $defs $anchor properties patternProperties required items prefixItems "
+    "format additionalProperties minProperties maxProperties minItems maxItems pattern minLength maxLength "
+    "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"
+)
+CORPUS = Path(__file__).parent / "corpus"
+BUNDLED = Path(compiler_module.__file__).parents[1] / "bundled" / "shakespeare.bpe"
+
+
+@pytest.fixture(scope="module")
+def words() -> Tokenizer:
+    return Tokenizer.from_file(BUNDLED)
+
+
+@pytest.fixture(scope="module")
+def compiler(words: Tokenizer) -> Compiler:
+    return Compiler(words, words.vocab_size)
+
+
+def begun(compiler: Compiler, stop_ids: tuple[int, ...] = (), **given: Any) -> Constraint:
+    structure = structure_of(given)
+    assert structure is not None
+    return compiler.constraint(structure, stop_ids)
+
+
+def allowed(constraint: Constraint, vocab: int = 512) -> set[int]:
+    words = constraint.mask()
+    assert len(words) == mask_words(vocab)
+    return {int(token) for token in np.flatnonzero(allowed_tokens(words, vocab))}
+
+
+def test_the_next_tokens_of_an_expression(compiler: Compiler, words: Tokenizer) -> None:
+    """All tokens whose bytes may come next, and no other."""
+    constraint = begun(compiler, regex="[ab](bc|d)")
+    constraint.push(ord("a"))
+    texts = {token: words.token_bytes(token) for token in range(words.vocab_size)}
+    assert allowed(constraint) == {token for token, text in texts.items() if text in (b"b", b"bc", b"d")}
+    constraint.push(ord("d"))
+    assert (constraint.done, constraint.complete, constraint.forced(10)) == (True, True, [])
+
+
+def test_the_end_is_a_stop_id_where_the_text_may_end(compiler: Compiler) -> None:
+    constraint = begun(compiler, (7, 300), regex="[ab]+")
+    assert not allowed(constraint) & {7, 300}
+    constraint.push(ord("a"))
+    assert allowed(constraint) & {7, 300} == {7, 300}
+    assert (constraint.done, constraint.complete) == (False, True)
+    constraint.push(300)
+    assert (constraint.done, constraint.complete) == (True, True)
+
+
+def test_a_stop_id_that_the_structure_does_not_allow_is_left_out(compiler: Compiler) -> None:
+    """Here the stop id is an ordinary byte, of which the text may have none but at its end."""
+    constraint = begun(compiler, (ord("a"),), regex="bc")
+    assert ord("a") not in allowed(constraint)
+
+
+def test_a_token_that_is_a_part_of_a_character(compiler: Compiler) -> None:
+    """The bundled tokenizer writes such a character byte by byte."""
+    constraint = begun(compiler, regex="[äö]!")
+    first, *second = "ä".encode()
+    assert constraint.forced(10) == [first]
+    assert allowed(constraint) >= {*second, "ö".encode()[1]}
+    constraint.push(second[0])
+    assert constraint.forced(10) == [ord("!")]
+    assert constraint.complete
+
+
+def test_forced_tokens_are_those_of_the_tokenizer(compiler: Compiler, words: Tokenizer) -> None:
+    constraint = begun(compiler, json_schema={"type": "object", "properties": {"the king": {"const": "speak"}},
+                                              "required": ["the king"], "additionalProperties": False})  # fmt: skip
+    forced = constraint.forced(100)
+    text = '{"the king": "speak"}'
+    spelled = b"".join(map(words.token_bytes, forced)).decode()
+    assert text.startswith(spelled)
+    assert len(spelled) > 10
+    assert forced == words.encode(spelled)
+    assert len(forced) < len(spelled), "the tokenizer has longer tokens for this text"
+
+
+def test_forced_tokens_are_no_more_than_asked_for(compiler: Compiler) -> None:
+    constraint = begun(compiler, choices=["abcdefgh"])
+    taken = [constraint.forced(3), constraint.forced(0), constraint.forced(100)]
+    assert [len(taken[0]), taken[1]] == [3, []]
+    assert constraint.done
+
+
+def test_a_digit_is_an_ascii_one(compiler: Compiler) -> None:
+    """Rust's Unicode has digits that Python's does not know."""
+    assert allowed(begun(compiler, regex=r"\d{2}/x")) <= set(range(ord("0"), ord("9") + 1)) | set(range(256, 512))
+    constraint = begun(compiler, regex=r"\d/x")
+    constraint.push(ord("5"))
+    assert constraint.forced(5) == [ord("/"), ord("x")]
+
+
+def test_a_token_that_is_not_allowed(compiler: Compiler) -> None:
+    with pytest.raises(StructureError):
+        begun(compiler, regex="ab").push(ord("z"))
+
+
+def test_a_dead_end(words: Tokenizer) -> None:
+    """A vocabulary of 64 bytes cannot write a letter."""
+    constraint = Compiler(words, 64).constraint(Structure.checked("regex", "[xyz]"))
+    with pytest.raises(DeadEnd):
+        constraint.mask()
+    assert not constraint.complete
+
+
+def test_control_tokens_are_allowed_only_by_name(tmp_path: Path) -> None:
+    from running_server import END, WORDS
+
+    made = Compiler(WORDS, WORDS.vocab_size)
+    anything = allowed(begun(made, regex="(?s:.)*x"), WORDS.vocab_size)
+    assert not anything & set(WORDS.control_tokens.values())
+    assert len(anything) > 200
+    named = begun(made, grammar='start: "a" <|end|> "b"')
+    named.push(ord("a"))
+    assert allowed(named, WORDS.vocab_size) == {END}
+
+
+def test_a_text_of_other_than_the_tokenizers_bytes_is_spelled_by_the_longest_tokens(words: Tokenizer) -> None:
+    tokens = TokenBytes(words, words.vocab_size)
+    broken = b"the \xff"
+    found = tokens(broken)
+    assert b"".join(tokens.tokens[token] for token in found) == broken
+    assert found[-1] == 0xFF
+    assert TokenBytes(words, 64)(b"xyz") == []
+
+
+@pytest.mark.parametrize("line", (CORPUS / "unsupported.jsonl").read_text("utf-8").splitlines())
+def test_unsupported_keywords_are_refused_by_name(compiler: Compiler, line: str) -> None:
+    case = json.loads(line)
+    with pytest.raises(StructureError) as caught:
+        begun(compiler, json_schema=case["schema"])
+    assert case["word"].split()[-1] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def nested(depth: int) -> Any:
+    schema: Any = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def circular() -> Any:
+    made: dict[str, Any] = {"type": "object"}
+    made["properties"] = {"a": made, "b": made}
+    return made
+
+
+def endless() -> dict[str, Any]:
+    """Objects of which every second property may be left out, within each other."""
+    return {"type": "object", "properties": {f"p{place}": {"type": "string"} for place in range(1001)}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"json_schema": 5}, "json_schema is int; expected an object"),
+        ({"json_schema": "{"}, "json_schema is no JSON"),
+        ({"json_schema": "[" * 100_000}, "json_schema is no JSON"),
+        ({"json_schema": nested(100)}, "nested more than 96 deep"),
+        ({"json_schema": circular()}, "json_schema"),
+        ({"json_schema": endless()}, "1001 properties; expected at most 1000"),
+        ({"json_schema": {"const": "x" * (1 << 18)}}, "bytes; expected at most 262144"),
+        ({"json_schema": {"const": float("nan")}}, "cannot be written as JSON"),
+        ({"json_schema": {"const": {1, 2}}}, "cannot be written as JSON"),
+        ({"json_schema": {"const": "\ud800"}}, "half a surrogate pair"),
+        ({"json_schema": {"enum": [f"value {n}" for n in range(20_000)]}}, "expected at most 262144"),
+        ({"json_schema": {"type": "objet"}}, "objet"),
+        ({"json_schema": {"type": "integer", "minimum": 5, "maximum": 3}}, "Unsatisfiable"),
+        ({"json_schema": {"$ref": "#/$defs/nobody"}}, "nobody"),
+        ({"json_schema": {"$ref": "https://example.org/schema"}}, "not present in a registry"),
+        ({"regex": 5}, "regex is int; expected a text"),
+        ({"regex": ""}, "regex is empty"),
+        ({"regex": "a\ud800"}, "half a surrogate pair"),
+        ({"regex": "(" * 5000 + "a" + ")" * 5000}, "nested 5000 deep; expected at most 96"),
+        ({"regex": "(a)\\1"}, "backreferences are not supported"),
+        ({"regex": "[a-"}, "unclosed"),
+        ({"grammar": "start: " + "(" * 5000 + '"a"' + ")" * 5000}, "nested 5000 deep"),
+        ({"grammar": "begin: x"}, "no start rule"),
+        ({"choices": "abc"}, "choices is str; expected a list of texts"),
+        ({"choices": []}, "choices has 0 texts"),
+        ({"choices": ["a", 5]}, "choice 1 is 5"),
+        ({"choices": ["x"] * 10_001}, "choices has 10001 texts"),
+    ],
+)
+def test_what_cannot_be_a_structure(compiler: Compiler, given: dict[str, Any], said: str) -> None:
+    """Size and nesting are looked at before anything is compiled: deep nesting has ended other engines' processes."""
+    with pytest.raises(StructureError) as caught:
+        begun(compiler, **given)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"regex": "(a{1,1000}){1,1000}"},
+        {"regex": "((a{0,999}){0,999}){0,999}b"},
+        {"regex": ".*a.{200}"},
+        {"json_schema": {"type": "string", "minLength": 10**9, "maxLength": 2 * 10**9}},
+        {"json_schema": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9}},
+        {"json_schema": {"type": "number", "multipleOf": 1e-7}},
+        {"json_schema": {"allOf": [{"anyOf": [{"type": "object", "properties": {f"k{a}{b}": {"type": "string"}}}
+                                              for b in range(4)]} for a in range(10)]}},
+        {"json_schema": {"$ref": "#"}},
+        {"grammar": "start: r0\n" + "\n".join(f"r{n}: r{n + 1} r{n + 1}" for n in range(40)) + '\nr40: "a"'},
+        {"grammar": 'start: start start | "a" | '},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_would_grow_without_end_is_compiled_or_refused(compiler: Compiler, given: dict[str, Any]) -> None:
+    """Either way within the bounds: counted repetitions, products of alternatives, rules that double and recur."""
+    try:
+        constraint = begun(compiler, **given)
+        constraint.forced(3)
+        constraint.mask()
+    except (StructureError, DeadEnd) as error:
+        said = str(error)
+    else:
+        said = ""
+    assert "\n" not in said
+
+
+def test_compiling_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch, words: Tokenizer) -> None:
+    """The time for properties that may all be left out grows with their square, and this many take many seconds."""
+    monkeypatch.setattr(compiler_module, "MAX_COMPILE_SECONDS", 1)
+    many = {"type": "object", "properties": {f"p{place}": {"type": "string"} for place in range(10_000)}}
+    structure = Structure("json_schema", json.dumps(many))
+    with pytest.raises(StructureError, match=r"cannot be used: its compiling was (stopped|not done)"):
+        Compiler(words, words.vocab_size).constraint(structure)
+
+
+def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
+    def dies(*_: object, **__: object) -> Any:
+        raise ProcessError("was stopped (status -11); it may have 5 seconds and 1024 MiB")
+
+    monkeypatch.setattr(compiler_module, "answer_of", dies)
+    with pytest.raises(StructureError, match=r"regex cannot be used: its compiling was stopped \(status -11\)"):
+        begun(compiler, regex="never seen before")
+
+
+def test_few_compiled_structures_are_kept_and_none_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch, words: Tokenizer, tmp_path: Path
+) -> None:
+    """A cache on the disk without a bound has filled the disks of another engine's servers."""
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr(compiler_module, "answer_of", lambda *_, **__: asked.append("") or {"error": ""})
+    monkeypatch.setattr(compiler_module, "MAX_COMPILED", 3)
+    made = Compiler(words, words.vocab_size)
+    for number in (1, 2, 3, 4, 5, 5, 4, 1):
+        begun(made, regex=f"a{number}")
+    assert (len(made), len(asked)) == (3, 6)
+    monkeypatch.setattr(compiler_module, "MAX_COMPILED_BYTES", 3)
+    begun(made, regex="b")
+    assert len(made) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_constraints_of_one_structure_are_independent(compiler: Compiler) -> None:
+    one, other = begun(compiler, regex="a[bc]d"), begun(compiler, regex="a[bc]d")
+    assert one.forced(5) == other.forced(5) == [ord("a")]
+    one.push(ord("b"))
+    assert one.forced(5) == [ord("d")]
+    assert (one.done, other.done) == (True, False)
+    assert {ord("b"), ord("c")} <= allowed(other)
+
+
+def test_at_most_one_structure(compiler: Compiler) -> None:
+    assert structure_of({"json_schema": None, "regex": None}) is None
+    with pytest.raises(InputError, match="found both json_schema and choices; give one of them"):
+        structure_of({"json_schema": {}, "choices": ["a"]})
+    with pytest.raises(InputError, match="incomplete is 'maybe'; expected 'error' or 'partial'"):
+        wants_whole("maybe")
+
+
+def test_a_class_of_pydantics(compiler: Compiler) -> None:
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+    made = pydantic.create_model("Person", age=(int, 3))
+    assert json.loads(Structure.checked("json_schema", made).text) == made.model_json_schema()
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch, words: Tokenizer) -> None:
+    imported = builtins.__import__
+
+    def missing(name: str, *rest: Any, **named: Any) -> Any:
+        if name == "llguidance":
+            raise ImportError(name)
+        return imported(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(InputError, match=r"needs the package llguidance.*pip install .*structured"):
+        begun(Compiler(words, words.vocab_size), regex="a")
+
+
+def test_the_corpus_has_what_it_promises() -> None:
+    schemas = [json.loads(line) for line in (CORPUS / "schemas.jsonl").read_text("utf-8").splitlines()]
+    expressions = json.loads((CORPUS / "regexes.json").read_text("utf-8"))
+    assert len({json.dumps(each["schema"], sort_keys=True) for each in schemas}) >= 300
+    assert len(set(expressions)) >= 50
+    text = json.dumps(schemas)
+    for keyword in KEYWORDS.split():
+        assert f'"{keyword}"' in text, keyword
+    for each in expressions:
+        re.compile(each)

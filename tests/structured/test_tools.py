@@ -1,0 +1,109 @@
+"""Calls of tools: the grammar of replies, and the parser of what the grammar lets through."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from glinfer.errors import StructureError
+from glinfer.structured import compiler as compiler_module
+from glinfer.structured.compiler import Compiler
+from glinfer.structured.structure import Structure
+from glinfer.structured.tools import FORMS, Tool, ToolParser, call_grammar, tool_form
+from glinfer.text.tokenizer import Tokenizer
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}, "n": {"type": "array", "items": {"type": "integer"}}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = [Tool("look", CITY), Tool("now")]
+LOOK = '<tool_call>\n{"name": "look", "arguments": {"city": "Pa\\"}ris", "n": [1, 2]}}\n</tool_call>'
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+WRONG = NOW.replace("now", "nobody")
+LIST = '<tool_call>[{"name": "now", "arguments": {}}, {"name": "look", "arguments": {"city": "x"}}]</tool_call>'
+BARE = '{"name": "look", "parameters": {"city": "}{"}}'
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    words = Tokenizer.from_file(Path(compiler_module.__file__).parents[1] / "bundled" / "shakespeare.bpe")
+    return Compiler(words, words.vocab_size)
+
+
+def accepts(compiler: Compiler, grammar: str, text: str) -> bool:
+    constraint = compiler.constraint(Structure.checked("grammar", grammar))
+    try:
+        for byte in text.encode():
+            constraint.push(byte)
+    except StructureError:
+        return False
+    return constraint.complete
+
+
+@pytest.mark.parametrize(
+    ("form", "required", "parallel", "good", "bad"),
+    [
+        (
+            "hermes",
+            False,
+            True,
+            ["", "hello", f"hi {LOOK}", f"{LOOK}\n{NOW}"],
+            [f"x {WRONG}", WRONG],
+        ),
+        ("hermes", False, False, [LOOK, "hello"], [f"{LOOK}\n{NOW}"]),
+        ("hermes", True, True, [LOOK, f"{NOW}\n{LOOK}"], ["", "hello", f"hi {LOOK}"]),
+        ("hermes", True, False, [NOW], [f"{NOW}\n{NOW}"]),
+        ("list", True, True, [LIST], ["hello", NOW]),
+        ("list", False, False, ["hello"], [LIST]),
+        ("bare", False, True, [BARE, "hello {x", ""], ['{"name": "nobody", "parameters": {}}', f"{BARE}!"]),
+        ("bare", True, True, [BARE], ["hello"]),
+    ],
+)
+def test_replies(
+    compiler: Compiler, form: str, required: bool, parallel: bool, good: list[str], bad: list[str]
+) -> None:
+    grammar = call_grammar(FORMS[form], TOOLS, required=required, parallel=parallel)
+    assert [text for text in good if not accepts(compiler, grammar, text)] == []
+    assert [text for text in bad if accepts(compiler, grammar, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "said", "calls"),
+    [
+        ("hermes", f"Let me look. \n{LOOK}\n{NOW}", "Let me look.",
+         [("look", '{"city": "Pa\\"}ris", "n": [1, 2]}'), ("now", "{}")]),
+        ("hermes", LOOK[:50], "", [("look", LOOK[42:50])]),
+        ("hermes", "plain <tool text \n", "plain <tool text \n", []),
+        ("list", LIST, "", [("now", "{}"), ("look", '{"city": "x"}')]),
+        ("bare", BARE, "", [("look", '{"city": "}{"}')]),
+        ("bare", 'I say {"name": "x"', 'I say {"name": "x"', []),
+    ],
+)  # fmt: skip
+def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: list[tuple[str, str]]) -> None:
+    draw = random.Random(1)
+    for _ in range(50):
+        parser, parts, start = ToolParser(FORMS[form]), [], 0
+        while start < len(text):
+            size = draw.choice((1, 2, 5, 40))
+            parts += parser.push(text[start : start + size])
+            start += size
+        parts += parser.finish()
+        assert "".join(part.text for part in parts) == said
+        found = [
+            tuple("".join(getattr(part, name) for part in parts if part.call == call) for name in ("name", "arguments"))
+            for call in range(parser.calls)
+        ]
+        assert found == calls
+
+
+def test_the_form_follows_from_the_template() -> None:
+    assert tool_form("{{ tools }} <tool_call>").name == "hermes"
+    assert tool_form("{{ tools }} <tool_call>[").name == "list"
+    assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
+    with pytest.raises(StructureError, match="form that is not known"):
+        tool_form("{{ tools }}")

@@ -1,0 +1,212 @@
+/**
+ * Vectors of texts in the browser: an exported model that embeds them. The browser's side of glinfer/engine/embed.py.
+ *
+ *   const model = await load("site/");
+ *   const [vector] = await model.embed(["a cat"]); // Float32Array
+ */
+
+import { GlinferError } from "../glinfer/errors.js";
+import { placeOf, region } from "../glinfer/layouts.js";
+import { openContext } from "../glinfer/limits.js";
+import { loadParts, tablesOf } from "../glinfer/model.js";
+import { Replay } from "../glinfer/replay.js";
+import { fetchSource } from "../glinfer/source.js";
+import { TextureChecker } from "../glinfer/verify.js";
+import { encodeFeed, runsOf, TableTexels } from "./feed.js";
+import { WordTokenizer } from "./words.js";
+
+const POLL = 4; // milliseconds between questions whether a run is done
+const SHORTEST = 1e-12; // as PyTorch's normalize does it: a vector of zeros stays one
+
+/**
+ * Loads an exported model that embeds texts.
+ * @param {string|URL} base the address of the exported folder.
+ * @param {{canvas?: HTMLCanvasElement|OffscreenCanvas, minimum?: boolean, onPlan?: (plan: object) => void,
+ *   onProgress?: (text: string) => void}} options see `loadModel` in ../glinfer/model.js; `canvas`: the one whose context computes.
+ * @returns {Promise<EmbeddingModel>}
+ * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or the model embeds no texts.
+ */
+export async function load(base, { canvas = new OffscreenCanvas(1, 1), ...options } = {}) {
+  const gl = openContext(canvas);
+  const source = fetchSource(new URL(base, globalThis.location?.href));
+  const { plan, shaders, weights, tokenizer } = await loadParts(gl, source, options);
+  if (plan.driver !== "encode" || !tokenizer) {
+    throw new GlinferError("this site continues texts; expected one of a model that embeds them");
+  }
+  return new EmbeddingModel(gl, plan, shaders, weights, tokenizer, source);
+}
+
+/** A model that makes vectors of texts, bound to WebGL2. */
+export class EmbeddingModel {
+  /**
+   * @param {WebGL2RenderingContext} gl
+   * @param {object} plan plan.json.
+   * @param {Map<string, string>} shaders the text of each shader file.
+   * @param {ArrayBuffer} weights weights.safetensors.
+   * @param {object} tokenizer tokenizer.json.
+   * @param {Source|null} source where the files came from, for `verifyTextures`.
+   */
+  constructor(gl, plan, shaders, weights, tokenizer, source = null) {
+    const { tensors, copyOf } = tablesOf(weights);
+    this.plan = plan;
+    this.tokenizer = new WordTokenizer(tokenizer, plan.embedding);
+    this.replay = new Replay(gl, plan, shaders, tensors);
+    this.checker = new TextureChecker(this.replay, copyOf("line_checksums", "U32"), source);
+    const { rows, texts, vectors } = plan.embedding;
+    this.inputs = { rows: this.replay.textures[rows], texts: this.replay.textures[texts] };
+    this.tables = {
+      rows: new TableTexels(this.inputs.rows.spec.layout),
+      texts: new TableTexels(this.inputs.texts.spec.layout),
+    };
+    this.targets = vectors.length;
+    this.vectorLayout = plan.textures[vectors[0]].layout;
+    this.turn = Promise.resolve(); // one call after another: they share the tables
+  }
+
+  /** How many numbers a whole vector has. */
+  get dimensions() {
+    return this.vectorLayout.cols;
+  }
+
+  /** Draw calls issued so far. */
+  get drawsIssued() {
+    return this.replay.drawsIssued;
+  }
+
+  /**
+   * The vectors of texts. Texts longer than the model takes are cut at their end; a text gets the same vector whatever
+   * stands beside it.
+   * @param {(string|number[])[]} texts strings, or token ids with their special tokens.
+   * @param {{promptName?: string, prompt?: string, dimensions?: number, normalize?: boolean, signal?: AbortSignal,
+   *   onProgress?: (done: number, all: number) => void}} options `promptName`: one of the model's prompts, which stands
+   *   before each text, its default if left out; `prompt`: a text of your own; `dimensions`: keep so many numbers of
+   *   each vector; `normalize`: whether vectors have length 1, as the model's files say if left out; `signal` ends the
+   *   work between two runs.
+   * @returns {Promise<Float32Array[]>} one for each text.
+   * @throws {GlinferError} a text or an option cannot be run, the output is broken, or the graphics context was lost.
+   */
+  async embed(texts, { promptName, prompt, dimensions, normalize, signal, onProgress = () => {} } = {}) {
+    const { normalizes } = this.plan.embedding;
+    if (dimensions !== undefined && !(Number.isInteger(dimensions) && dimensions >= 1 && dimensions <= this.dimensions)) {
+      throw new GlinferError(`dimensions is ${dimensions}; expected a whole number from 1 to ${this.dimensions}`);
+    }
+    const before = this.prompt(promptName, prompt);
+    const encoded = this.encode(texts, before);
+    const run = this.turn.then(() => this.run(encoded, signal, onProgress));
+    this.turn = run.catch(() => {});
+    const found = await run;
+    return found.map((vector) => finished(vector, dimensions ?? this.dimensions, normalize ?? normalizes));
+  }
+
+  /** The text that stands before each text. */
+  prompt(name, text) {
+    const { prompts, default_prompt: usual } = this.plan.embedding;
+    if (text !== undefined) {
+      if (name !== undefined) throw new GlinferError("found both promptName and prompt; give one of them");
+      if (typeof text !== "string") throw new GlinferError(`the prompt is a ${typeof text}; expected a string`);
+      return text;
+    }
+    if (name !== undefined && !Object.hasOwn(prompts, name)) {
+      const known = Object.keys(prompts).map((each) => `"${each}"`).join(", ") || "none";
+      throw new GlinferError(`there is no prompt "${name}"; this model has ${known}; give its text with prompt`);
+    }
+    return Object.hasOwn(prompts, name ?? usual) ? prompts[name ?? usual] : "";
+  }
+
+  /**
+   * The name of the first of these prompts that the model has.
+   * @param {...string} names
+   * @returns {string|undefined} undefined where it has none of them, which stands for its default.
+   */
+  promptAmong(...names) {
+    return names.find((name) => Object.hasOwn(this.plan.embedding.prompts, name));
+  }
+
+  /** The tokens of texts behind a prompt, and how many of the first do not count for the vector. */
+  encode(texts, before) {
+    if (!Array.isArray(texts)) throw new GlinferError(`the texts are a ${typeof texts}; expected an array of them`);
+    const { config } = this.plan.model;
+    const most = config.max_position_embeddings;
+    const skipped = this.plan.embedding.counts_prompt || !before ? 0 : this.tokenizer.lengthOf(before);
+    return texts.map((text, place) => {
+      if (typeof text !== "string" && !Array.isArray(text)) {
+        throw new GlinferError(`text ${place} is a ${typeof text}; expected a string, or token ids`);
+      }
+      const ids = typeof text === "string" ? this.tokenizer.encode(before + text) : text;
+      const odd = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= config.vocab_size);
+      if (odd !== undefined) {
+        throw new GlinferError(`text ${place} has the token ${odd}; this vocabulary has ids 0 to ${config.vocab_size - 1}`);
+      }
+      if (!ids.length || ids.length > most) {
+        throw new GlinferError(`text ${place} has ${ids.length} tokens; expected 1 to ${most}`);
+      }
+      return { ids, skipped };
+    });
+  }
+
+  /** A run of the plan at a time. */
+  async run(encoded, signal, onProgress) {
+    const { tables, inputs, targets, replay } = this;
+    const size = { rows: tables.rows.layout.rows, texts: tables.texts.layout.rows, targets };
+    const found = new Array(encoded.length);
+    let done = 0;
+    for (const places of runsOf(encoded.map(({ ids }) => ids.length), size)) {
+      signal?.throwIfAborted();
+      const texts = places.map((place) => encoded[place]);
+      const values = encodeFeed(tables, texts, { targets, ...this.plan.embedding });
+      for (const name of ["rows", "texts"]) inputs[name].upload(tables[name].texels);
+      replay.run(values);
+      await finishedBy(replay.gl);
+      this.vectors(values.text_slots, texts.length).forEach((vector, index) => (found[places[index]] = vector));
+      done += places.length;
+      onProgress(done, encoded.length);
+    }
+    return found;
+  }
+
+  /** The vectors of the first texts, text `targets` · slot + n in slot `slot` of texture n. */
+  vectors(slots, count) {
+    const { targets, dimensions, vectorLayout: layout, replay } = this;
+    const [width, height] = region(layout, slots, dimensions);
+    const texels = this.plan.embedding.vectors.map((texture) => replay.read(texture, width, height));
+    return Array.from({ length: count }, (_, text) => {
+      const slot = Math.floor(text / targets);
+      const from = texels[text % targets];
+      const vector = Float32Array.from({ length: dimensions }, (_, col) => {
+        const { x, y, channel } = placeOf(layout, slot, col);
+        return from[4 * (y * width + x) + channel];
+      });
+      if (!vector.every(Number.isFinite)) {
+        throw new GlinferError("a vector has NaN or an infinity in it; expected finite numbers: the model's output is broken");
+      }
+      return vector;
+    });
+  }
+
+  /** Compares textures with the exported files, see `Model.verifyTextures` in ../glinfer/model.js. */
+  verifyTextures({ share = 1 } = {}) {
+    return this.checker.verify(share);
+  }
+
+  /** Releases everything that lies in graphics memory. */
+  release() {
+    this.replay.release();
+  }
+}
+
+/** Waits until the graphics unit has done what it was told, and lets the page answer meanwhile. */
+async function finishedBy(gl) {
+  const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+  gl.flush();
+  do await new Promise((resolve) => setTimeout(resolve, POLL));
+  while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
+  gl.deleteSync(fence);
+}
+
+/** The first numbers of a vector, of length 1 where that is wanted. */
+function finished(vector, dimensions, unit) {
+  const cut = vector.slice(0, dimensions);
+  if (!unit) return cut;
+  const length = Math.max(Math.sqrt(cut.reduce((sum, each) => sum + each * each, 0)), SHORTEST);
+  return cut.map((each) => each / length);
+}

@@ -1,0 +1,104 @@
+/** The inputs of a run that embeds texts: the browser's side of `encode_feed` in glinfer/models/feed.py. No GL. */
+
+const [TOKEN, POSITION, BASE, PLACE, LAST] = [0, 1, 2, 3, 7];
+const SLOT_TOKENS = 64;
+
+/**
+ * Which texts go into one run each: longest first, so that those of a run are of like length.
+ * @param {number[]} lengths tokens of each text.
+ * @param {{rows: number, texts: number, targets: number}} size of the tables, and rows that a pass computes at once.
+ * @returns {number[][]} places of texts.
+ */
+export function runsOf(lengths, { rows, texts, targets }) {
+  const runs = [];
+  let used = Infinity;
+  const order = Array.from(lengths.keys()).sort((one, other) => lengths[other] - lengths[one] || one - other);
+  for (const place of order) {
+    const needed = rowsOf(lengths[place], targets);
+    if (used + needed > rows || runs.at(-1).length === texts) {
+      runs.push([]);
+      used = 0;
+    }
+    runs.at(-1).push(place);
+    used += needed;
+  }
+  return runs;
+}
+
+/** Rows of a text of so many tokens: whole slots. */
+function rowsOf(tokens, targets) {
+  return targets * Math.ceil(tokens / targets);
+}
+
+/**
+ * Fills in texts, each from a slot of rows of its own on.
+ * @param {{rows: TableTexels, texts: TableTexels}} tables
+ * @param {{ids: number[], skipped: number}[]} encoded the tokens of each text, and how many of the first do not count.
+ * @param {{targets: number, positions: number, pooling: string}} how `positions`: learned ones, 0 where they are rotary.
+ * @returns {Record<string, number>} the run values.
+ */
+export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooling }) {
+  let [first, longest] = [0, 0];
+  texts.texels.fill(0);
+  encoded.forEach(({ ids, skipped }, place) => {
+    const last = ids.length - 1;
+    const padded = rowsOf(ids.length, targets);
+    for (let row = 0; row < padded; row++) {
+      const held = row <= last;
+      const words = [[TOKEN, held ? ids[row] : 0], [POSITION, row], [BASE, first]];
+      rows.set(first + row, [...words, [PLACE, held && positions ? row : 0], [LAST, last]]);
+    }
+    const counted = { cls: [0, 0], lasttoken: [last, last] }[pooling] ?? [Math.min(skipped, last), last];
+    texts.set(place, [[BASE, first], [POSITION, counted[0]], [LAST, counted[1]]]);
+    first += padded;
+    longest = Math.max(longest, ids.length);
+  });
+  const [slots, groups] = [Math.ceil(first / targets), Math.ceil(longest / SLOT_TOKENS)];
+  return {
+    rows: first,
+    row_slots: slots,
+    score_groups: groups,
+    score_slots: groups * slots,
+    strip_first: 0,
+    last_row: first - 1,
+    text_slots: Math.ceil(encoded.length / targets),
+  };
+}
+
+/** The texels of a table of rows with 8 words each, in two texels a row. */
+export class TableTexels {
+  /**
+   * @param {{stack: number, row_texels: number, width: number, height: number, rows: number}} layout of plan.json.
+   * @param {Iterable<number>|null} texels what it holds; zeros if left out.
+   */
+  constructor(layout, texels = null) {
+    this.layout = layout;
+    this.texels = texels ? Uint32Array.from(texels) : new Uint32Array(4 * layout.width * layout.height);
+  }
+
+  /**
+   * Writes words of a row.
+   * @param {number} row
+   * @param {[number, number][]} words each with its place.
+   */
+  set(row, words) {
+    const start = this.start(row);
+    for (const [place, value] of words) this.texels[start + place] = value;
+  }
+
+  /**
+   * A word of a row.
+   * @param {number} row
+   * @param {number} place
+   * @returns {number}
+   */
+  at(row, place) {
+    return this.texels[this.start(row) + place];
+  }
+
+  start(row) {
+    const { stack, row_texels: texels, width } = this.layout;
+    return 4 * ((row % stack) * width + texels * Math.floor(row / stack));
+  }
+}
+

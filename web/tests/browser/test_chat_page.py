@@ -1,0 +1,266 @@
+"""The chat page of ``glinfer serve`` in Chromium: replies, stop, keys, colours, phones, a server that goes away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from browsed import Browsed
+from running_server import END, Running, opening, running, speaker
+
+import glinfer
+from glinfer.engine.batch import Batch
+from glinfer.server import worker
+from glinfer.server.auth import Access
+from glinfer.server.run import HttpServer, ServerOptions
+from glinfer.server.served import ModelSource
+
+pytestmark = [pytest.mark.gl, pytest.mark.web]
+
+MARKUP = "<b id=bad>&"
+REFUSED = "Failed to load resource: the server responded with a status of "
+
+
+class ChatPage(Browsed):
+    """The chat page in a browser."""
+
+    def open(self, server: Running, status: str = "Ready.") -> ChatPage:
+        self.do("open", server.url)
+        self.do("says", "#status", status)
+        return self
+
+    def send(self, message: str, *, done: str = "Done.") -> str:
+        """Send a message by Enter; the last turn in the log, once the status is ``done``."""
+        self.do("fill", "#message", message)
+        self.do("press", "#message", "Enter")
+        self.do("says", "#status", done)
+        return self.last
+
+    @property
+    def last(self) -> str:
+        parts = "['.given', '.answer'].map((name) => document.querySelector('#log').lastChild.querySelector(name))"
+        return str(self.do("evaluate", f"{parts}.map((part) => part.textContent).join('')"))
+
+
+@pytest.fixture
+def browse(chromium: str, node: str) -> Iterator[Callable[..., ChatPage]]:
+    """Open browsers, with options of Playwright's contexts."""
+    opened = []
+
+    def made(**options: Any) -> ChatPage:
+        opened.append(ChatPage(node, chromium, **options))
+        return opened[-1]
+
+    yield made
+    for each in opened:
+        each.close()
+
+
+@contextmanager
+def slow_steps(seconds: float) -> Iterator[None]:
+    run = Batch.run
+
+    def slowly(self: Batch, *given: Any) -> Any:
+        time.sleep(seconds)
+        return run(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batch, "run", slowly)
+        yield
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """``shakespeare``, and ``speaker``, which answers "hi" with markup."""
+    folder = tmp_path_factory.mktemp("served")
+    path = speaker(folder / "speaker.gab", [*MARKUP.encode(), END], after=len(opening("hi")))
+    with running(("shakespeare", "shakespeare"), ("speaker", path), slots=2) as found:
+        yield found
+
+
+def test_a_text_goes_on_as_in_python(served: Running, browse: Callable[..., ChatPage]) -> None:
+    page = browse().open(served)
+    page.do("fill", "#length", "20")
+    page.do("fill", "#seed", "7")
+    with glinfer.load("shakespeare") as model:
+        expected = "ROMEO:" + model.generate("ROMEO:", max_tokens=20, seed=7)
+    assert page.send("ROMEO:") == expected
+    assert page.do("text", "#held").endswith(" of 256")
+    assert float(page.do("text", "#speed")) > 0
+    assert page.do("evaluate", "document.querySelector('#temperature').value") == "0.7"
+    page.do("fill", "#temperature", "0")
+    with glinfer.load("shakespeare") as model:
+        assert page.send("JULIET:") == "JULIET:" + model.generate("JULIET:", max_tokens=20, temperature=0)
+    assert page.console == []
+    assert all(address.startswith((served.url, "data:")) for address in page.asked), "it asks no other server"
+
+
+def test_an_example_is_clicked_on(served: Running, browse: Callable[..., ChatPage]) -> None:
+    page = browse().open(served)
+    examples = page.do("text", "#examples button").split("\n")
+    assert len(examples) >= 3
+    page.do("fill", "#length", "3")
+    page.do("click", "#examples button:nth-child(2)")
+    page.do("says", "#status", "Done.")
+    assert page.last.startswith(examples[1])
+
+
+def test_a_chat_shows_markup_as_text_and_remembers(served: Running, browse: Callable[..., ChatPage]) -> None:
+    page = browse().open(served)
+    page.do("choose", "#model", "speaker")
+    page.do("says", "#about", "speaker")
+    page.do("says", "#status", "Ready.")
+    page.do("fill", "#length", "20")
+    page.do("fill", "#temperature", "0")
+    assert page.send("hi") == MARKUP
+    assert not page.do("evaluate", "document.querySelector('#bad') !== null"), "text of a model became an element"
+    prompt_tokens = served.metric("glinfer_prompt_tokens_total", model="speaker")
+    page.send("you")
+    grown = served.metric("glinfer_prompt_tokens_total", model="speaker") - prompt_tokens
+    assert grown == len(opening("hi")) + len(MARKUP) + 1 + len(opening("you"))
+    for _ in range(6):  # more than the context of 64 tokens holds: the oldest turns are left out
+        page.send("hi again")
+    assert page.do("text", "#problem") == ""
+    page.do("click", "#clear")
+    assert page.do("text", "#log") == ""
+    assert page.send("hi") == MARKUP
+
+
+def test_attention_is_shown_when_asked_for(served: Running, browse: Callable[..., ChatPage]) -> None:
+    page = browse().open(served)
+    assert page.do("evaluate", "document.querySelector('#look').disabled"), "there is no reply yet"
+    page.do("fill", "#length", "5")
+    page.send("ROMEO:")
+    page.do("choose", "#layer", "3")
+    page.do("click", "#look")
+    page.do("wait", "#picture[aria-label*='block 3']")
+    label, width, height = page.do(
+        "evaluate", "(({ ariaLabel, width, height }) => [ariaLabel, width, height])(picture)"
+    )
+    held = int(page.do("text", "#held").split()[0])
+    with glinfer.load("shakespeare") as model:
+        heads = model.config.num_attention_heads
+    assert (label, height) == (f"Attention of block 3: {heads} lines over {width} tokens", heads)
+    assert abs(width - held) <= 1, "the reply's tokens, made of its text again"
+
+
+@pytest.mark.parametrize("way", ["#stop", "Escape"])
+def test_stop_ends_the_work(served: Running, browse: Callable[..., ChatPage], way: str) -> None:
+    page = browse().open(served)
+    page.do("fill", "#length", "200")
+    cancelled = served.metric("glinfer_finished_total", reason="cancelled")
+    with slow_steps(0.1):
+        page.do("fill", "#message", "ROMEO:")
+        page.do("click", "#send")
+        page.do("says", "#status", "Writing…")
+        page.do("wait", "#speed:not(:text('–'))")
+        early = page.last
+        assert len(early) > len("ROMEO:"), "shown while the rest is written"
+        if way == "Escape":
+            page.do("press", "body", "Escape")
+        else:
+            page.do("click", way)
+        page.do("says", "#status", "Stopped.")
+        served.wait(lambda: served.metric("glinfer_finished_total", reason="cancelled") == cancelled + 1)
+    assert page.last.startswith(early)
+    assert page.do("text", "#problem") == ""
+    page.do("fill", "#length", "2")
+    assert page.send("ROMEO:").startswith("ROMEO:")
+
+
+def test_a_key_is_asked_for(browse: Callable[..., ChatPage]) -> None:
+    with running(("shakespeare", "shakespeare"), access=Access(keys=("secret",))) as server:
+        page = browse().open(server, "This server asks for an API key.")
+        assert page.do("text", "#problem") == ""
+        page.do("fill", "#key", "wrong")
+        page.do("press", "#key", "Enter")
+        page.do("says", "#problem", "This API key is not known")
+        page.do("fill", "#key", "secret")
+        page.do("click", "#use-key")
+        page.do("says", "#status", "Ready.")
+        assert not page.do("evaluate", "document.querySelector('#key').checkVisibility()")
+        page.do("fill", "#length", "2")
+        assert page.send("ROMEO:").startswith("ROMEO:")
+        assert page.do("evaluate", "[localStorage.length, document.cookie]") == [0, ""]
+        page.open(server)  # the tab keeps it
+        assert {line[: len(REFUSED)] for line in page.console} == {REFUSED}
+
+
+def test_a_server_that_goes_away(browse: Callable[..., ChatPage]) -> None:
+    page = browse()
+    with running(("shakespeare", "shakespeare"), grace=0.0) as server:
+        page.open(server)
+        with slow_steps(0.1):
+            page.do("fill", "#message", "ROMEO:")
+            page.do("click", "#send")
+            page.do("says", "#status", "Writing…")
+            server.server.end()
+            page.do("says", "#problem", "The server ends")
+    assert page.do("text", "#status") == "Stopped by an error."
+    page.send("JULIET:", done="Stopped by an error.")
+    page.do("says", "#problem", "The server does not answer; see whether 'glinfer serve' still runs")
+    assert page.do("evaluate", "!document.querySelector('#send').disabled"), "it can be tried again"
+
+
+def test_what_the_server_refuses_is_said(served: Running, browse: Callable[..., ChatPage]) -> None:
+    page = browse().open(served)
+    page.send("x" * 2000, done="Stopped by an error.")
+    assert "the context of shakespeare holds 256" in page.do("text", "#problem")
+    page.do("fill", "#top-p", "7")
+    page.send("ROMEO:", done="Stopped by an error.")
+    assert "Top_p: found 7" in page.do("text", "#problem")
+
+
+def test_dark_light_and_a_phone(served: Running, browse: Callable[..., ChatPage]) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = browse(colorScheme="dark", viewport={"width": 360, "height": 740}, isMobile=True, hasTouch=True).open(served)
+    papers = [dark.do("evaluate", paper)]
+    dark.do("click", "#theme")
+    papers.append(dark.do("evaluate", paper))
+    brightness = [sum(int(part) for part in found.strip("rgb()").split(",")) for found in papers]
+    assert brightness[0] < 150 < 600 < brightness[1]
+    dark.do("fill", "#length", "4")
+    dark.send("ROMEO:")
+    assert dark.do("evaluate", "document.documentElement.scrollWidth <= innerWidth")
+    assert dark.do("evaluate", "document.querySelector('#send').getBoundingClientRect().height") >= 40
+
+
+def test_everything_has_a_name_and_the_keyboard_reaches_it(served: Running, browse: Callable[..., ChatPage]) -> None:
+    page = browse().open(served)
+    nameless = """[...document.querySelectorAll("button, input, select, textarea")].filter((each) =>
+        each.checkVisibility() && !each.textContent.trim() && !each.labels?.length).map((each) => each.id)"""
+    assert page.do("evaluate", nameless) == []
+    assert page.do("evaluate", "document.activeElement.id") == "message"
+    seen = []
+    for _ in range(40):
+        page.do("press", ":focus", "Tab")
+        seen.append(page.do("evaluate", "document.activeElement.id || document.activeElement.tagName"))
+        if seen[-1] == "BODY":
+            break
+    assert {"send", "clear", "temperature", "top-k", "top-p", "length", "seed", "layer"} <= set(seen)
+    page.do("fill", "#message", "a")
+    page.do("press", "#message", "Shift+Enter")
+    assert page.do("evaluate", "document.querySelector('#message').value") == "a\n"
+    assert page.do("text", "#log") == ""
+
+
+def test_a_model_that_is_loaded_is_waited_for(browse: Callable[..., ChatPage], monkeypatch: pytest.MonkeyPatch) -> None:
+    load, started = worker.load_model, time.monotonic()
+
+    def loading(*given: Any, **named: Any) -> Any:
+        while time.monotonic() < started + 60 and not go:
+            time.sleep(0.02)
+        return load(*given, **named)
+
+    go: list[bool] = []
+    monkeypatch.setattr(worker, "load_model", loading)
+    server = Running(HttpServer([ModelSource("shakespeare", "shakespeare")], ServerOptions(port=0)))
+    page = browse().open(server, "Loading shakespeare…")
+    go.append(True)
+    page.do("says", "#status", "Ready.")
+    server.server.end()
+    server.thread.join(30)
+    assert server.failure is None
