@@ -105,10 +105,11 @@ def _count(found: Found, result: BatchResult) -> None:
 @click.command("structured")
 @click.argument("model", default="shakespeare")
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Texts of each case.")
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="The smallest seed.")
 @click.option("--only", default="", help="Cases whose names have this text.")
 @model_options
 @device_options
-def structured_command(model: str, seeds: int, only: str, **options: Any) -> None:
+def structured_command(model: str, seeds: int, first: int, only: str, **options: Any) -> None:
     """Write texts of every schema and expression of the corpus with MODEL at temperature 1.5.
 
     Each text that is finished is validated, by jsonschema and by Python's re; a fault ends with exit status 1.
@@ -118,7 +119,7 @@ def structured_command(model: str, seeds: int, only: str, **options: Any) -> Non
     """
     chosen = [case for case in cases() if only in case.name]
     with loaded(model, tokenizer=None, **options) as opened, progress("writing") as advance:
-        found = check_texts(opened, chosen, range(seeds), on_progress=advance)
+        found = check_texts(opened, chosen, range(first, first + seeds), on_progress=advance)
     for name, text, fault in found.faults:
         click.echo(f"{name}: {text!r} {fault}")
     never = len({case.name for case in chosen} - found.finished_names)

@@ -120,8 +120,9 @@ def bench_command(**options: Any) -> None:
     process to the first token.
 
     With --speculate or --draft it times texts instead, with guesses and without: three that copy from their prompts,
-    and an open one, each greedy and by the model's own sampling. With --json-schema it times tokens of free text,
-    tokens that are all chosen among those that the schema allows, and texts in which forced tokens are not chosen.
+    and an open one, each greedy and by the model's own sampling. With --json-schema it times tokens of free text, the
+    same text under a mask that allows all of it, tokens that are all chosen among those that the schema allows, and
+    texts in which forced tokens are not chosen.
 
     \b
     glinfer bench shakespeare --weights f32,q8 --ceiling

@@ -98,8 +98,15 @@ def test_lines_of_a_batch(tmp_path: Path, schema: str) -> None:
 def test_bench(schema: str) -> None:
     found = json.loads(run("bench", "shakespeare", "--json-schema", schema, "--runs", "1", "--json").stdout)
     assert found["vocab"] == 512
-    assert [row["way"] for row in found["rows"]] == ["free text", "every token chosen", "with forced tokens"]
-    assert [row["forced"] > 0 for row in found["rows"]] == [False, False, True]
+    assert [row["way"] for row in found["rows"]] == [
+        "free text",
+        "the same, masked",
+        "every token chosen",
+        "with forced tokens",
+    ]
+    assert [row["forced"] > 0 for row in found["rows"]] == [False, False, False, True]
+    free, masked = found["rows"][:2]
+    assert (free["tokens"], free["texts"]) == (masked["tokens"], masked["texts"])
     assert {"slower", "microseconds"} <= found.keys()
     shown = run("bench", "shakespeare", "--json-schema", schema, "--runs", "1").stdout
     assert "a mask takes" in shown
