@@ -29,7 +29,8 @@ _MAX_MATCH = 32  # tokens by which matches are compared
 _MAX_PLACES = 32  # of the newest matches, the longest is taken
 _KEPT_TIMES = 9
 _DECAY = 0.9  # weight of the acceptances before, for each new one
-_PRIOR_RIGHT, _PRIOR_TRIED = 2.0, 3.0
+_PRIOR_TRIED = 3.0  # how many tries the probability before any of them counts for
+_MODEL_RIGHT = 2 / 3  # the probability that a smaller model's first guess is right, before any was tried
 _GROWTH = 1.5  # time of runs that were not timed yet, relative to those of half the rows
 _PATIENCE, _MAX_PATIENCE = 8, 256
 _IDLE = 8  # tokens without an accepted one after which several are chosen between two looks for a draft
@@ -56,6 +57,9 @@ class Drafter(Protocol):
 
     def offer(self, ids: Sequence[int]) -> int | None:
         """The kind of guess that can be made after these tokens: of a kind equally many are right. None for none."""
+
+    def prior(self, kind: int) -> float:
+        """The probability that a token of a kind of guess is right, before any was tried."""
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
         """Guess at most ``count`` tokens that ``sampler`` will choose; called after :meth:`offer` with the same ids."""
@@ -90,6 +94,11 @@ class Ngrams:
             if length > best:
                 best, self._place = length, place
         return best.bit_length() if best else None
+
+    def prior(self, kind: int) -> float:
+        """See :class:`Drafter`; after n equal tokens Laplace's rule of succession, (n + 1) / (n + 2)."""
+        equal = max(MIN_MATCH, 1 << (kind - 1))
+        return (equal + 1) / (equal + 2)
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
         """See :class:`Drafter`."""
@@ -133,6 +142,10 @@ class ModelDrafts:
     def offer(self, ids: Sequence[int]) -> int | None:
         """See :class:`Drafter`; there is one kind."""
         return 0
+
+    def prior(self, kind: int) -> float:
+        """See :class:`Drafter`."""
+        return _MODEL_RIGHT
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
         """See :class:`Drafter`; shorter where the model chooses a token that the other one does not have."""
@@ -185,7 +198,7 @@ class RunTimes:
 class _Odds:
     """How often drafted tokens of one kind were right, and how long to leave them out while they do not pay."""
 
-    right: float = _PRIOR_RIGHT
+    right: float
     tried: float = _PRIOR_TRIED
     skipped: int = 0
     patience: int = _PATIENCE
@@ -241,7 +254,7 @@ class Speculation:
             ready: whether the tokens were run before; right behind a prompt nothing is drafted, and no time counts.
         """
         kind = self._drafter.offer(ids) if ready and most > 1 else None
-        length = 0 if kind is None else self._length(self._odds.setdefault(kind, _Odds()), most - 1)
+        length = 0 if kind is None else self._length(self._odds_of(kind), most - 1)
         draft: list[int] = []
         if length:
             started = self._clock()
@@ -264,6 +277,11 @@ class Speculation:
         if ready:
             self._times.note(rows, (self._clock() - started) / (len(chosen) if rows == 1 else 1))
         return chosen
+
+    def _odds_of(self, kind: int) -> _Odds:
+        if kind not in self._odds:
+            self._odds[kind] = _Odds(_PRIOR_TRIED * self._drafter.prior(kind))
+        return self._odds[kind]
 
     def _length(self, odds: _Odds, most: int) -> int:
         """The length of draft that gives most tokens a second; 0 where none does better than single tokens."""

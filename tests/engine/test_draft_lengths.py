@@ -41,6 +41,9 @@ class TestNgrams:
             kinds.append(ngrams.offer([*same, 1, *same]))
         assert kinds == [2, 3, 3, 4, 5, 6]
 
+    def test_the_longer_a_match_the_likelier_it_goes_on(self) -> None:
+        assert [Ngrams().prior(kind) for kind in (2, 3, 4, 6)] == [4 / 5, 5 / 6, 9 / 10, 33 / 34]
+
     def test_a_sequence_may_grow_be_cut_and_lose_its_beginning(self) -> None:
         ngrams = Ngrams()
         for ids, expected in (
@@ -81,14 +84,17 @@ class Machine:
     draws_issued = 0
     watched = False
 
-    def __init__(self, seconds: dict[int, float], right: float) -> None:
-        self.drafted = 0
+    def __init__(self, seconds: dict[int, float], right: float, prior: float = 2 / 3) -> None:
+        self.drafted, self.likely = 0, prior
         self.seconds, self.right, self.now = seconds, right, 0.0
         self.lengths: list[int] = []
         self.speculation = Speculation(self, RunTimes(), lambda: self.now)
 
     def offer(self, ids: Sequence[int]) -> int | None:
         return 0
+
+    def prior(self, kind: int) -> float:
+        return self.likely
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
         self.now += count * self.seconds.get(0, 0.0)
@@ -136,6 +142,20 @@ class TestLengths:
         machine = Machine(STEEP, 0.0)
         machine.run(100)
         assert sum(map(bool, machine.run(400))) <= 4
+
+    def test_a_likely_kind_is_tried_where_only_many_right_tokens_pay(self) -> None:
+        """As on a GPU: a run of 16 rows takes as long as five tokens."""
+        gpu = {1: 1.0, 4: 2.9, 8: 3.5, 16: 5.0}
+
+        def knowing(prior: float) -> Machine:
+            machine = Machine(gpu, 1.0, prior)
+            for rows, seconds in gpu.items():
+                for _ in range(2):
+                    machine.speculation._times.note(rows, seconds)
+            return machine
+
+        assert knowing(33 / 34).run(1) == [15]
+        assert knowing(2 / 3).run(1) == [0]
 
     def test_wrong_drafts_are_tried_again_after_longer_and_longer(self) -> None:
         machine = Machine({1: 1.0, 4: 1.4, 8: 2.0, 16: 3.0}, 0.0)

@@ -140,7 +140,7 @@ def families() -> dict[str, Any]:
 
 
 def embedders() -> dict[str, Any]:
-    """Vectors of every family that embeds texts, in float64."""
+    """Vectors of every family that embeds texts, in float64 but for angles and norms, which stay float32."""
     found = {}
     for family, (name, more, pooling) in FORMS.items():
         kind = getattr(transformers, f"{name}Model")
