@@ -171,7 +171,7 @@ MODELS = {
         {**EVEN, **EXPERTS, "model_type": "granitemoe", **GRANITE, "pad_token_id": 0, "num_local_experts": 6}, seed=4
     ),
     # As the published files have it but for the matrices' type, and with everything else that a file may say.
-    "gpt_oss": Made(GPT_OSS, seed=2),
+    "gpt_oss": Made(GPT_OSS, seed=1),
     "gpt_oss-limits": Made(
         {
             **EVEN,
@@ -190,7 +190,7 @@ MODELS = {
             },
             "tie_word_embeddings": True,
         },
-        seed=2,
+        seed=0,
     ),
     "gpt2": Made(GPT2),
     "gpt2-untied": Made(
@@ -209,8 +209,8 @@ HALVES = {
     "gemma-bfloat16": Made(GEMMA, dtype="bfloat16"),
     "gemma-float16": Made(GEMMA, dtype="float16"),
     "gpt2-bfloat16": Made(GPT2, dtype="bfloat16"),
-    "gpt_oss-bfloat16": Made(GPT_OSS, seed=2, dtype="bfloat16"),
-    "gpt_oss-float16": Made(GPT_OSS, seed=2, dtype="float16"),
+    "gpt_oss-bfloat16": Made(GPT_OSS, seed=1, dtype="bfloat16"),
+    "gpt_oss-float16": Made(GPT_OSS, seed=1, dtype="float16"),
 }
 """Models whose files hold rounded weights."""
 GIFT = ModelConfig(
@@ -243,7 +243,7 @@ class Numbers:
 
 
 def random_tensors(shapes: Shapes, seed: int, *, gain: float = 1.0, embedding: float = 0.26) -> dict[str, Array]:
-    """Numbers for every tensor: those of norms lie around ``gain``, those of biases are small, of convolutions large.
+    """Numbers for every tensor: those of norms lie around ``gain``, biases are small, convolutions and sinks large.
 
     Attention is sharp at this scale: logits depend on every rotation and on every head.
     """
@@ -254,6 +254,8 @@ def random_tensors(shapes: Shapes, seed: int, *, gain: float = 1.0, embedding: f
         elif len(shape) >= 2:
             embeds = any(part in name for part in ("embed", "wte", "wpe"))
             tensors[name] = numbers.uniform(shape, embedding if embeds else 0.26)
+        elif name.endswith(".sinks"):
+            tensors[name] = numbers.uniform(shape, 5.0)
         elif "norm" in name or ".ln_" in name:
             tensors[name] = numbers.uniform(shape, 0.5) + np.float32(gain if name.endswith("weight") else 0.0)
         else:
