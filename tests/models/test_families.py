@@ -198,7 +198,7 @@ MISTAKES = {
         "lfm2-biases",
         with_tensor(f"{SECOND}.conv.in_proj.weight", lambda x: np.roll(x, x.shape[0] // 3, axis=0)),
     ),
-    "no sinks": ("gpt_oss", with_tensor(f"{SECOND}.self_attn.sinks.weight", lambda x: x - 100)),
+    "no sinks": ("gpt_oss-limits", with_tensor(f"{SECOND}.self_attn.sinks.weight", lambda x: x - 100)),
     "the sink of the next head": ("gpt_oss", with_tensor(f"{FIRST}.self_attn.sinks.weight", lambda x: np.roll(x, 1))),
     "no bias of the choice of experts": ("gpt_oss", with_tensor(f"{FIRST}.mlp.router.bias", lambda x: 0 * x)),
     "no bias behind an expert": ("gpt_oss", with_tensor(f"{SECOND}.mlp.experts.2.down_proj.bias", lambda x: 0 * x)),
