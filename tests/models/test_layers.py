@@ -31,6 +31,19 @@ APART = Names(mlp_norm="pre_feedforward_layernorm")
 BOTH = Family("both", names=APART, norms="both", norm_offset=1.0, head_norms="head", scaled_embeddings=True)
 AFTER = Family("after", norms="after", head_norms="width")
 PLAIN = Family("plain")
+SUNK = Family(
+    "sunk",
+    names=Names(
+        gate="mlp.experts.{}.gate_proj",
+        up="mlp.experts.{}.up_proj",
+        down="mlp.experts.{}.down_proj",
+        router="mlp.router",
+        sinks="self_attn.sinks",
+    ),
+    sinks=True,
+    experts=True,
+    biases=("q", "k", "v", "o", "router", "gate", "up", "down"),
+)
 SHAPE = ModelConfig(
     61, 64, 4, 4, 90, 96, 1e-5, "silu", "plain", num_key_value_heads=2, head_dim=20, tie_word_embeddings=True
 )
@@ -59,6 +72,17 @@ FORMS: dict[str, ModelConfig] = {
         logits_scaling=2.5,
         attention_multiplier=0.1,
     ),
+    "sinks, experts with biases and bounded gates, windows in turn": dataclasses.replace(
+        SHAPE,
+        model_type="sunk",
+        sliding_window=17,
+        layer_types=(SLIDING, FULL),
+        num_experts=5,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        swiglu_limit=0.8,
+        swiglu_alpha=1.702,
+    ),
 }
 SHARED = KernelOptions(part_steps=2, split_norms=True, split_inner=True, split_values=True, blends=True)
 KERNELS = {
@@ -74,7 +98,7 @@ OF_RANGE = 2e-5
 
 @pytest.fixture(autouse=True)
 def records(monkeypatch: pytest.MonkeyPatch) -> None:
-    for family in (BOTH, AFTER, PLAIN):
+    for family in (BOTH, AFTER, PLAIN, SUNK):
         monkeypatch.setitem(FAMILIES, family.name, family)
 
 
@@ -186,6 +210,8 @@ CHANGES: dict[str, tuple[int, dict[str, Any]]] = {
     "the factor of embeddings": (2, {"embedding_multiplier": 1.0}),
     "the factor of branches": (2, {"residual_multiplier": 1.0}),
     "the factor of logits": (2, {"logits_scaling": 1.0}),
+    "the bound of gates": (3, {"swiglu_limit": 0.0}),
+    "the slope of gates": (3, {"swiglu_alpha": 1.0}),
 }
 
 
