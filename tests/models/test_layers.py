@@ -351,3 +351,29 @@ def test_named_tensors_are_those_of_the_reference_plan(form: str, device: Any) -
         seen = expected > -1e29
         assert np.array_equal(seen, found["fast"][name] > -1e29), name
         assert np.abs(np.where(seen, found["fast"][name] - expected, 0)).max() <= 1e-4 * np.ptp(expected[seen]), name
+
+
+def last_token_looks_at(model: Model, block: int) -> Array:
+    steps = model.attention_steps(block, IDS)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as ended:
+        return np.asarray(ended.value)
+
+
+@pytest.mark.gl
+@tiered("form", FORMS, keep=(3,))
+def test_what_the_last_token_looks_at_is_that_of_the_reference_plan(form: str, device: Any) -> None:
+    """Beside sinks the probabilities of tokens add up to less than 1."""
+    checkpoint = made(form)
+    with opened(checkpoint, "reference", device=device) as model:
+        expected = [model.capture(f"blocks.{block}.attn.probs", IDS)[f"blocks.{block}.attn.probs"] for block in (0, 1)]
+        found = {"reference": [last_token_looks_at(model, block) for block in (0, 1)]}
+    with opened(checkpoint, "fast", device=device) as model:
+        found["fast"] = [last_token_looks_at(model, block) for block in (0, 1)]
+    for probs in found.values():
+        for mine, whole in zip(probs, expected, strict=True):
+            assert np.abs(mine - whole[:, -1]).max() <= 1e-5
+    sums = np.stack([whole.sum(axis=-1) for whole in expected])
+    assert (sums < 0.999).all() if checkpoint.config.family.sinks else np.abs(sums - 1).max() <= 1e-5

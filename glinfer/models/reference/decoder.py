@@ -54,9 +54,7 @@ class _ReferenceBuilder(DecoderBuilder):
                 self.attention(index)
             self.mlp(index)
         logits = self.head(self.take_row(self.hidden))
-        probs = self.scratch(PROBS, *logits.shape)
-        softmax = Norm("softmax")
-        self.plan.draw(*normalized(PROBS, PROBS, logits, probs, softmax, scratch=self.scratch, kernels=self.kernels))
+        self.softmax(PROBS, PROBS, logits, self.scratch(PROBS, *logits.shape))
         return self.plan.build()
 
     def attention(self, index: int) -> None:
@@ -170,15 +168,15 @@ class _ReferenceBuilder(DecoderBuilder):
         if of.sinks:
             self.probs_beside_sinks(name, index, scores, probs)
         else:
-            self.softmax(f"{name}.probs", scores, probs)
+            self.softmax(f"{name}.probs", "attn.probs", scores, probs)
         product = Product(rows, dim, rows, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
         self.multiply(f"{name}.mixed", "attn.mixed", probs, apart["v"], mixed, product, Finish())
         return mixed
 
-    def softmax(self, name: str, x: TensorSpec, out: TensorSpec) -> None:
-        """Draw the softmax of rows of scores."""
+    def softmax(self, name: str, kind: str, x: TensorSpec, out: TensorSpec) -> None:
+        """Draw the softmax of rows."""
         norm = Norm("softmax")
-        self.plan.draw(*normalized(name, "attn.probs", x, out, norm, scratch=self.scratch, kernels=self.kernels))
+        self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
 
     def probs_beside_sinks(self, name: str, index: int, scores: TensorSpec, probs: TensorSpec) -> None:
         """Draw the softmax of rows of scores with the sink of their head as one more, which is then left out."""
@@ -194,9 +192,9 @@ class _ReferenceBuilder(DecoderBuilder):
             strided_copy(f"{name}.sinks", kind, sinks, column, of_each_row, kernels=kernels),
             concat(f"{name}.with_sinks", kind, [scores, column], joined, kernels=kernels),
         )
-        self.softmax(f"{name}.shares", joined, shared)
+        self.softmax(f"{name}.shares", kind, joined, shared)
         axes = [Axis(places, 1, 0), Axis(rows, 0, 1)]
-        self.plan.draw(strided_copy(f"{name}.probs", kind, shared, probs, axes, kernels=kernels))
+        self.plan.draw(strided_copy(f"{name}.probs", "attn.probs", shared, probs, axes, kernels=kernels))
 
     def mlp(self, index: int) -> None:
         """Draw the MLP of a layer, and add it to the stream."""
