@@ -112,6 +112,9 @@ class GatheredTensor(PackedTensor):
     They are put in order each time they are asked for, and are not kept.
     """
 
+    _shape: tuple[int, int]
+    _gather: Callable[[], Bytes]
+
     def __init__(self, form: str, shape: tuple[int, int], gather: Callable[[], Bytes]) -> None:
         """A matrix of ``shape`` in the format ``form``, whose bytes [rows, bytes of a row] ``gather`` gives.
 

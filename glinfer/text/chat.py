@@ -271,8 +271,10 @@ class TemplateChat:
         self.no_think = "this model's chat template decides whether it thinks; chat without asking for it"
         known = tokenizer.control_tokens
         self.control_ids = frozenset(known.values())
-        in_channels = all(name in known and name in template.source for name in _CHANNEL_TOKENS)
-        self.channels = Channels(*(known[name] for name in _CHANNEL_TOKENS), tokenizer.decode) if in_channels else None
+        self.channels: Channels | None = None
+        if all(name in known and name in template.source for name in _CHANNEL_TOKENS):
+            start, channel, message = (known[name] for name in _CHANNEL_TOKENS)
+            self.channels = Channels(start, channel, message, tokenizer.decode)
         self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}])
         end = self._encoder.end_of_reply()
         self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))

@@ -118,11 +118,11 @@ def _blocks(
     exponents = scales.reshape(found.scales.shape)
 
     def gather() -> Bytes:
-        from_file = halves[expert, own]
-        codes = np.stack([from_file & 15, from_file >> 4], axis=-1).reshape(*from_file.shape[:2], GROUP)
-        made = np.empty((*from_file.shape[:2], 1 + GROUP // 2), dtype=np.uint8)
+        first, second = np.split(halves[expert, own], 2, axis=-1)  # 16 weights each, of which even ones are low
+        made = np.empty((*first.shape[:2], 1 + GROUP // 2), dtype=np.uint8)
         made[:, :, 0] = exponents[expert, own]
-        made[:, :, 1:] = codes[:, :, : GROUP // 2] | codes[:, :, GROUP // 2 :] << 4
+        made[:, :, 1::2] = (first & 15) | (second << 4)
+        made[:, :, 2::2] = (first >> 4) | (second & 0xF0)
         return made.reshape(len(made), -1)
 
     rows, inputs = tensor.shape
