@@ -143,7 +143,8 @@ class ModelConfig:
     positions stands in place of attention, whose three parts have biases with ``conv_bias``.
     ``num_experts``, ``num_experts_per_tok`` and ``norm_topk_prob`` are for families whose layers have experts: how many
     a layer has (0: 8) and a token uses (0: 2), each with the inner width ``intermediate_size``, and whether the weights
-    of those add up to 1.
+    of those add up to 1. ``swiglu_limit`` and ``swiglu_alpha`` are the bound and the slope of their gates (0: no bound,
+    and the plain product), see :class:`glinfer.families.layer.Experts`.
 
     :meth:`layer` says what all of this means for one layer.
 
@@ -187,6 +188,8 @@ class ModelConfig:
     num_experts: int = 0
     num_experts_per_tok: int = 0
     norm_topk_prob: bool = False
+    swiglu_limit: float = 0.0
+    swiglu_alpha: float = 1.0
 
     def __post_init__(self) -> None:
         """Fill in what was left out, then check every field."""
@@ -247,6 +250,8 @@ class ModelConfig:
         if not self.family.experts:
             if count or used:
                 raise ConfigError(f"num_experts is {count} in a model of family {self.model_type}; expected none")
+            if self.swiglu_limit:
+                raise ConfigError(f"swiglu_limit is {self.swiglu_limit:g}; no layer of {self.model_type} has experts")
         elif not 2 <= count <= MAX_EXPERTS:
             raise ConfigError(f"num_experts is {count}; expected a whole number from 2 to {MAX_EXPERTS}")
         elif used > count:
@@ -345,6 +350,7 @@ class ModelConfig:
             score_scale=self.attention_multiplier or self.head_dim**-0.5,
             score_cap=self.attn_logit_softcapping,
             branch_scale=self.residual_multiplier,
+            sinks=family.sinks,
             experts=self._experts,
         )
 
@@ -352,7 +358,8 @@ class ModelConfig:
     def _experts(self) -> Experts | None:
         if not self.family.experts:
             return None
-        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob)
+        gate = (self.swiglu_limit, self.swiglu_alpha) if self.swiglu_limit else ()
+        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, *gate)
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
         turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])

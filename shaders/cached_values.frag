@@ -5,6 +5,7 @@
 // With QUAD the four fragments of a quad share the tokens. Each subtracts its own largest score, rounded up to a whole
 // number: whole numbers pass between fragments exactly, so all four agree on the largest of all.
 // With MANY there is a query for each of MANY sequences, and row r of the output belongs to sequence r.
+// With SINKS each head has a sink (common/sinks.glsl).
 // With PARTS each instance adds up the values of 64 tokens, and blending adds the instances up.
 #include "common/block_pass.glsl"
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
@@ -21,6 +22,7 @@ flat in int part;
 layout(location = 0) out vec4 y;
 
 #define LEAST -1048576.0
+#include "common/sinks.glsl"
 #if QUAD
 #define GROUPS 4
 #else
@@ -47,6 +49,7 @@ void main() {
 #endif
     int texel = at.block * 16 + at.lane;
     int head = texel / HEAD_TEXELS;
+    DECLARE_SINK(min(head, HEADS - 1))
     // The head's values, and the texel of them that is this fragment's.
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS;
 #if QUAD
@@ -60,7 +63,7 @@ void main() {
 #if WINDOW
     start += max(position - WINDOW + 1, 0) / 16 * 4;  // no query sees earlier tokens
 #endif
-    vec4 peaks = vec4(LEAST);
+    vec4 peaks = vec4(LEAST_SCORE);
     for (int group = start; group < groups; group += stride) peaks = max(peaks, score(at.slot, head, group));
     float peak = ceil(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
     vec4 sum[GROUPS];
@@ -99,7 +102,8 @@ void main() {
     vec4 total = quad_share(sum, at.lane);
 #else
     vec4 total = sum[0];
+    float all = peak;
 #endif
     // Behind the last head the block is padding.
-    y = head < HEADS ? total / dot(weights, vec4(1.0)) : vec4(0.0);
+    y = head < HEADS ? total / (dot(weights, vec4(1.0)) SINK_WEIGHT(all)) : vec4(0.0);
 }

@@ -1,18 +1,14 @@
 #version 300 es
-// y = activation(gate) · up, element by element in float32, of two tensors x and up of the shape of y; or with PACKED of
-// the two halves of each row of x, which has 2 · OUT_COLS columns: with GATE_FIRST the gate comes first.
+// y = activation(gate) · up (common/limited_gate.glsl), element by element in float32, of two tensors x and up of the shape of
+// y; or with PACKED of the two halves of each row of x, which has 2 · OUT_COLS columns: with GATE_FIRST the gate comes first.
 #include "common/flat.glsl"
 #include "common/elements.glsl"
-#include "common/activation.glsl"
+#include "common/limited_gate.glsl"
 uniform sampler2D x;
 #if !PACKED
 uniform sampler2D up;
 #endif
 layout(location = 0) out vec4 y;
-
-vec4 gated(vec4 gate, vec4 other) {
-    return vec4(activation(gate.x), activation(gate.y), activation(gate.z), activation(gate.w)) * other;
-}
 
 void main() {
 #if PACKED

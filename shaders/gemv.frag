@@ -29,7 +29,7 @@ uniform WEIGHT_SAMPLER weight;
 #undef ACTIVATION
 #define ACTIVATION X_ACTIVATION
 #endif
-#include "common/activation.glsl"
+#include "common/limited_gate.glsl"
 #ifdef OUTPUT_CAP
 #include "common/soft_cap.glsl"
 #endif
@@ -446,9 +446,10 @@ void main() {
 #elif defined(RAW_INPUT)
     y = totals[0];
 #else
-    y = vec4(activation(totals[0].x), activation(totals[0].y), activation(totals[0].z), activation(totals[0].w));
 #if GATED
-    y *= totals[1];
+    y = gated(totals[0], totals[1]);
+#else
+    y = activations(totals[0]);
 #endif
 #ifdef OUTPUT_CAP
     y = soft_capped(y, float(OUTPUT_CAP));

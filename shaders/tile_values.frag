@@ -2,6 +2,7 @@
 // Attention of ROWS queries at a time: softmax of their scores over the cached tokens, times the values, for each head.
 // Scores, cache and rows are those of shaders/tile_scores.frag. Output: row ROWS · tile + n in slot tile of
 // target n, the heads one after the other.
+// With SINKS each head has a sink (common/sinks.glsl).
 // Summed as in shaders/cached_values.frag: a row gives the same numbers here and there, with PARTS too.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
@@ -19,6 +20,7 @@ flat in int part;
 #endif
 
 #define LEAST -1048576.0
+#include "common/sinks.glsl"
 #if QUAD
 #define SHARE 4
 #else
@@ -26,7 +28,7 @@ flat in int part;
 #endif
 
 #define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    vec4 V = vec4(LEAST), A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0), E = vec4(0.0); float S;
+    vec4 V = vec4(LEAST_SCORE), A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0), E = vec4(0.0); float S;
 #define SCORE(X) FETCH(X, scores_at, ivec2(X_WIDTH, X_HEIGHT))
 #define PEAKS(n, X, R, Y, V, A, B, C, D, E, F, S) V = max(V, SCORE(X));
 #define PEAK(n, X, R, Y, V, A, B, C, D, E, F, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
@@ -57,11 +59,11 @@ flat in int part;
     A *= scale; B *= scale; C *= scale; D *= scale; \
     total = quad_share(vec4[4](A, B, C, D), at.lane);
 #else
-#define COMBINE(A, B, C, D, E, S) total = A;
+#define COMBINE(A, B, C, D, E, S) total = A; all = S;
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     COMBINE(A, B, C, D, E, S) \
-    Y = head < HEADS ? total / dot(E, vec4(1.0)) : vec4(0.0);
+    Y = head < HEADS ? total / (dot(E, vec4(1.0)) SINK_WEIGHT(all)) : vec4(0.0);
 
 void main() {
     Place at = output_place();
@@ -71,6 +73,7 @@ void main() {
     last = min(reach, last);
     int texel = at.block * 16 + at.lane;
     int head = texel / HEAD_TEXELS;
+    DECLARE_SINK(min(head, HEADS - 1))
     int start = at.lane & (SHARE - 1);
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS - start;
     // Padding rows of the last slot may look beyond the end of the cache, where tokens have weight zero for all other rows.
@@ -111,8 +114,6 @@ void main() {
         group += SHARE;
     } while (group < groups);
     vec4 total;
-#if QUAD
     float all, scale;  // the largest score of all four fragments: whole numbers pass between them exactly
-#endif
     EACH_ROW(FINISH)
 }

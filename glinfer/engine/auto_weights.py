@@ -106,9 +106,9 @@ class _Predictions(Closing):
 def _digest(checkpoint: Checkpoint) -> str:
     """Identify a checkpoint by its shape and a sample of every tensor."""
     digest = hashlib.sha256(f"{_VERSION} {MAX_EXTRA_BITS} {checkpoint.config.to_json()}".encode())
-    arrays = {**checkpoint.tensors, **{name: packed.blocks for name, packed in checkpoint.packed.items()}}
-    for name in sorted(arrays):
-        flat = np.ascontiguousarray(arrays[name]).reshape(-1)
+    for name in sorted([*checkpoint.tensors, *checkpoint.packed]):
+        array = checkpoint.packed[name].blocks if name in checkpoint.packed else checkpoint.tensors[name]
+        flat = np.ascontiguousarray(array).reshape(-1)
         digest.update(name.encode() + flat[:: max(1, flat.size // 1024)].tobytes())
     return digest.hexdigest()[:24]
 

@@ -16,7 +16,7 @@ from glinfer.engine.engine import Engine
 from glinfer.engine.ids import whole_number
 from glinfer.engine.probabilities import softmax
 from glinfer.errors import InputError
-from glinfer.models.capture.names import capture_points, chosen
+from glinfer.models.capture.names import capture_points, chosen, sinks_tensor
 from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
 from glinfer.models.plan import Plan
 from glinfer.models.session import Observer, Session
@@ -222,7 +222,11 @@ class Inspected(ABC):
         with self._observing(watcher):
             self._own.prefill(ids[-1:])
             self._own.logits()
-        return softmax(found[-1]).astype(np.float32)
+        scores, sinks = found[-1], sinks_tensor(self.plan, self.config, block)
+        if sinks is None:
+            return softmax(scores).astype(np.float32)
+        beside = self.bound.read(sinks)[0, :, None]
+        return softmax(np.concatenate([scores, beside], axis=1))[:, :-1].astype(np.float32)
 
     @contextmanager
     def watch(self, patterns: str | Sequence[str], hook: Hook) -> Iterator[None]:

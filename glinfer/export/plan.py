@@ -110,7 +110,7 @@ class PlanExport:
         """List textures with attention: probabilities where the plan has them, else scores.
 
         ``heads`` is how many heads lie below each other, each with a row for every query; 0 where the rows of the draw
-        are the picture's.
+        are the picture's. ``sinks`` is the texture of a logit more for each head, where scores have one.
         """
         kinds = {draw.kind for draw in self.plan.draws}
         wanted = next((kind for kind in _PICTURES if kind in kinds), None)
@@ -120,6 +120,7 @@ class PlanExport:
                 "texture": self.texture(draw.outputs[0]),
                 "draw": place,
                 "heads": self._stacked_heads(draw.outputs[0]),
+                **self._sinks_beside(place),
             }
             for place, draw in enumerate(self.plan.draws)
             if draw.kind == wanted and not draw.op.endswith("_stats")  # statistics of softmax are not attention
@@ -128,6 +129,13 @@ class PlanExport:
     def _stacked_heads(self, name: str) -> int:
         rows, cols = self.plan.table[name].shape
         return rows // cols if isinstance(self.layout(name), FlatLayout) else 0
+
+    def _sinks_beside(self, place: int) -> dict[str, int]:
+        """The sinks that the softmax of scores has, by the draw that reads them; none beside probabilities."""
+        scores, *later = self.plan.draws[place:]
+        read = (dict(draw.inputs) for draw in later if scores.outputs[0] in dict(draw.inputs).values())
+        found = next(read, {}).get("sinks")
+        return {} if found is None else {"sinks": self.texture(found)}
 
     def _requires(self) -> dict[str, Any]:
         layouts = [self.layout(tensor.name) for tensor in self._roots]

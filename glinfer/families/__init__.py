@@ -12,6 +12,7 @@ from glinfer.families import (
     gemma_embedding,
     gift_of_gab,
     gpt2,
+    gpt_oss,
     granite,
     granitemoe,
     lfm2,
@@ -35,7 +36,7 @@ from glinfer.families.record import Family
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, qwen2, qwen3),
     *(gemma, gemma2, gemma3, smollm3, olmo2, phi3, granite, lfm2),
-    *(qwen3_moe, olmoe, granitemoe),
+    *(qwen3_moe, olmoe, granitemoe, gpt_oss),
     *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}

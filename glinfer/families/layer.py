@@ -45,11 +45,16 @@ class Experts:
         used: how many a token uses: those with the largest outputs of the router.
         normed: whether the softmax that weighs them is over those alone, so that their weights add up to 1, or over
             all experts.
+        limit: the bound L of a gated MLP act(s · g) / s · (u + 1), where the gate g is at most L and u, which it
+            multiplies, lies within -L and L; 0 for the plain act(g) · u.
+        slope: the factor s there.
     """
 
     count: int
     used: int
     normed: bool
+    limit: float = 0.0
+    slope: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class LayerConfig:
         score_scale: the factor of attention scores.
         score_cap: the bound c of scores, c · tanh(score / c); 0 for none.
         branch_scale: the factor of what a branch adds to the stream.
+        sinks: whether the softmax of each head has a learned logit more, to which no value belongs.
         experts: the MLPs that a token chooses from; None where there is one MLP.
     """
 
@@ -80,6 +86,7 @@ class LayerConfig:
     score_scale: float = 1.0
     score_cap: float = 0.0
     branch_scale: float = 1.0
+    sinks: bool = False
     experts: Experts | None = None
 
     @property

@@ -34,8 +34,10 @@ class Names:
             behind the sum, where a family has them.
         dense: the matrices behind the pooling, with a place for their number.
         letters: what stands in those places where it is not the letter or the number itself.
+        sinks: the logits that each head's softmax has beside those of the tokens, where a family has them.
         router: the matrix whose outputs choose the experts of a layer, where layers have them. ``gate``, ``up`` and
             ``down`` then have a place for an expert's number; without one, a single tensor holds those of all experts.
+        endings: what follows a name where it is not ``.weight`` or ``.bias``, by role and part, such as ``gate.bias``.
     """
 
     embeddings: str = "model.embed_tokens"
@@ -60,7 +62,9 @@ class Names:
     embedding_norm: str = ""
     dense: str = "dense.{}"
     letters: Mapping[str, str] = field(default_factory=dict)
+    sinks: str = ""
     router: str = ""
+    endings: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, role: str, layer: int | None = None, letter: str = "") -> str:
         """The name for one of the roles above, in a layer or outside of all layers."""
@@ -81,6 +85,7 @@ GGUF_NAMES = Names(
     projection="attn_{}",
     head_norm="attn_{}_norm",
     output="attn_output",
+    sinks="attn_sinks",
     conv_in="shortconv.in_proj",
     conv="shortconv.conv",
     conv_out="shortconv.out_proj",
@@ -128,12 +133,20 @@ class ExpertSettings:
         count: how many a layer has; ``keys`` are the names of the setting, which have to agree.
         used: how many of them a token uses.
         normed: the default of ``norm_topk_prob``; None where the weights of the chosen ones always add up to 1.
+        limit, slope: the defaults of ``swiglu_limit`` and ``swiglu_alpha``, see
+            :class:`glinfer.families.layer.Experts`; 0 in a family without them.
+        turned: whether matrices of floats are stored as [experts, in, out].
+        alternate: whether the rows of gate and up take turns in the tensor that holds both.
     """
 
     count: int
     used: int
     keys: tuple[str, ...] = ("num_experts", "num_local_experts")
     normed: bool | None = False
+    limit: float = 0.0
+    slope: float = 0.0
+    turned: bool = False
+    alternate: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,6 +169,7 @@ class HuggingFace:
         usual_window: the window of a file that does not mention one.
         partial_rotary: whether heads may turn in part.
         period_key: the name of the period in the file, if it has one.
+        usual_scaling: the scaling of angles of a file that names none.
         local_theta: the default base of angles of layers with a window, where they have their own; 0 where not.
         no_rope: the default distance of layers whose queries and keys do not turn; 0 where all turn.
         scalars: settings that scale or bound something, with their defaults; null and 0 bound nothing. Their names are
@@ -173,6 +187,8 @@ class HuggingFace:
         classifier_names: what the matrices of the classifier are called, and the activation between them.
         classifier_pooling: the vector that it takes, as ``pooling`` of :class:`glinfer.config.ModelConfig` has it.
         experts: what the file says about experts; None in a family without them.
+        quantized: the ``quant_method`` of a ``quantization_config`` that is read: of ``mxfp4``, the matrices of experts
+            are blocks of four bits and their scales, in two tensors.
     """
 
     sizes: tuple[int, ...]
@@ -190,6 +206,7 @@ class HuggingFace:
     usual_window: int = 4096
     partial_rotary: bool = False
     period_key: str = ""
+    usual_scaling: Mapping[str, Any] = field(default_factory=dict)
     local_theta: float = 0.0
     no_rope: int = 0
     scalars: Mapping[str, float] = field(default_factory=dict)
@@ -205,6 +222,7 @@ class HuggingFace:
     classifier_names: tuple[str, ...] = ()
     classifier_pooling: str = "cls"
     experts: ExpertSettings | None = None
+    quantized: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -229,6 +247,8 @@ class Gguf:
             its heads, where others have the root of a head's width.
         inner_key: the key of the inner width of an MLP, or of each expert's.
         normed_experts: whether the weights of the chosen experts add up to 1, which the file does not say.
+        fixed: fields of :class:`glinfer.config.ModelConfig` that all its models have, which the file does not say.
+        whole_pairs: whether YaRN's ramp begins and ends at whole pairs, which the file does not say.
     """
 
     architecture: str
@@ -245,6 +265,8 @@ class Gguf:
     scaled_by_width: int = 0
     inner_key: str = "feed_forward_length"
     normed_experts: bool = True
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    whole_pairs: bool = True
 
 
 @dataclass(frozen=True)
@@ -282,14 +304,15 @@ class Family:
         gated: whether the MLP has a gate.
         head_norms: what of queries and keys is normalised, see :data:`glinfer.families.layer.HeadNorms`.
         convolves: whether layers may have a convolution in place of attention.
+        sinks: whether the softmax of each head of a layer has a learned logit more, to which no value belongs.
         experts: whether each layer has many gated MLPs, of which each token uses a few.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         looks: whether a token sees those before it, or all of its text; models of the second kind embed texts.
         token_types, embedding_norm: whether embeddings have vectors of token types, and a norm behind their sum.
         norm_biases: whether LayerNorm has a bias.
         first_norm: whether there is a norm before the attention of the first layer.
-        biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``gate``, ``up``, ``down`` and ``head`` that always have
-            a bias.
+        biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``router``, ``gate``, ``up``, ``down`` and ``head`` that
+            always have a bias.
         attention_biases, mlp_biases: the matrices that have a bias in a model with ``attention_bias`` or ``mlp_bias``.
         published: whether the reference plan of float weights is the published algorithm, 244 passes for Gab.
         usual: fields of :class:`glinfer.config.ModelConfig` for a shape given as options.
@@ -313,6 +336,7 @@ class Family:
     gated: bool = True
     head_norms: HeadNorms = ""
     convolves: bool = False
+    sinks: bool = False
     experts: bool = False
     scaled_embeddings: bool = False
     looks: Literal["back", "both"] = "back"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,12 +81,13 @@ class PackedTensor:
 
     def first_not_finite(self) -> tuple[int, int] | None:
         """(row, input) of the first weight that is NaN or infinite, or None; only scales are examined."""
-        step = max(1, _CHUNK // self.blocks.shape[1])
-        for start in range(0, len(self.blocks), step):
-            bad = self._bad_rows(np.ascontiguousarray(self.blocks[start : start + step]))
+        blocks = self.blocks
+        step = max(1, _CHUNK // blocks.shape[1])
+        for start in range(0, len(blocks), step):
+            bad = self._bad_rows(np.ascontiguousarray(blocks[start : start + step]))
             if bad.any():
                 row = start + int(bad.argmax())
-                return row, self._first_bad(np.ascontiguousarray(self.blocks[row : row + 1]))
+                return row, self._first_bad(np.ascontiguousarray(blocks[row : row + 1]))
         return None
 
     def _first_bad(self, row: Bytes) -> int:
@@ -102,6 +104,38 @@ class PackedTensor:
         if self.format == F16:
             return np.asarray(~np.isfinite(rows.view("<f2")).all(axis=1))
         return not_finite(rows, self.format)
+
+
+class GatheredTensor(PackedTensor):
+    """A packed matrix whose bytes lie apart or in another order in its file.
+
+    They are put in order each time they are asked for, and are not kept.
+    """
+
+    _shape: tuple[int, int]
+    _gather: Callable[[], Bytes]
+
+    def __init__(self, form: str, shape: tuple[int, int], gather: Callable[[], Bytes]) -> None:
+        """A matrix of ``shape`` in the format ``form``, whose bytes [rows, bytes of a row] ``gather`` gives.
+
+        Raises:
+            InputError: there is no such format.
+        """
+        if form != F16:
+            block_format(form)
+        object.__setattr__(self, "format", form)
+        object.__setattr__(self, "_shape", shape)
+        object.__setattr__(self, "_gather", gather)
+
+    @property
+    def blocks(self) -> Bytes:
+        """uint8 [rows, bytes of a row]."""
+        return self._gather()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, inputs)."""
+        return self._shape
 
 
 def inputs_in(name: str, nbytes: int) -> int:

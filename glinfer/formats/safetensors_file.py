@@ -49,8 +49,8 @@ class FoundTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of a tensor of a type in :data:`STORED`."""
-        return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
+        """The size in bytes of a tensor of a type in :data:`STORED`, or of bytes."""
+        return math.prod(self.shape) * np.dtype(STORED.get(self.dtype, "u1")).itemsize
 
 
 def read_header(path: Path, longest: int = MAX_HEADER_BYTES) -> tuple[dict[str, FoundTensor], dict[str, str]]:
@@ -126,7 +126,7 @@ def load_tensor(found: FoundTensor) -> npt.NDArray[np.float32]:
 
 
 def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
-    """The bytes of tensors of types in :data:`STORED`: read-only views of their files, each mapped once.
+    """The bytes of tensors of types in :data:`STORED`, or of bytes: read-only views of their files, each mapped once.
 
     Nothing is read before it is looked at.
 

@@ -37,7 +37,8 @@ class ModelTensor:
 
     def name(self, names: Names) -> str:
         """The name of the tensor in files with these names."""
-        return f"{names.of(self.role, self.layer, self.letter)}.{self.part}"
+        ending = names.endings.get(f"{self.role}.{self.part}", f".{self.part}")
+        return f"{names.of(self.role, self.layer, self.letter)}{ending}"
 
     @property
     def is_gain(self) -> bool:
@@ -125,7 +126,7 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
 
     def linear(role: str, rows: int, *columns: int, letter: str = "") -> Iterator[ModelTensor]:
         yield ModelTensor(role, "weight", (rows, *columns), layer, letter)
-        if (letter or role) in biased:
+        if role in biased or letter in biased:
             yield ModelTensor(role, "bias", (rows,), layer, letter)
 
     of = config.layer(layer)
@@ -139,6 +140,8 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
         for letter, rows in (("q", queries), ("k", keys), ("v", keys)):
             yield from linear("projection", rows, width, letter=letter)
         yield from linear("output", width, queries, letter="o")
+        if of.sinks:
+            yield ModelTensor("sinks", "weight", (config.num_attention_heads,), layer)
     if of.head_norms:
         for letter, rows in (("q", queries), ("k", keys)):
             normed = config.head_dim if of.head_norms == "head" else rows
@@ -168,7 +171,7 @@ def weight_shapes(config: ModelConfig) -> Shapes:
     embeddings and head [V, D], learned positions [S, D], queries [H·d, D], keys and values [G·d, D], the projection
     behind them [D, H·d], gate and up [I, D], down [D, I], norms [D], norms of heads [d], or of all heads together
     [H·d] and [G·d]; around a convolution over L positions [3·D, D], [D, 1, L] and [D, D]; biases have one number a row.
-    With E experts in a layer the router is [E, D], and each expert has gate, up and down of its own.
+    With E experts in a layer the router is [E, D], and each expert has gate, up and down of its own. Sinks are [H].
     """
     names = config.family.names
     return {tensor.name(names): tensor.shape for tensor in tensors_of(config)}

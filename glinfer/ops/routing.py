@@ -1,11 +1,12 @@
-"""The choice of experts by the outputs of a router: the defines of shaders/common/route.glsl, and its oracle."""
+"""The choice of experts by the outputs of a router, and their gates: defines of shaders, and oracles."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from glinfer.families.layer import Experts
-from glinfer.ops.spec import Array
+from glinfer.ops.published.linear import activate
+from glinfer.ops.spec import Array, Params
 
 
 def route_defines(experts: Experts) -> list[tuple[str, int]]:
@@ -16,6 +17,24 @@ def route_defines(experts: Experts) -> list[tuple[str, int]]:
         ("USED", experts.used),
         ("NORMALISED", int(experts.normed)),
     ]
+
+
+def gate_defines(experts: Experts | None) -> list[tuple[str, float]]:
+    """The defines of shaders/common/limited_gate.glsl; none where the product of the two is plain."""
+    if experts is None or not experts.limit:
+        return []
+    return [("GATE_LIMIT", float(experts.limit)), ("GATE_SLOPE", float(experts.slope))]
+
+
+def gated(gate: Array, up: Array, params: Params) -> Array:
+    """For an oracle: a gate and what it multiplies, bounded as the defines say."""
+    activation = int(params["ACTIVATION"])
+    if "GATE_LIMIT" not in params:
+        return np.asarray(activate(gate, activation) * up)
+    limit, slope = float(params["GATE_LIMIT"]), float(params["GATE_SLOPE"])
+    return np.asarray(
+        activate(slope * np.minimum(gate, limit), activation) / slope * (np.clip(up, -limit, limit) + 1.0)
+    )
 
 
 def routed(logits: Array, used: int, normalised: bool) -> tuple[Array, Array]:

@@ -6,12 +6,17 @@
 then ``<|assistant|>`` by itself, then the answer. The second generation has ``<think>`` after ``<|assistant|>``
 instead, and writes ``</think>`` before its answer. A Jinja template, which most other chat models come with, says
 itself what its form is.
+
+The models of one of these, OpenAI's harmony, write messages in channels: ``<|channel|>analysis<|message|>``, thoughts,
+``<|end|>``, ``<|start|>assistant<|channel|>final<|message|>``, the answer. What stands between such tokens and
+``<|message|>`` is a header, which is not shown; what follows it is the answer in the channel ``final``, or where the
+header names none, and thoughts in any other.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -31,6 +36,8 @@ _END_OF_TEXT = "<|endoftext|>"
 _NO_SYSTEM = "this model's chat form has no place for a system prompt; leave it out"
 _NO_TOOLS = "this model's chat form has no place for tools; leave them out"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name"})
+_CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
+_FINAL = "final"
 _CHAT_TOKENS = ("<|user|>", "<|end|>", "<|assistant|>")
 
 
@@ -66,6 +73,25 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Channels:
+    """The control tokens of messages in channels.
+
+    Attributes:
+        start, channel, message: ids of ``<|start|>``, ``<|channel|>`` and ``<|message|>``.
+        decode: the text of ids.
+    """
+
+    start: int
+    channel: int
+    message: int
+    decode: Callable[[Iterable[int]], str]
+
+    def kind(self, name: Sequence[int] | None) -> ReplyKind:
+        """What a message is by the ids behind ``<|channel|>`` in its header, None where it names no channel."""
+        return "answer" if name is None or self.decode(name).strip() == _FINAL else "thinking"
+
+
+@dataclass(frozen=True)
 class ChatPrompt:
     """The token ids of a prompt, and the number of oldest turns that were dropped to make it fit."""
 
@@ -97,6 +123,11 @@ class ChatForm(Protocol):
     @property
     def answer(self) -> int | None:
         """The token between the model's thoughts and its answer, or None."""
+        ...
+
+    @property
+    def channels(self) -> Channels | None:
+        """The tokens of messages in channels, or None."""
         ...
 
     def encode_message(self, message: str) -> tuple[int, ...]:
@@ -139,6 +170,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         """Look the control tokens up in ``tokenizer``."""
         self._tokenizer = tokenizer
+        self.channels: Channels | None = None
         self.user = self._required("<|user|>")
         self.end = self._required("<|end|>")
         self.assistant = self._required("<|assistant|>")
@@ -237,7 +269,12 @@ class TemplateChat:
         self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
         self.think = self.answer = None
         self.no_think = "this model's chat template decides whether it thinks; chat without asking for it"
-        self.control_ids = frozenset(tokenizer.control_tokens.values())
+        known = tokenizer.control_tokens
+        self.control_ids = frozenset(known.values())
+        self.channels: Channels | None = None
+        if all(name in known and name in template.source for name in _CHANNEL_TOKENS):
+            start, channel, message = (known[name] for name in _CHANNEL_TOKENS)
+            self.channels = Channels(start, channel, message, tokenizer.decode)
         self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}])
         end = self._encoder.end_of_reply()
         self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))
@@ -396,11 +433,14 @@ class ReplySplitter:
 
     ``<|think|>`` (``<think>``) switches to thinking and ``<|assistant|>`` (``</think>``) to the answer, wherever the
     model writes them; a token of ``stop_ids`` ends the reply. Control tokens and all that follows the end are neither.
+    Of messages in channels headers are neither too. A reply that begins without one is an answer.
     """
 
     def __init__(self, template: ChatForm, *, think: bool = False) -> None:
         """Start a reply; ``think`` as in the prompt that it answers."""
-        self._template = template
+        self._template, self._channels = template, template.channels
+        self._in_header = self._named = False
+        self._name: list[int] = []
         self._kind: ReplyKind = "thinking" if think else "answer"
         self._done = False
 
@@ -412,11 +452,23 @@ class ReplySplitter:
     def push(self, token: int) -> ReplyKind | None:
         """Classify the next generated token; None for a token that is not shown."""
         self._done = self._done or token in self._template.stop_ids
+        if self._channels is not None and self._is_header(self._channels, token):
+            return None
         if token == self._template.think:
             self._kind = "thinking"
         elif token == self._template.answer:
             self._kind = "answer"
         return None if self._done or token in self._template.control_ids else self._kind
+
+    def _is_header(self, channels: Channels, token: int) -> bool:
+        """Whether a token belongs to the header of a message; its end says what the message is."""
+        if token in (channels.start, channels.channel):
+            self._in_header, self._named, self._name = True, token == channels.channel, []
+        elif token == channels.message and self._in_header:
+            self._in_header, self._kind = False, channels.kind(self._name if self._named else None)
+        elif self._in_header:
+            self._name.append(token)
+        return self._in_header
 
 
 def split_reply(

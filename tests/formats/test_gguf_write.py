@@ -20,7 +20,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.families.layer import LayerConfig, Rope
+from glinfer.families.layer import Experts, LayerConfig, Rope
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.gab.bpe import BpeModel
 from glinfer.formats.gguf.model import read_gguf
@@ -241,15 +241,22 @@ def llama() -> Any:
     return library
 
 
-def attention(queries: Array, keys: Array, values: Array, window: int = 0, cap: float = 0.0) -> Array:
-    """Of [T, heads, d]; several heads of queries share each of keys. Queries see a window, and scores are bounded."""
+def attention(
+    queries: Array, keys: Array, values: Array, window: int = 0, cap: float = 0.0, sinks: Array | None = None
+) -> Array:
+    """Of [T, heads, d]; several heads of queries share each of keys. Queries see a window, and scores are bounded.
+
+    Sinks [heads] take a part of the weights.
+    """
     share = queries.shape[1] // keys.shape[1]
     scores = np.einsum("thd,shd->hts", queries, keys.repeat(share, axis=1)) / np.sqrt(queries.shape[-1])
     scores = cap * np.tanh(scores / cap) if cap else scores
     seen = np.tri(len(queries), dtype=bool) & ~np.tri(len(queries), k=-window if window else -len(queries), dtype=bool)
     scores = np.where(seen, scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
+    largest = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - largest)
+    beside = 0.0 if sinks is None else np.exp(sinks[:, None, None] - largest)
+    weights /= weights.sum(axis=-1, keepdims=True) + beside
     return np.einsum("hts,shd->thd", weights, values.repeat(share, axis=1)).reshape(len(queries), -1)
 
 
@@ -331,14 +338,14 @@ class Model:
         if experts is None:
             return self.mlp([names.of(each, index) for each in ("gate", "up", "down")], normed, gelu_gate)
         at = f"model.layers.{index}.mlp"
-        mixed, logits = np.zeros_like(normed), self.linear(f"{at}.gate", normed)
+        mixed, logits = np.zeros_like(normed), self.linear(names.of("router", index), normed)
         for row, each in enumerate(logits):
             weights = np.exp(each - each.max())
             chosen = np.argsort(-each)[: experts.used]
             weights /= (weights[chosen] if experts.normed else weights).sum()
             for expert in chosen:
                 parts = [f"{at}.experts.{expert}.{part}_proj" for part in ("gate", "up", "down")]
-                mixed[row] += weights[expert] * self.mlp(parts, normed[row : row + 1], gelu_gate)[0]
+                mixed[row] += weights[expert] * self.mlp(parts, normed[row : row + 1], gelu_gate, experts)[0]
         return mixed
 
     def attended(self, index: int, x: Array) -> Array:
@@ -352,7 +359,9 @@ class Model:
         if of.head_norms == "head":
             q, k = self.rms(norms[0], q), self.rms(norms[1], k)
         q, k = self.turned(q, of.rope), self.turned(k, of.rope)
-        mixed = attention(q * of.score_scale * config.head_dim**0.5, k, v, window=of.window, cap=of.score_cap)
+        sinks = self.weights[f"{names.of('sinks', index)}.weight"] if of.sinks else None
+        scaled = q * of.score_scale * config.head_dim**0.5
+        mixed = attention(scaled, k, v, window=of.window, cap=of.score_cap, sinks=sinks)
         return self.linear(names.of("output", index), mixed)
 
     def convolved(self, index: int, x: Array) -> Array:
@@ -364,10 +373,13 @@ class Model:
         summed = sum(padded[k : k + len(gated)] * taps[:, 0, k] for k in range(taps.shape[2]))
         return self.linear(names.of("conv_out", index), c * summed)
 
-    def mlp(self, names: list[str], x: Array, gelu_gate: bool) -> Array:
+    def mlp(self, names: list[str], x: Array, gelu_gate: bool, experts: Experts | None = None) -> Array:
         """A gated MLP of the three matrices of these names."""
         first, up, down = names
         gate = self.linear(first, x)
+        if experts is not None and experts.limit:
+            gate, other = np.minimum(gate, experts.limit), np.clip(self.linear(up, x), -experts.limit, experts.limit)
+            return self.linear(down, (other + 1) * gate / (1 + np.exp(-experts.slope * gate)))
         gate = gelu(gate) if gelu_gate else gate / (1 + np.exp(-gate))
         return self.linear(down, gate * self.linear(up, x))
 
@@ -395,6 +407,25 @@ def test_llama_cpp_computes_the_same(llama: Any, path: Path, name: str) -> None:
     tolerance = 1e-3 * np.abs(expected).max() if made.config.hidden_act == "gelu_new" else 2e-5
     assert np.abs(llama_logits(llama, path, IDS) - expected).max() < tolerance
     assert np.abs(Model(found).logits(IDS) - expected).max() < 2e-5
+
+
+@pytest.mark.slow
+def test_llama_cpp_bounds_gates_alike(llama: Any, path: Path) -> None:
+    """Gates and what they multiply are so large here that bounds show, and sinks take most of a softmax."""
+    made = random_checkpoint(COMPARED["gpt-oss"], seed=5, scale=0.1)
+    larger = {"gate_proj.weight": 60, "up_proj.weight": 60, "sinks.weight": 30}
+    tensors = {
+        key: values * np.float32(next((by for end, by in larger.items() if key.endswith(end)), 1))
+        for key, values in made.tensors.items()
+    }
+    made = dataclasses.replace(made, tensors=tensors)
+    found = written(path, made)
+    expected = Model(made).logits(IDS)
+    free = dataclasses.replace(made, config=dataclasses.replace(made.config, swiglu_limit=1e6))
+    assert np.abs(Model(free).logits(IDS) - expected).max() > 0.1
+    tolerance = 1e-5 * np.ptp(expected)
+    assert np.abs(llama_logits(llama, path, IDS) - expected).max() < tolerance
+    assert np.abs(Model(found).logits(IDS) - expected).max() < tolerance
 
 
 @pytest.mark.slow

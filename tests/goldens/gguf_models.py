@@ -108,6 +108,16 @@ CONFIGS = {
     "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
     "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),
+    # Angles that turn so far that YaRN's ramp has all pairs, wherever it ends: llama.cpp ends it at whole pairs.
+    "gpt-oss": config(
+        "gpt_oss",
+        **{**EXPERTS, "num_experts_per_tok": 3, "norm_topk_prob": True, "swiglu_limit": 7.0, "swiglu_alpha": 1.702},
+        head_dim=32,
+        rope_theta=1.6,
+        rope_scaling={**YARN, "truncate": False},
+        sliding_window=5,
+        layer_types=("sliding_attention", "full_attention"),
+    ),
     "gemma3, linear": config("gemma3_text", **GEMMA3, rope_scaling={"rope_type": "linear", "factor": 8.0}),
 }
 COMPARED = {**CONFIGS, "gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}

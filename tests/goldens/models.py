@@ -14,6 +14,7 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.formats import weight_shapes
 from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.huggingface.model import file_shape
 from glinfer.formats.tensors import stored_tensors
 
 from .given import SIZES
@@ -64,6 +65,7 @@ GRANITE = {
     "logits_scaling": 8.0,
 }
 EXPERTS = {"moe_intermediate_size": 70, "intermediate_size": 70, "num_experts_per_tok": 3}
+GPT_OSS = {**ODD, **EXPERTS, "model_type": "gpt_oss", "head_dim": 20, "num_local_experts": 6}
 FACTORS = [1.0, 1.25, 1.5, 2.0, 3.0, 4.5]
 GEMMA = {**EVEN, "model_type": "gemma", "head_dim": 20}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "query_pre_attn_scalar": 40}
@@ -168,6 +170,28 @@ MODELS = {
     "granitemoe": Made(
         {**EVEN, **EXPERTS, "model_type": "granitemoe", **GRANITE, "pad_token_id": 0, "num_local_experts": 6}, seed=4
     ),
+    # As the published files have it but for the matrices' type, and with everything else that a file may say.
+    "gpt_oss": Made(GPT_OSS, seed=1),
+    "gpt_oss-limits": Made(
+        {
+            **EVEN,
+            **EXPERTS,
+            "model_type": "gpt_oss",
+            "head_dim": 10,
+            "num_local_experts": 5,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "sliding_window": 30,
+            "swiglu_limit": 0.7,
+            "swiglu_alpha": 1.4,
+            "rope_parameters": {
+                **{"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "truncate": False},
+                "original_max_position_embeddings": 64,
+            },
+            "tie_word_embeddings": True,
+        },
+        seed=0,
+    ),
     "gpt2": Made(GPT2),
     "gpt2-untied": Made(
         {
@@ -185,6 +209,8 @@ HALVES = {
     "gemma-bfloat16": Made(GEMMA, dtype="bfloat16"),
     "gemma-float16": Made(GEMMA, dtype="float16"),
     "gpt2-bfloat16": Made(GPT2, dtype="bfloat16"),
+    "gpt_oss-bfloat16": Made(GPT_OSS, seed=1, dtype="bfloat16"),
+    "gpt_oss-float16": Made(GPT_OSS, seed=1, dtype="float16"),
 }
 """Models whose files hold rounded weights."""
 GIFT = ModelConfig(
@@ -217,7 +243,7 @@ class Numbers:
 
 
 def random_tensors(shapes: Shapes, seed: int, *, gain: float = 1.0, embedding: float = 0.26) -> dict[str, Array]:
-    """Numbers for every tensor: those of norms lie around ``gain``, those of biases are small, of convolutions large.
+    """Numbers for every tensor: those of norms lie around ``gain``, biases are small, convolutions and sinks large.
 
     Attention is sharp at this scale: logits depend on every rotation and on every head.
     """
@@ -228,6 +254,8 @@ def random_tensors(shapes: Shapes, seed: int, *, gain: float = 1.0, embedding: f
         elif len(shape) >= 2:
             embeds = any(part in name for part in ("embed", "wte", "wpe"))
             tensors[name] = numbers.uniform(shape, embedding if embeds else 0.26)
+        elif name.endswith(".sinks"):
+            tensors[name] = numbers.uniform(shape, 5.0)
         elif "norm" in name or ".ln_" in name:
             tensors[name] = numbers.uniform(shape, 0.5) + np.float32(gain if name.endswith("weight") else 0.0)
         else:
@@ -287,7 +315,7 @@ def model_tensors(made: Made, config: Path) -> dict[str, Array]:
     gain, embedding = (0.0, 0.026) if gemma else (1.0, 0.26)
     read = read_config(config)
     stored = stored_tensors(read, form_of(read.family).names or read.family.names)
-    shapes = {each.name: each.stacked_shape for each in stored}
+    shapes = {each.name: file_shape(read, each) for each in stored}
     return random_tensors(shapes, made.seed, gain=gain, embedding=embedding)
 
 

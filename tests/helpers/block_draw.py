@@ -354,8 +354,12 @@ def _attention(
     cap: float = 0.0,
     aside: bool = False,
     spread: float = 3.0,
+    sinks: Array | None = None,
 ) -> BlockDraw:
-    """The scores of one query against the ``keys`` of a cache of ``context`` positions, or the sums of its values."""
+    """The scores of one query against the ``keys`` of a cache of ``context`` positions, or the sums of its values.
+
+    Sums may have ``sinks`` [1, heads].
+    """
     slots, made = score_slots(context), heads_of(heads, head_dim, kv, window, cap)
     one, every = BlockDraw(kernels, {"position": (0, context - 1), "score_slots": (1, slots)}), slots * SLOT_TOKENS
     one.alter = Cached(made, keys, aside)
@@ -364,7 +368,8 @@ def _attention(
     if keys:
         return one.draw(cached_scores("draw", cache, one.out(one.layout(slots, width)), made, kernels=kernels))
     scores, out = one.blocks("scores", normal(2, slots, width, scale=spread)), one.out(one.layout(1, made.width))
-    return one.draw(cached_values("draw", scores, cache, out, made, kernels=kernels))
+    beside = None if sinks is None else one.row_input("sinks", sinks)
+    return one.draw(cached_values("draw", scores, cache, out, made, kernels=kernels, sinks=beside))
 
 
 def scores_draw(kernels: KernelOptions, heads: int, head_dim: int, context: int, **options: Any) -> BlockDraw:
@@ -478,6 +483,9 @@ def every_form() -> dict[str, Callable[[], BlockDraw]]:
         )
         forms[f"cached_values, {name}"] = lambda kernels=kernels, window=window: values_draw(
             kernels, 2, 17, 65, kv=1, window=window, aside=window > 0
+        )
+        forms[f"cached_values with sinks, {name}"] = lambda kernels=kernels, window=window: values_draw(
+            kernels, 2, 17, 65, kv=1, window=window, sinks=normal(5, 1, 2)
         )
         forms[f"turn_heads, {name}"] = lambda kernels=kernels: turn_draw(kernels, GQA, 10, slots=5, aside=True)
         forms[f"embed_token, {name}"] = lambda kernels=kernels: embed_draw(kernels, 7, 5, 70)

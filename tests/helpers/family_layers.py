@@ -9,10 +9,11 @@ from glinfer.families import FAMILIES
 
 
 def layers_of(family: str) -> dict[str, Any]:
-    """Fields of a configuration: a convolution and attention in turn, in families that have both."""
-    if not FAMILIES[family].convolves:
-        return {}
-    return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3}
+    """Fields of a configuration: a convolution and attention in turn, in families that have both; bounds of gates."""
+    if FAMILIES[family].convolves:
+        return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3}
+    limit = FAMILIES[family].usual.get("swiglu_limit", 0.0)
+    return {"swiglu_limit": limit / 10, "swiglu_alpha": 1.5} if limit else {}
 
 
 def convolutions_in(config: ModelConfig) -> int:

@@ -166,6 +166,9 @@ class BlockDraw(OneDraw):
     def row_weight(self, name: str, array: Array) -> TensorSpec:
         return self.weight(name, array, RowLayout.of(array.shape, "rgba32f", self.edge))
 
+    def row_input(self, name: str, array: Array) -> TensorSpec:
+        return self.whole(name, array, RowLayout.of(array.shape, "rgba32f", self.edge))
+
     def table(self, rows: int) -> TensorSpec:
         return self.whole(TABLE, row_table(rows), RowLayout.of((rows, ROW_WORDS), "rgba32ui", self.edge))
 

@@ -480,11 +480,13 @@ def _tile_draw(
     head_dim: int,
     rows: int,
     cache_slots: int = 192,
+    *,
+    sinks: Array | None = None,
     **options: Any,
 ) -> Attention:
     """Scores of at most so many rows, whose queries are inputs of their own, or the weighted sums of values.
 
-    For sums the case has to bring ``scores``, see :func:`with_scores`.
+    For sums the case has to bring ``scores``, see :func:`with_scores`, and they may have ``sinks`` [1, heads].
     """
     count = kernels.rows_per_draw
     made, slots = _attention(kernels, heads, head_dim, rows, cache_slots, count=count, **options)
@@ -494,7 +496,8 @@ def _tile_draw(
     if not scores:
         one.alter = _only_values(of)
         before, out = one.deal("scores", slots, width), one.deal(OUT, capacity // count, of.width, "cache")
-        one.draw(tile_values("draw", before, cache, made.table, out, of, kernels=kernels))
+        beside = None if sinks is None else one.row_input("sinks", sinks)
+        one.draw(tile_values("draw", before, cache, made.table, out, of, kernels=kernels, sinks=beside))
         return made
     queries = np.full((capacity, of.cols), np.nan, dtype=np.float32)
     queries[:, of.queries_at :] = made.cache[np.arange(capacity) % cache_slots, of.queries_at :]
@@ -560,7 +563,14 @@ def row_scores_draw(
 
 
 def row_values_draw(
-    kernels: KernelOptions, heads: int, head_dim: int, rows: int, cache_slots: int = 192, **options: int
+    kernels: KernelOptions,
+    heads: int,
+    head_dim: int,
+    rows: int,
+    cache_slots: int = 192,
+    *,
+    sinks: Array | None = None,
+    **options: int,
 ) -> Attention:
     """Weighted sums of one row of each of exactly so many sequences."""
     made, slots = _attention(kernels, heads, head_dim, rows, cache_slots, **options)
@@ -568,7 +578,8 @@ def row_values_draw(
     one.alter = _only_values(made.heads)
     scores = one.deal("scores", slots, heads * SLOT_TOKENS).tensors[0]
     out, cache = one.out(one.layout(rows, made.heads.width)), one.cache("cache", made.cache)
-    one.draw(cached_values("draw", scores, cache, out, made.heads, kernels=kernels, rows=made.table))
+    beside = None if sinks is None else one.row_input("sinks", sinks)
+    one.draw(cached_values("draw", scores, cache, out, made.heads, kernels=kernels, rows=made.table, sinks=beside))
     return made
 
 

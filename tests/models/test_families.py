@@ -198,6 +198,17 @@ MISTAKES = {
         "lfm2-biases",
         with_tensor(f"{SECOND}.conv.in_proj.weight", lambda x: np.roll(x, x.shape[0] // 3, axis=0)),
     ),
+    "no sinks": ("gpt_oss-limits", with_tensor(f"{SECOND}.self_attn.sinks.weight", lambda x: x - 100)),
+    "the sink of the next head": ("gpt_oss", with_tensor(f"{FIRST}.self_attn.sinks.weight", lambda x: np.roll(x, 1))),
+    "no bias of the choice of experts": ("gpt_oss", with_tensor(f"{FIRST}.mlp.router.bias", lambda x: 0 * x)),
+    "no bias behind an expert": ("gpt_oss", with_tensor(f"{SECOND}.mlp.experts.2.down_proj.bias", lambda x: 0 * x)),
+    "a window one token narrower than 128": ("gpt_oss", with_config(sliding_window=127)),
+    "gates without a bound": ("gpt_oss-limits", with_config(swiglu_limit=1e6)),
+    "another slope of gates": ("gpt_oss-limits", with_config(swiglu_alpha=1.41)),
+    "angles of whole pairs": (
+        "gpt_oss-limits",
+        lambda made: with_config(rope_scaling={**dict(made.config.rope_scaling), "truncate": True})(made),
+    ),
     "positions from 1": ("gpt2", with_tensor("transformer.wpe.weight", lambda x: np.roll(x, -1, axis=0))),
 }
 

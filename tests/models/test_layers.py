@@ -31,6 +31,19 @@ APART = Names(mlp_norm="pre_feedforward_layernorm")
 BOTH = Family("both", names=APART, norms="both", norm_offset=1.0, head_norms="head", scaled_embeddings=True)
 AFTER = Family("after", norms="after", head_norms="width")
 PLAIN = Family("plain")
+SUNK = Family(
+    "sunk",
+    names=Names(
+        gate="mlp.experts.{}.gate_proj",
+        up="mlp.experts.{}.up_proj",
+        down="mlp.experts.{}.down_proj",
+        router="mlp.router",
+        sinks="self_attn.sinks",
+    ),
+    sinks=True,
+    experts=True,
+    biases=("q", "k", "v", "o", "router", "gate", "up", "down"),
+)
 SHAPE = ModelConfig(
     61, 64, 4, 4, 90, 96, 1e-5, "silu", "plain", num_key_value_heads=2, head_dim=20, tie_word_embeddings=True
 )
@@ -59,6 +72,17 @@ FORMS: dict[str, ModelConfig] = {
         logits_scaling=2.5,
         attention_multiplier=0.1,
     ),
+    "sinks, experts with biases and bounded gates, windows in turn": dataclasses.replace(
+        SHAPE,
+        model_type="sunk",
+        sliding_window=17,
+        layer_types=(SLIDING, FULL),
+        num_experts=5,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        swiglu_limit=0.8,
+        swiglu_alpha=1.702,
+    ),
 }
 SHARED = KernelOptions(part_steps=2, split_norms=True, split_inner=True, split_values=True, blends=True)
 KERNELS = {
@@ -74,7 +98,7 @@ OF_RANGE = 2e-5
 
 @pytest.fixture(autouse=True)
 def records(monkeypatch: pytest.MonkeyPatch) -> None:
-    for family in (BOTH, AFTER, PLAIN):
+    for family in (BOTH, AFTER, PLAIN, SUNK):
         monkeypatch.setitem(FAMILIES, family.name, family)
 
 
@@ -186,6 +210,8 @@ CHANGES: dict[str, tuple[int, dict[str, Any]]] = {
     "the factor of embeddings": (2, {"embedding_multiplier": 1.0}),
     "the factor of branches": (2, {"residual_multiplier": 1.0}),
     "the factor of logits": (2, {"logits_scaling": 1.0}),
+    "the bound of gates": (3, {"swiglu_limit": 0.0}),
+    "the slope of gates": (3, {"swiglu_alpha": 1.0}),
 }
 
 
@@ -325,3 +351,30 @@ def test_named_tensors_are_those_of_the_reference_plan(form: str, device: Any) -
         seen = expected > -1e29
         assert np.array_equal(seen, found["fast"][name] > -1e29), name
         assert np.abs(np.where(seen, found["fast"][name] - expected, 0)).max() <= 1e-4 * np.ptp(expected[seen]), name
+
+
+def last_token_looks_at(model: Model, block: int) -> Array:
+    steps = model.attention_steps(block, IDS)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as ended:
+        return np.asarray(ended.value)
+
+
+@pytest.mark.gl
+@tiered("form", FORMS, keep=(3,))
+def test_what_the_last_token_looks_at_is_that_of_the_reference_plan(form: str, device: Any) -> None:
+    """Beside sinks the probabilities of tokens add up to less than 1."""
+    checkpoint = made(form)
+    with opened(checkpoint, "reference", device=device) as model:
+        expected = [model.capture(f"blocks.{block}.attn.probs", IDS)[f"blocks.{block}.attn.probs"] for block in (0, 1)]
+        found = {"reference": [last_token_looks_at(model, block) for block in (0, 1)]}
+    with opened(checkpoint, "fast", device=device) as model:
+        found["fast"] = [last_token_looks_at(model, block) for block in (0, 1)]
+    for probs in found.values():
+        for mine, whole in zip(probs, expected, strict=True):
+            assert np.abs(mine - whole[:, -1]).max() <= 1e-5
+    sums = np.stack([whole.sum(axis=-1) for whole in expected])
+    assert sums.max() <= 1 + 1e-5
+    assert sums.min() < 0.9 if checkpoint.config.family.sinks else sums.min() >= 1 - 1e-5

@@ -13,6 +13,7 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.ops.flat.activate import gate
 from glinfer.ops.flat.experts import expert_weight
 from glinfer.ops.fused.experts import CHOICE_FLOATS, join_rows, mix_experts, padded, route, rowwise_gemv
 from glinfer.ops.kernels import KernelOptions
@@ -83,6 +84,31 @@ def test_the_weight_of_one_expert(device: Device, experts: Experts) -> None:
         check(device, one, Case({}))
 
 
+@tiered("activation", ["silu", "gelu"], keep=1)
+def test_gates_are_bounded_above_and_what_they_multiply_on_both_sides(device: Device, activation: str) -> None:
+    """With a NaN staying one, whichever of the two it is in."""
+    one, experts = OneDraw(), Experts(2, 1, True, limit=7.0, slope=1.702)
+    edge = np.array([-1e30, -90, -8, -7, -6.9999, -1, -0.5, 0, 0.5, 6.9999, 7, 7.0001, 90, 1e30], np.float32)
+    gates, ups = (np.ascontiguousarray(each) for each in np.broadcast_arrays(edge[:, None], edge))
+    x, up, out = (
+        one.builder.laid_out(name, kind, FlatLayout.of(gates.shape, "rgba32f", 64))
+        for name, kind in (("x", "input"), ("up", "input"), (OUT, "cache"))
+    )
+    one.arrays |= {"x": gates, "up": ups}
+    one.draw(gate("d", "d", x, out, up=up, activation=activation, experts=experts, kernels=KernelOptions()))
+    (found,) = check(device, one, Case({}))
+    bounded = np.minimum(edge[:, None], 7.0).astype(np.float64), np.clip(edge, -7, 7).astype(np.float64) + 1
+    if activation == "silu":
+        expected = bounded[1] * bounded[0] / (1 + np.exp(-np.maximum(1.702 * bounded[0], -700)))
+        assert np.abs(found - expected).max() <= 1e-5
+    holed = {
+        name: np.where(np.eye(len(edge), k=k, dtype=bool), np.float32(np.nan), gates)
+        for name, k in (("x", 1), ("up", -1))
+    }
+    (found,) = one.run(device, Case({}).changed(**holed))
+    assert np.array_equal(np.isnan(found), np.isnan(holed["x"]) | np.isnan(holed["up"]))
+
+
 def product_draw(
     weights: str, kernels: KernelOptions, experts: Experts | None, rows: int, inputs: int, outputs: int, *, first: bool
 ) -> BlockDraw:
@@ -120,7 +146,7 @@ def product_draw(
 def test_products_over_the_chosen_experts(device: Device, weights: str, first: bool) -> None:
     number = WEIGHTS.index(weights)
     kernels = list(KERNELS.values())[(number + first) % len(KERNELS)]
-    experts = (Experts(3, 2, True), Experts(5, 1, True))[number % 2]
+    experts = (Experts(3, 2, True), Experts(5, 1, True, limit=0.7, slope=1.4))[number % 2]
     one = product_draw(weights, kernels, experts, 3, (36, 70)[number % 2], (70, 40)[number % 2], first=first)
     check(device, one, all_rows(3), all_rows(3, 2), what=weights)
 

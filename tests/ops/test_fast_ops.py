@@ -29,7 +29,7 @@ from block_draw import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from one_draw import STALE, TOLERANCE, Array, Case, check, normal
+from one_draw import STALE, TOLERANCE, Array, BlockDraw, Case, check, normal
 from tiers import tiered
 
 from glinfer.gl.context import Device, Limits, open_device
@@ -355,6 +355,39 @@ def test_scores_of_every_size_give_exact_weights(device: Device, name: str) -> N
     """Peaks are rounded up to whole numbers: scores on both sides of one, near together and far apart."""
     one = values_draw(KERNELS[name], 3, 16, 100)
     check(device, one, *[at(99, scores=one.arrays["scores"] * np.float32(by)) for by in (1e-3, 0.3, 10, 300)])
+
+
+def sunk(kernels: KernelOptions, window: int = 0) -> BlockDraw:
+    """The sums of three heads that share one of keys, beside their sinks."""
+    return values_draw(kernels, 3, 17, 140, kv=1, window=window, sinks=np.zeros((1, 3), np.float32))
+
+
+@every_kernel
+@tiered("window", [0, 20], keep=(1,))
+def test_sinks_take_their_part_of_the_weights(device: Device, kernels: KernelOptions, window: int) -> None:
+    """Smaller than all scores, among them, and larger than all; on both sides of whole numbers."""
+    sinks = ([-40, -3.5, 0], [2, 2.0001, 1.9999], [9, 40, 1e4], [-1e6, 0.5, -1e30])
+    cases = [at(position, sinks=np.array([each], np.float32)) for position in (0, 5, 63, 139) for each in sinks]
+    check(device, sunk(kernels, window), *cases)
+
+
+@every_kernel
+def test_a_sink_as_large_as_equal_scores_counts_as_one_token_more(device: Device, kernels: KernelOptions) -> None:
+    one, positions = sunk(kernels), (0, 2, 66)
+    levels = [np.full_like(one.arrays["scores"], level) for level in (0.0, 0.3, -90.0)]
+    cases = [at(position, scores=level, sinks=level[:1, :3]) for level in levels for position in positions]
+    values = one.arrays["cache"][:, 32:64].astype(np.float64)
+    for case, found in zip(cases, one.run(device, *cases), strict=True):
+        seen = int(case.values["position"]) + 1
+        expected = values[:seen].sum(axis=0) / (seen + 1)
+        assert np.abs(found[0].reshape(3, 32) - expected).max() <= 1e-6
+
+
+@every_kernel
+def test_a_sink_far_below_all_scores_changes_no_bit(device: Device, kernels: KernelOptions) -> None:
+    position, without = at(139), values_draw(kernels, 3, 17, 140, kv=1)
+    far = at(139, sinks=np.full((1, 3), -1e6, np.float32))
+    assert np.array_equal(sunk(kernels).run(device, far)[0], without.run(device, position)[0])
 
 
 def test_what_is_stale_is_seen_where_it_counts(device: Device) -> None:

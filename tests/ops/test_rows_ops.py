@@ -596,7 +596,8 @@ def scores_as_alone(
 def one_query(make: Any, kernels: KernelOptions, made: Attention) -> BlockDraw:
     """The same attention of a row alone."""
     heads, dim = made.heads, round(made.heads.scale**-2)
-    draw: BlockDraw = make(kernels, heads.count, dim, len(made.cache), kv=heads.kv, window=heads.window)
+    further = {"sinks": made.one.arrays["sinks"]} if "sinks" in made.one.arrays else {}
+    draw: BlockDraw = make(kernels, heads.count, dim, len(made.cache), kv=heads.kv, window=heads.window, **further)
     return draw
 
 
@@ -621,6 +622,18 @@ def values_as_alone(
     alone = one_query(block_draw.values_draw, kernels, made)
     for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
         assert agree(found[row], expected[0]), f"row {row} at {run.position + n}"
+
+
+@some_kernels
+@tiered("window", [0, 20], keep=(1,))
+def test_sinks_of_tiles_are_right_and_have_the_bits_of_rows_alone(
+    device: Device, kernels: KernelOptions, window: int
+) -> None:
+    made = tile_values_draw(kernels, 4, 17, 48, kv=2, window=window, sinks=normal(9, 1, 4, scale=5))
+    runs = (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4))
+    case = values_case(made, kernels, *runs)
+    (found,) = check(device, made.one, case)
+    values_as_alone(device, kernels, made, case, runs, found)
 
 
 def tokens_of(scores: Array, heads: int) -> Array:
@@ -741,6 +754,12 @@ def test_shared_heads_in_windows_of_a_row_of_each_sequence(
     kept = {"every": 64} if make is row_scores_draw and kernels.quad else {}
     made = make(kernels, shared["heads"], shared["head_dim"], 3, **shape, **kept)
     rows_as_alone(device, kernels, make, made, OWN_PARTS)
+
+
+@some_kernels
+def test_sinks_of_a_row_of_each_sequence(device: Device, kernels: KernelOptions) -> None:
+    made = row_values_draw(kernels, 4, 17, 3, kv=2, window=20, sinks=normal(9, 1, 4, scale=5))
+    rows_as_alone(device, kernels, row_values_draw, made, OWN_PARTS)
 
 
 def rows_as_alone(

@@ -569,6 +569,78 @@ def test_a_template_decides_itself_about_thinking_and_system_prompts(tmp_path: P
         TemplateChat(jinja(INST), tokenizer, system="Be kind.")
 
 
+HARMONY = (
+    "<|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}<|end|>"
+    "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>"
+    "{{ m.content }}{{ '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
+
+
+def in_channels(folder: Path) -> TemplateChat:
+    library = words()
+    library.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in HARMONY_TOKENS])
+    tokenizer = put(folder, library)
+    call = tokenizer.control_tokens["<|call|>"]
+    return TemplateChat(jinja(HARMONY), tokenizer, (tokenizer.control_tokens["<|return|>"], call))
+
+
+def parts_of(chat: TemplateChat, text: str) -> tuple[str, str]:
+    tokenizer = chat._tokenizer
+    return tuple(tokenizer.decode(ids) for ids in split_reply(chat, tokenizer.encode(text)))  # type: ignore[return-value]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("reply", "thinking", "answer"),
+    [
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+            "Hm.",
+            "Yes.",
+        ),
+        ("<|channel|>final<|message|>Yes.<|return|>No.", "", "Yes."),
+        ("<|message|>Yes.", "", "Yes."),
+        ("Yes.", "", "Yes."),
+        ("<|channel|>analysis<|message|>Hm", "Hm", ""),
+        (
+            "<|channel|>analysis<|message|>A<|end|><|start|>assistant to=functions.f<|channel|>commentary "
+            "<|constrain|>json<|message|>{}<|call|>",
+            "A{}",
+            "",
+        ),
+        ("<|channel|>final<|message|>Yes.<|end|><|start|>assistant<|message|> And no.", "", "Yes. And no."),
+    ],
+)
+def test_messages_in_channels_are_thoughts_and_an_answer(
+    tmp_path: Path, reply: str, thinking: str, answer: str
+) -> None:
+    assert parts_of(in_channels(tmp_path), reply) == (thinking, answer)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_conversation_in_channels_keeps_the_answer_alone(tmp_path: Path) -> None:
+    chat = in_channels(tmp_path)
+    tokenizer, conversation = chat._tokenizer, Conversation(chat, 400)
+    assert [tokenizer.control_tokens[name] for name in ("<|return|>", "<|call|>")] == list(chat.stop_ids)
+    conversation.prompt("Hello", reserve=10)
+    said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi.<|return|>"
+    conversation.add_reply(tokenizer.encode(said))
+    assert conversation.messages[-1] == {"role": "assistant", "content": "Hi."}
+    prompt = tokenizer.decode(conversation.prompt("And?", reserve=10).ids)
+    assert prompt.endswith(
+        "<|start|>user<|message|>Hello<|end|><|start|>assistant<|channel|>final<|message|>Hi.<|end|>"
+        "<|start|>user<|message|>And?<|end|><|start|>assistant"
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_a_template_without_channels_knows_no_headers(tmp_path: Path) -> None:
+    chat = TemplateChat(jinja(CHATML), in_channels(tmp_path)._tokenizer)
+    assert parts_of(chat, "A<|channel|>b<|message|>c") == ("", "Abc")
+
+
 @pytest.mark.usefixtures("here")
 def test_a_template_that_cannot_be_used_shows_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^m: the model's chat template cannot be used: 'nobody' is undefined"):

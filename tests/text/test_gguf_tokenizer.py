@@ -129,6 +129,19 @@ class TestControlTokens:
         del usual[K + "eos_token_id"]
         assert gguf_stops(usual, "m")[0] == 2
 
+    def test_the_end_of_a_message_ends_no_reply_of_several(self) -> None:
+        """As in gpt-oss, whose thoughts end with ``<|end|>``."""
+
+        def ended_by(*more: str) -> set[str]:
+            values = byte_level()
+            tokens, types = [*values[K + "tokens"], *more], [*values[K + "token_type"], *[3] * len(more)]
+            values |= {K + "tokens": tokens, K + "token_type": types}
+            return {tokens[token] for token in gguf_stops(values, "m")}
+
+        assert ended_by("<|end|>") == {"<|im_end|>", "<|end|>"}
+        assert ended_by("<|end|>", "<|return|>") == {"<|im_end|>", "<|end|>", "<|return|>"}
+        assert ended_by("<|end|>", "<|call|>", "<|return|>") == {"<|im_end|>", "<|return|>", "<|call|>"}
+
 
 class TestBadMetadata:
     @pytest.mark.parametrize(

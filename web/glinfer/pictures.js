@@ -22,7 +22,7 @@ export function pictureName(name) {
  * Attention weights read out of one texture after its draw: a row for each head (or each query), a column for each
  * token that is looked at.
  * @param {Model} model in the middle of a run; see `watch` of `Model.logits`.
- * @param {{texture: number, draw: number, heads: number}} picture of `plan.pictures`.
+ * @param {{texture: number, draw: number, heads: number, sinks: number|undefined}} picture of `plan.pictures`.
  * @returns {{rows: number, cols: number, weights: Float32Array}} weights from 0 to 1, [rows × cols].
  */
 export function readAttention(model, picture) {
@@ -33,7 +33,8 @@ export function readAttention(model, picture) {
   const attention = found(model.replay, picture, { tokens, draw, layout: texture.layout });
   if (draw.kind === "attn.scores") {
     const { rows, cols, weights } = attention;
-    for (let row = 0; row < rows; row++) softmax(weights.subarray(row * cols, (row + 1) * cols));
+    const sinks = picture.sinks === undefined ? null : model.replay.read(picture.sinks, Math.ceil(rows / 4), 1);
+    for (let row = 0; row < rows; row++) softmax(weights.subarray(row * cols, (row + 1) * cols), sinks?.[row]);
   }
   return attention;
 }
@@ -81,9 +82,10 @@ function gathered(rows, cols, at) {
   return { rows, cols, weights: Float32Array.from({ length: rows * cols }, (_, index) => at(Math.floor(index / cols), index % cols)) };
 }
 
-function softmax(row) {
-  const largest = row.reduce((most, score) => Math.max(most, score), -Infinity);
-  let total = 0;
+/** Of a head's scores, and its sink where it has one: a logit that takes a part and looks at nothing. */
+function softmax(row, sink = -Infinity) {
+  const largest = row.reduce((most, score) => Math.max(most, score), sink);
+  let total = Math.exp(sink - largest);
   row.forEach((score, index) => (total += row[index] = score > MASKED ? Math.exp(score - largest) : 0));
   row.forEach((weight, index) => (row[index] = total > 0 ? weight / total : 0));
 }

@@ -132,6 +132,7 @@ def config_of(file: GgufFile) -> ModelConfig:
             keys.whole("expert_used_count"),
         )
         fields["norm_topk_prob"] = form.normed_experts
+        fields.update(form.fixed)
     for field, (key, scalar) in form.scalars.items():
         value = keys.get(key)
         fields[field] = scalar if value is None else keys.number(key) if value else _NEUTRAL.get(field, 0.0)
@@ -164,14 +165,14 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width
         # Told only where it does not follow from the width, so that a width that heads do not divide is refused.
         "head_dim": 0 if keys.get("attention.key_length") is None else head_dim,
         "rope_theta": keys.number("rope.freq_base", family.rope_theta),
-        "rope_scaling": tuple(_scaling(keys, file, turned, context).items()),
+        "rope_scaling": tuple(_scaling(form, keys, file, turned, context).items()),
         "partial_rotary_factor": _share(turned, head_dim),
         **windows,
         "rope_local_base_freq": keys.number("rope.freq_base_swa", local) if local and "layer_types" in windows else 0.0,
         "rotary_layers": rotary if 0 in rotary else (),
         **({"attention_multiplier": (width // heads) ** -0.5} if by_width else {}),
-        "attention_bias": f"{names.of('projection', 0, 'q')}.bias" in file.tensors,
-        "mlp_bias": f"{names.of('up', 0)}.bias" in file.tensors,
+        "attention_bias": bool(family.attention_biases) and f"{names.of('projection', 0, 'q')}.bias" in file.tensors,
+        "mlp_bias": bool(family.mlp_biases) and f"{names.of('up', 0)}.bias" in file.tensors,
     }
 
 
@@ -227,11 +228,12 @@ def _window_pattern(form: Gguf, keys: Keys, layers: int) -> tuple[str, ...]:
     return every(period, layers, SLIDING, FULL)
 
 
-def _scaling(keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
+def _scaling(form: Gguf, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
     """The scaling of angles, as Hugging Face's settings have it; see :mod:`glinfer.ops.rotary`.
 
     llama.cpp multiplies YaRN's usual attention factor with the file's. The betas are taken as the file has them, which
-    are the model's own; llama.cpp itself has 32 and 1 for all of these architectures.
+    are the model's own, and so are the ends of the ramp between them; llama.cpp itself has 32 and 1 for all of these
+    architectures, and ends at whole pairs.
     """
     if set(LONG_FACTORS.values()) <= file.tensors.keys():
         return {
@@ -251,6 +253,8 @@ def _scaling(keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[st
         for side in ("fast", "slow"):
             if keys.get(f"rope.scaling.yarn_beta_{side}") is not None:
                 found[f"beta_{side}"] = keys.number(f"rope.scaling.yarn_beta_{side}")
+        if not form.whole_pairs:
+            found["truncate"] = False
         by = keys.number("rope.scaling.attn_factor", 1.0)
         if by != 1:
             found["attention_factor"] = by * yarn_attention(factor)
@@ -369,6 +373,10 @@ def _refusal(config: ModelConfig) -> str:
     if config.family.experts and config.norm_topk_prob != form.normed_experts:
         found = "add up to 1" if form.normed_experts else "are those of a softmax over all experts"
         return f"the weights of the experts of the architecture {form.architecture} always {found} (norm_topk_prob)"
+    for name, value in form.fixed.items():
+        found = getattr(config, name)
+        if found != value:
+            return f"{name} is {found:g}, and the architecture {form.architecture} always has {value:g}"
     if config.attention_bias and not form.attention_bias:
         return f"the architecture {form.architecture} has no biases in its attention"
     if config.sliding_window and 0 < config.max_window_layers < config.num_hidden_layers:
@@ -416,7 +424,7 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         return {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling["factor"])}, {}
     longest = config.max_position_embeddings
     original = scaling.get("original_max_position_embeddings") or longest
-    if kind == "yarn" and scaling.get("truncate", True):
+    if kind == "yarn" and bool(scaling.get("truncate", True)) == form_of(config.family).whole_pairs:
         return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), {}
     form = form_of(config.family)
     if form.pairs_together:

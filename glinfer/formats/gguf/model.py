@@ -103,12 +103,10 @@ def _parts(
     if len(stored.shape) > 2:  # a convolution's
         rows = _floats(found).reshape(stored.shape)
         return {tensor.name(config.family.names): part for tensor, part in stored.split(rows)}
-    if found.type == "F32":
-        rows = found.data.view("<f4").astype(np.float32, copy=False).reshape(stored.shape)
+    if found.type == "F32" or len(stored.shape) == 1:
+        rows = _floats(found).reshape(stored.shape)
     else:
         rows = found.data.reshape(*stored.shape[:-1], row_bytes(found.type, found.shape[-1]))
-        if rows.ndim == 1:
-            rows = PackedTensor(found.type, rows[None]).floats()[0]
     split = ((tensor, rows_from_file(config, tensor, part)) for tensor, part in stored.split(rows))
     is_packed = found.type != "F32" and len(stored.shape) == 2
     names = config.family.names

@@ -83,9 +83,12 @@ def read_config(path: Path) -> ModelConfig:
         raise FormatError(
             f"{label}: found model_type {quoted(name)}; expected one of the families known: {known}{hint}"
         )
-    if values.get("quantization_config") is not None:
+    quantized = values.get("quantization_config")
+    methods = form_of(FAMILIES[name]).quantized
+    if quantized is not None and not (isinstance(quantized, dict) and quantized.get("quant_method") in methods):
         raise FormatError(
-            f"{label}: quantization_config is set; expected a model that is not quantised; "
+            f"{label}: quantization_config is set; expected a model that is not quantised"
+            f"{''.join(f', or quantised by the method {method}' for method in methods)}; "
             "get its float32, float16 or bfloat16 weights, or quantised ones in a GGUF file"
         )
     family = FAMILIES[name]
@@ -247,7 +250,11 @@ class _Reader:
                 raise settings.refused(other, f"{count}, as {key} says")
         used = settings.whole("num_experts_per_tok", form.used)
         normed = True if form.normed is None else settings.flag("norm_topk_prob", default=form.normed)
-        return {"num_experts": count, "num_experts_per_tok": used, "norm_topk_prob": normed}
+        found = {"num_experts": count, "num_experts_per_tok": used, "norm_topk_prob": normed}
+        if not form.limit:
+            return found
+        gate = (("swiglu_limit", form.limit), ("swiglu_alpha", form.slope))
+        return {**found, **{name: settings.number(name, usual) for name, usual in gate}}
 
     def whole(self, field: str) -> int:
         """Read a size under all of its names in the file."""

@@ -21,6 +21,13 @@ from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.huggingface.config import form_of, read_config, scores_of
+from glinfer.formats.huggingface.experts import (
+    FoundBlocks,
+    is_turned,
+    mapped_parts,
+    parts_of_experts,
+    with_blocks,
+)
 from glinfer.formats.huggingface.files import find_tensors, locate
 from glinfer.formats.huggingface.sentence import Sentence, read_sentence, with_tokenizers_length
 from glinfer.formats.huggingface.wrapped import text_tensors
@@ -59,7 +66,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     form = form_of(config.family)
     names = _names(config, behind)
     label = shown(weights)
-    found = text_tensors(find_tensors(weights), form)
+    found = with_blocks(text_tensors(find_tensors(weights), form), form)
     # Before any list of names is made: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(
@@ -158,8 +165,19 @@ def _loaded(
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     packed: dict[str, PackedTensor] = {}
     as_floats = config.family.published  # whose passes take floats alone
-    data = {} if as_floats else map_bytes({each.name: found[each.name] for each in stored})
+    mapped = (
+        {} if as_floats else {k: v for each in stored for k, v in mapped_parts(each.name, found[each.name]).items()}
+    )
+    data = map_bytes(mapped)
+    form = form_of(config.family)
     for each in stored:
+        if each.experts > 1 and form.experts is not None and form.experts.turned:
+            for part, own in parts_of_experts(each, found[each.name], data, form):
+                if isinstance(own, PackedTensor):
+                    packed[part.name(names)] = own
+                else:
+                    tensors[part.name(names)] = own
+            continue
         held, turned = found[each.name], _is_transposed(config, each)
         tensor = replace(held, shape=_flat_shape(each, held))
         if not as_floats and len(tensor.shape) == 2 and tensor.dtype != "F32" and not turned:
@@ -174,6 +192,16 @@ def _loaded(
 def _flat_shape(stored: StoredTensor, found: FoundTensor) -> tuple[int, ...]:
     """The shape of a tensor of the file, with the rows of all experts below each other."""
     return stored.shape if stored.experts > 1 else found.shape
+
+
+def file_shape(config: ModelConfig, stored: StoredTensor) -> tuple[int, ...]:
+    """The shape that a tensor of floats has in files of the family."""
+    if _is_transposed(config, stored):
+        return stored.shape[::-1]
+    if is_turned(stored, form_of(config.family)):
+        experts, rows, inputs = stored.stacked_shape
+        return experts, inputs, rows
+    return stored.stacked_shape
 
 
 def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
@@ -196,11 +224,12 @@ def _check(
     check_names(expected, found, counts, label)
     for name, each in expected.items():
         tensor = found[name]
+        is_packed = isinstance(tensor, FoundBlocks) and is_turned(each, form_of(config.family))
         where = f"{shown(tensor.file)}: tensor {quoted(name)}"
-        if tensor.dtype not in STORED:
+        if tensor.dtype not in STORED and not is_packed:
             raise FormatError(f"{where} is {tensor.dtype}; expected one of {', '.join(STORED)}; convert it first")
         transposed = _is_transposed(config, each)
-        shape = each.shape[::-1] if transposed else each.stacked_shape
+        shape = each.stacked_shape if is_packed else file_shape(config, each)
         if tensor.shape != shape:
             turned = len(shape) == 2 and tensor.shape == shape[::-1]
             usual = f"files of {config.family.name} have [in, out]" if transposed else "it has to be [out, in]"

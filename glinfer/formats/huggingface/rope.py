@@ -69,6 +69,8 @@ def rope_settings(
         return _by_kind(settings, positions, head_dim, usual_theta, form)
     name = "rope_scaling" if settings.values.get("rope_scaling") else "rope_parameters"
     values = settings.values.get(name)
+    if values is None:
+        values = dict(form.usual_scaling) or None
     if values is not None and not isinstance(values, dict):
         raise settings.refused(name, "settings such as {'rope_type': 'linear', 'factor': 2.0}")
     scaling = Settings(values or {}, f"{settings.label}: {name}")

@@ -54,7 +54,7 @@ from glinfer.families.layer import LayerConfig
 from glinfer.models.capture.point import CapturePoint, Index, Span
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import LAST_ROW
-from glinfer.models.transforms.recipe import Recipes
+from glinfer.models.transforms.recipe import Recipes, sinks_name, weight_name
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import FROM_FILE
@@ -320,6 +320,13 @@ def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:
         _Named("logits", ("lm_head",), _only_row(config.vocab_size), last_only=True),
         _Named("probs", ("probs",), _only_row(config.vocab_size), last_only=True),
     ]
+
+
+def sinks_tensor(plan: Plan, config: ModelConfig, block: int) -> str | None:
+    """The weight of a plan with names that has the sinks of a block's heads, [1, heads]; None where it has none."""
+    if not config.layer(block).sinks:
+        return None
+    return sinks_name(block) if plan.name == "fast" else weight_name(config.family.names.of("sinks", block))
 
 
 _NEAREST = {

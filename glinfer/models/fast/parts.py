@@ -17,7 +17,7 @@ from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.transforms.low_rank import AdapterRanks
-from glinfer.models.transforms.recipe import Recipe, Recipes, taps_name
+from glinfer.models.transforms.recipe import Recipe, Recipes, sinks_name, taps_name
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
 from glinfer.ops.fused.experts import CHOICE_FLOATS, mix_experts, padded, route, rowwise_gemv
@@ -88,6 +88,12 @@ class PartsBuilder(ABC, Generic[Stream]):
         name, of = self.recipes.names.of("conv", layer), self.config.layer(layer)
         rows = of.taps + (f"{name}.bias" in self.recipes.shapes)
         return self.table(taps_name(layer), rows, self.config.hidden_size)
+
+    def sinks(self, layer: int) -> TensorSpec | None:
+        """The sinks of a layer's heads, declared at the first call; None where it has none."""
+        if not self.config.layer(layer).sinks:
+            return None
+        return self.table(sinks_name(layer), 1, self.config.num_attention_heads)
 
     @property
     def convolves(self) -> bool:

@@ -392,6 +392,7 @@ class ChunkBuilder(_RowsBuilder):
                 self.mixed,
                 heads,
                 kernels=self.kernels,
+                sinks=self.sinks(layer),
                 split=self.few and self.kernels.split_values,
             ),
         )
@@ -496,7 +497,16 @@ class _BatchBuilder(_RowsBuilder):
         heads, name = self.recipes.heads(layer), f"h.{layer}.attn"
         self.plan.draw(
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=self.kernels, rows=table),
-            cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=self.kernels, rows=table),
+            cached_values(
+                f"{name}.values",
+                self.scores,
+                cache,
+                self.mixed,
+                heads,
+                kernels=self.kernels,
+                rows=table,
+                sinks=self.sinks(layer),
+            ),
         )
 
 

@@ -169,7 +169,9 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
             )
         self.plan.draw(
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),
-            cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels),
+            cached_values(
+                f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels, sinks=self.sinks(layer)
+            ),
         )
 
     def rows_of(self, layer: int, x: TensorSpec) -> tuple[TensorSpec, Extent]:

@@ -14,7 +14,7 @@ from glinfer.ops.flat.activate import gate
 from glinfer.ops.flat.convolve import causal_conv
 from glinfer.ops.flat.elementwise import arithmetic, scale
 from glinfer.ops.flat.experts import expert_weight
-from glinfer.ops.flat.movement import repack, strided_copy
+from glinfer.ops.flat.movement import concat, repack, strided_copy
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.flat.product import Finish, Product
 from glinfer.ops.flat.rotate import rotate
@@ -54,9 +54,7 @@ class _ReferenceBuilder(DecoderBuilder):
                 self.attention(index)
             self.mlp(index)
         logits = self.head(self.take_row(self.hidden))
-        probs = self.scratch(PROBS, *logits.shape)
-        softmax = Norm("softmax")
-        self.plan.draw(*normalized(PROBS, PROBS, logits, probs, softmax, scratch=self.scratch, kernels=self.kernels))
+        self.softmax(PROBS, PROBS, logits, self.scratch(PROBS, *logits.shape))
         return self.plan.build()
 
     def attention(self, index: int) -> None:
@@ -167,15 +165,36 @@ class _ReferenceBuilder(DecoderBuilder):
         batch, x_steps, weight_steps = (1, kv_heads, shared), (heads, shared, 1), (kv_heads, 1, 0)
         product = Product(rows, rows, dim, transposed=True, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
         self.multiply(f"{name}.scores", "attn.scores", apart["q"], apart["k"], scores, product, finish)
-        softmax = Norm("softmax")
-        self.plan.draw(
-            *normalized(
-                f"{name}.probs", "attn.probs", scores, probs, softmax, scratch=self.scratch, kernels=self.kernels
-            )
-        )
+        if of.sinks:
+            self.probs_beside_sinks(name, index, scores, probs)
+        else:
+            self.softmax(f"{name}.probs", "attn.probs", scores, probs)
         product = Product(rows, dim, rows, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
         self.multiply(f"{name}.mixed", "attn.mixed", probs, apart["v"], mixed, product, Finish())
         return mixed
+
+    def softmax(self, name: str, kind: str, x: TensorSpec, out: TensorSpec) -> None:
+        """Draw the softmax of rows."""
+        norm = Norm("softmax")
+        self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
+
+    def probs_beside_sinks(self, name: str, index: int, scores: TensorSpec, probs: TensorSpec) -> None:
+        """Draw the softmax of rows of scores with the sink of their head as one more, which is then left out."""
+        places, rows = scores.shape
+        kind, kernels = "attn.sinks", self.kernels
+        sinks = self.vector(f"{self.names.of('sinks', index)}.weight")
+        column, joined, shared = (
+            self.scratch(f"{name}.{part}", places, cols)
+            for part, cols in (("sinks", 1), ("with_sinks", rows + 1), ("shares", rows + 1))
+        )
+        of_each_row = [Axis(sinks.shape[1], 0, 1), Axis(rows, 0, 0)]
+        self.plan.draw(
+            strided_copy(f"{name}.sinks", kind, sinks, column, of_each_row, kernels=kernels),
+            concat(f"{name}.with_sinks", kind, [scores, column], joined, kernels=kernels),
+        )
+        self.softmax(f"{name}.shares", kind, joined, shared)
+        axes = [Axis(places, 1, 0), Axis(rows, 0, 1)]
+        self.plan.draw(strided_copy(f"{name}.probs", "attn.probs", shared, probs, axes, kernels=kernels))
 
     def mlp(self, index: int) -> None:
         """Draw the MLP of a layer, and add it to the stream."""
@@ -216,7 +235,9 @@ class _ReferenceBuilder(DecoderBuilder):
             self.linear(f"{own}.gate_proj", "mlp.gate_proj", names.of("gate", index, letter), normed, gates)
             self.linear(f"{own}.up_proj", "mlp.up_proj", names.of("up", index, letter), normed, up)
             act = config.hidden_act
-            plan.draw(gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, activation=act, kernels=kernels))
+            plan.draw(
+                gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, activation=act, experts=experts, kernels=kernels)
+            )
             self.linear(f"{own}.down", "mlp.down_proj", names.of("down", index, letter), hidden, out)
             plan.draw(
                 expert_weight(f"{own}.weight", "mlp.choice", logits, weight, experts, expert=number, kernels=kernels)

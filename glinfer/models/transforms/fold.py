@@ -42,6 +42,7 @@ class FoldedWeights(Mapping[str, Array]):
     Each product has ``<name>.weight`` [outputs, words] and ``<name>.consts`` [outputs, 1 to 6]; behind a norm or with a
     factor, if its bits are kept, ``<name>.gain`` [1, inputs]; and with normalised heads ``<name>.turn`` [2, floats],
     the gains of keys and queries, of one head or of all. A norm behind a branch has ``<branch>.post_norm`` [1, D].
+    Heads with sinks have ``<layer>.attn.sinks`` [1, heads].
     A convolution over L positions has ``<layer>.conv.taps`` [L, D], its bias, if there is one, in a row more.
     Besides these there are ``wte`` [V, D], ``wpe`` [S, D], and for each kind of angles ``rope`` [S, head_floats].
     LoRA adapters have ``<name>.lora_down`` and ``<name>.lora_up``, see :mod:`glinfer.models.transforms.low_rank`.
@@ -62,7 +63,7 @@ class FoldedWeights(Mapping[str, Array]):
         self._products = {recipe.name: recipe for recipe in made}
         self._ropes = {name: rope for rope, name in recipes.ropes.items()}
         self._post_norms = {each.post_name: each.post_norm for each in made if each.post_norm}
-        self._norms, self._taps = recipes.norms(), recipes.taps()
+        self._norms, self._taps, self._sinks = recipes.norms(), recipes.taps(), recipes.sinks()
         self._ranks = AdapterRanks.of(checkpoint.adapters)
         self._made_names = dict.fromkeys(self._names_made())
         self._encoded: tuple[str, Array, Array] | None = None
@@ -81,6 +82,8 @@ class FoldedWeights(Mapping[str, Array]):
             return self._table(TABLE, weight_name(self._recipes.names.embeddings), self._recipes.table_format)
         if name in self._taps:
             return self._taps_table(self._taps[name])
+        if name in self._sinks:
+            return self._floats(weight_name(self._recipes.names.of("sinks", self._sinks[name])))[None]
         if name in self._norms:
             return self._norm_table(self._norms[name])
         if name == POSITIONS and self._checkpoint.config.type_vocab_size:
@@ -127,7 +130,7 @@ class FoldedWeights(Mapping[str, Array]):
         found = [] if recipes.table_is_head else [TABLE]
         found += self._ropes if recipes.family.rotary else []
         found += [POSITIONS] if recipes.places else []
-        found += [*self._post_norms, *self._norms, *self._taps]
+        found += [*self._post_norms, *self._norms, *self._taps, *self._sinks]
         for name, recipe in self._products.items():
             found += [f"{name}.weight", f"{name}.consts"]
             found += [f"{name}.gain"] if recipe.has_gain else []

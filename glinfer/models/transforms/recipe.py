@@ -272,6 +272,11 @@ class Recipes:
         layers = range(self.config.num_hidden_layers)
         return {taps_name(layer): layer for layer in layers if self.config.layer(layer).convolves}
 
+    def sinks(self) -> dict[str, int]:
+        """The layer of each table of sinks, by the name of the table."""
+        layers = range(self.config.num_hidden_layers)
+        return {sinks_name(layer): layer for layer in layers if self.config.layer(layer).sinks}
+
     def mixing_out(self, layer: int) -> Recipe:
         """The product that ends the branch of a layer that mixes tokens."""
         return self.conv_out(layer) if self.config.layer(layer).convolves else self.out(layer)
@@ -389,6 +394,11 @@ class Recipes:
 def taps_name(layer: int) -> str:
     """The name of the table of a convolution's weights."""
     return f"h.{layer}.conv.taps"
+
+
+def sinks_name(layer: int) -> str:
+    """The name of the table of the sinks of a layer's heads."""
+    return f"h.{layer}.attn.sinks"
 
 
 def weight_name(source: str) -> str:

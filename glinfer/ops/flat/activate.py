@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
+from glinfer.families.layer import Experts
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import flat_draw
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate
+from glinfer.ops.routing import gate_defines, gated
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
@@ -62,13 +64,15 @@ def gate(
     up: TensorSpec | None = None,
     activation: str,
     gate_first: bool = True,
+    experts: Experts | None = None,
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = activation(gate) * up`` [R, N], computed in float32 whatever the formats.
 
     The gate is x, and up a tensor of its own, both [R, N]; or x [R, 2·N] has both in each row, the gate in its first
-    half, or without ``gate_first`` in its second.
+    half, or without ``gate_first`` in its second. ``experts`` may bound both, see
+    :class:`glinfer.families.layer.Experts`.
 
     Raises:
         PlanError: there is no such activation, or a tensor has another layout.
@@ -77,6 +81,7 @@ def gate(
         ("ACTIVATION", activation_number(name, activation)),
         ("PACKED", int(up is None)),
         ("GATE_FIRST", int(gate_first)),
+        *gate_defines(experts),
     ]
     inputs = [("x", x)] if up is None else [("x", x), ("up", up)]
     return flat_draw(name, kind, "gate", inputs, [out], kernels=kernels, rows=rows, defines=defines)
@@ -96,7 +101,7 @@ def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
         gates, ups = (first, second) if params["GATE_FIRST"] else (second, first)
     else:
         gates, ups = x[:rows], float64(inputs, ["up"])[0][:rows]
-    return np.asarray(activate(gates, int(params["ACTIVATION"])) * ups)
+    return gated(gates, ups, params)
 
 
 register(Op("activation", ("x",), (), _check, _oracle))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import BASE, POSITION, table_layout
 from glinfer.ops.kernels import KernelOptions
@@ -150,8 +150,11 @@ def cached_values(
     *,
     kernels: KernelOptions,
     rows: TensorSpec | None = None,
+    sinks: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out = softmax(scores) @ v`` for each head, [1, heads · head_floats]; see :func:`cached_scores`.
+
+    With ``sinks`` [1, heads] the softmax of a head has that logit too, to which no value belongs.
 
     With ``kernels.split_values`` an instance takes 64 tokens, and blending adds the instances up.
 
@@ -164,10 +167,10 @@ def cached_values(
         name,
         "attn.values",
         "row_values" if many else "cached_values",
-        (("scores", scores.name), ("cache", cache.name), *_table(rows)),
+        (("scores", scores.name), ("cache", cache.name), *_table(rows), *sink_inputs(sinks)),
         (out.name,),
         (rows.shape[0] if rows is not None else 1, out.shape[1]),
-        (*heads.defines(name, SCORES=scores, CACHE=cache, OUT=out), *_many(rows), *parts),
+        (*heads.defines(name, SCORES=scores, CACHE=cache, OUT=out), *_many(rows), *parts, *sink_defines(name, sinks)),
         kernels=kernels,
         quad=True,
         per_run=() if many else (("position", "position"),),
@@ -184,6 +187,29 @@ def _table(rows: TensorSpec | None) -> list[tuple[str, str]]:
 
 def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
     return [] if rows is None else [("MANY", rows.shape[0]), *table_layout(rows).defines("ROWS")]
+
+
+def sink_inputs(sinks: TensorSpec | None) -> list[tuple[str, str]]:
+    """The input that has the sinks of heads."""
+    return [] if sinks is None else [("sinks", sinks.name)]
+
+
+def sink_defines(name: str, sinks: TensorSpec | None) -> list[tuple[str, int]]:
+    """The defines of shaders/common/sinks.glsl.
+
+    Raises:
+        PlanError: the sinks are no row of a table.
+    """
+    if sinks is None:
+        return []
+    if not isinstance(sinks.layout, RowLayout):
+        raise PlanError(f"draw {name}: {sinks.name} is no table of rows")
+    return [("SINKS", 1), *sinks.layout.defines("SINKS")]
+
+
+def sinks_in(inputs: Mapping[str, Array]) -> Array | None:
+    """For an oracle: the sinks [heads] of a draw, float64, or None."""
+    return inputs["sinks"][0].astype(np.float64) if "sinks" in inputs else None
 
 
 def heads_in(params: Params) -> Heads:
@@ -223,6 +249,7 @@ def _check_scores(shapes: Shapes, params: Params) -> None:
 
 def _check_values(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", 1, _check_position(shapes, params))
+    shapes.expect("sinks", 1, params["HEADS"])
     shapes.expect("scores", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
 
 
@@ -254,17 +281,26 @@ def scores_of(queries: Array, keys: Array, position: int, slots: int, heads: Hea
     return padded.reshape(count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
 
 
-def values_of(scores: Array, values: Array, position: int, window: int = 0, last: int | None = None) -> Array:
+def values_of(
+    scores: Array,
+    values: Array,
+    position: int,
+    window: int = 0,
+    last: int | None = None,
+    sinks: Array | None = None,
+) -> Array:
     """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys.
 
-    ``last`` is the last token that the query sees, its own where it is left out.
+    ``last`` is the last token that the query sees, its own where it is left out. ``sinks`` [heads] are logits without
+    a value.
     """
     heads, last = len(values), position if last is None else last
     by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : last + 1]
     first = max(0, position + 1 - window) if window else 0
     by_head = by_head[:, first:]
-    weights = np.exp(by_head - by_head.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
+    logits = by_head if sinks is None else np.concatenate([by_head, sinks[:, None]], axis=1)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    weights = (weights / weights.sum(axis=1, keepdims=True))[:, : by_head.shape[1]]
     return np.asarray(np.einsum("ht,htd->hd", weights, values[:, first : last + 1]).reshape(-1))
 
 
@@ -278,7 +314,8 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     cache, scores = float64(inputs, ["cache", "scores"])
     heads, position = heads_in(params), int(params["position"])
     used = scores[: score_slots(position + 1)]
-    return values_of(used, keys_of(cache, heads, values=True), position, heads.window)[None]
+    values = keys_of(cache, heads, values=True)
+    return values_of(used, values, position, heads.window, sinks=sinks_in(inputs))[None]
 
 
 def _check_row_scores(shapes: Shapes, params: Params) -> None:
@@ -291,6 +328,7 @@ def _check_row_values(shapes: Shapes, params: Params) -> None:
     width = _check_rows(shapes, params)
     shapes.expect("output", params["MANY"], width)
     shapes.expect("scores", None, params["HEADS"] * SLOT_TOKENS)
+    shapes.expect("sinks", 1, params["HEADS"])
 
 
 def _check_rows(shapes: Shapes, params: Params) -> int:
@@ -317,11 +355,14 @@ def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[
     for row, info in enumerate(inputs["rows"].astype(np.intp)):
         position = info[POSITION]
         own = scores[row :: int(params["MANY"])][: score_slots(position + 1)]
-        found[row] = values_of(own, keys_of(cache[info[BASE] :], heads, values=True), position, heads.window)
+        values = keys_of(cache[info[BASE] :], heads, values=True)
+        found[row] = values_of(own, values, position, heads.window, sinks=sinks_in(inputs))
     return found
 
 
 register(Op("cached_scores", ("cache",), (), _check_scores, _oracle_scores, regions=("output",)))
-register(Op("cached_values", ("scores", "cache"), (), _check_values, _oracle_values, regions=("scores", "output")))
+register(
+    Op("cached_values", ("scores", "cache"), ("sinks",), _check_values, _oracle_values, regions=("scores", "output"))
+)
 register(Op("row_scores", ("cache", "rows"), (), _check_row_scores, _oracle_row_scores, ("rows",)))
-register(Op("row_values", ("scores", "cache", "rows"), (), _check_row_values, _oracle_row_values, ("rows",)))
+register(Op("row_values", ("scores", "cache", "rows"), ("sinks",), _check_row_values, _oracle_row_values, ("rows",)))

@@ -16,6 +16,7 @@ from glinfer.ops.fused.low_rank import LowRankSum, check_low_rank, low_rank_rows
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate, soft_cap
+from glinfer.ops.routing import gated
 from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
 from glinfer.quant.formats import GROUP, SCALE_NUMBERS, WIDE_NUMBER, WORD_FORMATS, group_number, packing_of_group
 from glinfer.quant.ggml import table_of
@@ -162,8 +163,8 @@ def dense_defines(
         raise PlanError(f"draw {name}: expected packed weights and constants")
     if activation not in ACTIVATIONS:
         raise PlanError(f"draw {name}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
-    gated = matrix.gated and not raw
-    if gated and matrix.weight.shape[0] % (2 * BLOCK_FLOATS):
+    alternates = matrix.gated and not raw
+    if alternates and matrix.weight.shape[0] % (2 * BLOCK_FLOATS):
         raise PlanError(f"draw {name}: {matrix.weight.name} has no pairs of whole blocks of outputs")
     found: Defines = [
         *x.defines("X"),
@@ -172,7 +173,7 @@ def dense_defines(
         *target_defines(out),
         ("SCALED", int(consts.scales)),
         ("CENTRED", int(consts.sums)),
-        ("GATED", int(gated)),
+        ("GATED", int(alternates)),
         ("QUAD", int(weight.quad)),
         ("MANTISSA", int(kernels.mantissa)),
         ("FUSED", int(kernels.fused)),
@@ -336,8 +337,7 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
     y = (y if norms is None else y * norms) + consts[:, -1] + behind
     if params["GATED"]:
         pairs = y.reshape(len(y), -1, 2, BLOCK_FLOATS)
-        up = pairs[:, :, 1].reshape(len(y), -1)
-        return activate(pairs[:, :, 0].reshape(len(y), -1), int(params["ACTIVATION"])) * up
+        return gated(pairs[:, :, 0].reshape(len(y), -1), pairs[:, :, 1].reshape(len(y), -1), params)
     y = activate(y, int(params["ACTIVATION"]))
     if params.get("OUTPUT_CAP"):
         y = soft_cap(y, float(params["OUTPUT_CAP"]))

@@ -22,7 +22,7 @@ from glinfer.ops.fused.dense import Matrix, dense_defines, dense_inputs, dense_r
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.routing import route_defines, routed
+from glinfer.ops.routing import gate_defines, route_defines, routed
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import WORD_FORMATS
 
@@ -87,7 +87,8 @@ def rowwise_gemv(
 
     x [rows, IN] and out [rows, OUT] lie in blocks. With ``experts`` and the ``choice`` that :func:`route` wrote,
     ``matrix`` stacks those of all experts, each padded to whole blocks, and out has those of the chosen ones side by
-    side; with ``apart`` x has an input for each of them, padded too, instead of one for all.
+    side; with ``apart`` x has an input for each of them, padded too, instead of one for all. A matrix with gates has
+    them bounded as ``experts`` says.
 
     Raises:
         PlanError: a tensor has another layout, or the matrix is not that of so many experts.
@@ -118,6 +119,7 @@ def rowwise_gemv(
             ("EXPERTS", experts.count),
             ("USED", experts.used),
             *block_layout(name, choice).defines("CHOICE"),
+            *(gate_defines(experts) if matrix.gated else []),
         ]
         inputs.append(("choice", choice.name))
     return DrawSpec(

@@ -22,6 +22,9 @@ from glinfer.ops.fused.cached import (
     queries_of,
     score_slots,
     scores_of,
+    sink_defines,
+    sink_inputs,
+    sinks_in,
     values_of,
 )
 from glinfer.ops.fused.draws import block_draw, block_layout
@@ -53,6 +56,7 @@ def _tile_draw(
     out: RowInterleaved,
     heads: Heads,
     kernels: KernelOptions,
+    sinks: TensorSpec | None = None,
     **further: Any,
 ) -> DrawSpec:
     defines = [
@@ -62,10 +66,12 @@ def _tile_draw(
         *table_layout(rows).defines("ROWS"),
         *out.layout.defines("OUT"),
         ("ROWS", len(out.tensors)),
+        *sink_defines(name, sinks),
     ]
     if further.get("adds"):
         defines.append(("PARTS", 1))
-    inputs, per_run = (*x.inputs(), ("cache", cache.name), ("rows", rows.name)), (("row_slots", "row_slots"),)
+    inputs = *x.inputs(), ("cache", cache.name), ("rows", rows.name), *sink_inputs(sinks)
+    per_run = (("row_slots", "row_slots"),)
     further |= {"quad": True, "cells": True, "per_run": per_run}
     return block_draw(name, kind, op, inputs, out.names, (slots, out.cols), defines, kernels=kernels, **further)
 
@@ -99,16 +105,19 @@ def tile_values(
     heads: Heads,
     *,
     kernels: KernelOptions,
+    sinks: TensorSpec | None = None,
     split: bool = False,
 ) -> DrawSpec:
     """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats]; see :func:`tile_scores`.
+
+    The ``sinks`` are those of :func:`glinfer.ops.fused.cached.cached_values`.
 
     With ``split`` an instance takes 64 tokens, and blending adds the instances up, as in
     :func:`glinfer.ops.fused.cached.cached_values`. Further run value: score_groups, those of the longest row.
     """
     tensors = scores, cache, rows, out, heads
     parts: dict[str, Any] = {"instances": "score_groups", "adds": True, "clears": "all"} if split else {}
-    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels, **parts)
+    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels, sinks, **parts)
 
 
 def store_rows(
@@ -161,6 +170,7 @@ def _check_scores(shapes: Shapes, params: Params) -> None:
 def _check_values(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", None, _check_tiles(shapes, params))
     check_same(shapes, params, None, params["HEADS"] * SLOT_TOKENS)
+    shapes.expect("sinks", 1, params["HEADS"])
 
 
 def _check_store(shapes: Shapes, params: Params) -> None:
@@ -221,7 +231,7 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
         values[:, held + 1 :] = 0
         last = _last_seen(heads, position, held, min(values.shape[1], SLOT_TOKENS * len(scores)))
         used = scores[: score_slots(last + 1), row]
-        found[row] = values_of(used, values, min(position, last), heads.window, last)
+        found[row] = values_of(used, values, min(position, last), heads.window, last, sinks_in(inputs))
     return deinterleaved(found, count)
 
 
@@ -240,6 +250,6 @@ def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, ("rows",)))
-register(Op("tile_values", ("cache", "rows"), optional_names(), _check_values, _oracle_values, ("rows",)))
+register(Op("tile_values", ("cache", "rows"), (*optional_names(), "sinks"), _check_values, _oracle_values, ("rows",)))
 register(Op("store_rows", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=stored_places))
 register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",)))

@@ -58,8 +58,9 @@ MARK = "##"
 # What ends a text in the vocabularies of files that do not name it; llama.cpp goes by these texts too.
 _ENDS = frozenset(
     {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
-     "<EOT>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"}
+     "<EOT>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"}
 )  # fmt: skip
+_ENDS_A_MESSAGE, _ENDS_A_REPLY = "<|end|>", frozenset({"<|return|>", "<|call|>"})
 
 
 def read_gguf_tokenizer(path: AnyPath) -> HfModel:
@@ -125,9 +126,10 @@ def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
     """
     vocabulary = _Vocabulary(metadata, source)
     named = [vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named]
-    return tuple(
-        dict.fromkeys(named + [token for token in sorted(vocabulary.control()) if vocabulary.tokens[token] in _ENDS])
-    )
+    known = {token: vocabulary.tokens[token] for token in sorted(vocabulary.control())}
+    # Where a reply is several messages, the end of one is not the end of all; llama.cpp tells it by these tokens too.
+    ends = _ENDS - {_ENDS_A_MESSAGE} if set(known.values()) >= _ENDS_A_REPLY else _ENDS
+    return tuple(dict.fromkeys(named + [token for token, text in known.items() if text in ends]))
 
 
 class _Vocabulary:

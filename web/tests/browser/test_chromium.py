@@ -190,6 +190,10 @@ FAMILIES = {
     ),
     "mistral": ("family=mistral,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,window=4,vocab=300,context=96", 2 * 6),
     "gpt2": ("family=gpt2,blocks=2,heads=4,dim=64,vocab=300,context=64", 2 * 6),
+    "gpt_oss": (
+        "family=gpt_oss,blocks=2,heads=4,kv_heads=2,dim=64,inner=96,experts=5,window=4,vocab=300,context=64",
+        2 * 9,
+    ),
     "lfm2": ("family=lfm2,blocks=3,heads=4,kv_heads=2,dim=64,inner=96,vocab=300,context=64", 6 + 6 + 7),
 }
 """A shape of each, and the draws of its layers."""
@@ -197,7 +201,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_other_families_from_blocks_of_a_file(run_site: Drive, tmp_path: Path, family: str) -> None:
-    """Normalised heads, a packed table that is the head too, a window, LayerNorm over kept bits, convolutions."""
+    """Normalised heads, a packed table that is the head too, a window, LayerNorm, convolutions, experts, sinks."""
     shape, draws = FAMILIES[family]
     config, path = ModelConfig.from_options(shape), tmp_path / f"{family}.gguf"
     save_checkpoint(random_checkpoint(config, seed=5), path, dtype="q8_0")
@@ -240,7 +244,10 @@ def test_blocks_of_256(run_site: Drive, tmp_path: Path, forms: list[str]) -> Non
 
 @pytest.mark.parametrize(
     ("family", "plan"),
-    [("llama", "fast"), ("llama", "reference"), ("mistral", "fast"), ("mistral", "reference"), ("gemma", "reference")],
+    [
+        *(("llama", "fast"), ("llama", "reference"), ("mistral", "fast"), ("mistral", "reference")),
+        *(("gemma", "reference"), ("gpt_oss", "fast"), ("gpt_oss", "reference")),
+    ],
 )
 def test_pictures_of_attention_are_pythons_probabilities(
     run_site: Drive, tmp_path: Path, family: str, plan: str

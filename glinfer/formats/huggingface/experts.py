@@ -1,0 +1,129 @@
+"""The matrices of experts in files that join gate and up, row by row in turn, as gpt-oss has them.
+
+Floats are stored as [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a matrix is two
+tensors of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one in the low
+half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks of that format have the same weights
+and exponents, but the low halves of a block hold its first sixteen weights and the high halves the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import FormatError
+from glinfer.families.record import HuggingFace
+from glinfer.formats.files import shown
+from glinfer.formats.json_files import quoted
+from glinfer.formats.packed import GatheredTensor, PackedTensor
+from glinfer.formats.safetensors_file import FoundTensor, floats_of
+from glinfer.formats.tensors import ModelTensor, StoredTensor
+from glinfer.quant.formats import GROUP
+from glinfer.quant.parts import Bytes
+
+MXFP4 = "MXFP4"
+BLOCKS, SCALES = "_blocks", "_scales"
+_BYTE = "U8"
+
+Parts = Iterator[tuple[ModelTensor, PackedTensor | npt.NDArray[np.float32]]]
+
+
+@dataclass(frozen=True)
+class FoundBlocks(FoundTensor):
+    """Blocks of four bits as one tensor [experts, out, in] of type MXFP4, whose scales are a tensor of their own."""
+
+    scales: FoundTensor
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes of the blocks alone."""
+        return super().nbytes // 2
+
+
+def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str, FoundTensor]:
+    """The tensors of a file, those of blocks and of their scales joined under the name of the matrix.
+
+    Raises:
+        FormatError: blocks and scales are of another type, or do not go with each other.
+    """
+    joined = dict(found)
+    for name in found if MXFP4.lower() in form.quantized else ():
+        stem, scales = name.removesuffix(BLOCKS), found.get(name.removesuffix(BLOCKS) + SCALES)
+        if stem == name or scales is None:
+            continue
+        blocks = found[name]
+        fits = len(blocks.shape) == 4 and blocks.shape[3] == GROUP // 2 and blocks.shape[:3] == scales.shape
+        if not fits or {blocks.dtype, scales.dtype} != {_BYTE}:
+            raise FormatError(
+                f"{shown(blocks.file)}: tensor {quoted(name)} is {blocks.dtype} {list(blocks.shape)} and its scales "
+                f"are {scales.dtype} {list(scales.shape)}; expected {_BYTE} [experts, rows, groups, {GROUP // 2}] and "
+                f"{_BYTE} [experts, rows, groups]; get the file again"
+            )
+        experts, rows, groups = scales.shape
+        del joined[name], joined[stem + SCALES]
+        shape = (experts, rows, GROUP * groups)
+        joined[stem] = FoundBlocks(blocks.file, MXFP4, shape, blocks.start, scales)
+    return joined
+
+
+def is_turned(stored: StoredTensor, form: HuggingFace) -> bool:
+    """Whether a file stores floats of these experts as [experts, in, out]."""
+    return form.experts is not None and form.experts.turned and stored.experts > 1 and len(stored.shape) == 2
+
+
+def mapped_parts(name: str, found: FoundTensor) -> dict[str, FoundTensor]:
+    """What has to be mapped of a tensor, by name: the scales of blocks too."""
+    return {name: found, name + SCALES: found.scales} if isinstance(found, FoundBlocks) else {name: found}
+
+
+def parts_of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Bytes], form: HuggingFace) -> Parts:
+    """The matrices or biases of each expert in a checked tensor; packed ones are made when they are asked for."""
+    each, rest = divmod(len(stored.tensors), stored.experts)
+    assert not rest
+    rows = stored.tensors[0].shape[0]
+    assert form.experts is not None
+    floats = None
+    if len(stored.shape) == 1 or found.dtype == "F32":
+        floats = floats_of(data[stored.name], found)
+    for place, tensor in enumerate(stored.tensors):
+        expert, number = divmod(place, each)
+        own = slice(number, None, each) if form.experts.alternate else slice(number * rows, (number + 1) * rows)
+        if floats is not None:
+            yield tensor, floats[expert, :, own].T if len(stored.shape) == 2 else floats[expert, own]
+        elif isinstance(found, FoundBlocks):
+            yield tensor, _blocks(data[stored.name], data[stored.name + SCALES], found, expert, own, tensor)
+        else:
+            yield tensor, _halves(data[stored.name], found, expert, own, tensor)
+
+
+def _halves(data: Bytes, found: FoundTensor, expert: int, own: slice, tensor: ModelTensor) -> PackedTensor:
+    """The matrix of an expert in half floats or bfloat16, [in, out] in the file."""
+    whole = data.view("<u2").reshape(found.shape)
+
+    def gather() -> Bytes:
+        return np.ascontiguousarray(whole[expert, :, own].T).view(np.uint8)
+
+    rows, inputs = tensor.shape
+    return GatheredTensor(found.dtype, (rows, inputs), gather)
+
+
+def _blocks(
+    blocks: Bytes, scales: Bytes, found: FoundBlocks, expert: int, own: slice, tensor: ModelTensor
+) -> PackedTensor:
+    """The matrix of an expert in MXFP4, as GGML's blocks: an exponent, then sixteen bytes."""
+    halves = blocks.reshape(*found.scales.shape, GROUP // 2)
+    exponents = scales.reshape(found.scales.shape)
+
+    def gather() -> Bytes:
+        first, second = np.split(halves[expert, own], 2, axis=-1)  # 16 weights each, of which even ones are low
+        made = np.empty((*first.shape[:2], 1 + GROUP // 2), dtype=np.uint8)
+        made[:, :, 0] = exponents[expert, own]
+        made[:, :, 1::2] = (first & 15) | (second << 4)
+        made[:, :, 2::2] = (first >> 4) | (second & 0xF0)
+        return made.reshape(len(made), -1)
+
+    rows, inputs = tensor.shape
+    return GatheredTensor(MXFP4, (rows, inputs), gather)

@@ -1,0 +1,387 @@
+"""gpt-oss: joined matrices of experts in floats and in MXFP4, settings that its files leave out, and GGUF files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from goldens.gguf_models import CONFIGS, IDS, llama_logits
+from goldens.models import MODELS, model_tensors, save_tensors, write_model
+from made_models import fresh, opened
+from safetensors.numpy import save_file
+from tiers import tiered
+
+import glinfer
+from glinfer.config import ModelConfig
+from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.families.layer import Experts
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, write_gguf
+from glinfer.formats.gguf.split import read_gguf_file
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.packed import GatheredTensor, PackedTensor
+from glinfer.models.choice import plan_for
+from glinfer.quant.ggml import pack
+
+Array = np.ndarray[Any, Any]
+EXPERTS, WIDTH, INNER = 4, 64, 96
+SETTINGS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "experts_per_token": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "hidden_size": WIDTH,
+    "initial_context_length": 4096,
+    "intermediate_size": INNER,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "max_position_embeddings": 128,
+    "num_attention_heads": 4,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "num_local_experts": EXPERTS,
+    "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+    "rope_scaling": {
+        **{"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn", "truncate": False},
+        "original_max_position_embeddings": 4096,
+    },
+    "rope_theta": 150000,
+    "sliding_window": 20,
+    "swiglu_limit": 7.0,
+    "vocab_size": 61,
+}
+"""As the published files have them, but for the sizes."""
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+MATRICES = {"gate_up_proj": (2 * INNER, WIDTH), "down_proj": (WIDTH, INNER)}
+FIRST = "model.layers.0.mlp.experts."
+IN_FLOATS = {**SETTINGS, "quantization_config": None}
+
+
+def write(folder: Path, settings: dict[str, Any], tensors: dict[str, Array]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings))
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def floats(folder: Path) -> dict[str, Array]:
+    """The tensors of a model of these sizes in float32."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(IN_FLOATS))
+    made = dataclasses.replace(MODELS["gpt_oss"], settings=IN_FLOATS)
+    return model_tensors(made, folder / "config.json")
+
+
+def blocks(seed: int = 0) -> dict[str, Array]:
+    """Blocks and scales of all matrices of experts; weights of about one."""
+    random, found = np.random.default_rng(seed), {}
+    for layer in range(2):
+        for name, (rows, inputs) in MATRICES.items():
+            at = f"model.layers.{layer}.mlp.experts.{name}"
+            found[f"{at}_blocks"] = random.integers(0, 256, (EXPERTS, rows, inputs // 32, 16), dtype=np.uint8)
+            found[f"{at}_scales"] = random.integers(121, 126, (EXPERTS, rows, inputs // 32), dtype=np.uint8)
+    return found
+
+
+def unpacked(tensors: dict[str, Array], name: str) -> Array:
+    """[experts, out, in]: two weights a byte, the first in its low half, times powers of two."""
+    codes, scales = tensors[f"{name}_blocks"], tensors[f"{name}_scales"]
+    weights = FP4[np.stack([codes & 15, codes >> 4], axis=-1)].reshape(*scales.shape, 32)
+    return (weights * 2.0 ** (scales.astype(int) - 127)[..., None]).reshape(*scales.shape[:2], -1).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """The tensors of a model as it is published."""
+    matrices = tuple(f"experts.{name}" for name in MATRICES)
+    rest = floats(tmp_path_factory.mktemp("floats"))
+    return {**{name: array for name, array in rest.items() if not name.endswith(matrices)}, **blocks()}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Array]) -> Path:
+    return write(tmp_path_factory.mktemp("published"), SETTINGS, tensors)
+
+
+def in_floats(folder: Path, tensors: dict[str, Array], dtype: str = "float32") -> Path:
+    """The same model with its blocks unpacked, [experts, in, out]."""
+    made = {name: array for name, array in tensors.items() if not name.endswith(("_blocks", "_scales"))}
+    for name in tensors:
+        if name.endswith("_blocks"):
+            stem = name.removesuffix("_blocks")
+            made[stem] = np.ascontiguousarray(unpacked(tensors, stem).transpose(0, 2, 1))
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(IN_FLOATS))
+    save_tensors(made, folder / "model.safetensors", dtype)
+    return folder
+
+
+class TestExperts:
+    def test_blocks_stay_blocks_and_have_the_weights_of_the_file(
+        self, published: Path, tensors: dict[str, Array]
+    ) -> None:
+        made, both = load_checkpoint(published), unpacked(tensors, f"{FIRST}gate_up_proj")
+        down, biases = unpacked(tensors, f"{FIRST}down_proj"), tensors[f"{FIRST}gate_up_proj_bias"]
+        for expert in range(EXPERTS):
+            at = f"{FIRST}{expert}"
+            assert {made.packed[f"{at}.{part}_proj.weight"].format for part in ("gate", "up", "down")} == {"MXFP4"}
+            assert np.array_equal(made.floats(f"{at}.gate_proj.weight"), both[expert, ::2])
+            assert np.array_equal(made.floats(f"{at}.up_proj.weight"), both[expert, 1::2])
+            assert np.array_equal(made.floats(f"{at}.down_proj.weight"), down[expert])
+            assert np.array_equal(made.floats(f"{at}.gate_proj.bias"), biases[expert, ::2])
+            assert np.array_equal(made.floats(f"{at}.up_proj.bias"), biases[expert, 1::2])
+        made.check_finite()
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+    def test_floats_are_the_same_the_other_way_round(
+        self, tmp_path: Path, published: Path, tensors: dict[str, Array], dtype: str
+    ) -> None:
+        """All these weights are exact in half floats."""
+        made, expected = load_checkpoint(in_floats(tmp_path, tensors, dtype)), load_checkpoint(published)
+        for name, tensor in expected.packed.items():
+            assert np.array_equal(made.floats(name), tensor.floats()), name
+            form = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}[dtype]
+            assert made.formats()[name] == form
+
+    def test_textures_hold_blocks(self, published: Path) -> None:
+        made = load_checkpoint(published)
+        plan = plan_for(made.config, "fast", formats=made.formats())
+        inner = {tensor.name: tensor for tensor in plan.of_kind("weight") if tensor.name.startswith("h.0.mlp.fc_")}
+        packed = sum(inner[f"h.0.mlp.fc_{end}.weight"].layout.nbytes for end in ("in", "out"))
+        weights = EXPERTS * (2 * 128 * WIDTH + WIDTH * INNER)  # outputs in whole blocks of 64
+        assert 0.5 * weights < packed < 1.3 * weights, "about half a byte a weight, and padding"
+
+    @pytest.mark.gl
+    @tiered("plan", ["fast", "reference"], keep=1)
+    def test_the_logits_are_those_of_the_unpacked_weights(
+        self, tmp_path: Path, published: Path, tensors: dict[str, Array], plan: str
+    ) -> None:
+        ids = [int(token) for token in np.random.default_rng(1).integers(0, 61, 30)]
+        with glinfer.load(published, plan=plan) as model:
+            found = model.logits(ids)
+        with glinfer.load(in_floats(tmp_path, tensors), plan=plan) as model:
+            expected = model.logits(ids)
+        assert np.abs(found - expected).max() <= 1e-5 * np.ptp(expected)
+
+    def test_bytes_are_put_in_order_when_they_are_asked_for(self) -> None:
+        calls: list[int] = []
+
+        def gather() -> Array:
+            calls.append(1)
+            return np.array([[1, 2, 3, 4]], np.uint8)
+
+        tensor = GatheredTensor("F16", (1, 2), gather)
+        assert (tensor.shape, tensor.size, tensor.format, len(calls)) == ((1, 2), 2, "F16", 0)
+        assert isinstance(tensor, PackedTensor)
+        expected = np.array([[1, 2, 3, 4]], np.uint8).view("<f2").astype(np.float32)
+        assert np.array_equal(tensor.floats(), expected)
+        assert np.array_equal(tensor.floats(), expected)
+        assert len(calls) == 2
+        assert tensor.first_not_finite() is None
+        with pytest.raises(InputError, match="there is no packed format 'X'"):
+            GatheredTensor("X", (1, 2), gather)
+
+    def test_a_scale_that_is_no_number_is_found(self, tmp_path: Path, tensors: dict[str, Array]) -> None:
+        scales = tensors[f"{FIRST}down_proj_scales"].copy()
+        scales[2, 5, 1] = 255
+        made = load_checkpoint(write(tmp_path, SETTINGS, {**tensors, f"{FIRST}down_proj_scales": scales}))
+        with pytest.raises(FormatError, match=r"experts\.2\.down_proj\.weight', in MXFP4, is NaN.*first at \[5, 32\]"):
+            made.check_finite()
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            (
+                {"down_proj_scales": np.zeros((4, 64, 4), np.uint8)},
+                r"down_proj_blocks' is U8 \[4, 64, 3, 16\] and its scales are U8 \[4, 64, 4\]; expected U8",
+            ),
+            ({"down_proj_scales": np.zeros((4, 64, 3), np.float32)}, r"its scales are F32 \[4, 64, 3\]; expected U8"),
+            ({"down_proj_blocks": np.zeros((4, 64, 3, 17), np.uint8)}, r"is U8 \[4, 64, 3, 17\] and its scales"),
+            ({"down_proj_scales": None}, "tensor 'model.layers.0.mlp.experts.down_proj' is missing"),
+            (
+                {
+                    "down_proj_blocks": np.zeros((3, 64, 3, 16), np.uint8),
+                    "down_proj_scales": np.zeros((3, 64, 3), np.uint8),
+                },
+                r"'model.layers.0.mlp.experts.down_proj' has shape \[3, 64, 96\]; expected \[4, 64, 96\]",
+            ),
+            ({"down_proj_bias": np.zeros((4, 65), np.float32)}, r"has shape \[4, 65\]; expected \[4, 64\]"),
+        ],
+    )
+    def test_blocks_that_do_not_fit(
+        self, tmp_path: Path, tensors: dict[str, Array], changes: dict[str, Array | None], words: str
+    ) -> None:
+        given = {**tensors, **{FIRST + name: array for name, array in changes.items()}}
+        folder = write(tmp_path, SETTINGS, {name: array for name, array in given.items() if array is not None})
+        with pytest.raises(FormatError, match=words) as refused:
+            load_checkpoint(folder)
+        assert "\n" not in str(refused.value)
+
+    def test_floats_stored_as_rows_of_outputs_are_refused(self, tmp_path: Path) -> None:
+        made = floats(tmp_path)
+        made[f"{FIRST}down_proj"] = np.ascontiguousarray(made[f"{FIRST}down_proj"].transpose(0, 2, 1))
+        with pytest.raises(FormatError, match=r"has shape \[4, 64, 96\]; expected \[4, 96, 64\] from config.json"):
+            load_checkpoint(write(tmp_path, IN_FLOATS, made))
+
+    @pytest.mark.gl
+    @pytest.mark.slow
+    def test_transformers_unpacks_the_same(self, published: Path, tensors: dict[str, Array]) -> None:
+        pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
+        pytest.importorskip("transformers", reason="transformers is not installed (make test-all installs it)")
+        from goldens.record import load_peer, peer_logits
+
+        ids = [int(token) for token in np.random.default_rng(1).integers(0, 61, 30)]
+        expected = peer_logits(load_peer(published), ids)
+        with glinfer.load(published) as model:
+            assert np.abs(model.logits(ids) - expected[-1]).max() <= 1e-5 * np.ptp(expected[-1])
+
+
+def config_with(folder: Path, **changes: Any) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps({**SETTINGS, **changes}))
+    return read_config(folder / "config.json")
+
+
+class TestSettings:
+    def test_what_a_file_leaves_out_is_as_in_transformers(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt_oss"}))
+        found = read_config(tmp_path / "config.json")
+        assert (found.num_hidden_layers, found.num_experts, found.num_experts_per_tok) == (36, 128, 4)
+        assert (found.hidden_size, found.intermediate_size, found.head_dim) == (2880, 2880, 64)
+        assert (found.sliding_window, found.layer_types) == (128, ("sliding_attention", "full_attention"))
+        assert (found.swiglu_limit, found.swiglu_alpha, found.norm_topk_prob) == (7.0, 1.702, True)
+        scaling = dict(found.rope_scaling)
+        assert (found.rope_theta, scaling["rope_type"], scaling["factor"]) == (150000.0, "yarn", 32.0)
+        assert scaling["truncate"] is False
+        assert found.layer(0).sinks
+        assert dict(config_with(tmp_path, rope_scaling=None).rope_scaling)["factor"] == 32.0
+        assert config_with(tmp_path, rope_scaling=None, rope_parameters={"rope_type": "default"}).rope_scaling == ()
+
+    def test_a_published_configuration(self, tmp_path: Path) -> None:
+        found = config_with(tmp_path)
+        assert [found.layer(index).window for index in range(2)] == [20, 0]
+        assert found.layer(1).experts == Experts(EXPERTS, 2, True, limit=7.0, slope=1.702)
+        assert ModelConfig.from_json(found.to_json()) == found
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"attention_bias": False}, "attention_bias is False, which is not supported; expected true"),
+            ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+            ({"swiglu_limit": 0}, "swiglu_limit is 0; expected a number above 0"),
+            ({"swiglu_limit": None}, "swiglu_limit is None; expected a number above 0"),
+            ({"swiglu_alpha": -1}, "swiglu_alpha is -1; expected a number above 0"),
+            (
+                {"quantization_config": {"quant_method": "gptq"}},
+                "expected a model that is not quantised, or quantised by the method mxfp4; get",
+            ),
+            ({"quantization_config": []}, "expected a model that is not quantised, or quantised by the method mxfp4"),
+            ({"num_experts": 5}, "num_experts is 5; expected 4, as num_local_experts says"),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+        with pytest.raises(FormatError, match=words):
+            config_with(tmp_path, **changes)
+
+    def test_bounds_of_gates_are_for_experts(self) -> None:
+        with pytest.raises(ConfigError, match=r"swiglu_limit is 7; no layer of llama has experts"):
+            ModelConfig(9, 8, 2, 1, 16, model_type="llama", hidden_act="silu", swiglu_limit=7.0)
+
+
+class TestGguf:
+    def test_blocks_go_into_a_file_and_come_back(self, tmp_path: Path, published: Path) -> None:
+        made, path = load_checkpoint(published), tmp_path / "m.gguf"
+        write_gguf(made, path, dtype=None)
+        found = load_checkpoint(path)
+        assert found.formats() == made.formats()
+        for name, tensor in made.packed.items():
+            assert np.array_equal(found.packed[name].blocks, tensor.blocks), name
+        for name, array in made.tensors.items():
+            assert np.array_equal(found.tensors[name], array), name
+        scaling = {name: value for name, value in made.config.rope_scaling if name != "max_position_embeddings"}
+        assert found.config == dataclasses.replace(made.config, rope_scaling=scaling)
+
+    def test_names_and_shapes_are_those_of_llama_cpp(self, tmp_path: Path) -> None:
+        path = tmp_path / "m.gguf"
+        write_gguf(random_checkpoint(CONFIGS["gpt-oss"], seed=1), path)
+        shapes = {tensor.name: tensor.shape.tolist()[::-1] for tensor in GGUFReader(path).tensors}
+        first = {name.removeprefix("blk.0."): shape for name, shape in shapes.items() if name.startswith("blk.0.")}
+        assert first["attn_sinks.weight"] == [4]
+        assert first["ffn_gate_inp.weight"] == [6, 64]
+        assert first["ffn_gate_inp.bias"] == [6]
+        assert first["ffn_up_exps.weight"] == [6, 96, 64]
+        assert first["ffn_down_exps.weight"] == [6, 64, 96]
+        assert first["ffn_gate_exps.bias"] == [6, 96]
+        assert first["ffn_down_exps.bias"] == [6, 64]
+        assert "post_attention_norm.weight" in first
+        assert "ffn_norm.weight" not in first
+
+    def test_biases_of_experts_may_be_in_another_type(self, tmp_path: Path) -> None:
+        import gguf
+
+        path, other = tmp_path / "m.gguf", tmp_path / "other.gguf"
+        write_gguf(random_checkpoint(CONFIGS["gpt-oss"], seed=1), path)
+        file = read_gguf_file(path)
+        writer = gguf.GGUFWriter(other, "gpt-oss")
+        for key, value in file.metadata.items():
+            add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+            if key != "general.architecture":
+                add(key, value)
+        for name, tensor in file.tensors.items():
+            numbers = tensor.data.view("<f4").reshape(tensor.shape)
+            writer.add_tensor(name, numbers.astype("<f2") if name.endswith("exps.bias") else numbers)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        made, found = load_checkpoint(path), load_checkpoint(other)
+        assert found.config == made.config
+        for name, array in made.tensors.items():
+            biased = ".experts." in name and name.endswith(".bias")
+            assert np.array_equal(found.tensors[name], array.astype(np.float16) if biased else array), name
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"swiglu_limit": 6.0}, "swiglu_limit is 6, and the architecture gpt-oss always has 7"),
+            ({"swiglu_alpha": 1.0}, "swiglu_alpha is 1, and the architecture gpt-oss always has 1.702"),
+            ({"norm_topk_prob": False}, "the weights of the experts of the architecture gpt-oss always add up to 1"),
+            ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "no such rope scaling of type 'yarn'"),
+            ({"layer_types": ("full_attention", "sliding_attention")}, "has its windows in other layers"),
+        ],
+    )
+    def test_what_a_file_cannot_hold(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+        made = random_checkpoint(dataclasses.replace(CONFIGS["gpt-oss"], **changes))
+        with pytest.raises(InputError, match=words):
+            write_gguf(made, tmp_path / "m.gguf")
+
+    @pytest.mark.gl
+    @pytest.mark.slow
+    def test_llama_cpp_computes_the_same_with_blocks(self, tmp_path: Path) -> None:
+        """It rounds the inputs of such matrices to 8 bits; a model of other weights is much further away."""
+        library = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
+        library.llama_backend_init()
+        made = random_checkpoint(CONFIGS["gpt-oss"], seed=5, scale=0.1)
+        experts = {name: array for name, array in made.tensors.items() if "experts" in name and array.ndim == 2}
+        packed = {name: PackedTensor("MXFP4", pack(array, "MXFP4")) for name, array in experts.items()}
+        rest = {name: array for name, array in made.tensors.items() if name not in packed}
+        whole = Checkpoint(made.config, rest, "made", packed)
+        write_gguf(whole, tmp_path / "m.gguf", dtype=None)
+        theirs = llama_logits(library, tmp_path / "m.gguf", IDS)
+        with glinfer.load(tmp_path / "m.gguf") as model:
+            ours = model.logits(IDS)
+        with opened(made) as model:
+            unrounded = fresh(model, IDS)
+        assert np.abs(ours - theirs).max() < 0.02 * np.ptp(theirs)
+        assert np.abs(unrounded - theirs).max() > np.abs(ours - theirs).max()
+
+
+def test_experts_may_lie_in_shards(tmp_path: Path) -> None:
+    made = dataclasses.replace(MODELS["gpt_oss"], dtype="bfloat16")
+    one, several = write_model(made, tmp_path / "one"), write_model(made, tmp_path / "several", shards=3)
+    first, second = load_checkpoint(one), load_checkpoint(several)
+    assert all(np.array_equal(first.floats(name), second.floats(name)) for name in first.formats())
