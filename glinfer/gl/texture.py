@@ -264,9 +264,9 @@ class Framebuffer:
     def read(self, attachment: int, width: int, height: int, x: int = 0, y: int = 0) -> npt.NDArray[Any]:
         """Texels [height, width] from (x, y) on of one attachment, [height, width, 4] of a four-channel format.
 
-        Half floats come back as float16, and bytes as int8, exactly: integers are read in 32 bits. OpenGL ES guarantees RGBA for float readback, and single-channel
-        readback only where the driver says so; the driver is asked once per attachment, and the red channel is
-        picked out when it has to be RGBA.
+        Half floats come back as float16, and bytes as int8, exactly: integers are read in 32 bits. OpenGL ES guarantees
+        RGBA for float readback, and single-channel readback only where the driver says so; the driver is asked once per
+        attachment, and the red channel is picked out when it has to be RGBA.
         """
         texture, form = self.textures[attachment], self.textures[attachment].layout.format
         raw = self.device.raw

@@ -1,8 +1,8 @@
-"""Numbers in bytes: int8 with a scale for each group of 32 that follow each other, as caches of keys and values hold them.
+"""Numbers in bytes, as caches of keys and values hold them: int8 with a scale for each group of 32.
 
-A scale is a bfloat16, the upper half of a float32, so that no group is beyond its range. It is the largest absolute value
-of the group divided by 127, rounded up, so that no number exceeds 127. The rule is that of GGML's ``Q8_0`` but for the
-format of the scale, and shaders/common/bytes.glsl computes the same.
+A scale is a bfloat16, the upper half of a float32, so that no group is beyond its range. It is the largest absolute
+value of the group divided by 127, rounded up, so that no number exceeds 127. The rule is that of GGML's ``Q8_0`` but
+for the format of the scale, and shaders/common/bytes.glsl computes the same.
 """
 
 from __future__ import annotations

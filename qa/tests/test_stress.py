@@ -212,7 +212,7 @@ class TestPlanted:
             found = stress(tight)
         assert found.first_fault is not None
         assert found.first_fault.kind == "objects"
-        assert found.objects_after["texture"] - found.objects_before["texture"] == 6
+        assert found.objects_after["texture"] - found.objects_before["texture"] == 7
         assert "expected 0 texture" in found.first_fault.detail
 
     def test_sessions_that_leave_something_behind_are_found_in_the_round(

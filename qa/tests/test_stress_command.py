@@ -52,7 +52,7 @@ def test_a_fault_exits_1_and_says_how_to_repeat_it(
     assert run(["stress", str(small), "--seconds", "0", "--seed", "6", "--limits", "webgl2"]) == 1
     said = capsys.readouterr().out
     assert "1 round from seed 6 on: 7 textures" in said
-    assert "6 FAULTS, the first: texture " in said
+    assert "7 FAULTS, the first: texture " in said
     assert "r32f in round 0: planted; repeat it with --seed 6" in said
     assert said.endswith("1 run: 1 FAILED\n")
 

@@ -129,7 +129,10 @@ def test_caches_of_bytes(tmp_path: Path) -> None:
     assert found["model"]["cache"] == "q8"
     caches = [each for each in found["textures"] if each["name"].endswith("attn.cache")]
     assert {(each["format"], each["layout"]["blocks"]) for each in caches} == {("rgba8i", 2)}
-    assert [draw["name"] for draw in found["draws"] if draw["kind"] == "attn.store"] == ["h.0.attn.store", "h.1.attn.store"]
+    assert [draw["name"] for draw in found["draws"] if draw["kind"] == "attn.store"] == [
+        "h.0.attn.store",
+        "h.1.attn.store",
+    ]
     assert (tmp_path / "q8" / "shaders" / "common" / "bytes.glsl").is_file()
 
 

@@ -280,7 +280,7 @@ def block_layout(layout: TexelLayout) -> BlockLayout:
 
 
 def poisoned(layout: TexelLayout, matrix: Array) -> Array:
-    """Texels of a matrix in blocks, NaN wherever no block lies; of bytes -1, whose bits are those of a scale that is NaN."""
+    """Texels of a matrix in blocks, NaN wherever no block lies; of bytes -1, the bits of a scale that is NaN."""
     layout = block_layout(layout)
     nothing, dtype = (-1, np.int8) if layout.scale_blocks else (np.nan, np.float32)
     texels = np.full((layout.height, layout.width, 4), nothing, dtype=dtype)

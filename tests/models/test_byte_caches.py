@@ -1,4 +1,4 @@
-"""Keys and values in bytes with scales: the same tokens in every plan, near to float32, about a quarter of the memory."""
+"""Keys and values in bytes with scales: the same tokens in every plan, near to float32, a quarter of the memory."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def test_keys_and_values_are_captured_as_the_queries_meet_them(model: Model) -> 
 
 
 @tiered("family", APART, keep=1)
-@pytest.mark.parametrize("kernels", [KernelOptions(), KernelOptions(quad=False, rows_per_draw=2)], ids=["quads", "plain"])
+@pytest.mark.parametrize(
+    "kernels", [KernelOptions(), KernelOptions(quad=False, rows_per_draw=2)], ids=["quads", "plain"]
+)
 def test_every_draw_is_that_of_float64_but_for_the_rounding(family: str, kernels: KernelOptions) -> None:
     checkpoint = of_family(family)
     with open_device() as device:
@@ -214,7 +216,7 @@ def test_within_the_limits_of_webgl2(family: str) -> None:
 def test_caches_in_several_lines_of_blocks(model: Model) -> None:
     """A batch whose sequences exceed one line of a texture."""
     found = [result.ids for result in model.batch(REQUESTS, slots=3)]
-    with opened(of_family("llama"), cache="q8", limits=Limits(512, 4, 16)) as small:
+    with opened(of_family("llama"), cache="q8", limits=Limits(512, 4, 16, 16384, 1.0)) as small:
         assert [result.ids for result in small.batch(REQUESTS, slots=3)] == found
 
 
@@ -242,11 +244,14 @@ def test_eval_compares_caches_in_bytes(small: Path, tmp_path: Path, capsys: pyte
 
 
 def test_what_the_texture_holds_is_what_the_rule_says(model: Model) -> None:
-    with model.session() as session, opened(of_family("llama"), device=model.device) as floats:
-        with floats.session() as other:
-            other.prefill(PROMPT)
-            session.prefill(PROMPT)
-            held = session._bound.read("h.0.attn.cache", len(PROMPT))  # type: ignore[attr-defined]
-            exact = other._bound.read("h.0.attn.cache", len(PROMPT))[:, : held.shape[1]]  # type: ignore[attr-defined]
+    with (
+        opened(of_family("llama"), device=model.device) as floats,
+        model.session() as session,
+        floats.session() as other,
+    ):
+        other.prefill(PROMPT)
+        session.prefill(PROMPT)
+        held = session._bound.read("h.0.attn.cache", len(PROMPT))  # type: ignore[attr-defined]
+        exact = other._bound.read("h.0.attn.cache", len(PROMPT))[:, : held.shape[1]]  # type: ignore[attr-defined]
     expected = from_bytes(*to_bytes(np.ascontiguousarray(exact)))
     assert (held == expected).mean() > 0.99

@@ -283,8 +283,9 @@ def test_eval_compares_caches(small: Path, tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "cache" in shown.split("\n")[0]
     assert run([*given[:-1], "cache=f8"]) == 2
-    assert "found 'cache=f8' in --compare; expected some of f32, f16, q16, q8l, q8, cache=f32 or cache=f16 or cache=q8" in (
-        capsys.readouterr().err
+    assert (
+        "found 'cache=f8' in --compare; expected some of f32, f16, q16, q8l, q8, cache=f32 or cache=f16 or cache=q8"
+        in (capsys.readouterr().err)
     )
 
 

@@ -140,11 +140,12 @@ def test_queries_of_many_sequences_agree_with_float64(device: Device, kernels: K
 
 
 def test_what_does_not_fit_is_refused() -> None:
+    one = BlockDraw(KernelOptions(), {"position": (0, 63), "score_slots": (1, 1)})
+    made = block_draw.heads_of(2, 16, 2, 0, 0.0)
+    cache, out = one.in_bytes("cache", normal(1, 64, made.queries_at)), one.out(one.layout(1, 128))
+    one.draw(block_draw.cached_scores("draw", cache, out, made, kernels=KernelOptions()))
     with pytest.raises(PlanError, match="queries are given beside a cache in bytes, and no other"):
-        one = BlockDraw(KernelOptions(), {"position": (0, 63), "score_slots": (1, 1)})
-        made = block_draw.heads_of(2, 16, 2, 0, 0.0)
-        cache, out = one.in_bytes("cache", normal(1, 64, made.queries_at)), one.out(one.layout(1, 128))
-        _ = one.draw(block_draw.cached_scores("draw", cache, out, made, kernels=KernelOptions())).plan
+        _ = one.plan
     for cols, kept in ((134, 200), (134, 128 - 1)):
         one = BlockDraw(KernelOptions(), {"position": (0, 63)})
         x = RowInterleaved((one.blocks("x", normal(1, 1, cols)),))

@@ -9,8 +9,8 @@ Block b of a slot lies in **tile** ``b mod tiles``. llvmpipe gives one thread to
 tiles spread the work on one vector over the cores; a GPU needs one tile. shaders/common/blocks.glsl computes the same
 places.
 
-A cache may hold its floats in bytes, four of them a texel (:mod:`glinfer.quant.bytes`). Behind the blocks of numbers a slot
-then has blocks of scales: texel t of them has the two scales of block t, the first in its first two bytes.
+A cache may hold its floats in bytes, four of them a texel (:mod:`glinfer.quant.bytes`). Behind the blocks of numbers a
+slot then has blocks of scales: texel t of them has the two scales of block t, the first in its first two bytes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 It serves one sequence, or many; then the table of rows (:mod:`glinfer.ops.fused.rows`) gives the position of each
 sequence's token, and the cache slot, a multiple of 64, where the sequence begins.
 
-A cache in bytes (:mod:`glinfer.quant.bytes`) has keys and values alone, and the queries are read where they were computed.
+A cache in bytes (:mod:`glinfer.quant.bytes`) has keys and values alone, and the queries are read where they were
+computed.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def cached_scores(
     With the table ``rows`` it is computed for each row, and group g of 64 tokens of row r lies in slot ``rows · g + r``
     of out. Run value: score_slots, of all rows together.
 
-    A cache in bytes is k | v, and then ``queries`` [rows, heads.cols] = k | v | q are given, in one row without the table.
+    A cache in bytes is k | v, and then ``queries`` [rows, heads.cols] = k | v | q are given, without the table in one
+    row.
     """
     many = rows is not None
     tensors = {"CACHE": cache, "OUT": out} if queries is None else {"CACHE": cache, "QUERIES": queries, "OUT": out}

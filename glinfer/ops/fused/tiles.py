@@ -117,9 +117,9 @@ def store_rows(
 ) -> DrawSpec:
     """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
 
-    x may have columns more than the cache, queries, which stay out of it; one in bytes is rounded here. ``together`` says
-    that the rows' slots follow each other, from the run value strip_first on; then the blocks that the cache keeps aside
-    are not written.
+    ``together`` says that the rows' slots follow each other, from the run value strip_first on; then the blocks that
+    the cache keeps aside are not written. Numbers are rounded into a cache in bytes here; x then has more columns than
+    the cache, those of the queries, which stay out of it.
     """
     layout = block_layout(name, cache)
     strip = together and layout.in_one_line
@@ -269,7 +269,16 @@ register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _
 register(Op("tile_values", ("cache", "rows"), optional_names(), _check_values, _oracle_values, **_TILES))
 _STORE: dict[str, Any] = {"either": ("output",)}
 register(
-    Op("store_rows", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=stored_places, **_STORE)
+    Op(
+        "store_rows",
+        ("rows",),
+        optional_names(),
+        _check_store,
+        _oracle_store,
+        ("rows",),
+        places=stored_places,
+        **_STORE,
+    )
 )
 register(Op("store_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names(), **_STORE))
 register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",)))
