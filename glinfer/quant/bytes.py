@@ -40,7 +40,7 @@ def factors_of(scales: Scales) -> npt.NDArray[np.float32]:
 
 def peaks_of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The largest absolute value of each group of values [..., 32 · groups]; NaN where one is NaN."""
-    return np.abs(values.reshape(*values.shape[:-1], -1, GROUP)).max(axis=-1)
+    return np.asarray(np.abs(values.reshape(*values.shape[:-1], -1, GROUP)).max(axis=-1))
 
 
 def to_bytes(values: npt.NDArray[Any]) -> tuple[Numbers, Scales]:

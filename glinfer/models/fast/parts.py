@@ -60,7 +60,7 @@ class PartsBuilder(ABC, Generic[Stream]):
         self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
         self.cache_format = cache_format(options.cache)
         self.recipes, self.adapters = Recipes(options.config, options.weights, options.formats), options.adapters
-        self.plan = PlanBuilder(name, max_rows, run_values)
+        self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
         self.attention_width = options.config.num_attention_heads * self.recipes.head_floats
         self._declared: dict[str, TensorSpec] = {}
 
@@ -197,8 +197,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         of, heads = self.config.layer(layer), self.recipes.heads(layer)
         if of.rope is None:
             return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if of.head_norms else None
-        table = self.table(self.recipes.ropes[of.rope], self.config.max_position_embeddings, heads.floats)
-        return Turning(table, heads.kv_floats, heads.queries_at)
+        table = self.table(self.recipes.ropes[of.rope], self.config.angle_rows, heads.floats)
+        positions = self.config.max_position_embeddings if self.config.long_after else 0
+        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions)
 
     @abstractmethod
     def product(

@@ -18,6 +18,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.models.fast.parts import PartsBuilder, adapter_values, cache_format, cache_slots, kind_of
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
+from glinfer.models.ropes import angle_values
 from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
@@ -60,7 +61,8 @@ def fast_plan(options: PlanOptions) -> Plan:
 
     Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
     chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
-    the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`.
+    the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`; and where the model has two sets of angles
+    ``angles``, the row of their table: the position, or so many positions behind the first of the second set.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
@@ -78,6 +80,7 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> lis
         RunValue("noise", 0.0, 1.0),
         RunValue("inverse_temperature", 0.0, 3.4e38),
         RunValue("noise_key", 0, 2**32 - 1),
+        *angle_values(config, 1),
         *adapter_values(adapters),
     ]
 

@@ -292,7 +292,7 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     (cache,) = float64(inputs, ["cache"])
     heads, position = heads_in(params), int(params["position"])
     if "queries" in inputs:
-        queries = queries_of(*float64(inputs, ["queries"]), heads)[:, 0]
+        queries = queries_of(float64(inputs, ["queries"])[0], heads)[:, 0]
     else:
         queries = queries_of(cache, heads)[:, position]
     return scores_of(queries, keys_of(cache, heads), position, size[0], heads)
@@ -331,7 +331,7 @@ def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[
     for row, info in enumerate(inputs["rows"].astype(np.intp)):
         position, own = info[POSITION], cache[info[BASE] :]
         if "queries" in inputs:
-            query = queries_of(*float64(inputs, ["queries"]), heads)[:, row]
+            query = queries_of(float64(inputs, ["queries"])[0], heads)[:, row]
         else:
             query = queries_of(own, heads)[:, position]
         found[:, row] = scores_of(query, keys_of(own, heads), position, max(groups, position // 64 + 1), heads)[:groups]
