@@ -106,7 +106,7 @@ def load(
         plan: ``fast``, each token once, or ``reference``, the plain passes over the whole sequence each time.
         weights: ``file`` as the file has them, ``f32``, fewer bits such as ``q8``, or ``auto`` for the fastest whose
             predictions cost at most 0.1% more bits.
-        cache: ``f32`` or ``f16``, the format of keys and values.
+        cache: ``f32``, ``f16`` or ``q8``, the format of keys and values.
         kernels: how passes are shaped; left out, a good choice for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
         context: tokens of the longest sequence; left out, the model's own positions, of rotary ones at most 4096.

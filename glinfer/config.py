@@ -369,6 +369,24 @@ class ModelConfig:
             return Rope(self.rope_local_base_freq, self.rotary_dim)
         return Rope(self.rope_theta, self.rotary_dim, self.rope_scaling)
 
+    @property
+    def long_after(self) -> int:
+        """Tokens of the longest text that turns by the first of two sets of angles; 0 where a model has one set.
+
+        That is scaling of type ``longrope``, unless the context has room for no longer text. A model that embeds texts
+        takes the set of its context.
+        """
+        scaling = dict(self.rope_scaling)
+        if scaling.get("rope_type", scaling.get("type")) != "longrope" or self.embeds or not self.family.rotary:
+            return 0
+        original = scaling.get("original_max_position_embeddings") or scaling.get("max_position_embeddings") or 0
+        return int(original) if 0 < original < self.max_position_embeddings else 0
+
+    @property
+    def angle_rows(self) -> int:
+        """Rows of a table of angles: one for each position, of two sets those of the second behind the first."""
+        return self.max_position_embeddings * (2 if self.long_after else 1)
+
     def with_context(self, positions: int | None) -> ModelConfig:
         """The same model for sequences of at most ``positions`` tokens; None leaves it as it is.
 

@@ -5,6 +5,8 @@
 // With SCORE_CAP a score is bounded by common/soft_cap.glsl. Tokens after position, and tokens before a WINDOW, get -1e30; the cache has room for whole slots of tokens.
 // With MANY there is a query for each of MANY sequences: rows gives its position, and the slot, a multiple of 64, where
 // its keys begin; its scores of group g lie in slot MANY · g + row.
+// With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl); it has no queries, and
+// queries, k | v | q in blocks, has that of row `row`, or the only one.
 #include "common/block_pass.glsl"
 #ifdef SCORE_CAP
 #include "common/soft_cap.glsl"
@@ -13,7 +15,15 @@
 #define CAPPED(scores) scores
 #endif
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
+#ifdef CACHE_SCALES_AT
+#include "common/bytes.glsl"
+uniform isampler2D cache;
+#else
 uniform sampler2D cache;
+#endif
+#ifdef CACHE_SCALES_AT
+uniform sampler2D queries;
+#endif
 #ifdef MANY
 #include "common/row_info.glsl"
 #else
@@ -27,13 +37,18 @@ ivec2 place(int slot, int texel) {
            lane_offset(texel & 15);
 }
 
-// The place of a texel of a query, which may be kept once for its whole sequence.
-ivec2 query_place(int slot, int texel) {
-#ifdef CACHE_ASIDE
-    return aside_origin(slot / CACHE_EVERY, (texel >> 4) - CACHE_ASIDE, CACHE_ASIDE_SLOTS, CACHE_COLUMNS, CACHE_ASIDE_LINE) +
-           lane_offset(texel & 15);
+// A texel of a query, which may be kept once for its whole sequence.
+vec4 query_texel(int row, int slot, int texel) {
+#if defined(CACHE_SCALES_AT)
+    ivec2 from = block_origin(row, texel >> 4, QUERIES_TILES, QUERIES_PITCH, QUERIES_SLOT_STEP, QUERIES_BLOCK_STEP,
+                              QUERIES_COLUMNS) + lane_offset(texel & 15);
+    return FETCH(queries, IN_QUERIES(from), ivec2(QUERIES_WIDTH, QUERIES_HEIGHT));
+#elif defined(CACHE_ASIDE)
+    ivec2 from = aside_origin(slot / CACHE_EVERY, (texel >> 4) - CACHE_ASIDE, CACHE_ASIDE_SLOTS, CACHE_COLUMNS,
+                              CACHE_ASIDE_LINE) + lane_offset(texel & 15);
+    return FETCH(cache, from, CACHE_SIZE);
 #else
-    return place(slot, texel);
+    return FETCH(cache, place(slot, texel), CACHE_SIZE);
 #endif
 }
 
@@ -48,10 +63,11 @@ ivec2 query_place(int slot, int texel) {
 void main() {
     Place at = output_place();
 #ifdef MANY
-    uvec4 info = ROW_TEXEL(at.slot % MANY, 0);
+    int row = at.slot % MANY;
+    uvec4 info = ROW_TEXEL(row, 0);
     int position = int(info.y), base = int(info.z), group = at.slot / MANY;
 #else
-    const int base = 0;
+    const int base = 0, row = 0;
     int group = at.slot;
 #endif
     int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
@@ -69,14 +85,32 @@ void main() {
 #else
     const int oldest = 0;
 #endif
-    for (int i = member; i < end; i += SHARE) {
-        vec4 q = FETCH(cache, query_place(base + position, query + i), CACHE_SIZE);
+    for (int i = member; i < end;) {
+#ifdef CACHE_SCALES_AT
+        // The scales of this block of each key.
+        int block = (key + i) >> 4, stop = min(end, 16 * block + 16 - key);
+        ivec2 scales_from = place(base + first, 16 * CACHE_SCALES_AT + block);
+        vec2 scale[4 * GROUPS];
+        for (int n = 0; n < 4 * GROUPS; n++) scale[n] = scales_in(FETCH(cache, (scales_from + ivec2(4 * n, 0)), CACHE_SIZE));
+        do {
+#endif
+        vec4 q = query_texel(row, base + position, query + i);
         ivec2 from = place(base + first, key + i);
         vec4 k[4 * GROUPS];
-        for (int n = 0; n < 4 * GROUPS; n++) k[n] = FETCH(cache, (from + ivec2(4 * n, 0)), CACHE_SIZE);
+        for (int n = 0; n < 4 * GROUPS; n++) k[n] = vec4(FETCH(cache, (from + ivec2(4 * n, 0)), CACHE_SIZE));
         for (int g = 0; g < GROUPS; g++) {
-            sum[g] += vec4(dot(q, k[4 * g]), dot(q, k[4 * g + 1]), dot(q, k[4 * g + 2]), dot(q, k[4 * g + 3]));
+            vec4 dots = vec4(dot(q, k[4 * g]), dot(q, k[4 * g + 1]), dot(q, k[4 * g + 2]), dot(q, k[4 * g + 3]));
+#ifdef CACHE_SCALES_AT
+            vec4 low = vec4(scale[4 * g].x, scale[4 * g + 1].x, scale[4 * g + 2].x, scale[4 * g + 3].x);
+            vec4 high = vec4(scale[4 * g].y, scale[4 * g + 1].y, scale[4 * g + 2].y, scale[4 * g + 3].y);
+            dots *= ((key + i) & 8) == 0 ? low : high;
+#endif
+            sum[g] += dots;
         }
+        i += SHARE;
+#ifdef CACHE_SCALES_AT
+        } while (i < stop);
+#endif
     }
     ivec4 next = ivec4(0, 1, 2, 3);
 #if QUAD

@@ -6,11 +6,17 @@
 // number: whole numbers pass between fragments exactly, so all four agree on the largest of all.
 // With MANY there is a query for each of MANY sequences, and row r of the output belongs to sequence r.
 // With SINKS each head has a sink (common/sinks.glsl).
+// With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl).
 // With PARTS each instance adds up the values of 64 tokens, and blending adds the instances up.
 #include "common/block_pass.glsl"
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 uniform sampler2D scores;
+#ifdef CACHE_SCALES_AT
+#include "common/bytes.glsl"
+uniform isampler2D cache;
+#else
 uniform sampler2D cache;
+#endif
 #ifdef MANY
 #include "common/row_info.glsl"
 #else
@@ -78,11 +84,22 @@ void main() {
         // Four tokens side by side, and of each the texels of the quad.
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP,
                                   CACHE_COLUMNS) + lane_offset(value & 15);
+#ifdef CACHE_SCALES_AT
+        int block = value >> 4;
+        ivec2 scales_from = block_origin(base + 4 * group, CACHE_SCALES_AT + (block >> 4), CACHE_TILES, CACHE_PITCH,
+                                         CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) + lane_offset(block & 15);
+#endif
         vec4 v[4 * GROUPS];
         for (int n = 0; n < 4 * GROUPS; n++) {
             ivec2 inner = GROUPS == 1 ? ivec2(0) : ivec2(n & 1, (n >> 1) & 1);
-            v[n] = FETCH(cache, (from + ivec2(4 * (n / GROUPS), 0) + inner), CACHE_SIZE);
+            v[n] = vec4(FETCH(cache, (from + ivec2(4 * (n / GROUPS), 0) + inner), CACHE_SIZE));
         }
+#ifdef CACHE_SCALES_AT
+        for (int t = 0; t < 4; t++) {
+            vec2 scale = scales_in(FETCH(cache, (scales_from + ivec2(4 * t, 0)), CACHE_SIZE));
+            for (int n = 0; n < GROUPS; n++) v[GROUPS * t + n] *= (value & 8) == 0 ? scale.x : scale.y;
+        }
+#endif
         vec4 weight = exp(score(at.slot, head, group) - peak);
 #ifndef PARTS
         weights += weight;

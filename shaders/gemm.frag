@@ -243,7 +243,7 @@ float input_norm[ROWS];
 #define ADD_RESIDUAL(R, Y)
 #endif
 #ifdef ROPE
-#define TURN(n, Y) Y = turned(Y, 16 * at.block + at.lane, int(ROW_TEXEL(ROWS * at.slot + n, 0).y));
+#define TURN(n, Y) Y = turned(Y, 16 * at.block + at.lane, ANGLES_OF(ROWS * at.slot + n));
 #else
 #define TURN(n, Y)
 #endif

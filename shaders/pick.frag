@@ -68,7 +68,7 @@ void main() {
 #ifdef ROWS
     uvec4 choice = ROW_TEXEL(at.slot, 1);
     uint noise_key = choice.x;
-    float inverse_temperature = uintBitsToFloat(choice.y), noise = float(choice.z);
+    float inverse_temperature = uintBitsToFloat(choice.y), noise = float(choice.z & 1u);
 #ifdef MASK
     int source = int(choice.w);
 #else

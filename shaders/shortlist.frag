@@ -27,7 +27,7 @@ void main() {
     uvec4 choice = ROW_TEXEL(min(at.x, TABLE_ROWS - 1), 1);
     uint noise_key = choice.x;
     float inverse_temperature = uintBitsToFloat(choice.y), rest = 0.0, drawn = LEAST;
-    bool noise = choice.z > 0u, lost = false;
+    bool noise = (choice.z & 1u) != 0u, lost = false;
     int source = int(choice.w), piece = at.y, steps = (VOCAB - piece + PIECES - 1) / PIECES;
     ivec2 offset = lane_offset((piece % 64) >> 2);
     vec4 top = vec4(LEAST), step_of = vec4(0.0);

@@ -4,9 +4,13 @@
 // ROWS · slot + n to slot `slot` of texture n. With STRIP the rows follow each other in one sequence, and the draw covers a
 // strip of the cache; with ALONE there is one row, and the draw covers its slot; otherwise the vertex shader gives the row of
 // each block of the cache.
+// With OUT_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl); what x has more stays out.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/half.glsl"
+#ifdef OUT_SCALES_AT
+#include "common/bytes.glsl"
+#endif
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 EACH_ROW(DECLARE_INPUT)
@@ -15,7 +19,11 @@ EACH_ROW(DECLARE_INPUT)
 #elif !defined(ALONE)
 flat in int row;
 #endif
+#ifdef OUT_SCALES_AT
+layout(location = 0) out ivec4 y;
+#else
 layout(location = 0) out vec4 y;
+#endif
 
 #ifdef FACTOR_BLOCK
 #define VALUE(X) stored(FETCH(X, IN_X(from), X_SIZE) * FETCH(X, IN_X(other), X_SIZE))
@@ -23,6 +31,14 @@ layout(location = 0) out vec4 y;
 #define VALUE(X) FETCH(X, IN_X(from), X_SIZE)
 #endif
 #define TAKE(n, X, R, Y, V, A, B, C, D, E, F, S) if (source == n) y = VALUE(X);
+// Texels from `first` to `last` of a block. A loop without a step skips the other rows, where llvmpipe would run a condition.
+#define LOOK(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    for (int i = source == n ? first : last; i < last; i++) { \
+        vec4 v = FETCH(X, IN_X(from + lane_offset(i)), X_SIZE); \
+        if (i < 8) peaks.x = peak_of(peaks.x, v); \
+        else peaks.y = peak_of(peaks.y, v); \
+        if (i == at.lane) own = v; \
+    }
 
 void main() {
     Place at = output_place();
@@ -33,10 +49,23 @@ void main() {
     const int row = 0;
 #endif
     int source = row % ROWS;
+#ifdef OUT_SCALES_AT
+    // A texel of scales is that of one block, two groups; one of numbers is in one of them.
+    bool scales = at.block >= OUT_SCALES_AT;
+    int block = scales ? min(16 * (at.block - OUT_SCALES_AT) + at.lane, OUT_SCALES_AT - 1) : at.block;
+    int first = scales ? 0 : at.lane & 8, last = scales ? 16 : first + 8;
+    ivec2 from = block_origin(row / ROWS, block, X_PLACES);
+    uvec2 peaks = uvec2(0u);
+    vec4 own = vec4(0.0);
+    EACH_ROW(LOOK)
+    uvec2 bits = uvec2(scale_bits(peaks.x), scale_bits(peaks.y));
+    y = scales ? scale_texel(bits.x, bits.y) : bytes_of(own, first == 0 ? bits.x : bits.y);
+#else
     ivec2 from = block_origin(row / ROWS, at.block, X_PLACES) + lane_offset(at.lane);
 #ifdef FACTOR_BLOCK
     ivec2 other = block_origin(row / ROWS, FACTOR_BLOCK + at.block, X_PLACES) + lane_offset(at.lane);
 #endif
     y = vec4(0.0);
     EACH_ROW(TAKE)
+#endif
 }

@@ -7,6 +7,7 @@
 // Output: slot row_slots · group + tile, block head: of each row 64 tokens from 64 · group on, four a fragment; -1e30
 // after the row's own token and before its WINDOW, and nothing at all where 16 tokens together come after all rows of
 // the slot. With AHEAD a row sees tokens after its own too (common/seen.glsl), and base is a multiple of ROWS.
+// With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl), and no queries.
 // Summed as in shaders/cached_scores.frag: a row gives the same numbers here and there.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
@@ -21,7 +22,12 @@
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 #define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+#ifdef CACHE_SCALES_AT
+#include "common/bytes.glsl"
+uniform isampler2D cache;
+#else
 uniform sampler2D cache;
+#endif
 uniform int row_slots;  // slots of rows in this run
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
@@ -34,9 +40,22 @@ EACH_ROW(DECLARE_TARGET)
 
 #define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) vec4 V, A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0);
 #define FETCH_QUERY(n, X, R, Y, V, A, B, C, D, E, F, S) V = FETCH(X, query_at, ivec2(X_WIDTH, X_HEIGHT));
-#define KEY(i) FETCH(cache, (from + ivec2(4 * (i), 0)), CACHE_SIZE)
+#define KEY(i) vec4(FETCH(cache, (from + ivec2(4 * (i), 0)), CACHE_SIZE))
+#ifdef CACHE_SCALES_AT
+#define SCALE(i) scales_in(FETCH(cache, (scales_from + ivec2(4 * (i), 0)), CACHE_SIZE))
+#define FETCH_SCALES(g) \
+    { \
+        vec2 s0 = SCALE(4 * g), s1 = SCALE(4 * g + 1), s2 = SCALE(4 * g + 2), s3 = SCALE(4 * g + 3); \
+        low[g] = vec4(s0.x, s1.x, s2.x, s3.x); \
+        high[g] = vec4(s0.y, s1.y, s2.y, s3.y); \
+    }
+#define FETCH_KEYS(g) vec4 k0 = KEY(4 * g), k1 = KEY(4 * g + 1), k2 = KEY(4 * g + 2), k3 = KEY(4 * g + 3), \
+    scale = ((key + i) & 8) == 0 ? low[g] : high[g];
+#define DOTS(V) (vec4(dot(V, k0), dot(V, k1), dot(V, k2), dot(V, k3)) * scale)
+#else
 #define FETCH_KEYS(g) vec4 k0 = KEY(4 * g), k1 = KEY(4 * g + 1), k2 = KEY(4 * g + 2), k3 = KEY(4 * g + 3);
 #define DOTS(V) vec4(dot(V, k0), dot(V, k1), dot(V, k2), dot(V, k3))
+#endif
 #define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += DOTS(V);
 #define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += DOTS(V);
 #define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += DOTS(V);
@@ -81,6 +100,19 @@ void main() {
 #else
     do {
 #endif
+#ifdef CACHE_SCALES_AT
+        // The scales of this block of each key.
+        int block = (key + i) >> 4, stop = min(HEAD_TEXELS, 16 * block + 16 - key);
+        ivec2 scales_from = block_origin(base + first, CACHE_SCALES_AT + (block >> 4), CACHE_PLACES) + lane_offset(block & 15);
+        vec4 low[SHARE], high[SHARE];
+        FETCH_SCALES(0)
+#if QUAD
+        FETCH_SCALES(1)
+        FETCH_SCALES(2)
+        FETCH_SCALES(3)
+#endif
+        do {
+#endif
         ivec2 query_at = block_origin(tile, (query + i) >> 4, X_PLACES) + lane_offset((query + i) & 15);
         ivec2 from = block_origin(base + first, (key + i) >> 4, CACHE_PLACES) + lane_offset((key + i) & 15);
         EACH_ROW(FETCH_QUERY)
@@ -91,6 +123,9 @@ void main() {
         { FETCH_KEYS(3) EACH_ROW(ADD_D) }
 #endif
         i += SHARE;
+#ifdef CACHE_SCALES_AT
+        } while (i < stop);
+#endif
 #if WINDOW
     }
 #else

@@ -3,6 +3,7 @@
 // Scores, cache and rows are those of shaders/tile_scores.frag. Output: row ROWS · tile + n in slot tile of
 // target n, the heads one after the other.
 // With SINKS each head has a sink (common/sinks.glsl).
+// With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl).
 // Summed as in shaders/cached_values.frag: a row gives the same numbers here and there, with PARTS too.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
@@ -11,7 +12,12 @@
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 #define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+#ifdef CACHE_SCALES_AT
+#include "common/bytes.glsl"
+uniform isampler2D cache;
+#else
 uniform sampler2D cache;
+#endif
 uniform int row_slots;  // slots of rows in this run
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
@@ -40,7 +46,12 @@ flat in int part;
 #endif
 // The values of four tokens side by side, of one texel of the quad. Tokens after the last one that is held have weights in
 // padding rows alone, and their values may be left from a sequence with NaN: 0 × NaN is NaN.
+#ifdef CACHE_SCALES_AT
+#define SCALE(t) scales_in(FETCH(cache, (scales_from + ivec2(4 * (t), 0)), CACHE_SIZE))
+#define VALUE(t, a) (vec4(FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)) * scale[t])
+#else
 #define VALUE(t, a) FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)
+#endif
 #define FETCH_VALUES(a) vec4 t0 = VALUE(0, a), t1 = VALUE(1, a), t2 = VALUE(2, a), t3 = VALUE(3, a); \
     t0 = held.x ? t0 : vec4(0.0); \
     t1 = held.y ? t1 : vec4(0.0); \
@@ -103,6 +114,13 @@ void main() {
     if (group < groups) do {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);
+#ifdef CACHE_SCALES_AT
+        int block = value >> 4;
+        ivec2 scales_from = block_origin(base + 4 * group, CACHE_SCALES_AT + (block >> 4), CACHE_PLACES) + lane_offset(block & 15);
+        vec2 scale0 = SCALE(0), scale1 = SCALE(1), scale2 = SCALE(2), scale3 = SCALE(3);
+        vec4 scale = (value & 8) == 0 ? vec4(scale0.x, scale1.x, scale2.x, scale3.x)
+                                      : vec4(scale0.y, scale1.y, scale2.y, scale3.y);
+#endif
         bvec4 held = lessThanEqual(4 * group + ivec4(0, 1, 2, 3), ivec4(last));
         EACH_ROW(WEIGHT)
         { FETCH_VALUES(0) EACH_ROW(ADD_A) }

@@ -23,7 +23,7 @@ uniform int position;
 #define POSITION_OF(n) position
 #else
 #include "common/row_info.glsl"
-#define POSITION_OF(n) int(ROW_TEXEL(ROWS * at.slot + n, 0).y)
+#define POSITION_OF(n) ANGLES_OF(ROWS * at.slot + n)
 #endif
 EACH_ROW(DECLARE_TARGET)
 

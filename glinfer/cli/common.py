@@ -242,7 +242,8 @@ cache_option = click.option(
     type=click.Choice(CACHES),
     default=DEFAULT_CACHE,
     show_default=True,
-    help="How the fast plan keeps keys and values: as floats, or in half floats, which take half the memory.",
+    help="How the fast plan keeps keys and values: as floats, in half floats, which take half the memory, or in 8 bits "
+    "with a scale for each 32, which take about a quarter.",
 )
 gelu_option = click.option(
     "--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own."

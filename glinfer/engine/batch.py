@@ -36,6 +36,7 @@ from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
     INVERSE_TEMPERATURE,
+    LONG,
     NOISE,
     NOISE_KEY,
     POSITION,
@@ -207,9 +208,13 @@ class Batch:
         """The plans over the logits, as far as they are bound; released with the batch."""
         return self._shortlists, self._allowed_picks, self._allowed_lists
 
-    def take_in(self, place: int, ids: Sequence[int], position: int, adapter: int = 0) -> int:
+    def take_in(self, place: int, ids: Sequence[int], position: int, adapter: int = 0, *, long: bool = False) -> int:
         """Run as many of the tokens as fit into the cache of a place, from ``position`` on; returns how many."""
-        return self._chunks.run(ids, position, place * self.capacity, adapter)
+        return self._chunks.run(ids, position, place * self.capacity, adapter, long=long)
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether a sequence of so many tokens turns by the second set of angles, where the model has two."""
+        return self.session.plan.is_long(tokens)
 
     def copy(self, source: int, target: int, rows: int) -> None:
         """Copy keys and values of the first tokens from place to place."""
@@ -254,6 +259,7 @@ class Batch:
             table[drawn, NOISE] = 1
             table[drawn, NOISE_KEY] = noise_keys([each.folded_seed for each in samplers], steps)
             table[drawn, INVERSE_TEMPERATURE] = heat.view(np.uint32)
+        table[places, NOISE] |= np.array([LONG * each.long for each in active.values()], np.uint32)
         self.session.write(ROWS, table)
         values = {"rows": self.slots, "score_slots": score_slots(max(lengths)) * self._rows}
         self.session.run(values, flush_every=self.kernels.flush_every)

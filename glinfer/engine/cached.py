@@ -17,6 +17,7 @@ from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, tail_draws
 from glinfer.models.session import Session
 from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.cached import score_slots
+from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.noise import Drawn
@@ -52,6 +53,8 @@ class CachedSession(DecodeSession):
         self._cached = 0
         # The number of tokens after which the residual stream of the last one lies ready for the last block; 0: none.
         self._handed_over = 0
+        # Whether what is in the caches has turned by the second set of angles, where the model has two.
+        self._long = False
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
         self._tail = len(bound.draws) - tail_draws(bound.plan, prefill.options.config)
         self._values = bound.plan.values_for(1)
@@ -83,6 +86,8 @@ class CachedSession(DecodeSession):
         self._handed_over = 0
         self.draws_saved += first
         values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
+        if self._config.long_after:
+            values[ANGLES] = position + self._context * self._long
         values["score_slots"] = score_slots(position + 1)
         self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
 
@@ -91,7 +96,22 @@ class CachedSession(DecodeSession):
         self._cached = min(self._cached, length)
         self._handed_over = 0
 
+    def _turn_by(self, tokens: int) -> None:
+        """Take the angles of a text of so many tokens; what has turned by others is computed again.
+
+        So all keys have the angles that they have in one run over the whole text, however its tokens came.
+        """
+        if self._bound.plan.is_long(tokens) != self._long:
+            self._forget(0)
+            self._long = not self._long
+
+    def _alike(self, count: int) -> int:
+        """How many of the next ``count`` lengths of the text turn by the same angles; at least 1."""
+        limit, held = self._config.long_after, len(self._ids)
+        return min(count, limit - held + 1) if held <= limit else count
+
     def _catch_up(self) -> None:
+        self._turn_by(len(self._ids))
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
         # Observers see one token at a time.
@@ -100,7 +120,8 @@ class CachedSession(DecodeSession):
                 self._chunks = self._prefill.into(self._bound)
             self._handed_over = 0
             while self._cached < end:
-                self._cached += self._chunks.run(self._ids[self._cached : end], self._cached, adapter=self.adapter)
+                ids, first = self._ids[self._cached : end], self._cached
+                self._cached += self._chunks.run(ids, first, adapter=self.adapter, long=self._long)
             self._handed_over = self._cached
         end = len(self._ids) - 1
         for position in range(self._cached, end):
@@ -138,6 +159,7 @@ class CachedSession(DecodeSession):
             token = self._choose_listed(sampler)
             return super()._choose(count, sampler) if token is None else self._append([token])
         self._catch_up()
+        count = self._alike(count)
         values, first, step = self._values, len(self._ids) - 1, sampler.step
         values["noise"] = 0.0 if sampler.options.greedy else 1.0
         values["inverse_temperature"] = sampler.options.inverse_temperature
@@ -177,14 +199,14 @@ class CachedSession(DecodeSession):
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         if not draft or self._bound.observers:  # observers see one token at a time
             return self._choose(1, sampler)
-        draft = draft[: DRAFT_ROWS[-1] - 1]
+        draft = draft[: self._alike(DRAFT_ROWS[-1]) - 1]
         self._catch_up()
-        if self._handed_over == len(self._ids):
+        if self._handed_over == len(self._ids) or not draft:
             return self._choose(1, sampler)
         first, step = len(self._ids) - 1, sampler.step
         draws = sampler.draws(len(draft) + 1)
         runs = self._runs_of(len(draws))
-        runs.choose([self._ids[first], *draft], first, draws, self.adapter)
+        runs.choose([self._ids[first], *draft], first, draws, self.adapter, long=self._long)
         self.drafted += len(draft)
         choose = self._picked(runs, len(draws)) if self.chooses(sampler.options) else self._listed(runs, draws, sampler)
         chosen: list[int] = []
@@ -250,7 +272,7 @@ class CachedSession(DecodeSession):
         bound.copy_caches(self._bound)
         made = CachedSession(self._prefill, bound)
         # The residual stream is not copied: the copy runs the last token again if its logits are asked for.
-        made._cached = self._cached
+        made._cached, made._long = self._cached, self._long
         return made
 
     def _release(self) -> None:

@@ -28,7 +28,6 @@ from glinfer.errors import InputError, NumbersError
 from glinfer.models.choice import ReferencePlans
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
 
@@ -274,4 +273,4 @@ class WholeSequences:
         table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
         table[: len(ids), 0] = ids
         session.write(TOKENS, table)
-        return session, session.run({LAST_ROW: len(ids) - 1})
+        return session, session.run(session.plan.values_for(len(ids)))

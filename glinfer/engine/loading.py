@@ -199,8 +199,9 @@ def load_model(
         weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
             :data:`glinfer.quant.formats.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
             most 0.1% more bits than float32's, measured once for a checkpoint.
-        cache: how the fast plan keeps keys and values: ``f32``, or ``f16`` in half floats, which take half the memory;
-            a model whose keys or values are beyond 65504 is told to have broken output.
+        cache: how the fast plan keeps keys and values: ``f32``; ``f16`` in half floats, which take half the memory, and
+            a model whose keys or values are beyond 65504 is told to have broken output; or ``q8`` in 8 bits with a
+            scale for each 32, a quarter of the memory and a little more, see :mod:`glinfer.quant.bytes`.
         kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
             for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.

@@ -119,6 +119,8 @@ class Running:
         self.held, self.ids = list(self.prompt), list[int]()
         self.cached = self.prompted = self.waited = 0
         self.resumes, self.queued = False, deque[int]()
+        self.long = False
+        """Whether what is cached has turned by the second set of angles, where the model has two."""
         self.sampler = Sampler(self.sampling)
         self.stats = GenerationStats(prompt_tokens=len(self.prompt))
         self.parts: list[ChatPart] = []
@@ -127,9 +129,9 @@ class Running:
         self._told = 0, 0
 
     @property
-    def owner(self) -> tuple[Hashable, int]:
-        """Whose keys and values it may begin with: those of its own client, with its own adapter."""
-        return self.request.client, self.adapter
+    def owner(self) -> tuple[Hashable, int, bool]:
+        """Whose keys and values it may begin with: those of its own client, with its own adapter and angles."""
+        return self.request.client, self.adapter, self.long
 
     @property
     def needs_row(self) -> bool:

@@ -27,10 +27,13 @@ class Chunks:
         self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
 
-    def run(self, ids: Sequence[int], position: int, base: int = 0, adapter: int = 0) -> int:
-        """Run as many of the tokens as fit, from ``position`` of the sequence at slot ``base``; returns how many."""
+    def run(self, ids: Sequence[int], position: int, base: int = 0, adapter: int = 0, *, long: bool = False) -> int:
+        """Run as many of the tokens as fit, from ``position`` of the sequence at slot ``base``; returns how many.
+
+        ``long`` says that they turn by the second set of angles, where the model has two.
+        """
         rows = min(len(ids), self.session.plan.max_rows)
-        values = chunk_feed(self._table, ids[:rows], position, self._targets, base, adapter)
+        values = chunk_feed(self._table, ids[:rows], position, self._targets, base, adapter, long=long)
         self.session.require_alive()
         self._texture.upload(self._table)
         self.session.run(values, flush_every=self._flush_every)
@@ -52,10 +55,12 @@ class DraftedRows(Chunks):
         listed = 0 if self._shortlists is None else self._shortlists.session.draws_issued
         return self.session.draws_issued + listed
 
-    def choose(self, ids: Sequence[int], position: int, draws: Sequence[Drawn], adapter: int = 0) -> None:
+    def choose(
+        self, ids: Sequence[int], position: int, draws: Sequence[Drawn], adapter: int = 0, *, long: bool = False
+    ) -> None:
         """Run tokens from ``position`` on, as many as ``draws``, which say how the token after each is chosen."""
         fill_choices(self._table, draws)
-        self.run(ids, position, adapter=adapter)
+        self.run(ids, position, adapter=adapter, long=long)
 
     def candidates(self, rows: int) -> Floats:
         """The candidates [rows, 64] of the choices of the last run."""

@@ -59,7 +59,7 @@ class _Place:
 
     Attributes:
         kept: tokens whose keys and values the cache of a free place holds, from its first slot on.
-        owner: client and adapter of the sequence that has it, or had it last.
+        owner: client, adapter and angles of the sequence that has it, or had it last.
         freed: the time at which it became free; the place with the lowest is the one unused for longest.
     """
 
@@ -67,7 +67,7 @@ class _Place:
         self.number = number
         self.running: Running | None = None
         self.kept: list[int] = []
-        self.owner: tuple[Hashable, int] = None, 0
+        self.owner: tuple[Hashable, int, bool] = None, 0, False
         self.freed = self.started = 0.0
 
 
@@ -140,6 +140,7 @@ class Scheduler(Closing):
             )
         running.force(self.batch.config.max_position_embeddings, at_once=0)
         running.resumes = False
+        running.long = self.batch.is_long(len(running.held))
         (self._ended if running.ended else self._line).append(running)
         return running
 
@@ -268,7 +269,7 @@ class Scheduler(Closing):
         each.waited = 0
         if each.cached < end:
             ids = each.held[each.cached : min(end, each.cached + most)]
-            rows = self.batch.take_in(place.number, ids, each.cached, each.adapter)
+            rows = self.batch.take_in(place.number, ids, each.cached, each.adapter, long=each.long)
             # Between tokens of the prompt and forced ones there may be some that decoding has added.
             each.prompted = each.cached + rows if each.prompted == each.cached else each.prompted
             each.cached += rows
@@ -335,6 +336,8 @@ class Scheduler(Closing):
                 continue
             if unknown and (each.stats.tokens + 1 == each.max_tokens or len(each.held) == context):
                 continue  # this one is its last, or has to make room first
+            if unknown and self.batch.is_long(len(each.held) + 1) != each.long:
+                continue  # what it holds has to turn by other angles first
             active[number] = each
             if unknown:
                 ahead.add(number)
@@ -355,7 +358,7 @@ class Scheduler(Closing):
                 self._leave(each)
             elif len(each.held) > self.batch.config.max_position_embeddings:
                 self._make_room(each)
-            elif each.resumes:
+            elif self._turns(each) or each.resumes:
                 self._line.appendleft(each)
             events.append(_event(each))
         return events
@@ -382,7 +385,17 @@ class Scheduler(Closing):
         del each.held[:count]
         each.cached = each.prompted = 0
         each.stats.dropped += count
+        self._turns(each)
         self._line.appendleft(each)
+
+    def _turns(self, each: Running) -> bool:
+        """Take other angles where the sequence's length asks for them; all of it then runs again, as a session does."""
+        if self.batch.is_long(len(each.held)) == each.long:
+            return False
+        each.long = not each.long
+        each.cached = each.prompted = 0
+        self._seats[each].owner = each.owner
+        return True
 
     def _require_open(self) -> None:
         if self._closed:

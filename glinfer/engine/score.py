@@ -18,7 +18,7 @@ from glinfer.models.feed import chunk_values
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.ops.fused.cached import SLOT_TOKENS
-from glinfer.ops.fused.rows import BASE, LAST, POSITION, TOKEN, WANTED, interleaved, row_table
+from glinfer.ops.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.fused.score import RowScores, log_probabilities
 
 SLOT_ALIGNMENT = 16
@@ -230,6 +230,7 @@ class TextScorer(Closing):
             positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start
             table[piece.row :, POSITION] = positions
             table[piece.row :, BASE] = piece.base
+            table[piece.row :, NOISE] = LONG * self.session.plan.is_long(piece.window.stop - piece.window.start + 1)
             table[piece.row :, LAST] = positions[piece.length - 1]
             ids = texts[piece.window.text][piece.first : piece.first + piece.length + 1]
             table[piece.row : piece.row + piece.length, TOKEN] = ids[: piece.length]

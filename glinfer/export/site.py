@@ -174,6 +174,7 @@ def export_web(
         "plan": plan,
         "weights": weights_named(weights, checkpoint.formats()),
         "cache": cache,
+        **({"long_after": made.long_after} if made.long_after else {}),
         "tokenizer": texts.tokenizer is not None,
         **texts.about,
     }

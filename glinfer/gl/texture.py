@@ -157,8 +157,7 @@ class Texture:
             left, bottom = int(x.min()), int(y.min())
             width, height = int(x.max()) - left + 1, int(y.max()) - bottom + 1
             texels = self.framebuffer.read(0, width, height, left, bottom)
-            found: npt.NDArray[Any] = texels[y - bottom, x - left].reshape(rows, -1)[:, : layout.cols]
-            return found
+            return layout.elements(texels[y - bottom, x - left])
         if not isinstance(layout, (Layout, FlatLayout)):
             return self.read()[first : first + rows]
         # Texels are numbered through, line by line; those before the first row on its line are left out.
@@ -265,9 +264,9 @@ class Framebuffer:
     def read(self, attachment: int, width: int, height: int, x: int = 0, y: int = 0) -> npt.NDArray[Any]:
         """Texels [height, width] from (x, y) on of one attachment, [height, width, 4] of a four-channel format.
 
-        Half floats come back as float16, exactly. OpenGL ES guarantees RGBA for float readback, and single-channel
-        readback only where the driver says so; the driver is asked once per attachment, and the red channel is
-        picked out when it has to be RGBA.
+        Half floats come back as float16, and bytes as int8, exactly: integers are read in 32 bits. OpenGL ES guarantees
+        RGBA for float readback, and single-channel readback only where the driver says so; the driver is asked once per
+        attachment, and the red channel is picked out when it has to be RGBA.
         """
         texture, form = self.textures[attachment], self.textures[attachment].layout.format
         raw = self.device.raw
@@ -287,7 +286,8 @@ class Framebuffer:
             self._read_format[attachment] = single if direct else (GL_RGBA_INTEGER if integer else GL_RGBA)
         gl_format = self._read_format[attachment]
         channels = 1 if gl_format == single else 4
-        texels = np.empty((height, width, channels), dtype=form.dtype if integer else np.float32)
+        wide = (np.uint32 if unsigned else np.int32) if integer else np.float32
+        texels = np.empty((height, width, channels), dtype=wide)
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         left, bottom = texture.at
         raw.read_pixels(left + x, bottom + y, width, height, gl_format, gl_type, texels.ctypes.data)
@@ -295,10 +295,12 @@ class Framebuffer:
         return texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
 
     def fill(self, value: float) -> None:
-        """Set every texel of every attachment to ``value``."""
+        """Set every texel of every attachment to ``value``; NaN makes NaN of bytes with scales too."""
         self.textures[0].require_alive()
         self.gl.use()
         for attachment, texture in enumerate(self.textures):
+            if np.isnan(value) and texture.layout.format.is_integer:
+                value = -1  # the bits of a scale that is NaN
             if self.part is not None:
                 self.device.raw.clear_rectangles(attachment, [self.part], value)
             else:

@@ -16,8 +16,9 @@ from glinfer.models.fast.rows import ROWS, slots_for
 from glinfer.models.fast.token import PICKS
 from glinfer.models.plan import Plan
 from glinfer.ops.fused.cached import score_slots
+from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.fused.low_rank import ADAPTER
-from glinfer.ops.fused.rows import BASE, LAST, PLACE, POSITION, TOKEN, Table, row_table
+from glinfer.ops.fused.rows import BASE, DRAWN, LAST, LONG, NOISE, PLACE, POSITION, TOKEN, Table, row_table
 from glinfer.ops.spec import Array
 
 RunInputs = Mapping[str, Array]
@@ -28,7 +29,14 @@ TOKENS, LAST_ROW = "tokens", "last_row"
 
 
 def chunk_feed(
-    table: Table, ids: Sequence[int], position: int, targets: int, base: int = 0, adapter: int = 0
+    table: Table,
+    ids: Sequence[int],
+    position: int,
+    targets: int,
+    base: int = 0,
+    adapter: int = 0,
+    *,
+    long: bool = False,
 ) -> Values:
     """Fill in tokens that follow each other in one sequence, from ``position`` on, for ``chunk`` and ``score``.
 
@@ -41,6 +49,7 @@ def chunk_feed(
         targets: rows of a slot, one in each render target.
         base: the cache slot at which the sequence begins.
         adapter: the number of the sequence's LoRA adapter; 0 for none.
+        long: whether they turn by the second set of angles.
 
     Returns:
         The run values.
@@ -51,6 +60,7 @@ def chunk_feed(
     table[:rows, TOKEN] = ids
     table[:, BASE] = base
     table[:, LAST] = position + rows - 1
+    table[:, NOISE] = table[:, NOISE] & DRAWN | LONG * long
     return chunk_values(rows, position + slots * targets, targets, base + position, adapter)
 
 
@@ -118,7 +128,11 @@ def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
         PlanError: the plan takes fewer tokens.
     """
     if PICKS in plan.table:
-        return [({}, {**plan.values_for(place + 1), "token": int(token)}) for place, token in enumerate(ids)]
+        found = [{**plan.values_for(place + 1), "token": int(token)} for place, token in enumerate(ids)]
+        if plan.long_after:  # all of them turn as the last one does
+            last = found[-1]
+            found = [{**each, ANGLES: last[ANGLES] - last["position"] + each["position"]} for each in found]
+        return [({}, each) for each in found]
     if ROWS in plan.table:
         table = row_table(plan.table[ROWS].shape[0])
         targets = sum(tensor.name.startswith("row.hidden.a.") for tensor in plan.tensors)
@@ -132,7 +146,7 @@ def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
             )
             return [({ROWS: table, TEXTS: texts}, values)]
         adapter = next((int(each.for_tokens(1)) for each in plan.run_values if each.name == ADAPTER), 0)
-        return [({ROWS: table}, chunk_feed(table, ids, 0, targets, adapter=adapter))]
+        return [({ROWS: table}, chunk_feed(table, ids, 0, targets, adapter=adapter, long=plan.is_long(len(ids))))]
     rows = np.asarray(ids, dtype=np.int32)[:, None]
     if LAST_ROW in {value.name for value in plan.run_values}:  # rows behind the sequence are padding
         rows = np.pad(rows, [(0, plan.table[TOKENS].shape[0] - len(rows)), (0, 0)])

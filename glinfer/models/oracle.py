@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, MutableMapping
 
 import numpy as np
 
+from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.models.plan import Plan
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
+from glinfer.quant.bytes import factors_of, from_bytes, peaks_of, scales_for, to_bytes
+from glinfer.quant.formats import GROUP
 
 RunValues = Mapping[str, int | float]
 
@@ -72,7 +75,9 @@ def by_output(draw: DrawSpec, written: Array) -> dict[str, Array]:
 
 
 def stored(values: Array, tensor: TensorSpec) -> Array:
-    """The values that a texture keeps; for one of half floats passes round as shaders/common/half.glsl does."""
+    """The values that a texture keeps; passes round as shaders/common/half.glsl and bytes.glsl do."""
+    if isinstance(tensor.layout, BlockLayout) and tensor.layout.scale_blocks:
+        return from_bytes(*to_bytes(_in_groups(values)))[:, : values.shape[1]].astype(np.float64)
     if tensor.format != "rgba16f":
         return values
     with np.errstate(over="ignore"):
@@ -83,13 +88,23 @@ def stored(values: Array, tensor: TensorSpec) -> Array:
 def rounding(values: Array, tensor: TensorSpec) -> tuple[Array, Array | float]:
     """Values with NaN where a texture has no number for them, and the error that the texture's format allows.
 
-    For half floats that is half a step, since a float32 result may be rounded up where float64 is rounded down.
+    That is half a step, since a float32 result may be rounded up where float64 is rounded down.
     """
+    if isinstance(tensor.layout, BlockLayout) and tensor.layout.scale_blocks:
+        # The scale of a float32 may be the next one, a part in 128 larger.
+        factors = factors_of(scales_for(peaks_of(_in_groups(values)))).astype(np.float64) * (0.5 + 2.0**-8)
+        allowed = np.repeat(factors, GROUP, axis=-1)[:, : values.shape[1]]
+        return np.where(np.isnan(allowed), np.nan, values), np.nan_to_num(allowed)
     if tensor.format != "rgba16f":
         return values, 0.0
     numbers = np.where(np.isnan(stored(values, tensor)), np.nan, values)
     # Eleven bits from the first one on, of which none is below 2^-24.
     return numbers, np.ldexp(0.5, np.frexp(np.maximum(np.abs(numbers), 2.0**-14))[1] - 11)
+
+
+def _in_groups(values: Array) -> Array:
+    """Values [rows, cols] with zeros behind them, up to whole groups of bytes."""
+    return np.pad(values, [(0, 0), (0, -values.shape[1] % GROUP)])
 
 
 def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:

@@ -37,6 +37,7 @@ class Plan:
         run_values: the numbers that change from run to run.
         tensors: every tensor in the order of its declaration.
         draws: every pass in order.
+        long_after: tokens of the longest text that turns by the first of two sets of angles; 0 where there is one set.
     """
 
     name: str
@@ -44,6 +45,11 @@ class Plan:
     run_values: tuple[RunValue, ...]
     tensors: tuple[TensorSpec, ...]
     draws: tuple[DrawSpec, ...]
+    long_after: int = 0
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether a text of so many tokens turns by the second set of angles."""
+        return 0 < self.long_after < tokens
 
     @cached_property
     def table(self) -> Mapping[str, TensorSpec]:
@@ -245,9 +251,10 @@ def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], values: Mappi
 class PlanBuilder:
     """Collects tensors and draws in order, then makes the plan."""
 
-    def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue]) -> None:
-        """An empty plan for sequences of at most ``max_rows`` tokens."""
+    def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], *, long_after: int = 0) -> None:
+        """An empty plan for sequences of at most ``max_rows`` tokens; ``long_after`` is that of :class:`Plan`."""
         self.name, self.max_rows, self.run_values = name, max_rows, tuple(run_values)
+        self.long_after = long_after
         self._tensors: list[TensorSpec] = []
         self._draws: list[DrawSpec] = []
 
@@ -311,7 +318,8 @@ class PlanBuilder:
         Raises:
             PlanError: see :meth:`Plan.validate`.
         """
-        return Plan(self.name, self.max_rows, self.run_values, tuple(self._tensors), tuple(self._draws)).validate()
+        tensors, draws = tuple(self._tensors), tuple(self._draws)
+        return Plan(self.name, self.max_rows, self.run_values, tensors, draws, self.long_after).validate()
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from glinfer.config import ModelConfig
 from glinfer.families.layer import Rope
-from glinfer.ops.rotary import rope_table
-from glinfer.ops.spec import Array
+from glinfer.ops.fused.dense import ANGLES
+from glinfer.ops.rotary import cosines_and_sines, rope_frequencies
+from glinfer.ops.spec import Array, RunValue
 
 ROPE = "rope"
 """The name of the first table; further ones have a number behind it."""
+
+
+def angle_values(config: ModelConfig, rows: int) -> list[RunValue]:
+    """The run value ANGLES, where a model has two sets of angles; for plans over ``rows`` tokens of one text a run.
+
+    It is the row of the first of them, of the last one where ``rows`` is 1.
+    """
+    positions, limit = config.max_position_embeddings, config.long_after
+
+    def row(tokens: int) -> int:
+        return (tokens - 1 if rows == 1 else 0) + (positions if tokens > limit else 0)
+
+    return [RunValue(ANGLES, 0, 2 * positions - 1, row)] if limit else []
 
 
 def rope_names(config: ModelConfig) -> dict[Rope, str]:
@@ -21,8 +37,13 @@ def rope_names(config: ModelConfig) -> dict[Rope, str]:
 def rope_of(config: ModelConfig, rope: Rope) -> Array:
     """Cosines and sines [positions, rope.dim] of a kind of angles.
 
+    With ``config.long_after`` they are those of texts of at most so many tokens, and behind them those of longer ones.
+
     Raises:
         InputError: the scaling is of no known type, or lacks a number.
     """
     scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in rope.scaling}
-    return rope_table(config.max_position_embeddings, rope.dim, rope.theta, scaling or None)[0]
+    positions, limit = config.max_position_embeddings, config.long_after
+    lengths = (limit, limit + 1) if limit else (positions,)
+    found = [rope_frequencies(length, rope.dim, rope.theta, scaling or None) for length in lengths]
+    return np.concatenate([cosines_and_sines(positions, *angles) for angles in found])

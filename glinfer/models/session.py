@@ -14,7 +14,7 @@ import numpy as np
 from glinfer.errors import GLError, PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.faults import bytes_text, no_room
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Layout
 from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
@@ -233,7 +233,7 @@ class Session:
             layout = texture.layout
             if not isinstance(layout, BlockLayout) or layout.every == 1:  # of a run's choices
                 continue
-            shape = layout.every, layout.kept_blocks * BLOCK_FLOATS
+            shape = layout.every, min(layout.cols, layout.kept_cols)
             one = BlockLayout.by_block(shape, self.device.limits.max_texture_size)
             changes = {name: getattr(one, name) for name in ("rows", "cols", "columns", "block_step", "aside", "every")}
             between = replace(layout, **changes)

@@ -355,6 +355,26 @@ WEIGHT_FORMATS: Mapping[str, WeightChoice] = {
 
 ``q8l`` keeps 16 bits in the vocabulary's matrix, whose errors go straight into the choice of the token.
 """
-CACHE_FORMATS: Mapping[str, str] = {"f32": "rgba32f", "f16": "rgba16f"}
-"""The values of ``cache=``: the texture format of keys, values and queries."""
+
+
+class CacheChoice(NamedTuple):
+    """One value of ``cache=``: the texture formats of caches, and of rows on their way there.
+
+    Attributes:
+        attention: of keys and values, and of queries where those lie beside them.
+        convolution: of what convolutions keep.
+        rows: of keys, values and queries as they are computed.
+    """
+
+    attention: str
+    convolution: str
+    rows: str
+
+
+CACHE_FORMATS: Mapping[str, CacheChoice] = {
+    "f32": CacheChoice("rgba32f", "rgba32f", "rgba32f"),
+    "f16": CacheChoice("rgba16f", "rgba16f", "rgba16f"),
+    "q8": CacheChoice("rgba8i", "rgba16f", "rgba32f"),
+}
+"""The values of ``cache=``; ``q8`` is int8 with a scale for each group, see :mod:`glinfer.quant.bytes`."""
 DEFAULT_CACHE = "f32"

@@ -65,7 +65,7 @@ class TestSound:
         found = stress(tight, shape, plan=plan, weights=weights, on_step=told.append)
         assert found.first_fault is None
         assert found.passed
-        assert (found.rounds, found.textures, found.kernels) == (1, 6, 0)
+        assert (found.rounds, found.textures, found.kernels) == (1, 7, 0)
         assert found.tokens > 0
         assert found.draws > 0
         assert found.objects_before == found.objects_after
@@ -109,10 +109,10 @@ class TestSound:
         monkeypatch.setattr(module, "check_texture", noted)
         both = rounds(7, 2)
         assert rounds(7, 2) == both
-        assert rounds(8, 1)[:6] == both[6:12]
-        assert both[:6] != both[6:12]
-        assert {name for name, _, _ in both[:6]} == set(FORMATS)
-        assert {which for _, which, _ in both[:6]} == set(textures.SIZES)
+        assert rounds(8, 1)[:7] == both[7:14]
+        assert both[:7] != both[7:14]
+        assert {name for name, _, _ in both[:7]} == set(FORMATS)
+        assert {which for _, which, _ in both[:7]} == set(textures.SIZES)
 
 
 class TestPlanted:
@@ -212,7 +212,7 @@ class TestPlanted:
             found = stress(tight)
         assert found.first_fault is not None
         assert found.first_fault.kind == "objects"
-        assert found.objects_after["texture"] - found.objects_before["texture"] == 6
+        assert found.objects_after["texture"] - found.objects_before["texture"] == 7
         assert "expected 0 texture" in found.first_fault.detail
 
     def test_sessions_that_leave_something_behind_are_found_in_the_round(

@@ -40,7 +40,7 @@ def test_the_report_has_what_was_done(told: Told) -> None:
     [made] = found["runs"]
     assert (made["passed"], made["api"], made["plan"], made["weights"]) == (True, "es", "fast", "f32")
     check = made["check"]
-    assert (check["seed"], check["rounds"], check["textures"], check["kernels"]) == (6, 1, 6, 2)
+    assert (check["seed"], check["rounds"], check["textures"], check["kernels"]) == (6, 1, 7, 2)
     assert check["objects_before"] == check["objects_after"]
     assert (check["passed"], check["faults"], check["first_fault"]) == (True, 0, None)
 
@@ -51,8 +51,8 @@ def test_a_fault_exits_1_and_says_how_to_repeat_it(
     monkeypatch.setattr(textures, "difference", lambda found, expected: "planted")
     assert run(["stress", str(small), "--seconds", "0", "--seed", "6", "--limits", "webgl2"]) == 1
     said = capsys.readouterr().out
-    assert "1 round from seed 6 on: 6 textures" in said
-    assert "6 FAULTS, the first: texture " in said
+    assert "1 round from seed 6 on: 7 textures" in said
+    assert "7 FAULTS, the first: texture " in said
     assert "r32f in round 0: planted; repeat it with --seed 6" in said
     assert said.endswith("1 run: 1 FAILED\n")
 

@@ -5,6 +5,7 @@
 precision highp float;
 precision highp int;
 precision highp sampler2D;
+precision highp isampler2D;
 precision highp usampler2D;
 
 ivec2 block_origin(int slot, int block, int tiles, int pitch, int slot_step, int block_step, int columns) {

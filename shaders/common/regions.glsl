@@ -11,6 +11,11 @@
 #else
 #define IN_SCORES(place) (place)
 #endif
+#ifdef QUERIES_AT_X
+#define IN_QUERIES(place) ((place) + ivec2(QUERIES_AT_X, QUERIES_AT_Y))
+#else
+#define IN_QUERIES(place) (place)
+#endif
 #ifdef LOGITS_AT_X
 #define IN_LOGITS(place) ((place) + ivec2(LOGITS_AT_X, LOGITS_AT_Y))
 #else

@@ -108,7 +108,7 @@ class TestAccepting:
                 single.step(token)
             assert agree(session.logits(), single.logits())
 
-    @tiered("cache", ["f32", "f16"])
+    @tiered("cache", ["f32", "f16", "q8"])
     @tiered("family", APART, keep=2)
     def test_choices_are_those_without_a_draft(self, family: str, cache: str) -> None:
         """Across several full contexts of 48 tokens."""

@@ -116,11 +116,11 @@ def require_untouched(model: Model, *poisons: float) -> None:
 PLANS = [
     (family, plan, cache)
     for family in APART
-    for plan, cache in (("fast", "f32"), ("fast", "f16"), ("reference", "f32"))
+    for plan, cache in (("fast", "f32"), ("fast", "f16"), ("reference", "f32"), ("fast", "q8"))
 ]
 
 
-@tiered(("family", "plan", "cache"), PLANS, keep=(0, 2))
+@tiered(("family", "plan", "cache"), PLANS, keep=(0, 2, 3))
 def test_no_run_reads_what_it_has_not_written(family: str, plan: str, cache: str, device: Device) -> None:
     changes = {"sliding_window": 9} if family in ("mistral", "qwen3") else {}
     with opened(of_family(family, **changes), plan, weights="f32", cache=cache, device=device) as model:

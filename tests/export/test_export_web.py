@@ -122,6 +122,20 @@ def test_caches_of_half_floats(tmp_path: Path) -> None:
         export_web(path, tmp_path / "f8", cache="f8")
 
 
+def test_caches_of_bytes(tmp_path: Path) -> None:
+    """The page allocates them by their format, and a pass of its own rounds."""
+    path = written(tmp_path, LLAMA)
+    found = export_web(path, tmp_path / "q8", cache="q8", limits="webgl2").plan
+    assert found["model"]["cache"] == "q8"
+    caches = [each for each in found["textures"] if each["name"].endswith("attn.cache")]
+    assert {(each["format"], each["layout"]["blocks"]) for each in caches} == {("rgba8i", 2)}
+    assert [draw["name"] for draw in found["draws"] if draw["kind"] == "attn.store"] == [
+        "h.0.attn.store",
+        "h.1.attn.store",
+    ]
+    assert (tmp_path / "q8" / "shaders" / "common" / "bytes.glsl").is_file()
+
+
 def test_the_exported_draws_are_those_of_the_plan(case: Case) -> None:
     found, made = case.found, case.made
     textures, programs = found["textures"], found["programs"]

@@ -43,6 +43,7 @@ def test_the_formats_are_what_they_say() -> None:
         "r32i": ("int32", 1, 4, True),
         "rgba32f": ("float32", 4, 16, False),
         "rgba16f": ("float16", 4, 8, False),
+        "rgba8i": ("int8", 4, 4, True),
         "rgba32i": ("int32", 4, 16, True),
         "rgba32ui": ("uint32", 4, 16, True),
     }

@@ -205,6 +205,22 @@ MODELS = {
     ),
 }
 """Every family that transformers has, in float32."""
+LONGROPE = Made(
+    {
+        **ROTARY,
+        "model_type": "phi3",
+        "hidden_size": 64,
+        "num_key_value_heads": 2,
+        "partial_rotary_factor": 0.75,
+        "pad_token_id": 0,
+        "max_position_embeddings": 96,
+        "rope_scaling": {"type": "longrope", "short_factor": FACTORS[::-1], "long_factor": FACTORS},
+        "original_max_position_embeddings": 32,
+    }
+)
+"""A model that turns texts of more than 32 tokens by other angles."""
+LONGROPE_PROMPTS = (1, 24, 31, 32, 33, 45)
+"""Tokens of the prompts that it goes on with; the texts that it scores are as long."""
 HALVES = {
     "gemma-bfloat16": Made(GEMMA, dtype="bfloat16"),
     "gemma-float16": Made(GEMMA, dtype="float16"),

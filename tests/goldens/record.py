@@ -38,11 +38,13 @@ from qa.peers.peer import open_peers
 from . import HERE, digest, gguf_models, gift, given, smollm2_file, write_gab_model
 from .adapters import ADAPTED, write_adapter
 from .embedders import FORMS, RECORDED, SHAPE, pooled, replace_weights, weights_of, write_pooling
-from .figures import Figures
+from .figures import Figures, spots
 from .models import (
     GIFT,
     GPT2,
     HALVES,
+    LONGROPE,
+    LONGROPE_PROMPTS,
     MODELS,
     Array,
     Made,
@@ -120,9 +122,13 @@ def families() -> dict[str, Any]:
     for name, made in MODELS.items():
         with folder() as path:
             model = load_peer(write_model(made, path))
+            limit = made.settings.get("original_max_position_embeddings", 0)
 
-            def logits_of(ids: list[int], model: Any = model) -> Array:
-                return peer_logits(model, ids)
+            def logits_of(ids: list[int], model: Any = model, limit: int = limit) -> Array:
+                found = peer_logits(model, ids)
+                if len(ids) > limit > 0:  # as after each token: texts of so many turn by other angles
+                    found[:limit] = peer_logits(model, ids[:limit])
+                return found
 
             ids = greedy(logits_of, prompt(TEXT_TOKENS), GREEDY)
             found[name] = figures_of(path / "model.safetensors", logits_of, ids)
@@ -136,6 +142,33 @@ def families() -> dict[str, Any]:
         found["gift_of_gab"] = figures_of(
             path / "gift.safetensors", gift_of, greedy(gift_of, prompt(TEXT_TOKENS), GREEDY)
         )
+    return found
+
+
+def longrope() -> dict[str, Any]:
+    """What ``generate`` chooses behind prompts on both sides of the length at which angles change, and over it.
+
+    Of each step the logits of three tokens; of texts that run at once the logarithms of their tokens' probabilities.
+    """
+    with folder() as path:
+        model = load_peer(write_model(LONGROPE, path))
+        found: dict[str, Any] = {"sha256": digest(path / "model.safetensors"), "prompts": {}, "texts": {}}
+    model.generation_config.eos_token_id = None
+    for tokens in LONGROPE_PROMPTS:
+        ids = prompt(tokens)
+        options = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+        made = model.generate(torch.tensor([ids]), max_new_tokens=14, **options)
+        logits = np.asarray(torch.cat(made.logits).double().numpy())
+        ids = made.sequences[0].tolist()
+        assert sure(logits).tolist() == ids[tokens:]
+        found["prompts"][tokens] = {
+            "ids": ids,
+            "range": float(np.ptp(logits, axis=1).min()),
+            "spots": [row[spots(ids, tokens - 1 + step, len(row))].tolist() for step, row in enumerate(logits)],
+        }
+        if tokens > 1:
+            whole = Figures.of(ids[:tokens], peer_logits(model, ids[:tokens]))
+            found["texts"][tokens] = whole.logprobs[: tokens - 1].tolist()
     return found
 
 
@@ -539,7 +572,7 @@ def llama_smollm2() -> dict[str, Any]:
 SECTIONS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
-        *(families, embedders, halves, adapters, tokens, text, templates, chat),
+        *(families, longrope, embedders, halves, adapters, tokens, text, templates, chat),
         *(settings, ropes, activations, saves, heads, score, peers),
         *(llama_logits, llama_ids, llama_smollm2),
     )

@@ -302,6 +302,13 @@ def turn_draw(
     )
 
 
+def only_queries(rows: Array, heads: Heads) -> Array:
+    """Rows with NaN for keys and values."""
+    found = rows.copy()
+    found[:, : heads.queries_at] = np.nan
+    return found
+
+
 def unseen(position: int, window: int) -> int:
     """How many of the first tokens are in no group of 16 that a window reaches into."""
     return max(0, position - window + 1) // 16 * 16 if window else 0
@@ -355,6 +362,7 @@ def _attention(
     aside: bool = False,
     spread: float = 3.0,
     sinks: Array | None = None,
+    in_bytes: bool = False,
 ) -> BlockDraw:
     """The scores of one query against the ``keys`` of a cache of ``context`` positions, or the sums of its values.
 
@@ -363,10 +371,16 @@ def _attention(
     slots, made = score_slots(context), heads_of(heads, head_dim, kv, window, cap)
     one, every = BlockDraw(kernels, {"position": (0, context - 1), "score_slots": (1, slots)}), slots * SLOT_TOKENS
     one.alter = Cached(made, keys, aside)
-    layout = BlockLayout.by_block((every, made.cols), one.edge, aside=made.aside * aside, every=every)
-    cache, width = one.whole("cache", in_heads(1, every, made, head_dim), layout), heads * BLOCK_FLOATS
+    rows, width, queries = in_heads(1, every, made, head_dim), heads * BLOCK_FLOATS, None
+    if in_bytes:
+        cache = one.in_bytes("cache", rows[:, : made.queries_at])
+        queries = one.blocks("queries", only_queries(rows[:1], made)) if keys else None
+    else:
+        layout = BlockLayout.by_block((every, made.cols), one.edge, aside=made.aside * aside, every=every)
+        cache = one.whole("cache", rows, layout)
     if keys:
-        return one.draw(cached_scores("draw", cache, one.out(one.layout(slots, width)), made, kernels=kernels))
+        out = one.out(one.layout(slots, width))
+        return one.draw(cached_scores("draw", cache, out, made, kernels=kernels, queries=queries))
     scores, out = one.blocks("scores", normal(2, slots, width, scale=spread)), one.out(one.layout(1, made.width))
     beside = None if sinks is None else one.row_input("sinks", sinks)
     return one.draw(cached_values("draw", scores, cache, out, made, kernels=kernels, sinks=beside))

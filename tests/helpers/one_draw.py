@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glinfer.gl.context import Device
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.replay import Cells
 from glinfer.models.oracle import relative_error, run_draw, written_rows
@@ -160,6 +160,17 @@ class BlockDraw(OneDraw):
         """An input, many vectors, the same block of all of them together."""
         return self.whole(name, array, BlockLayout.by_block(array.shape, self.edge))
 
+    def in_bytes(self, name: str, array: Array) -> TensorSpec:
+        """The same in bytes with scales; what the oracle is given is rounded as the texture holds it."""
+        layout, alter = BlockLayout.by_block(array.shape, self.edge, format_name=BYTES), self.alter
+
+        def rounded(arrays: dict[str, Array], case: Case) -> None:
+            alter(arrays, case)
+            arrays[name] = layout.unpack(layout.pack(arrays[name]), *array.shape)
+
+        self.alter = rounded
+        return self.whole(name, array, layout)
+
     def weight(self, name: str, array: Array, layout: TexelLayout) -> TensorSpec:
         return self.whole(name, array, layout, "weight")
 
@@ -229,7 +240,8 @@ class BlockDraw(OneDraw):
             same = texels.view(np.uint32) == left.view(np.uint32)
             assert same[beside].all(), f"{name}: something that the pass does not write has changed"
             x, y = layout.places(layout.rows)
-            found.append(texels[y, x].reshape(layout.rows, -1)[places])
+            elements = layout.elements(texels[y, x]) if layout.scale_blocks else texels[y, x].reshape(layout.rows, -1)
+            found.append(elements[places])
         rows = in_turn(found[0] if len(found) == 1 else np.stack(found))
         promised = self.promised(case, (len(rows), cols))
         padding = slice(cols, BLOCK_FLOATS * blocks_for(cols))
@@ -271,9 +283,10 @@ def block_layout(layout: TexelLayout) -> BlockLayout:
 
 
 def poisoned(layout: TexelLayout, matrix: Array) -> Array:
-    """Texels of a matrix in blocks, NaN wherever no block lies."""
+    """Texels of a matrix in blocks, NaN wherever no block lies; of bytes -1, the bits of a scale that is NaN."""
     layout = block_layout(layout)
-    texels = np.full((layout.height, layout.width, 4), np.nan, dtype=np.float32)
+    nothing, dtype = (-1, np.int8) if layout.scale_blocks else (np.nan, np.float32)
+    texels = np.full((layout.height, layout.width, 4), nothing, dtype=dtype)
     x, y = layout.places(layout.rows)
     packed = layout.pack(matrix)
     texels[y, x] = packed[y, x]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.texture import Texture
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Recipes
@@ -30,7 +31,9 @@ def poison(
         layout = texture.layout
         if tensor.name.startswith(tuple(keep)):
             continue
-        if layout.format.is_integer:
+        if isinstance(layout, BlockLayout) and layout.scale_blocks:
+            texture.upload(np.full((layout.rows, layout.cols), value, dtype=np.float32))
+        elif layout.format.is_integer:
             texture.upload(np.full((layout.rows, layout.cols), 3, dtype=layout.format.dtype))
         else:
             texture.fill(value)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from glinfer.config import ModelConfig
 from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
 from glinfer.models.fast.shortlist import allowed_plan, shortlist_plan
+from glinfer.models.fast.token import fast_plan
 from glinfer.models.options import PlanOptions
+from glinfer.models.plan import Plan
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import WEIGHT_FORMATS
@@ -30,6 +34,17 @@ KERNELS = {
 }
 
 
+def _over_bytes(options: PlanOptions) -> list[Plan]:
+    """Plans over caches in bytes, that of one token too, whose passes differ from those of others there."""
+    options = replace(options, cache="q8")
+    return [
+        fast_plan(options),
+        chunk_plan(options, rows=40, cache_slots=192, likelihoods=True),
+        drafted_plan(options, rows=16, cache_slots=192),
+        batch_plan(options, sequences=3, capacity=128),
+    ]
+
+
 def row_forms() -> dict[str, DrawSpec]:
     """One draw for each shader and set of defines, by a name for messages."""
     found: dict[tuple[object, ...], tuple[str, DrawSpec]] = {}
@@ -50,6 +65,8 @@ def row_forms() -> dict[str, DrawSpec]:
                     shortlist_plan(over, kernels=kernels, max_texture_size=edge, masked=True),
                     allowed_plan(over, kernels=kernels, max_texture_size=edge),
                 ]
+                if weights == "f32" and edge == 2048:
+                    plans += _over_bytes(options)
                 for plan in plans:
                     for spec in plan.draws:
                         form = (spec.shader, spec.vertex, spec.cover, spec.defines)

@@ -14,10 +14,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from block_draw import POSITIONS, head_gains, heads_of, in_heads, matrix_of, tables_of, turning_of, unseen
+from block_draw import (
+    POSITIONS,
+    head_gains,
+    heads_of,
+    in_heads,
+    matrix_of,
+    only_queries,
+    tables_of,
+    turning_of,
+    unseen,
+)
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, normal, stale_numbers
 
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout
 from glinfer.models.fast.rows import slots_for
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import shared_parts
@@ -298,12 +308,17 @@ def store_draw(
     aside: int = 0,
     every: int = 1,
     edge: int = 2048,
+    in_bytes: bool = False,
 ) -> BlockDraw:
-    """Rows into a cache that is full of known numbers; the last ``aside`` blocks are kept once for ``every`` slots."""
+    """Rows into a cache that is full of known numbers; the last ``aside`` blocks are kept once for ``every`` slots.
+
+    One ``in_bytes`` has ten columns less than the rows.
+    """
     one, _, capacity = _over(kernels, rows, edge, strip_first=(0, cache_slots - 1))
     x, table = one.interleaved("x", normal(1, capacity, cols)), one.table(capacity)
-    cache = one.out(BlockLayout.by_block((cache_slots, cols), edge, aside=aside, every=every))
-    one.arrays[OUT] = normal(2, cache_slots, cols)
+    kept, form = (cols - 10, BYTES) if in_bytes else (cols, "rgba32f")
+    cache = one.out(BlockLayout.by_block((cache_slots, kept), edge, aside=aside, every=every, format_name=form))
+    one.arrays[OUT] = normal(2, cache_slots, kept)
     return one.draw(store_rows("draw", x, table, cache, together=together, kernels=kernels))
 
 
@@ -482,6 +497,7 @@ def _tile_draw(
     cache_slots: int = 192,
     *,
     sinks: Array | None = None,
+    in_bytes: bool = False,
     **options: Any,
 ) -> Attention:
     """Scores of at most so many rows, whose queries are inputs of their own, or the weighted sums of values.
@@ -492,18 +508,16 @@ def _tile_draw(
     made, slots = _attention(kernels, heads, head_dim, rows, cache_slots, count=count, **options)
     one, of, width = made.one, made.heads, heads * SLOT_TOKENS
     capacity = len(one.arrays[TABLE])
-    cache = one.cache("cache", made.cache)
+    one.alter = _only_keys(of) if scores else _only_values(of)
+    whole = made.cache
+    cache = _in_bytes(made) if in_bytes else one.cache("cache", made.cache)
     if not scores:
-        one.alter = _only_values(of)
         before, out = one.deal("scores", slots, width), one.deal(OUT, capacity // count, of.width, "cache")
         beside = None if sinks is None else one.row_input("sinks", sinks)
         one.draw(tile_values("draw", before, cache, made.table, out, of, kernels=kernels, sinks=beside))
         return made
     queries = np.full((capacity, of.cols), np.nan, dtype=np.float32)
-    queries[:, of.queries_at :] = made.cache[np.arange(capacity) % cache_slots, of.queries_at :]
-
-    def only_keys(arrays: dict[str, Array], case: Case) -> None:
-        arrays["cache"][:, of.kv_floats :] = np.nan
+    queries[:, of.queries_at :] = whole[np.arange(capacity) % cache_slots, of.queries_at :]
 
     def promise(case: Case, shape: tuple[int, int]) -> Array:
         used = int(case.values["row_slots"]) * count
@@ -511,7 +525,7 @@ def _tile_draw(
         whole = np.broadcast_to(reached[:, None], (used, heads, reached.shape[1]))
         return whole.reshape(used, heads, -1, SLOT_TOKENS).transpose(2, 0, 1, 3).reshape(shape)
 
-    one.alter, one.promise = only_keys, promise
+    one.promise = promise
     q, out = one.interleaved("q", queries), one.deal(OUT, slots, width, "cache")
     one.draw(tile_scores("draw", q, cache, made.table, out, of, kernels=kernels))
     return made
@@ -519,6 +533,19 @@ def _tile_draw(
 
 tile_scores_draw = partial(_tile_draw, True)
 tile_values_draw = partial(_tile_draw, False)
+
+
+def _in_bytes(made: Attention) -> TensorSpec:
+    """Keys and values in bytes, without queries."""
+    made.cache = made.cache[:, : made.heads.queries_at]
+    return made.one.in_bytes("cache", made.cache)
+
+
+def _only_keys(heads: Heads) -> Callable[[dict[str, Array], Case], None]:
+    def only_keys(arrays: dict[str, Array], case: Case) -> None:
+        arrays["cache"][:, heads.kv_floats :] = np.nan
+
+    return only_keys
 
 
 def _only_values(heads: Heads) -> Callable[[dict[str, Array], Case], None]:
@@ -536,6 +563,7 @@ def row_scores_draw(
     cache_slots: int = 192,
     *,
     every: int = 0,
+    in_bytes: bool = False,
     **options: int,
 ) -> Attention:
     """Scores of one row of each of exactly so many sequences, the queries in the cache.
@@ -556,9 +584,16 @@ def row_scores_draw(
 
     one.alter = only_own
     one.promise = lambda case, shape: np.ones(shape, dtype=bool)
-    layout = BlockLayout.by_block(made.cache.shape, one.edge, aside=of.aside if every else 0, every=every or 1)
-    cache, out = one.whole("cache", made.cache, layout), one.out(one.layout(slots, heads * SLOT_TOKENS))
-    one.draw(cached_scores("draw", cache, out, of, kernels=kernels, rows=made.table))
+    queries = None
+    if in_bytes:
+        own = only_queries(made.cache[:rows], of)
+        queries, one.alter = one.whole("queries", own, one.layout(*own.shape)), _only_keys(of)
+        cache = _in_bytes(made)
+    else:
+        layout = BlockLayout.by_block(made.cache.shape, one.edge, aside=of.aside if every else 0, every=every or 1)
+        cache = one.whole("cache", made.cache, layout)
+    out = one.out(one.layout(slots, heads * SLOT_TOKENS))
+    one.draw(cached_scores("draw", cache, out, of, kernels=kernels, rows=made.table, queries=queries))
     return made
 
 
@@ -570,14 +605,15 @@ def row_values_draw(
     cache_slots: int = 192,
     *,
     sinks: Array | None = None,
+    in_bytes: bool = False,
     **options: int,
 ) -> Attention:
     """Weighted sums of one row of each of exactly so many sequences."""
     made, slots = _attention(kernels, heads, head_dim, rows, cache_slots, **options)
     one = made.one
     one.alter = _only_values(made.heads)
-    scores = one.deal("scores", slots, heads * SLOT_TOKENS).tensors[0]
-    out, cache = one.out(one.layout(rows, made.heads.width)), one.cache("cache", made.cache)
+    scores, out = one.deal("scores", slots, heads * SLOT_TOKENS).tensors[0], one.out(one.layout(rows, made.heads.width))
+    cache = _in_bytes(made) if in_bytes else one.cache("cache", made.cache)
     beside = None if sinks is None else one.row_input("sinks", sinks)
     one.draw(cached_values("draw", scores, cache, out, made.heads, kernels=kernels, rows=made.table, sinks=beside))
     return made

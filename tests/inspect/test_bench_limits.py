@@ -137,6 +137,15 @@ def test_the_formats_of_all_that_is_fetched(small: Path) -> None:
         assert {"rgba32ui", "rgba16f"} <= set(texture_formats({"glinfer q8": model}))
 
 
+def test_a_cache_in_bytes_is_fetched_with_its_scales(small: Path) -> None:
+    sizes = {}
+    for cache in ("f32", "q8"):
+        with glinfer.load(small, cache=cache) as model:
+            sizes[cache] = token_work(model, 9).fetched
+    floats = sizes["f32"]["rgba32f"] - sizes["q8"]["rgba32f"]
+    assert sizes["q8"]["rgba8i"] == pytest.approx(floats * 34 / 128, rel=0.01)
+
+
 def test_startup_by_stages(small: Path) -> None:
     with open_device() as device:
         model, _, about = load_fast(small, "f32", device, opening_seconds=0.5, imports_seconds=0.25)

@@ -62,7 +62,9 @@ def test_whoever_computes_for_half_floats_rounds_and_copies_do_not(family: str) 
 
 def test_formats_that_there_are_not() -> None:
     for make in (lambda: plans("llama", "f8"), lambda: plan_for(tiny("gab"), "fast", cache="")):
-        with pytest.raises((PlanError, InputError), match=r"there is no cache format '.*'; expected one of f32, f16$"):
+        with pytest.raises(
+            (PlanError, InputError), match=r"there is no cache format '.*'; expected one of f32, f16, q8$"
+        ):
             make()
     with pytest.raises(InputError, match="the reference plan has no cache, found f16; leave cache out"):
         check_choice("reference", "file", "f16")

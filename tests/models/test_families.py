@@ -102,8 +102,11 @@ def test_prompts_at_once(peer: Peer, fast: Model, lengths: tuple[int, ...]) -> N
 def test_scores_are_the_logarithms_of_probabilities(peer: Peer, fast: Model) -> None:
     figures, texts = peer.figures, [peer.figures.ids[:7], peer.figures.ids]
     for ids, score in zip(texts, fast.score(texts), strict=True):
-        assert np.abs(score.logprobs - figures.logprobs[: len(ids) - 1]).max() <= OF_RANGE * figures.range
-        assert score.likeliest.tolist() == figures.likeliest[: len(ids) - 1]
+        # Where a text turns by the second set of angles, its beginning by itself does not.
+        first = fast.plan.long_after if fast.plan.is_long(len(ids)) else 0
+        places = slice(first, len(ids) - 1)
+        assert np.abs(score.logprobs[first:] - figures.logprobs[places]).max() <= OF_RANGE * figures.range
+        assert score.likeliest.tolist()[first:] == figures.likeliest[places]
 
 
 # Each length of each family has shaders of its own.
@@ -128,8 +131,8 @@ def test_100_greedy_tokens_by_the_reference_plan(peer: Peer) -> None:
 
 
 def test_neither_the_order_of_tokens_nor_a_token_long_ago_is_lost_in_rounding(peer: Peer, fast: Model) -> None:
-    ids = peer.figures.ids[:20]
-    assert peer.figures.error(19, after(fast, [ids[1], ids[0], *ids[2:]])) > 100 * OF_RANGE
+    ids = peer.figures.ids[:24]
+    assert peer.figures.error(23, after(fast, [ids[1], ids[0], *ids[2:]])) > 100 * OF_RANGE
 
 
 def with_config(**changes: Any) -> Callable[[Checkpoint], Checkpoint]:
@@ -259,8 +262,11 @@ def test_every_logit_of_every_position_is_that_of_transformers(tmp_path: Path, n
 
     write_recorded(name, tmp_path)
     ids = FIGURES[name].ids
-    expected = peer_logits(load_peer(tmp_path), ids)
+    theirs = load_peer(tmp_path)
+    expected = peer_logits(theirs, ids)
     with glinfer.load(tmp_path) as model, model.session() as session:
+        if limit := model.plan.long_after:
+            expected[:limit] = peer_logits(theirs, ids[:limit])
         for place, token in enumerate(ids):
             session.step(token)
             error = np.abs(session.logits() - expected[place]).max()

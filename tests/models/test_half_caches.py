@@ -224,8 +224,8 @@ def test_what_is_beyond_half_floats_is_told_in_one_line_and_breaks_nothing_else(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache": "f8"}, "there is no cache format 'f8'; expected one of f32, f16"),
-        ({"cache": None}, "there is no cache format None; expected one of f32, f16"),
+        ({"cache": "f8"}, "there is no cache format 'f8'; expected one of f32, f16, q8"),
+        ({"cache": None}, "there is no cache format None; expected one of f32, f16, q8"),
         ({"cache": "f16", "plan": "reference"}, "the reference plan has no cache, found f16; leave cache out"),
     ],
 )
@@ -244,7 +244,7 @@ def test_commands_take_the_option_and_refuse_others_in_one_line(
     assert run([command, str(small), "--cache", "f8"]) == 2
     told = capsys.readouterr()
     assert told.err.count("\n") == 1
-    assert "'f8' is not one of 'f32', 'f16'" in told.err
+    assert "'f8' is not one of 'f32', 'f16', 'q8'" in told.err
 
 
 def test_commands_count_and_check_half_caches(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,8 +283,9 @@ def test_eval_compares_caches(small: Path, tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert "cache" in shown.split("\n")[0]
     assert run([*given[:-1], "cache=f8"]) == 2
-    assert "found 'cache=f8' in --compare; expected some of f32, f16, q16, q8l, q8, cache=f32 or cache=f16" in (
-        capsys.readouterr().err
+    assert (
+        "found 'cache=f8' in --compare; expected some of f32, f16, q16, q8l, q8, cache=f32 or cache=f16 or cache=q8"
+        in (capsys.readouterr().err)
     )
 
 

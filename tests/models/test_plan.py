@@ -382,7 +382,7 @@ def test_targets_of_different_shapes() -> None:
         (("t", (1, 1), "buffer"), "tensor t is of kind 'buffer'; expected one of weight, input, activation, cache"),
         (
             ("t", (1, 1), "input", "rgba"),
-            "tensor t has format 'rgba'; known: r32f, r32i, rgba32f, rgba16f, rgba32i, rgba32ui",
+            "tensor t has format 'rgba'; known: r32f, r32i, rgba32f, rgba16f, rgba8i, rgba32i, rgba32ui",
         ),
         (("t", (0, 1), "input"), r"tensor t has shape \(0, 1\); every edge must be at least 1"),
         (("t", (1, -1), "input"), r"tensor t has shape \(1, -1\); every edge must be at least 1"),
@@ -752,6 +752,7 @@ def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors(monkeypatch
     mixed.append(batch_plan(dataclasses.replace(options, config=moe), sequences=3, capacity=64))
     ranks = AdapterRanks(("a",), {"model.layers.0.self_attn.q_proj.weight": 4})
     mixed.append(fast_plan(dataclasses.replace(options, config=qwen, adapters=ranks)))
+    mixed.append(fast_plan(dataclasses.replace(options, config=qwen, cache="q8")))
     mixed.append(reference_plans(moe, "f32", None, KernelOptions(), 2048).of(7))
     plans = (GOOD, fast, chunk, score, batch, listed, allowed, normed, after, encode, *few, *mixed)
     ops = [{draw.op for draw in plan.draws} for plan in plans]

@@ -107,6 +107,7 @@ export class Model {
     this.ids = [];
     this.dropped = 0;
     this.cached = 0; // how many of the first tokens are in the caches
+    this.long = false; // whether those have turned by the second set of angles, where the model has two
     this.known = null; // the logits of the next token, once they were asked for
   }
 
@@ -233,6 +234,9 @@ export class Model {
 
   catchUp() {
     if (!this.driver.caches) return;
+    const long = isLong(this.plan, this.ids.length);
+    if (long !== this.long) this.cached = 0; // all keys turn as in one run over the whole text
+    this.long = long;
     const last = this.plan.draws.length - this.plan.head_draws;
     for (; this.cached < this.ids.length - 1; this.cached++) this.driver.run(this.ids, this.cached, last);
   }
@@ -241,6 +245,24 @@ export class Model {
   release() {
     this.replay.release();
   }
+}
+
+/**
+ * Whether a text of so many tokens turns by the second set of angles, where a model has two.
+ * @param {object} plan
+ * @param {number} tokens
+ * @returns {boolean}
+ */
+function isLong(plan, tokens) {
+  const { long_after: longest = 0 } = plan.model;
+  return longest > 0 && tokens > longest;
+}
+
+/** The run value of plans with two sets of angles: the row of their table for the token at `position`, if there is one. */
+function anglesOf(plan, tokens, position) {
+  if (!plan.model.long_after) return {};
+  const second = isLong(plan, tokens) ? plan.model.config.max_position_embeddings : 0;
+  return { angles: position + second };
 }
 
 /** What one run is given, by plan: `run(ids, position, last, watch)` runs the token at a position, or all up to it. */
@@ -252,6 +274,7 @@ function driverOf(plan, replay) {
       const values = { noise: 0, inverse_temperature: 1, noise_key: 0 };
       const run = (ids, at, last, watch) => {
         Object.assign(values, { position: at, token: ids[at], score_slots: Math.ceil((at + 1) / SLOT_TOKENS) });
+        Object.assign(values, anglesOf(plan, ids.length, at));
         replay.run(values, { last, watch });
       };
       return { caches: true, context, run };
@@ -262,7 +285,7 @@ function driverOf(plan, replay) {
       const run = (ids, at, last, watch) => {
         column.fill(0).set(ids);
         input.uploadColumn(column);
-        replay.run({ rows: at + 1, last_row: at }, { last, watch });
+        replay.run({ rows: at + 1, last_row: at, ...anglesOf(plan, at + 1, 0) }, { last, watch });
       };
       return { caches: false, context, run };
     }

@@ -9,6 +9,7 @@ const FORMATS = {
   r32i: ["R32I", "RED_INTEGER", "INT", 1, true, Int32Array],
   rgba32f: ["RGBA32F", "RGBA", "FLOAT", 4, false, Float32Array],
   rgba16f: ["RGBA16F", "RGBA", "HALF_FLOAT", 4, false, Uint16Array],
+  rgba8i: ["RGBA8I", "RGBA_INTEGER", "BYTE", 4, true, Int8Array],
   rgba32i: ["RGBA32I", "RGBA_INTEGER", "INT", 4, true, Int32Array],
   rgba32ui: ["RGBA32UI", "RGBA_INTEGER", "UNSIGNED_INT", 4, true, Uint32Array],
 };
@@ -87,12 +88,13 @@ export class Texture {
    * The bits of whole lines of texels, in the form in which they are uploaded; waits for the driver.
    * @param {number} y the first line.
    * @param {number} lines how many.
-   * @returns {Uint16Array|Uint32Array} [lines × width × channels]
+   * @returns {Uint8Array|Uint16Array|Uint32Array} [lines × width × channels]
    */
   readBits(y, lines) {
     const framebuffer = new Framebuffer(this.gl, [this]); // of its own: the handle may be another one by now
     const texels = framebuffer.read(0, y, this.spec.width, lines);
     framebuffer.release();
+    if (this.Array === Int8Array) return Uint8Array.from(texels);
     const words = new Uint32Array(texels.buffer);
     if (this.Array === Uint16Array) return Uint16Array.from(words, halfOf);
     return this.channels === 4 ? words : words.filter((_, index) => index % 4 === 0);
@@ -153,7 +155,7 @@ export class Framebuffer {
   read(x, y, width, height) {
     const { gl } = this;
     const texture = this.textures[0];
-    const Type = texture.integer ? texture.Array : Float32Array;
+    const Type = !texture.integer ? Float32Array : texture.Array === Int8Array ? Int32Array : texture.Array;
     const texels = new Type(width * height * 4);
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.handle);
     gl.readBuffer(gl.COLOR_ATTACHMENT0);
@@ -164,7 +166,8 @@ export class Framebuffer {
   readType() {
     const { gl } = this;
     const { integer, type } = this.textures[0];
-    return integer ? type : gl.FLOAT; // RGBA and FLOAT is the one form that WebGL2 promises of float targets
+    if (integer) return type === gl.BYTE ? gl.INT : type; // bytes are promised as whole integers alone
+    return gl.FLOAT; // RGBA and FLOAT is the one form that WebGL2 promises of float targets
   }
 
   /** Releases the framebuffer; the textures stay. */

@@ -48,6 +48,14 @@ test("half floats are read as floats, the one form that WebGL2 promises", () => 
   assert.deepEqual(named(calls, "readPixels")[0].slice(0, 6), [0, 0, 8, 4, "RGBA", "FLOAT"]);
 });
 
+test("bytes are read as whole integers, the one form that WebGL2 promises", () => {
+  const { gl, calls } = context();
+  const found = new Framebuffer(gl, [new Texture(gl, { ...cache, format: "rgba8i" })]).read(0, 0, 8, 4);
+  assert.ok(found instanceof Int32Array);
+  assert.equal(found.length, 8 * 4 * 4);
+  assert.deepEqual(named(calls, "readPixels")[0].slice(0, 6), [0, 0, 8, 4, "RGBA_INTEGER", "INT"]);
+});
+
 test("half floats are uploaded as their bits", () => {
   const { gl, calls } = context();
   const texture = new Texture(gl, { ...cache, format: "rgba16f" });

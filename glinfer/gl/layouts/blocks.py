@@ -8,6 +8,9 @@ rest of the last block is padding and stays zero.
 Block b of a slot lies in **tile** ``b mod tiles``. llvmpipe gives one thread to each tile of 64×64 texels, so several
 tiles spread the work on one vector over the cores; a GPU needs one tile. shaders/common/blocks.glsl computes the same
 places.
+
+A cache may hold its floats in bytes, four of them a texel (:mod:`glinfer.quant.bytes`). Behind the blocks of numbers a
+slot then has blocks of scales: texel t of them has the two scales of block t, the first in its first two bytes.
 """
 
 from __future__ import annotations
@@ -20,10 +23,13 @@ import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, TexelLayout, check_part
+from glinfer.quant.bytes import from_bytes, to_bytes
 
 BLOCK_EDGE = 4
 BLOCK_TEXELS = BLOCK_EDGE * BLOCK_EDGE
 BLOCK_FLOATS = 4 * BLOCK_TEXELS
+BYTES = "rgba8i"
+"""The format of a layout whose floats are bytes with scales."""
 
 
 def blocks_for(floats: int) -> int:
@@ -59,7 +65,7 @@ class BlockLayout:
         aside: blocks at the end of a slot that ``every`` slots share, where the slot written last wins: a cache's
             queries, which no later run reads.
         every: slots of one sequence, which share the blocks aside; 1 where slots belong to no sequences.
-        format_name: ``rgba32f`` or ``rgba16f``.
+        format_name: ``rgba32f`` or ``rgba16f``, or ``rgba8i`` for bytes with scales, which are kept aside by no layout.
     """
 
     rows: int
@@ -150,9 +156,14 @@ class BlockLayout:
         return self.tiles == 1 and self.slot_step == 1 and self.block_step == self.columns
 
     @property
+    def scale_blocks(self) -> int:
+        """Blocks of one slot that hold the scales of bytes, a texel for each block of numbers."""
+        return blocks_for(4 * blocks_for(self.cols)) if self.format_name == BYTES else 0
+
+    @property
     def blocks(self) -> int:
-        """Blocks of one slot."""
-        return blocks_for(self.cols)
+        """Blocks of one slot, of scales too."""
+        return blocks_for(self.cols) + self.scale_blocks
 
     @property
     def kept_blocks(self) -> int:
@@ -204,6 +215,7 @@ class BlockLayout:
         ]
         return [
             *(aside if self.aside else []),
+            *([(f"{name}_SCALES_AT", self.blocks - self.scale_blocks)] if self.scale_blocks else []),
             (f"{name}_BLOCKS", self.blocks),
             (f"{name}_TILES", self.tiles),
             (f"{name}_PITCH", self.pitch),
@@ -262,9 +274,13 @@ class BlockLayout:
             raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {self.rows}, {self.cols}]")
         rows = matrix.shape[0]
         width, height = self.region(rows, self.cols)
-        floats = np.zeros((rows, self.blocks * BLOCK_FLOATS), dtype=np.float32)
+        floats = np.zeros((rows, (self.blocks - self.scale_blocks) * BLOCK_FLOATS), dtype=np.float32)
         floats[:, : self.cols] = matrix
         x, y = self.places(rows)
+        if self.scale_blocks:
+            texels = np.zeros((height, width, 4), dtype=np.int8)
+            texels[y, x] = self._in_bytes(floats).reshape(rows, -1, 4)
+            return texels
         largest = float(np.finfo(self.format.dtype).max)
         beyond = (np.abs(floats) > largest) & np.isfinite(floats)
         if beyond.any():
@@ -276,8 +292,25 @@ class BlockLayout:
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
         x, y = self.places(rows)
-        floats: npt.NDArray[Any] = texels[y, x].reshape(rows, -1)[:, :cols]
-        return floats
+        return self.elements(texels[y, x])[:, :cols]
+
+    def elements(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The elements [rows, cols] of slots out of the texels [rows, blocks × 16, 4] that :meth:`places` names."""
+        lanes: npt.NDArray[Any] = texels.reshape(len(texels), -1)
+        if not self.scale_blocks:
+            return lanes[:, : self.cols]
+        held = self.blocks - self.scale_blocks
+        scales = np.ascontiguousarray(lanes[:, BLOCK_FLOATS * held :][:, : 4 * held]).view("<u2")
+        return from_bytes(lanes[:, : BLOCK_FLOATS * held], scales)[:, : self.cols]
+
+    def _in_bytes(self, floats: npt.NDArray[np.float32]) -> npt.NDArray[np.int8]:
+        """The bytes [rows, 64 · blocks] of whole blocks of floats, those of their scales behind them."""
+        numbers, scales = to_bytes(floats)
+        found = np.zeros((len(floats), BLOCK_FLOATS * self.blocks), dtype=np.int8)
+        found[:, : floats.shape[1]] = numbers
+        behind = scales.astype("<u2").view(np.int8)
+        found[:, floats.shape[1] :][:, : behind.shape[1]] = behind
+        return found
 
 
 def copied_rectangles(

@@ -44,12 +44,18 @@ class TexelFormat:
         """Whether shaders read it through an isampler2D or usampler2D."""
         return bool(np.issubdtype(np.dtype(self.dtype), np.integer))
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether shaders read it through an isampler2D."""
+        return bool(np.issubdtype(np.dtype(self.dtype), np.signedinteger))
+
 
 FORMATS = {
     "r32f": TexelFormat("r32f", np.float32, "f4"),
     "r32i": TexelFormat("r32i", np.int32, "i4"),
     "rgba32f": TexelFormat("rgba32f", np.float32, "f4", 4),
     "rgba16f": TexelFormat("rgba16f", np.float16, "f2", 4),
+    "rgba8i": TexelFormat("rgba8i", np.int8, "i1", 4),
     "rgba32i": TexelFormat("rgba32i", np.int32, "i4", 4),
     "rgba32ui": TexelFormat("rgba32ui", np.uint32, "u4", 4),
 }

@@ -17,12 +17,13 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
 from glinfer.formats.tensors import tensors_of
+from glinfer.gl.layouts.blocks import BYTES
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.models.fast.token import HEAD_DRAWS, tail_draws
 from glinfer.models.plan import Plan
 from glinfer.ops.spec import DrawSpec
-from glinfer.quant.formats import CACHE_FORMATS
+from glinfer.quant.formats import CACHE_FORMATS, GROUP
 
 _TABLES = {"wte", "wpe", "rope", "weight"}
 """Samplers of embedding tables: a token reads one row, unless a product reads the whole."""
@@ -92,7 +93,8 @@ def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Work:
     """Return the work of one more token of each of several sequences of ``tokens`` tokens, in ``passes`` draws."""
     config = model.config
     fetched = weight_bytes(model.plan, model.device.limits.max_texture_size)
-    _add(fetched, CACHE_FORMATS[model.cache], sequences * _cached_bytes(config, model.cache, tokens))
+    for name, size in _cached_bytes(config, model.cache, tokens).items():
+        _add(fetched, name, sequences * size)
     layers, head = _matrices(config)
     multiply_adds = sum(layers) + head + sum(_attended(config, layer, tokens) for layer in range(len(layers)))
     return Work(fetched, sequences * multiply_adds, passes)
@@ -105,7 +107,9 @@ def prompt_work(model: Model, tokens: int) -> Work:
     edge, runs = model.device.limits.max_texture_size, math.ceil(tokens / chunk.max_rows)
     fetched = {name: runs * size for name, size in weight_bytes(chunk, edge).items()}
     ends = [min(tokens, (run + 1) * chunk.max_rows) for run in range(runs)]
-    _add(fetched, CACHE_FORMATS[model.cache], sum(_cached_bytes(config, model.cache, end) for end in ends))
+    for end in ends:
+        for name, size in _cached_bytes(config, model.cache, end).items():
+            _add(fetched, name, size)
     # The last token goes on in the decode plan, from its last block on.
     rest = plan.draws[len(plan.draws) - tail_draws(plan, config) : len(plan.draws) - HEAD_DRAWS + 1]
     for name, size in weight_bytes(plan, edge, rest).items():
@@ -200,8 +204,13 @@ def _attended(config: ModelConfig, layer: int, tokens: int) -> int:
     return 2 * config.num_attention_heads * config.head_dim * _seen(config, layer, tokens)
 
 
-def _cached_bytes(config: ModelConfig, cache: str, tokens: int) -> int:
-    """Bytes of keys and values, in all layers, that the last of ``tokens`` tokens sees."""
-    each = FORMATS[CACHE_FORMATS[cache]].bytes_per_texel // 4
-    layers = range(config.num_hidden_layers)
-    return sum(each * _kept(config, layer) * _seen(config, layer, tokens) for layer in layers)
+def _cached_bytes(config: ModelConfig, cache: str, tokens: int) -> dict[str, int]:
+    """Bytes of keys and values, by texture format, that the last of ``tokens`` tokens sees in all layers."""
+    found: dict[str, int] = {}
+    for layer in range(config.num_hidden_layers):
+        chosen = CACHE_FORMATS[cache]
+        name = chosen.convolution if config.layer(layer).convolves else chosen.attention
+        numbers = _kept(config, layer) * _seen(config, layer, tokens)
+        scales = 2 * -(-numbers // GROUP) if name == BYTES else 0
+        _add(found, name, numbers * FORMATS[name].bytes_per_texel // 4 + scales)
+    return found

@@ -22,9 +22,9 @@ from glinfer.models.session import Session
 from glinfer.models.transforms.fold import POSITIONS, TABLE
 from glinfer.ops.fused.cached import heads_in
 from glinfer.ops.spec import DrawSpec, Params
+from glinfer.quant.formats import GROUP
 
 Values = Mapping[str, int | float]
-_FLOAT_BYTES = 4
 _BLOCK = re.compile(r"\.(\d+)\.")
 _TABLES = (TABLE, POSITIONS, ROPE)
 
@@ -158,23 +158,31 @@ def _embed_token(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 
 def _cached_scores(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the cached keys of all tokens that the last one sees, and its queries."""
-    return {"cache": _seen(params) + _FLOAT_BYTES * heads_in(params).width}
+    """Read the cached keys of all tokens that the last one sees, and its queries, where they lie beside them."""
+    beside = 0 if "queries" in dict(spec.inputs) else heads_in(params).width
+    return {"cache": _cached(flow, spec, _seen(params) + beside)}
 
 
 def _cached_values(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    return {"cache": _seen(params)}
+    return {"cache": _cached(flow, spec, _seen(params))}
 
 
 def _seen(params: Params) -> int:
-    """Return the bytes of keys, or of values, of all tokens that the one at ``position`` sees."""
+    """Return the elements of keys, or of values, of all tokens that the one at ``position`` sees."""
     heads, tokens = heads_in(params), int(params["position"]) + 1
-    return _FLOAT_BYTES * heads.kv_floats * (min(tokens, heads.window) if heads.window else tokens)
+    return heads.kv_floats * (min(tokens, heads.window) if heads.window else tokens)
+
+
+def _cached(flow: _Flow, spec: DrawSpec, elements: int) -> int:
+    """Return the bytes of so many elements of a draw's cache, with their scales."""
+    layout = flow.layout(spec.input("cache"))
+    scales = 2 * -(-elements // GROUP) if isinstance(layout, BlockLayout) and layout.scale_blocks else 0
+    return elements * layout.format.bytes_per_texel // layout.format.channels + scales
 
 
 def _tiles(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
     held = int(flow.values["strip_first"]) + int(flow.values["rows"])
-    return {"cache": _FLOAT_BYTES * heads_in(params).kv_floats * held}
+    return {"cache": _cached(flow, spec, heads_in(params).kv_floats * held)}
 
 
 def _short_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:

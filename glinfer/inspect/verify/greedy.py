@@ -72,7 +72,12 @@ def verify_greedy(engine: Engine, checkpoint: Checkpoint, ids: Sequence[int], co
         session.prefill(checked)
         chosen = session.generate_ids(count)
     sequence = [*checked, *chosen]
-    likeliest = _likeliest(whole, sequence[:-1], options.weights, options.cache)[len(checked) - 1 :]
+    run, limit = sequence[:-1], whole.config.long_after
+    likeliest = _likeliest(whole, run, options.weights, options.cache)
+    if len(checked) <= limit < len(run):  # the first tokens are chosen after texts that turn by other angles
+        first = _likeliest(whole, run[:limit], options.weights, options.cache)
+        likeliest = np.concatenate([first, likeliest[limit:]])
+    likeliest = likeliest[len(checked) - 1 :]
     return GreedyCheck(tuple(chosen), tuple(int(token) for token in likeliest))
 
 

@@ -151,6 +151,11 @@ def _columns_at_position(columns: Array) -> Callable[[Span], Index]:
     return index
 
 
+def _columns(columns: Array) -> Callable[[Span], Index]:
+    """Columns [heads, 1, dim] of the only row."""
+    return lambda span: (np.zeros((1, 1, 1), dtype=np.intp), columns)
+
+
 def _heads_in_rows(heads: int, dim: int, pitch: int, *, at_position: bool = False) -> Callable[[Span], Index]:
     """[heads, tokens, dim] out of [heads · pitch, dim]."""
 
@@ -225,6 +230,7 @@ def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
     mean_taken = recipes.family.norm == "layer" and not any(dict(draw.defines).get("CENTRED") for draw in plan.draws)
     centred = CENTRED if mean_taken else ""
     raw = any(draw.op == "raw_gemv" for draw in plan.draws)  # the MLP's inner row is made where it is read
+    in_bytes = any(draw.op == "store_row" for draw in plan.draws)  # a row is rounded behind the pass that computes it
     starts = {"q": (heads, place.queries_at), "k": (place.kv, 0), "v": (place.kv, place.kv_floats)}
     named = [_Named(f"embed{centred}", ("embed",), _rows(width))]
     for block in range(config.num_hidden_layers):
@@ -239,14 +245,9 @@ def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
         for letter, (count, start) in () if of.convolves else starts.items():
             order = recipes.turned_places if letter != "v" else np.arange(config.head_dim)
             columns = start + (np.arange(count) * place.floats)[:, None, None] + order[None, None, :]
-            named.append(
-                _Named(
-                    f"{to}.attn.{letter}",
-                    (f"{at}.attn.turn" if of.head_norms else f"{at}.attn.qkv",),
-                    _columns_at_position(columns),
-                    axis=1,
-                )
-            )
+            step = "store" if in_bytes and letter != "q" else "turn" if of.head_norms else "qkv"
+            index = _columns(columns) if in_bytes and letter == "q" else _columns_at_position(columns)
+            named.append(_Named(f"{to}.attn.{letter}", (f"{at}.attn.{step}",), index, axis=1))
         named += [
             _Named(f"{to}.attn.scores", (f"{at}.attn.scores",), _slots(heads), axis=1, keys=True),
             _Named(

@@ -93,7 +93,7 @@ class _EncodeBuilder(ChunkBuilder):
         """Keys and values of one layer, in a texture that the next one overwrites."""
         if "row.cache" not in self._declared:
             heads = self.recipes.heads(layer)
-            layout = attention_layout(heads, slots, every, self.cache_format, self.max_texture_size)
+            layout = attention_layout(heads, slots, every, self.cache_format.attention, self.max_texture_size)
             if not layout.in_one_line:
                 raise PlanError(f"keys of {slots} tokens lie in several lines; expected one; take fewer rows")
             self._declared["row.cache"] = self.plan.laid_out("row.cache", "activation", layout)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.blocks import BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BYTES, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
@@ -26,7 +26,7 @@ from glinfer.ops.fused.norms import post_norm
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, is_grouped, is_scaled
+from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, CacheChoice, is_grouped, is_scaled
 
 Stream = TypeVar("Stream", TensorSpec, RowInterleaved)
 """The residual stream of a plan: one row in a tensor, or many rows in interleaved tensors."""
@@ -60,7 +60,7 @@ class PartsBuilder(ABC, Generic[Stream]):
         self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
         self.cache_format = cache_format(options.cache)
         self.recipes, self.adapters = Recipes(options.config, options.weights, options.formats), options.adapters
-        self.plan = PlanBuilder(name, max_rows, run_values)
+        self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
         self.attention_width = options.config.num_attention_heads * self.recipes.head_floats
         self._declared: dict[str, TensorSpec] = {}
 
@@ -75,10 +75,15 @@ class PartsBuilder(ABC, Generic[Stream]):
         layout = BlockLayout.by_block((slots, floats), self.max_texture_size)
         return self.plan.laid_out(name, "cache", layout)
 
+    @property
+    def in_bytes(self) -> bool:
+        """Whether keys and values are kept in bytes, and queries where they are computed."""
+        return self.cache_format.attention == BYTES
+
     def layer_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
         """The cache of one layer: keys and values of ``slots`` tokens, queries once for each ``every`` tokens.
 
-        Of a convolution it is B · x of each token.
+        In bytes it has no queries. Of a convolution it is B · x of each token.
         """
         layout = layer_cache_layout(self.recipes, layer, slots, every, self.cache_format, self.max_texture_size)
         return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
@@ -198,8 +203,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         of, heads = self.config.layer(layer), self.recipes.heads(layer)
         if of.rope is None:
             return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if of.head_norms else None
-        table = self.table(self.recipes.ropes[of.rope], self.config.max_position_embeddings, heads.floats)
-        return Turning(table, heads.kv_floats, heads.queries_at)
+        table = self.table(self.recipes.ropes[of.rope], self.config.angle_rows, heads.floats)
+        positions = self.config.max_position_embeddings if self.config.long_after else 0
+        return Turning(table, heads.kv_floats, heads.queries_at, positions=positions)
 
     @abstractmethod
     def product(
@@ -362,8 +368,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         """Instances that share keys, values and queries, which go into a slot of a cache; blending adds them up."""
         layout = cache.layout
         assert isinstance(layout, BlockLayout)
-        # Sums of half floats would be rounded once for each instance.
-        shared = self.kernels.split_norms and layout.format_name == "rgba32f" and layout.slot_is_rectangular
+        # Sums of half floats would be rounded once for each instance. Bytes are rounded in a pass behind.
+        into_slot = layout.format_name == "rgba32f" and layout.slot_is_rectangular
+        shared = self.kernels.split_norms and (into_slot or self.in_bytes)
         return self.parts_of(recipe) if shared and self.shares_norms else 1
 
     def turn_heads(
@@ -409,8 +416,9 @@ def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max
     Raises:
         PlanError: it does not fit such textures.
     """
-    shape = slots, heads.cols
-    return BlockLayout.by_block(shape, max_texture_size, aside=heads.aside, every=every, format_name=format_name)
+    bytes_alone = format_name == BYTES
+    shape, aside = (slots, heads.queries_at if bytes_alone else heads.cols), 0 if bytes_alone else heads.aside
+    return BlockLayout.by_block(shape, max_texture_size, aside=aside, every=every, format_name=format_name)
 
 
 def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
@@ -420,7 +428,7 @@ def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
 
 
 def layer_cache_layout(
-    recipes: Recipes, layer: int, slots: int, every: int, format_name: str, max_texture_size: int
+    recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
 ) -> BlockLayout:
     """The layout of one layer's cache, see :meth:`PartsBuilder.layer_cache`.
 
@@ -429,12 +437,12 @@ def layer_cache_layout(
     """
     if recipes.config.layer(layer).convolves:
         shape = slots, recipes.config.hidden_size
-        return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=format_name)
-    return attention_layout(recipes.heads(layer), slots, every, format_name, max_texture_size)
+        return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=formats.convolution)
+    return attention_layout(recipes.heads(layer), slots, every, formats.attention, max_texture_size)
 
 
-def cache_format(cache: str) -> str:
-    """The texture format of a value of ``cache=``.
+def cache_format(cache: str) -> CacheChoice:
+    """The texture formats of a value of ``cache=``.
 
     Raises:
         PlanError: there is no such cache format.

@@ -149,8 +149,8 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         if self.convolves:
             self.projected = self.interleaved("row.conv.projected", PARTS * part_floats(config.hidden_size))
             self.convolved = self.interleaved("row.conv.mixed", config.hidden_size)
-        # In the cache's format, so that every plan rounds a row's keys, values and queries alike.
-        self.qkv = self.interleaved("row.qkv", cols, format_name=self.cache_format)
+        # In the format of half floats where the cache is, so that every plan rounds keys, values and queries alike.
+        self.qkv = self.interleaved("row.qkv", cols, format_name=self.cache_format.rows)
         if not self.has_experts:
             self.inner = self.interleaved("row.inner", self.inner_floats)
 
@@ -493,10 +493,16 @@ class _BatchBuilder(_RowsBuilder):
         return self.plan.build()
 
     def attend(self, layer: int, cache: TensorSpec) -> None:
-        table = self.row_table
+        table, queries = self.row_table, None
         heads, name = self.recipes.heads(layer), f"h.{layer}.attn"
+        if self.in_bytes:
+            queries, rows = self.row_vector("queries", heads.cols), table.shape[0]
+            join = join_rows(f"{name}.queries", "attn.queries", self.qkv, queries, rows=rows, kernels=self.kernels)
+            self.plan.draw(join)
         self.plan.draw(
-            cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=self.kernels, rows=table),
+            cached_scores(
+                f"{name}.scores", cache, self.scores, heads, kernels=self.kernels, rows=table, queries=queries
+            ),
             cached_values(
                 f"{name}.values",
                 self.scores,

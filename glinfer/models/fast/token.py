@@ -5,18 +5,20 @@ their positions, written straight into the cache); the scores of all heads; soft
 + residual; the MLP's first product with its gate or activation; its second product + residual. Normalised heads take
 one more, and so does the norm behind each branch; experts take three more, the router, the choice and the sum. A layer
 with a convolution takes six passes too: one product for its three parts, the product of two of them into the cache,
-the convolution with its gate, and the other three. The embedding, the logits and the choice of the next token take one
-each: ``6 × layers + 3`` draws.
+the convolution with its gate, and the other three. A cache in bytes takes a pass more in each layer with attention,
+which rounds keys and values: a fragment of the product has four elements, too few to find a scale from. The embedding,
+the logits and the choice of the next token take one each: ``6 × layers + 3`` draws.
 """
 
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, adapter_values, cache_slots, kind_of
+from glinfer.models.fast.parts import PartsBuilder, adapter_values, cache_format, cache_slots, kind_of
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
+from glinfer.models.ropes import angle_values
 from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
@@ -26,7 +28,9 @@ from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
+from glinfer.ops.fused.tiles import store_row
 from glinfer.ops.spec import RunValue, TensorSpec
+from glinfer.quant.formats import DEFAULT_CACHE
 
 PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
 HEAD_DRAWS = 2
@@ -42,10 +46,14 @@ def tail_draws(plan: Plan, config: ModelConfig) -> int:
     return len(plan.draws) - next(place for place, draw in enumerate(plan.draws) if draw.name.startswith(last))
 
 
-def layer_draws(config: ModelConfig, layer: int = 0) -> int:
-    """Draws of one layer: six, one more for normalised heads, two for norms behind the branches, three for experts."""
+def layer_draws(config: ModelConfig, layer: int = 0, cache: str = DEFAULT_CACHE) -> int:
+    """Draws of one layer: six, one more for normalised heads, two for norms behind the branches, three for experts.
+
+    A ``cache`` in bytes takes one more in a layer with attention.
+    """
     of = config.layer(layer)  # a convolution has no heads
-    return 6 + bool(of.head_norms) + 2 * of.norm_after + 3 * (of.experts is not None)
+    rounding = cache_format(cache).attention == BYTES and not of.convolves
+    return 6 + bool(of.head_norms) + 2 * of.norm_after + 3 * (of.experts is not None) + rounding
 
 
 def fast_plan(options: PlanOptions) -> Plan:
@@ -53,7 +61,8 @@ def fast_plan(options: PlanOptions) -> Plan:
 
     Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
     chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
-    the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`.
+    the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`; and where the model has two sets of angles
+    ``angles``, the row of their table: the position, or so many positions behind the first of the second set.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
@@ -71,6 +80,7 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> lis
         RunValue("noise", 0.0, 1.0),
         RunValue("inverse_temperature", 0.0, 3.4e38),
         RunValue("noise_key", 0, 2**32 - 1),
+        *angle_values(config, 1),
         *adapter_values(adapters),
     ]
 
@@ -91,7 +101,9 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
             self.inner = self.vector("mlp.inner", self.inner_floats)
         self.logits = self.vector(LOGITS, config.vocab_size)
         self.branch = self.vector("branch", config.hidden_size) if self.has_post_norms else None
-        self.raw = self.vector("attn.raw", self.recipes.heads(0).cols) if self.turns_apart else None
+        cols = self.recipes.heads(0).cols
+        self.raw = self.vector("attn.raw", cols) if self.turns_apart else None
+        self.qkv = self.vector("attn.qkv", cols) if self.in_bytes else None
         if self.convolves:
             self.projected = self.vector("conv.projected", PARTS * part_floats(config.hidden_size))
             self.convolved = self.vector("conv.mixed", config.hidden_size)
@@ -148,27 +160,30 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
         recipes, kernels, name = self.recipes, self.kernels, f"h.{layer}.attn"
         heads, slots = recipes.heads(layer), cache_slots(self.config)
         cache, turning = self.layer_cache(layer, slots, slots), self.turning(layer)
+        target, first, clears = (cache, "position", "rows") if self.qkv is None else (self.qkv, 0, "all")
         if self.raw is None:
             recipe = recipes.qkv(layer)
             parts = self.shared_norm_parts(recipe, cache)
             self.product(
                 recipe,
                 self.hidden[0],
-                cache,
-                first="position",
+                target,
+                first=first,
                 turning=turning,
                 adds=parts > 1,
                 parts=parts,
-                clears="rows" if parts > 1 else "",
+                clears=clears if parts > 1 else "",
             )
         else:
             assert turning is not None
             self.product(recipes.qkv(layer), self.hidden[0], self.raw)
             self.turn_heads(
-                layer, RowInterleaved((self.raw,)), turning, RowInterleaved((cache,)), rows=None, first="position"
+                layer, RowInterleaved((self.raw,)), turning, RowInterleaved((target,)), rows=None, first=first
             )
+        if self.qkv is not None:
+            self.plan.draw(store_row(f"{name}.store", RowInterleaved((self.qkv,)), cache, kernels=kernels))
         self.plan.draw(
-            cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),
+            cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels, queries=self.qkv),
             cached_values(
                 f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels, sinks=self.sinks(layer)
             ),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from glinfer.families.layer import Experts
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import DecoderBuilder, ReferenceOptions
+from glinfer.models.ropes import angle_values
 from glinfer.ops.flat.activate import gate
 from glinfer.ops.flat.convolve import causal_conv
 from glinfer.ops.flat.elementwise import arithmetic, scale
@@ -19,6 +20,7 @@ from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.flat.product import Finish, Product
 from glinfer.ops.flat.rotate import rotate
 from glinfer.ops.flat.strided import Axis
+from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.spec import RunValue, TensorSpec
 
 PROBS, LAST_ROW = "probs", "last_row"
@@ -38,7 +40,7 @@ def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
 
 class _ReferenceBuilder(DecoderBuilder):
     def __init__(self, options: ReferenceOptions, rows: int) -> None:
-        values = [RunValue(LAST_ROW, 0, rows - 1, lambda tokens: tokens - 1)]
+        values = [RunValue(LAST_ROW, 0, rows - 1, lambda tokens: tokens - 1), *angle_values(options.config, rows)]
         super().__init__("reference", options, rows=rows, max_rows=rows, run_values=values)
         self.hidden, self.other = (
             self.scratch(f"hidden.{letter}", rows, options.config.hidden_size) for letter in "ab"
@@ -150,6 +152,7 @@ class _ReferenceBuilder(DecoderBuilder):
                 kernels=self.kernels,
                 heads=heads,
                 interleaved=interleaved,
+                position=ANGLES if self.config.long_after else 0,
             )
         )
         return turned

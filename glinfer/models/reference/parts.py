@@ -63,7 +63,7 @@ class DecoderBuilder:
         self.config, self.stored, self.rows = options.config, options.stored, rows
         self.family, self.names = options.config.family, options.config.family.names
         self.kernels, self.max_texture_size = options.kernels, options.max_texture_size
-        self.plan = PlanBuilder(name, max_rows, run_values)
+        self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
         self.shapes = weight_shapes(options.config)
         self.tensors: dict[str, TensorSpec] = {}
         self.ropes = rope_names(options.config)
@@ -109,7 +109,7 @@ class DecoderBuilder:
 
     def rope(self, rope: Rope) -> TensorSpec:
         """The table of a kind of angles."""
-        return self.flat(self.ropes[rope], "weight", self.config.max_position_embeddings, rope.dim)
+        return self.flat(self.ropes[rope], "weight", self.config.angle_rows, rope.dim)
 
     def embed(self, out: TensorSpec, position: int | str) -> None:
         """Draw the embeddings of the tokens, scaled or with positions as the family has them."""

@@ -2,6 +2,9 @@
 
 It serves one sequence, or many; then the table of rows (:mod:`glinfer.ops.fused.rows`) gives the position of each
 sequence's token, and the cache slot, a multiple of 64, where the sequence begins.
+
+A cache in bytes (:mod:`glinfer.quant.bytes`) has keys and values alone, and the queries are read where they were
+computed.
 """
 
 from __future__ import annotations
@@ -116,6 +119,7 @@ def cached_scores(
     *,
     kernels: KernelOptions,
     rows: TensorSpec | None = None,
+    queries: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out[t] = scale · q[position] · k[t]`` for each head and every token t that it sees; -1e30 for all others.
 
@@ -124,16 +128,20 @@ def cached_scores(
 
     With the table ``rows`` it is computed for each row, and group g of 64 tokens of row r lies in slot ``rows · g + r``
     of out. Run value: score_slots, of all rows together.
+
+    A cache in bytes is k | v, and then ``queries`` [rows, heads.cols] = k | v | q are given, without the table in one
+    row.
     """
     many = rows is not None
+    tensors = {"CACHE": cache, "OUT": out} if queries is None else {"CACHE": cache, "QUERIES": queries, "OUT": out}
     return block_draw(
         name,
         "attn.scores",
         "row_scores" if many else "cached_scores",
-        (("cache", cache.name), *_table(rows)),
+        (("cache", cache.name), *([] if queries is None else [("queries", queries.name)]), *_table(rows)),
         (out.name,),
         ("score_slots", out.shape[1]),
-        (*heads.defines(name, CACHE=cache, OUT=out), *_many(rows)),
+        (*heads.defines(name, **tensors), *_many(rows)),
         kernels=kernels,
         quad=True,
         per_run=() if many else (("position", "position"),),
@@ -227,10 +235,15 @@ def heads_in(params: Params) -> Heads:
     )
 
 
+def in_bytes(params: Params) -> bool:
+    """Whether the cache of a draw is in bytes with scales."""
+    return "CACHE_SCALES_AT" in params
+
+
 def check_cache(shapes: Shapes, params: Params) -> int:
-    """Require a cache of keys, values and queries; returns the floats of all heads of queries."""
+    """Require a cache of keys, values and queries, in bytes without; returns the floats of all heads of queries."""
     heads = heads_in(params)
-    shapes.expect("cache", None, heads.cols)
+    shapes.expect("cache", None, heads.queries_at if in_bytes(params) else heads.cols)
     # Whole slots of tokens are read, whatever the position.
     shapes.require(shapes.rows("cache") % SLOT_TOKENS == 0, f"the cache has {shapes.rows('cache')} rows")
     return heads.width
@@ -242,8 +255,15 @@ def _check_position(shapes: Shapes, params: Params) -> int:
     return width
 
 
+def _check_queries(shapes: Shapes, params: Params) -> None:
+    apart = "queries" in shapes.by_name
+    shapes.expect("queries", params.get("MANY", 1), heads_in(params).cols)
+    shapes.require(apart == in_bytes(params), "queries are given beside a cache in bytes, and no other")
+
+
 def _check_scores(shapes: Shapes, params: Params) -> None:
     _check_position(shapes, params)
+    _check_queries(shapes, params)
     shapes.expect("output", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
 
 
@@ -307,7 +327,11 @@ def values_of(
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (cache,) = float64(inputs, ["cache"])
     heads, position = heads_in(params), int(params["position"])
-    return scores_of(queries_of(cache, heads)[:, position], keys_of(cache, heads), position, size[0], heads)
+    if "queries" in inputs:
+        queries = queries_of(float64(inputs, ["queries"])[0], heads)[:, 0]
+    else:
+        queries = queries_of(cache, heads)[:, position]
+    return scores_of(queries, keys_of(cache, heads), position, size[0], heads)
 
 
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -320,6 +344,7 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
 
 def _check_row_scores(shapes: Shapes, params: Params) -> None:
     _check_rows(shapes, params)
+    _check_queries(shapes, params)
     groups = shapes.rows("output") // int(params["MANY"])
     shapes.expect("output", groups * params["MANY"], params["HEADS"] * SLOT_TOKENS)
 
@@ -343,9 +368,11 @@ def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[
     found = np.full((groups, rows, size[1]), MASKED)
     for row, info in enumerate(inputs["rows"].astype(np.intp)):
         position, own = info[POSITION], cache[info[BASE] :]
-        found[:, row] = scores_of(
-            queries_of(own, heads)[:, position], keys_of(own, heads), position, max(groups, position // 64 + 1), heads
-        )[:groups]
+        if "queries" in inputs:
+            query = queries_of(float64(inputs, ["queries"])[0], heads)[:, row]
+        else:
+            query = queries_of(own, heads)[:, position]
+        found[:, row] = scores_of(query, keys_of(own, heads), position, max(groups, position // 64 + 1), heads)[:groups]
     return found.reshape(size)
 
 
@@ -360,9 +387,40 @@ def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[
     return found
 
 
-register(Op("cached_scores", ("cache",), (), _check_scores, _oracle_scores, regions=("output",)))
+_CACHE = ("cache",)
 register(
-    Op("cached_values", ("scores", "cache"), ("sinks",), _check_values, _oracle_values, regions=("scores", "output"))
+    Op(
+        "cached_scores",
+        _CACHE,
+        ("queries",),
+        _check_scores,
+        _oracle_scores,
+        either=_CACHE,
+        regions=("queries", "output"),
+    )
 )
-register(Op("row_scores", ("cache", "rows"), (), _check_row_scores, _oracle_row_scores, ("rows",)))
-register(Op("row_values", ("scores", "cache", "rows"), ("sinks",), _check_row_values, _oracle_row_values, ("rows",)))
+register(
+    Op(
+        "cached_values",
+        ("scores", "cache"),
+        ("sinks",),
+        _check_values,
+        _oracle_values,
+        either=_CACHE,
+        regions=("scores", "output"),
+    )
+)
+register(
+    Op("row_scores", ("cache", "rows"), ("queries",), _check_row_scores, _oracle_row_scores, ("rows",), either=_CACHE)
+)
+register(
+    Op(
+        "row_values",
+        ("scores", "cache", "rows"),
+        ("sinks",),
+        _check_row_values,
+        _oracle_row_values,
+        ("rows",),
+        either=_CACHE,
+    )
+)

@@ -24,6 +24,8 @@ from glinfer.quant.groups import wide_values
 from glinfer.quant.words import decode
 
 Defines = list[tuple[str, int | float]]
+ANGLES = "angles"
+"""The run value of plans whose tables have two sets of angles: the row of the first token's."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,19 @@ class Turning:
         keys: outputs from the first on that are keys.
         queries: the first output that is a query.
         floats: floats of one head, which a table says by itself.
+        positions: rows of each of two sets of angles in the table; 0 where it has one.
     """
 
     table: TensorSpec | None
     keys: int
     queries: int
     floats: int = 0
+    positions: int = 0
+
+    @property
+    def run_value(self) -> str:
+        """The run value that names the row of the table, in a plan of one row."""
+        return ANGLES if self.positions else "position"
 
     def defines(self, name: str) -> Defines:
         """The defines of shaders/common/rope.glsl; without a table those of the heads alone."""
@@ -133,7 +142,8 @@ class Turning:
             return found
         if not isinstance(self.table.layout, RowLayout):
             raise PlanError(f"draw {name}: {self.table.name} is no table of rows")
-        return [("ROPE", 1), *found, *self.table.layout.defines("ROPE")]
+        sets: Defines = [("ROPE_SET", self.positions)] if self.positions else []
+        return [("ROPE", 1), *found, *self.table.layout.defines("ROPE"), *sets]
 
     @property
     def inputs(self) -> list[tuple[str, str]]:

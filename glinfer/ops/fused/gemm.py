@@ -26,7 +26,6 @@ from glinfer.ops.fused.dense import (
 from glinfer.ops.fused.low_rank import LORA_SAMPLERS
 from glinfer.ops.fused.norms import norm_floats
 from glinfer.ops.fused.rows import (
-    POSITION,
     RowInterleaved,
     check_same,
     deinterleaved,
@@ -34,6 +33,7 @@ from glinfer.ops.fused.rows import (
     input_names,
     optional_names,
     table_layout,
+    turned_by,
 )
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -158,9 +158,9 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         found = float64(inputs, ["norms"])[0][: size[0], : norm_floats(rows)]
         by_member = found.reshape(size[0], -1, 4, 4)[:, :, 0]  # one member's
         norms = by_member.reshape(size[0], -1)[:, :rows].reshape(-1, 1)
-    positions = inputs["rows"][:count, POSITION].astype(np.intp) if "rows" in inputs else np.zeros(count, np.intp)
+    positions = np.zeros(count, np.intp)
     if params.get("ROPE"):  # what only fills up the last slot may be behind the last position
-        positions = np.minimum(positions, len(inputs["rope"]) - 1)
+        positions = turned_by(inputs["rows"][:count], params, len(inputs["rope"]))
     y = dense_rows(inputs, params, x, norms, positions)[:, : size[1]]
     if "r0" in inputs:
         y = y + gathered(inputs, rows, "r")[:count]

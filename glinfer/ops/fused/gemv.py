@@ -103,7 +103,7 @@ def gemv(
         defines=tuple(defines),
         uniforms=(("share", steps // parts),),
         per_run=(
-            *(() if turning is None else (("position", "position"),)),
+            *(() if turning is None else (("position", turning.run_value),)),
             *(() if matrix.low_rank is None else matrix.low_rank.per_run),
         ),
         first=first,

@@ -14,7 +14,7 @@ word  holds
 3     the token whose likelihood is asked for; in a batch the number of the row's LoRA adapter, 0 for none
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
-6     1 for a drawn token, 0 for the likeliest
+6     bits: 1 for a drawn token, 0 for the likeliest; :data:`LONG` for a row that turns by the second set of angles
 7     the row of logits that a shortlist, or a choice among allowed tokens, is made of;
       where rows follow each other in a sequence, the last position of the sequence that is held: rows behind it are
       padding
@@ -39,6 +39,8 @@ CHOSEN = 2**32 - 1
 TARGETS = (1, 2, 4, 8)
 """Numbers of rows that shaders/common/each_row.glsl computes at once."""
 TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
+DRAWN, LONG = 1, 2
+"""Bits of the word NOISE."""
 PLACE, LAST = WANTED, SOURCE
 """Where rows follow each other in a text, the word of shortlists holds the text's last position, and where texts are
 embedded, the word of likelihoods holds the row of the table of positions and token types."""
@@ -113,6 +115,16 @@ def table_layout(rows: TensorSpec) -> RowLayout:
     if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
         raise PlanError(f"{rows.name} is no table of rows with {ROW_WORDS} words each")
     return rows.layout
+
+
+def turned_by(table: Array, params: Params, rows: int) -> Array:
+    """For an oracle: the rows of a table of angles, of ``rows`` rows, by which the rows of a run turn.
+
+    Rows behind the end of a sequence are padding, and turn by the last at most.
+    """
+    words = table.astype(np.intp)
+    second = int(params.get("ROPE_SET", 0)) * (words[:, NOISE] & LONG != 0)
+    return np.asarray(np.minimum(words[:, POSITION] + second, rows - 1))
 
 
 def stored_places(inputs: Mapping[str, Array], params: Params) -> Array:

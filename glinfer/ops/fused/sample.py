@@ -12,6 +12,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.allowed import allowed_tokens, check_mask, mask_defines
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
+    DRAWN,
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
@@ -129,7 +130,7 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
     return np.stack(
         [
-            _candidates(logits[row], bool(table[row, NOISE]), inverse[row], int(table[row, NOISE_KEY]))
+            _candidates(logits[row], bool(table[row, NOISE] & DRAWN), inverse[row], int(table[row, NOISE_KEY]))
             for row in range(size[0])
         ]
     )
@@ -167,7 +168,7 @@ def _oracle_allowed(inputs: Mapping[str, Array], params: Params, size: tuple[int
     for row in range(size[0]):
         scores = logits[table[row, SOURCE]]
         scores = np.where(allowed_tokens(inputs["mask"][row], scores.size), scores, -np.inf)
-        found.append(_candidates(scores, bool(table[row, NOISE]), inverse[row], int(table[row, NOISE_KEY])))
+        found.append(_candidates(scores, bool(table[row, NOISE] & DRAWN), inverse[row], int(table[row, NOISE_KEY])))
     # A lane without an allowed token has no candidate.
     candidates = np.stack(found).reshape(size[0], BLOCK_TEXELS, 4)
     candidates[candidates[:, :, 0] == -np.inf] = (float(NO_SCORE), 0.0, 0.0, 0.0)

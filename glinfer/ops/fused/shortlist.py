@@ -18,6 +18,7 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.allowed import allowed_tokens, check_mask, mask_defines
 from glinfer.ops.fused.rows import (
+    DRAWN,
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
@@ -160,7 +161,9 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
             # A NaN stays, so that a broken model is noticed.
             allowed = allowed_tokens(inputs["mask"][number], scores.size) | np.isnan(scores)
             scores = np.where(allowed, scores, -np.inf)
-        found.append(_pieces(scores, int(params["PIECES"]), bool(row[NOISE]), inverse[number], int(row[NOISE_KEY])))
+        found.append(
+            _pieces(scores, int(params["PIECES"]), bool(row[NOISE] & DRAWN), inverse[number], int(row[NOISE_KEY]))
+        )
     return np.stack(found, axis=1)
 
 

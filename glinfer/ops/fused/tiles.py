@@ -43,6 +43,7 @@ from glinfer.ops.fused.rows import (
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.quant.formats import GROUP
 
 
 def _tile_draw(
@@ -126,7 +127,8 @@ def store_rows(
     """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
 
     ``together`` says that the rows' slots follow each other, from the run value strip_first on; then the blocks that
-    the cache keeps aside are not written.
+    the cache keeps aside are not written. Numbers are rounded into a cache in bytes here; x then has more columns than
+    the cache, those of the queries, which stay out of it.
     """
     layout = block_layout(name, cache)
     strip = together and layout.in_one_line
@@ -143,6 +145,23 @@ def store_rows(
     return block_draw(
         name, "attn.store", "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
     )
+
+
+def store_row(name: str, x: RowInterleaved, cache: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
+    """``cache[position] = x[0]``, the row of one token, in a sequence that begins in the first slot.
+
+    x [1, cols] is in one tensor; otherwise as :func:`store_rows`. Run value: position.
+    """
+    defines = (
+        *x.layout.defines("X"),
+        *block_layout(name, cache).defines("OUT"),
+        ("ROWS", len(x.tensors)),
+        ("STRIP", 0),
+        ("ALONE", 1),
+    )
+    inputs, size = x.inputs(), (1, cache.shape[1])
+    further: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": "position"}
+    return block_draw(name, "attn.store", "store_row", inputs, (cache.name,), size, defines, **further)
 
 
 def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
@@ -174,7 +193,13 @@ def _check_values(shapes: Shapes, params: Params) -> None:
 
 
 def _check_store(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, shapes.by_name["output"][1])
+    cols = shapes.by_name["x0"][1]
+    check_same(shapes, params, None, cols)
+    needed = shapes.by_name["output"][1]
+    more = "OUT_SCALES_AT" in params and needed % GROUP == 0  # what stays out is in no group that is kept
+    shapes.require(cols == needed or (more and cols > needed), f"x has {cols} columns; the cache takes {needed}")
+    if "rows" not in shapes.by_name:
+        shapes.require(params["ROWS"] == 1, f"one row, found {params['ROWS']} textures")
 
 
 def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int, int, int]]:
@@ -249,7 +274,21 @@ def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.asarray(gathered(inputs, int(params["ROWS"]))[int(params["row"])][None])
 
 
-register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, ("rows",)))
-register(Op("tile_values", ("cache", "rows"), (*optional_names(), "sinks"), _check_values, _oracle_values, ("rows",)))
-register(Op("store_rows", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=stored_places))
+_TILES: dict[str, Any] = {"integers": ("rows",), "either": ("cache",)}
+register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, **_TILES))
+register(Op("tile_values", ("cache", "rows"), (*optional_names(), "sinks"), _check_values, _oracle_values, **_TILES))
+_STORE: dict[str, Any] = {"either": ("output",)}
+register(
+    Op(
+        "store_rows",
+        ("rows",),
+        optional_names(),
+        _check_store,
+        _oracle_store,
+        ("rows",),
+        places=stored_places,
+        **_STORE,
+    )
+)
+register(Op("store_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names(), **_STORE))
 register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",)))

@@ -12,13 +12,13 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Turning, target_defines, turned_rows
 from glinfer.ops.fused.draws import block_draw
 from glinfer.ops.fused.rows import (
-    POSITION,
     RowInterleaved,
     check_same,
     deinterleaved,
     gathered,
     optional_names,
     table_layout,
+    turned_by,
 )
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -77,7 +77,7 @@ def turn_heads(
         defines,
         kernels=kernels,
         cells=not alone,
-        per_run=(("position", "position"),) if alone and turns else (),
+        per_run=(("position", turning.run_value),) if alone and turns else (),
         first=first,
     )
 
@@ -111,7 +111,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     if params["ALONE"]:
         positions = np.full(len(x), int(params["position"]))
     else:
-        positions = np.minimum(inputs["rows"][: len(x), POSITION].astype(np.intp), len(rope) - 1)
+        positions = turned_by(inputs["rows"][: len(x)], params, len(rope))
     return deinterleaved(turned_rows(found, rope, params, positions), count)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import subnormals
 from goldens import ModelWriter, gab_records, recorded, smollm2_file
+from goldens.models import LONGROPE, write_model
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -160,11 +161,25 @@ def compare_with_python(run_site: Drive, made: ExportedSite, path: Path, prompt:
     check(found, ids, logits, made.plan, len(prompt))
 
 
+@pytest.mark.parametrize("plan", ["fast", "reference"])
+@pytest.mark.parametrize("tokens", [24, 45])
+def test_texts_that_turn_by_one_of_two_sets_of_angles(run_site: Drive, tmp_path: Path, tokens: int, plan: str) -> None:
+    """Over the length at which they change, and behind it; with what transformers gives."""
+    path = write_model(LONGROPE, tmp_path / "model")
+    made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
+    ids = recorded("longrope")["prompts"][str(tokens)]["ids"]
+    job = {"kind": "greedy", "ids": ids[:tokens], "count": len(ids) - tokens}
+    jobs = [job, {"kind": "greedy", "ids": ids[:7], "count": 1}, job]
+    found, _, again = run_site(made.folder, jobs, query=LIMITS["webgl2"])["results"]
+    assert found["ids"] == again["ids"] == ids[tokens:]
+
+
 @pytest.mark.parametrize(
     ("dtype", "options"),
     [
         ("float32", {}),
         ("float32", {"weights": "q8"}),
+        ("float32", {"cache": "q8"}),
         ("bfloat16", {}),
         ("q8_0", {}),
         ("q4_0", {}),
@@ -177,7 +192,7 @@ def test_a_llama_in_many_formats(run_site: Drive, tmp_path: Path, dtype: str, op
     save_checkpoint(random_checkpoint(LLAMA, seed=3), path, dtype=dtype)
     made = export_web(path, tmp_path / "site", limits="webgl2", **options)
     if "plan" not in options:
-        assert made.draws == 6 * LLAMA.num_hidden_layers + 3
+        assert made.draws == (7 if options.get("cache") == "q8" else 6) * LLAMA.num_hidden_layers + 3
     compare_with_python(run_site, made, path, [1, 2, 3, 4, 299], **options)
 
 
