@@ -11,6 +11,8 @@ from glinfer.ops.flat.draws import flat_draw
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
+DELTA_EPS = 1e-6
+"""Added to the sum of the squares of queries and keys before they are divided by its root, as models were trained."""
 MAX_KEY_ELEMENTS = 256
 """Limit for the elements of a key: a fragment holds as many texels of the state."""
 
@@ -64,6 +66,49 @@ def delta_rule(
     return flat_draw(name, kind, "delta_rule", inputs, [out], kernels=kernels, defines=defines)
 
 
+def sigmoid(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
+    """``out = 1 / (1 + exp(-x))``, element by element; x and out [R, C].
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    return flat_draw(name, kind, "squash", [("x", x)], [out], kernels=kernels, defines=[("DECAY", 0)])
+
+
+def log_decay(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    rate: TensorSpec,
+    shift: TensorSpec,
+    out: TensorSpec,
+    *,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """``out = -exp(rate) * log(1 + exp(x + shift))``, logarithms of decays; x and out [R, C], the others [1, C].
+
+    Raises:
+        PlanError: a tensor has another layout.
+    """
+    inputs = [("x", x), ("rate", rate), ("shift", shift)]
+    return flat_draw(name, kind, "squash", inputs, [out], kernels=kernels, defines=[("DECAY", 1)])
+
+
+def _check_squash(shapes: Shapes, params: Params) -> None:
+    rows, cols = shapes.by_name["output"]
+    shapes.expect("x", rows, cols)
+    for name in ("rate", "shift"):
+        shapes.expect(name, 1, cols)
+
+
+def _oracle_squash(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x = float64(inputs, ["x"])[0][: size[0]]
+    if params["DECAY"]:
+        rate, shift = float64(inputs, ["rate", "shift"])
+        return np.asarray(-np.exp(rate) * np.logaddexp(0.0, x + shift))
+    return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
+
+
 def _check(shapes: Shapes, params: Params) -> None:
     rows, cols = shapes.by_name["output"]
     heads, key_heads = int(params["HEADS"]), int(params["KEY_HEADS"])
@@ -108,3 +153,4 @@ def gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Arra
 
 
 register(Op("delta_rule", ("q", "k", "v", "g", "beta"), (), _check, _oracle))
+register(Op("squash", ("x",), ("rate", "shift"), _check_squash, _oracle_squash))

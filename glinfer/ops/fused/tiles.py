@@ -112,7 +112,14 @@ def tile_values(
 
 
 def store_rows(
-    name: str, x: RowInterleaved, rows: TensorSpec, cache: TensorSpec, *, together: bool, kernels: KernelOptions
+    name: str,
+    x: RowInterleaved,
+    rows: TensorSpec,
+    cache: TensorSpec,
+    *,
+    together: bool,
+    kernels: KernelOptions,
+    kind: str = "attn.store",
 ) -> DrawSpec:
     """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
 
@@ -132,7 +139,7 @@ def store_rows(
     further: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
     inputs = *x.inputs(), ("rows", rows.name)
     return block_draw(
-        name, "attn.store", "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
+        name, kind, "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
     )
 
 
