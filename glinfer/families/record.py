@@ -29,7 +29,7 @@ class Names:
         head_norm: the norms of heads of queries and keys, with a place for the letter.
         conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the convolution's own
             weights, which differ from element to element; and the matrix behind it.
-        delta: what the names of the vectors of a delta rule begin with: ``A_log`` and ``dt_bias``, which make its decays.
+        delta: what the names of the vectors of a delta rule begin with: ``A_log`` and ``dt_bias``.
         delta_in: the matrices before a delta rule, with a place for the letters ``qkv`` of queries, keys and values,
             ``z`` of gates, ``a`` of decays, and ``b`` of the shares that are written.
         delta_conv, delta_norm, delta_out: the convolution over queries, keys and values; the norm of the heads of

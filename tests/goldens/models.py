@@ -183,7 +183,7 @@ MODELS = {
                 "mrope_section": [2, 1, 1],
             },
         },
-        seed=6,
+        seed=4,
     ),
     "qwen3_5-shared": Made(
         {
@@ -199,7 +199,7 @@ MODELS = {
             "attention_bias": True,
             "tie_word_embeddings": True,
         },
-        seed=7,
+        seed=3,
     ),
     "qwen3_moe": Made(
         {**ODD, **EXPERTS, "model_type": "qwen3_moe", "head_dim": 10, "num_experts": 9, "norm_topk_prob": True}, seed=4
