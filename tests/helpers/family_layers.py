@@ -10,11 +10,11 @@ from glinfer.families import FAMILIES
 DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
-    "linear_key_head_dim": 12,
+    "linear_key_head_dim": 36,
     "linear_value_head_dim": 8,
     "linear_conv_kernel_dim": 3,
 }
-"""A delta rule of four heads, of which two share keys; its spans are of 16 tokens."""
+"""A delta rule of four heads, of which two share keys; its spans are of 48 tokens, and so are the longest pieces."""
 
 
 def layers_of(family: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ FURTHER = {
     "chunk": {"conv": -2, "delta": 7, "gated": 1},
     "score": {"conv": -2, "delta": 7, "gated": 1},
 }
-"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention in the same family, by plan."""
+"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
 
 
 def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> int:
