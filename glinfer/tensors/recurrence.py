@@ -67,13 +67,15 @@ class Recurrences(Group):
         passes = self._passes("gated_delta_rule")
         if v.size == 0:
             return passes.computed_zeros(v.shape, dtype, out, q=q, k=k, v=v, g=g, beta=beta)
-        named = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
-        reads = [passes.read(name, tensor) for name, tensor in named.items()]
         passes.draw(
             delta_rule(
                 "gated_delta_rule",
                 "gated_delta_rule",
-                *reads,
+                passes.read("q", q),
+                passes.read("k", k),
+                passes.read("v", v),
+                passes.read("g", g),
+                passes.read("beta", beta),
                 passes.computed("y", v.shape, dtype, out),
                 sequence=v.shape[-3],
                 scale=elements**-0.5 if scale is None else scale,

@@ -147,8 +147,8 @@ class PartsBuilder(ABC, Generic[Stream]):
             self.store(f"{name}.early_store", kept, cache)
         draw(delta_scores(f"{name}.scores", mixed, cache, scores, heads, **shared))
         if piece:
-            known, further = self.row_vector("delta.known", heads.rule.values), {"queries": False, "piece": piece}
-            draw(delta_recall(f"{name}.known", mixed, scores, cache, known, heads, **further, **shared))
+            known, step = self.row_vector("delta.known", heads.rule.values), f"{name}.known"
+            draw(delta_recall(step, mixed, scores, cache, known, heads, queries=False, piece=piece, **shared))
         draw(delta_row(f"{name}.row", mixed, cache, kept, heads, scores=scores, known=known, piece=piece, **shared))
         self.store(f"{name}.row_store", kept, cache)
         if ends:

@@ -178,15 +178,17 @@ class _ReferenceBuilder(DecoderBuilder):
             plan.draw(strided_copy(step, "delta.heads", mixed, apart[letter], axes, col_offset=start, kernels=kernels))
             start += heads * each
         g, beta = (self.scratch(f"{name}.{part}", rows, of.heads) for part in ("g", "beta"))
-        vectors = [self.vector(f"{names.of('delta', index)}.{part}") for part in (DECAY, TIME_BIAS)]
+        rate, shift = (self.vector(f"{names.of('delta', index)}.{part}") for part in (DECAY, TIME_BIAS))
         results = self.scratch(f"{name}.heads", rows * of.heads, of.value)
         plan.draw(
-            log_decay(f"{name}.g", "delta.decay", given["a"], *vectors, g, kernels=kernels),
+            log_decay(f"{name}.g", "delta.decay", given["a"], rate, shift, g, kernels=kernels),
             sigmoid(f"{name}.beta", "delta.decay", given["b"], beta, kernels=kernels),
             delta_rule(
                 f"{name}.heads",
                 "delta.rule",
-                *(apart[letter] for letter in "qkv"),
+                apart["q"],
+                apart["k"],
+                apart["v"],
                 g,
                 beta,
                 results,

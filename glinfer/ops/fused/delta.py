@@ -588,7 +588,7 @@ def _oracle_row(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
     caches, found = _Caches(inputs, params), np.zeros(size)
     heads, rows = caches.heads, _rows_of(inputs, params, size[0])
     x, rule, early = float64(inputs, ["x"])[0], caches.heads.rule, bool(params["EARLY"])
-    known = np.zeros(caches.v.shape)
+    known: Array = np.zeros(caches.v.shape)
     if "known" in inputs:
         known = float64(inputs, ["known"])[0].reshape(-1, rule.heads, rule.value)
     elif not early:

@@ -48,7 +48,8 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
         found = y.numpy()
     for tensor in tensors:
         tensor.release()
-    return [(found, expected(*arrays, norm_eps=_EPS))]
+    q, k, v, g, beta = arrays
+    return [(found, expected(q, k, v, g, beta, norm_eps=_EPS))]
 
 
 def _timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
