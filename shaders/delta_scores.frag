@@ -13,7 +13,7 @@ void main() {
     int first = first_seen(position), start = first + at.block % SPAN_BLOCKS * 64 + 4 * at.lane;
     int key = head / (HEADS / KEY_HEADS) * KEY_TEXELS, vector = (kind == 0 ? X_K : 0) + key;
     int span = position - position % SPAN;  // which begins with this token
-    y = vec4(0.0);
+    vec4 found = vec4(0.0);
     if (kind < 2 && start <= position) {
         float own = own_decay(at.slot, head), before = first < span ? kept_decay(base + span - 1, head) : 0.0;
         for (int n = 0; n < 4; n++) {
@@ -25,7 +25,8 @@ void main() {
             } else if (seen == position && kind == 1) {
                 for (int i = 0; i < KEY_TEXELS; i++) sum += dot(given(at.slot, vector + i), given(at.slot, X_K + key + i));
             }
-            y[n] = sum;
+            found[n] = sum;
         }
     }
+    y = found;
 }
