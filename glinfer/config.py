@@ -13,7 +13,7 @@ import numpy as np
 
 from glinfer.errors import ConfigError
 from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES
-from glinfer.families.layer import ALL_AHEAD, Experts, LayerConfig, Rope
+from glinfer.families.layer import ALL_AHEAD, DeltaRule, Experts, LayerConfig, Rope
 from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
 
@@ -25,13 +25,16 @@ _Value = TypeVar("_Value")
 _SHOWN_FIELDS = 6  # of those known, in a message
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
-    *("num_experts", "num_experts_per_tok"),
+    *("num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
+    *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"),
 )
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has names of its own."""
 _USUAL_EXPERTS = (8, 2)
-FULL, SLIDING, CONV = "full_attention", "sliding_attention", "conv"
+FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
 """Valid entries of ``layer_types``."""
+LARGEST_DELTA_KEY = 256
+"""Limit for the elements of a key of the delta rule, each of which is a row of its state."""
 _CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
 _MAX_SCALE = 1e6  # of the factors and caps: beyond, float32 overflows
 ACTIVATIONS = ("gelu", "gelu_new", "silu")
@@ -146,6 +149,11 @@ class ModelConfig:
     of those add up to 1. ``swiglu_limit`` and ``swiglu_alpha`` are the bound and the slope of their gates (0: no bound,
     and the plain product), see :class:`glinfer.families.layer.Experts`.
 
+    ``layer_types`` may have ``linear_attention`` in families whose layers may have the gated delta rule: with
+    ``linear_num_value_heads`` heads of values of ``linear_value_head_dim`` elements, which share
+    ``linear_num_key_heads`` heads of queries and keys of ``linear_key_head_dim``, behind a convolution over
+    ``linear_conv_kernel_dim`` positions.
+
     :meth:`layer` says what all of this means for one layer.
 
     Raises:
@@ -190,6 +198,11 @@ class ModelConfig:
     norm_topk_prob: bool = False
     swiglu_limit: float = 0.0
     swiglu_alpha: float = 1.0
+    linear_num_key_heads: int = 0
+    linear_num_value_heads: int = 0
+    linear_key_head_dim: int = 0
+    linear_value_head_dim: int = 0
+    linear_conv_kernel_dim: int = 0
 
     def __post_init__(self) -> None:
         """Fill in what was left out, then check every field."""
@@ -259,7 +272,7 @@ class ModelConfig:
 
     def _check_layers(self) -> None:
         """Check the patterns of layers, and the factors and caps."""
-        for name, known in (("layer_types", (FULL, SLIDING, CONV)), ("rotary_layers", (0, 1))):
+        for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA)), ("rotary_layers", (0, 1))):
             found = getattr(self, name)
             found = tuple(found) if isinstance(found, (list, tuple)) else found
             if not isinstance(found, tuple) or any(isinstance(each, bool) or each not in known for each in found):
@@ -267,6 +280,7 @@ class ModelConfig:
                 raise ConfigError(f"{name} is {shown(getattr(self, name))}; expected a list of {words}")
             object.__setattr__(self, name, found)
         self._check_convolutions()
+        self._check_delta_rule()
         if self.layer_types and self.max_window_layers:
             raise ConfigError(
                 "layer_types and max_window_layers both say which layers have a window; expected one of them"
@@ -307,6 +321,40 @@ class ModelConfig:
                 f"conv_L_cache is {self.conv_L_cache}; expected a whole number from 1 to {LONGEST_CONVOLUTION}"
             )
 
+    def _check_delta_rule(self) -> None:
+        """Check the layers with the delta rule."""
+        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
+        may_have = family is None or family.delta_rule
+        if DELTA not in self.layer_types:
+            if self.linear_num_value_heads and not may_have:
+                raise ConfigError(
+                    f"linear_num_value_heads is {self.linear_num_value_heads}; no layer of {self.model_type} has the "
+                    "delta rule"
+                )
+            return
+        if not may_have:
+            raise ConfigError(f"layer_types has {DELTA!r}; no layer of {self.model_type} has the delta rule")
+        if self.pooling:
+            raise ConfigError(
+                f"layer_types has {DELTA!r}, and pooling is {self.pooling!r}; a model that embeds texts can have "
+                "attention alone here"
+            )
+        key_heads, heads = self.linear_num_key_heads, self.linear_num_value_heads
+        if not key_heads or not heads or heads % key_heads:
+            raise ConfigError(
+                f"linear_num_value_heads is {heads} and linear_num_key_heads {key_heads}; expected a multiple of the "
+                "heads of keys, at least one of each"
+            )
+        for name, most in (("linear_key_head_dim", LARGEST_DELTA_KEY), ("linear_value_head_dim", MAX_CONFIG_NUMBER)):
+            value = getattr(self, name)
+            if not 4 <= value <= most or value % 4:
+                raise ConfigError(f"{name} is {value}; expected a multiple of 4 from 4 to {most}")
+        if not 1 <= self.linear_conv_kernel_dim <= LONGEST_CONVOLUTION:
+            raise ConfigError(
+                f"linear_conv_kernel_dim is {self.linear_conv_kernel_dim}; expected a whole number from 1 to "
+                f"{LONGEST_CONVOLUTION}"
+            )
+
     @property
     def family(self) -> Family:
         """The record of the model's family.
@@ -340,6 +388,14 @@ class ModelConfig:
             slides = self.layer_types[index % len(self.layer_types)] == SLIDING
             if self.layer_types[index % len(self.layer_types)] == CONV:
                 return LayerConfig("conv", self.conv_L_cache, norms=family.norms, branch_scale=self.residual_multiplier)
+            if self.layer_types[index % len(self.layer_types)] == DELTA:
+                return LayerConfig(
+                    "delta",
+                    self.linear_conv_kernel_dim,
+                    norms=family.norms,
+                    branch_scale=self.residual_multiplier,
+                    delta=self._delta,
+                )
         window = self.sliding_window if slides else 0
         return LayerConfig(
             window=window,
@@ -352,6 +408,16 @@ class ModelConfig:
             branch_scale=self.residual_multiplier,
             sinks=family.sinks,
             experts=self._experts,
+            gated=family.gated_attention,
+        )
+
+    @property
+    def _delta(self) -> DeltaRule:
+        return DeltaRule(
+            self.linear_num_key_heads,
+            self.linear_num_value_heads,
+            self.linear_key_head_dim,
+            self.linear_value_head_dim,
         )
 
     @property

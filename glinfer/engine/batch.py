@@ -24,7 +24,7 @@ from glinfer.engine.shortlist import AllowedPicks, Shortlists, sample_shortlist
 from glinfer.errors import InputError, NumbersError, PlanError, StructureError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.readback import Readback
-from glinfer.models.fast.parts import cache_format, cache_slots, layer_cache_layout
+from glinfer.models.fast.parts import cache_format, cache_slots, layer_cache_layouts
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
@@ -82,12 +82,13 @@ def _cache_layouts(
 ) -> list[tuple[BlockLayout, int]]:
     """The layouts of the caches that all sequences share, and the number of layers that have each."""
     recipes, slots = Recipes(config, FROM_FILE), sequences * capacity
-    layers: dict[bool, list[int]] = {}
+    layers: dict[str, list[int]] = {}
     for layer in range(config.num_hidden_layers):
-        layers.setdefault(config.layer(layer).convolves, []).append(layer)
+        layers.setdefault(config.layer(layer).mixing, []).append(layer)
     return [
-        (layer_cache_layout(recipes, alike[0], slots, capacity, cache_format(cache), max_texture_size), len(alike))
+        (layout, len(alike))
         for alike in layers.values()
+        for layout in layer_cache_layouts(recipes, alike[0], slots, capacity, cache_format(cache), max_texture_size)
     ]
 
 

@@ -26,6 +26,7 @@ from glinfer.families import (
     phi3,
     qwen2,
     qwen3,
+    qwen3_5,
     qwen3_moe,
     roberta,
     smollm3,
@@ -35,7 +36,7 @@ from glinfer.families.record import Family
 
 _MODULES = (
     *(gab, gpt2, gift_of_gab, llama, mistral, ministral, qwen2, qwen3),
-    *(gemma, gemma2, gemma3, smollm3, olmo2, phi3, granite, lfm2),
+    *(gemma, gemma2, gemma3, smollm3, olmo2, phi3, granite, lfm2, qwen3_5),
     *(qwen3_moe, olmoe, granitemoe, gpt_oss),
     *(bert, roberta, xlm_roberta, nomic_bert, modernbert, gemma_embedding),
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Mixing = Literal["attention", "conv"]
-"""How a layer mixes tokens: causal attention, over all tokens before or a window of them; or a gated short convolution,
-C · conv(B · x), over a few tokens up to its own and each element by itself."""
+Mixing = Literal["attention", "conv", "delta"]
+"""How a layer mixes tokens: causal attention, over all tokens before or a window of them; a gated short convolution,
+C · conv(B · x), over a few tokens up to its own and each element by itself; or the gated delta rule, a linear attention
+whose state goes from token to token."""
 NormPlaces = Literal["before", "after", "both", "sum"]
 """Where a layer has norms: before each of its two branches, behind it before it is added to the stream, both, or over
 the sum, so that the stream itself is normalised."""
@@ -58,6 +59,38 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class DeltaRule:
+    """The heads of a layer with the gated delta rule.
+
+    Attributes:
+        key_heads: heads of queries and of keys.
+        heads: heads of values, of which equally many share each head of keys.
+        key: elements of a head of queries or keys.
+        value: elements of a head of values.
+    """
+
+    key_heads: int
+    heads: int
+    key: int
+    value: int
+
+    @property
+    def keys(self) -> int:
+        """Elements of all heads of keys."""
+        return self.key_heads * self.key
+
+    @property
+    def values(self) -> int:
+        """Elements of all heads of values."""
+        return self.heads * self.value
+
+    @property
+    def channels(self) -> int:
+        """Elements that the convolution before the rule has: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """What one layer computes.
 
@@ -74,6 +107,8 @@ class LayerConfig:
         branch_scale: the factor of what a branch adds to the stream.
         sinks: whether the softmax of each head has a learned logit more, to which no value belongs.
         experts: the MLPs that a token chooses from; None where there is one MLP.
+        gated: whether the results of attention are multiplied by the sigmoid of gates, which queries have beside them.
+        delta: the heads of the delta rule; None in layers without it.
     """
 
     mixing: Mixing = "attention"
@@ -88,16 +123,23 @@ class LayerConfig:
     branch_scale: float = 1.0
     sinks: bool = False
     experts: Experts | None = None
+    gated: bool = False
+    delta: DeltaRule | None = None
+
+    @property
+    def attends(self) -> bool:
+        """Whether tokens are mixed by attention."""
+        return self.mixing == "attention"
 
     @property
     def convolves(self) -> bool:
-        """Whether tokens are mixed by a convolution."""
+        """Whether tokens are mixed by a convolution alone."""
         return self.mixing == "conv"
 
     @property
     def branch(self) -> str:
         """The name of the first branch in the names of its passes."""
-        return "conv" if self.convolves else "attn"
+        return "attn" if self.attends else self.mixing
 
     @property
     def norm_before(self) -> bool:

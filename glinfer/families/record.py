@@ -29,6 +29,11 @@ class Names:
         head_norm: the norms of heads of queries and keys, with a place for the letter.
         conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the convolution's own
             weights, which differ from element to element; and the matrix behind it.
+        delta: what the names of the vectors of a delta rule begin with: ``A_log`` and ``dt_bias``.
+        delta_in: the matrices before a delta rule, with a place for the letters ``qkv`` of queries, keys and values,
+            ``z`` of gates, ``a`` of decays, and ``b`` of the shares that are written.
+        delta_conv, delta_norm, delta_out: the convolution over queries, keys and values; the norm of the heads of
+            results; and the matrix behind it.
         gate, up: the two first matrices of a gated MLP; one name for both means a single matrix with the rows of both.
         token_types, embedding_norm: the vectors that are added to embeddings by the kind of their text, and the norm
             behind the sum, where a family has them.
@@ -51,6 +56,11 @@ class Names:
     conv_in: str = "conv.in_proj"
     conv: str = "conv.conv"
     conv_out: str = "conv.out_proj"
+    delta: str = "linear_attn"
+    delta_in: str = "linear_attn.in_proj_{}"
+    delta_conv: str = "linear_attn.conv1d"
+    delta_norm: str = "linear_attn.norm"
+    delta_out: str = "linear_attn.out_proj"
     mlp_norm: str = "post_attention_layernorm"
     mlp_post_norm: str = "post_feedforward_layernorm"
     gate: str = "mlp.gate_proj"
@@ -165,9 +175,10 @@ class HuggingFace:
         always_biased: whether the attention has its biases whatever the file says.
         window: the layers that may have a sliding window: none, all, those after ``max_window_layers``, those that
             ``layer_types`` names, by default all but each ``period``-th, or those with tokens on both sides that
-            ModernBERT has; ``conv`` where no layer has one, and ``layer_types`` names those that convolve.
+            ModernBERT has; ``conv`` where no layer has one, and ``layer_types`` names those that convolve;
+            ``delta`` where none has one, and ``layer_types`` names those with the delta rule.
         usual_window: the window of a file that does not mention one.
-        partial_rotary: whether heads may turn in part.
+        partial_rotary: whether heads may turn in part; ``rotary_share`` is the share of a file that does not say.
         period_key: the name of the period in the file, if it has one.
         usual_scaling: the scaling of angles of a file that names none.
         local_theta: the default base of angles of layers with a window, where they have their own; 0 where not.
@@ -201,10 +212,11 @@ class HuggingFace:
     old_keys: Mapping[str, str] = field(default_factory=dict)
     null_heads: bool = True
     always_biased: bool = False
-    window: Literal["none", "all", "later", "listed", "around", "conv"] = "none"
+    window: Literal["none", "all", "later", "listed", "around", "conv", "delta"] = "none"
     period: int = 0
     usual_window: int = 4096
     partial_rotary: bool = False
+    rotary_share: float = 1.0
     period_key: str = ""
     usual_scaling: Mapping[str, Any] = field(default_factory=dict)
     local_theta: float = 0.0
@@ -305,6 +317,8 @@ class Family:
         head_norms: what of queries and keys is normalised, see :data:`glinfer.families.layer.HeadNorms`.
         convolves: whether layers may have a convolution in place of attention.
         sinks: whether the softmax of each head of a layer has a learned logit more, to which no value belongs.
+        delta_rule: whether layers may have the gated delta rule in place of attention.
+        gated_attention: whether results of attention are multiplied by gates, which queries have beside them.
         experts: whether each layer has many gated MLPs, of which each token uses a few.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         looks: whether a token sees those before it, or all of its text; models of the second kind embed texts.
@@ -337,6 +351,8 @@ class Family:
     head_norms: HeadNorms = ""
     convolves: bool = False
     sinks: bool = False
+    delta_rule: bool = False
+    gated_attention: bool = False
     experts: bool = False
     scaled_embeddings: bool = False
     looks: Literal["back", "both"] = "back"

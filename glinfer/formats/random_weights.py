@@ -8,10 +8,10 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.families.record import Names
+from glinfer.families.record import Family, Names
 from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.gab.file import StoredArray, stored_arrays
-from glinfer.formats.tensors import tensors_of
+from glinfer.formats.tensors import DECAY, ModelTensor, tensors_of
 
 
 def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:
@@ -34,13 +34,22 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
     if not family.gab1:
         for tensor in tensors_of(config):
             drawn = generator.standard_normal(tensor.shape, dtype=np.float32)
-            around = 1.0 - family.norm_offset if tensor.is_gain else 0.0
+            around = _usual(tensor, family)
             tensors[tensor.name(family.names)] = drawn * np.float32(scale) + np.float32(around)
         return Checkpoint(config, tensors, f"random weights (seed {seed})")
     for array in stored_arrays(config):
         drawn = (generator.standard_normal(array.shape) * scale).astype(np.float32)
         tensors.update(array.split(_around(array, drawn, family.names)))
     return Checkpoint(config, tensors, f"random weights (seed {seed})")
+
+
+def _usual(tensor: ModelTensor, family: Family) -> float:
+    """The number that a tensor is drawn around: of decays one that keeps a state over some twenty tokens."""
+    if tensor.part == DECAY:
+        return -3.0
+    if tensor.role == "delta_norm":
+        return 1.0
+    return 1.0 - family.norm_offset if tensor.is_gain else 0.0
 
 
 def _around(array: StoredArray, drawn: FloatArray, names: Names) -> FloatArray:

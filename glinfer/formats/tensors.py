@@ -14,6 +14,8 @@ from glinfer.config import ModelConfig
 from glinfer.families.record import Names
 
 Shapes = dict[str, tuple[int, ...]]
+DECAY, TIME_BIAS = "A_log", "dt_bias"
+"""The vectors of a delta rule that make the decays of its heads, see :func:`glinfer.ops.flat.delta.log_decay`."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class ModelTensor:
 
     Attributes:
         role: the attribute of :class:`glinfer.families.record.Names` that names it.
-        part: ``weight`` or ``bias``.
+        part: ``weight`` or ``bias``; :data:`DECAY` or :data:`TIME_BIAS` of a delta rule.
         shape: vectors [n], matrices [out, in], the weights of a convolution [elements, 1, positions].
         layer: the number of the layer; None outside of all layers.
         letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; the number of a matrix behind the
@@ -136,8 +138,18 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
         yield from linear("conv_in", 3 * width, width)
         yield from linear("conv", width, 1, of.taps)
         yield from linear("conv_out", width, width)
+    elif of.delta is not None:
+        heads = of.delta.heads
+        for letter, rows in (("qkv", of.delta.channels), ("z", of.delta.values), ("b", heads), ("a", heads)):
+            yield ModelTensor("delta_in", "weight", (rows, width), layer, letter)
+        yield ModelTensor("delta_conv", "weight", (of.delta.channels, 1, of.taps), layer)
+        for part in (TIME_BIAS, DECAY):
+            yield ModelTensor("delta", part, (heads,), layer)
+        yield ModelTensor("delta_norm", "weight", (of.delta.value,), layer)
+        yield ModelTensor("delta_out", "weight", (width, of.delta.values), layer)
     else:
-        for letter, rows in (("q", queries), ("k", keys), ("v", keys)):
+        gates = 2 if of.gated else 1
+        for letter, rows in (("q", gates * queries), ("k", keys), ("v", keys)):
             yield from linear("projection", rows, width, letter=letter)
         yield from linear("output", width, queries, letter="o")
         if of.sinks:
@@ -171,6 +183,9 @@ def weight_shapes(config: ModelConfig) -> Shapes:
     embeddings and head [V, D], learned positions [S, D], queries [H·d, D], keys and values [G·d, D], the projection
     behind them [D, H·d], gate and up [I, D], down [D, I], norms [D], norms of heads [d], or of all heads together
     [H·d] and [G·d]; around a convolution over L positions [3·D, D], [D, 1, L] and [D, D]; biases have one number a row.
+    Where attention has gates, queries are [2·H·d, D], each head's followed by its gates. Before a delta rule with H
+    heads of v values and G of k keys, queries, keys and values are [2·G·k + H·v, D], gates [H·v, D], decays and shares
+    [H, D]; the matrix behind it is [D, H·v].
     With E experts in a layer the router is [E, D], and each expert has gate, up and down of its own. Sinks are [H].
     """
     names = config.family.names

@@ -156,6 +156,9 @@ def _named(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
         if config.layer(layer).convolves:
             yield f"{block}.conv.norm", [weight_name(names.of("conv_in", layer))]
             yield f"{block}.conv.mixed", [weight_name(names.of("conv_out", layer))]
+        elif config.layer(layer).delta is not None:
+            yield f"{block}.delta.norm", [weight_name(names.of("delta_in", layer, each)) for each in ("qkv", *"zab")]
+            yield f"{block}.delta.mixed", [weight_name(names.of("delta_out", layer))]
         else:
             yield f"{block}.attn.norm", [weight_name(names.of("projection", layer, letter)) for letter in "qkv"]
             yield f"{block}.attn.joined", [weight_name(names.of("output", layer))]

@@ -121,8 +121,10 @@ def rows_of(tokens: int, targets: int) -> int:
     return targets * slots_for(tokens, targets)
 
 
-def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
+def runs(plan: Plan, ids: Sequence[int], first: int = 0) -> list[tuple[RunInputs, Values]]:
     """The inputs and run values of each run over the ids: one run for each token of the fast plan, else a single one.
+
+    ``first`` is the position of the first id in plans for tokens that follow each other, over caches of those before.
 
     Raises:
         PlanError: the plan takes fewer tokens.
@@ -146,7 +148,8 @@ def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
             )
             return [({ROWS: table, TEXTS: texts}, values)]
         adapter = next((int(each.for_tokens(1)) for each in plan.run_values if each.name == ADAPTER), 0)
-        return [({ROWS: table}, chunk_feed(table, ids, 0, targets, adapter=adapter, long=plan.is_long(len(ids))))]
+        chunk = chunk_feed(table, ids, first, targets, adapter=adapter, long=plan.is_long(len(ids)))
+        return [({ROWS: table}, chunk)]
     rows = np.asarray(ids, dtype=np.int32)[:, None]
     if LAST_ROW in {value.name for value in plan.run_values}:  # rows behind the sequence are padding
         rows = np.pad(rows, [(0, plan.table[TOKENS].shape[0] - len(rows)), (0, 0)])

@@ -10,6 +10,7 @@ from glinfer.tensors.convolution import Convolutions
 from glinfer.tensors.embedding import Embeddings
 from glinfer.tensors.normalization import Normalizations
 from glinfer.tensors.position import Positions
+from glinfer.tensors.recurrence import Recurrences
 from glinfer.tensors.reduction import Reductions
 from glinfer.tensors.sorting import Sorting
 
@@ -24,6 +25,7 @@ class Ops(
     Reductions,
     Backward,
     Positions,
+    Recurrences,
     Sorting,
 ):
     """The kernels of a device, which docs/kernels.md lists; :class:`Attention` brings products, sums and copies."""

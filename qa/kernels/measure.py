@@ -31,6 +31,7 @@ from qa.kernels.cases import (
     movement,
     normalization,
     position,
+    recurrence,
     reduction,
     sorting,
 )
@@ -47,6 +48,7 @@ FAMILIES = (
     movement,
     normalization,
     position,
+    recurrence,
     reduction,
     sorting,
 )

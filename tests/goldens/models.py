@@ -66,6 +66,13 @@ GRANITE = {
 }
 EXPERTS = {"moe_intermediate_size": 70, "intermediate_size": 70, "num_experts_per_tok": 3}
 GPT_OSS = {**ODD, **EXPERTS, "model_type": "gpt_oss", "head_dim": 20, "num_local_experts": 6}
+DELTA = {
+    "pad_token_id": 0,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+}
 FACTORS = [1.0, 1.25, 1.5, 2.0, 3.0, 4.5]
 GEMMA = {**EVEN, "model_type": "gemma", "head_dim": 20}
 GEMMA2 = {**GEMMA, "model_type": "gemma2", "num_hidden_layers": 3, "query_pre_attn_scalar": 40}
@@ -162,6 +169,39 @@ MODELS = {
             "tie_word_embeddings": False,
         },
         seed=2,
+    ),
+    # A period of four layers, and one of the shapes that a file may have; states last for tens of tokens.
+    "qwen3_5": Made(
+        {
+            **ODD,
+            **DELTA,
+            "model_type": "qwen3_5_text",
+            "head_dim": 16,
+            "num_hidden_layers": 4,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e5,
+                "partial_rotary_factor": 0.5,
+                "mrope_section": [2, 1, 1],
+            },
+        },
+        seed=4,
+    ),
+    "qwen3_5-shared": Made(
+        {
+            **EVEN,
+            **DELTA,
+            "model_type": "qwen3_5_text",
+            "head_dim": 24,
+            "layer_types": ["full_attention", "linear_attention"],
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 20,
+            "linear_conv_kernel_dim": 3,
+            "rms_norm_eps": 1e-4,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+        seed=3,
     ),
     "qwen3_moe": Made(
         {**ODD, **EXPERTS, "model_type": "qwen3_moe", "head_dim": 10, "num_experts": 9, "norm_topk_prob": True}, seed=4
@@ -265,15 +305,18 @@ def random_tensors(shapes: Shapes, seed: int, *, gain: float = 1.0, embedding: f
     """
     numbers, tensors = Numbers(seed), {}
     for name, shape in shapes.items():
-        if len(shape) == 3 and ".conv." in name:
+        if len(shape) == 3 and ".conv" in name:
             tensors[name] = numbers.uniform(shape, 0.9)
+        elif name.endswith(".A_log"):  # states last for some tokens, or for hundreds
+            tensors[name] = numbers.uniform(shape, 1.5) - np.float32(3.5)
         elif len(shape) >= 2:
             embeds = any(part in name for part in ("embed", "wte", "wpe"))
             tensors[name] = numbers.uniform(shape, embedding if embeds else 0.26)
         elif name.endswith(".sinks"):
             tensors[name] = numbers.uniform(shape, 5.0)
         elif "norm" in name or ".ln_" in name:
-            tensors[name] = numbers.uniform(shape, 0.5) + np.float32(gain if name.endswith("weight") else 0.0)
+            around = 1.0 if ".linear_attn." in name else gain
+            tensors[name] = numbers.uniform(shape, 0.5) + np.float32(around if name.endswith("weight") else 0.0)
         else:
             tensors[name] = numbers.uniform(shape, 0.17)
     return tensors
@@ -327,9 +370,9 @@ def model_tensors(made: Made, config: Path) -> dict[str, Array]:
     if made.settings["model_type"] == "gpt2":
         return random_tensors(gpt2_shapes(made.settings), made.seed)
     gemma = made.settings["model_type"].startswith("gemma")
-    # Gemma adds 1 to its gains; embeddings that are scaled and tied would say the last token again.
-    gain, embedding = (0.0, 0.026) if gemma else (1.0, 0.26)
     read = read_config(config)
+    # Gains that 1 is added to; and embeddings that are scaled and tied would say the last token again.
+    gain, embedding = 1.0 - read.family.norm_offset, 0.026 if gemma else 0.26
     stored = stored_tensors(read, form_of(read.family).names or read.family.names)
     shapes = {each.name: file_shape(read, each) for each in stored}
     return random_tensors(shapes, made.seed, gain=gain, embedding=embedding)

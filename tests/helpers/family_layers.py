@@ -7,13 +7,47 @@ from typing import Any
 from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
 
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 36,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 3,
+}
+"""A delta rule of four heads, of which two share keys; its spans are of 48 tokens, and so are the longest pieces."""
+
 
 def layers_of(family: str) -> dict[str, Any]:
-    """Fields of a configuration: a convolution and attention in turn, in families that have both; bounds of gates."""
+    """Fields of a configuration: attention in turn with a convolution or a delta rule, in families that have both.
+
+    Gates of experts have a bound that random numbers reach, in families where they have one.
+    """
+    if FAMILIES[family].delta_rule:
+        return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     if FAMILIES[family].convolves:
         return {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3}
     limit = FAMILIES[family].usual.get("swiglu_limit", 0.0)
     return {"swiglu_limit": limit / 10, "swiglu_alpha": 1.5} if limit else {}
+
+
+FURTHER = {
+    "fast": {"conv": -1, "delta": 4, "gated": 1},
+    "batch": {"conv": -2, "delta": 4, "gated": 2},
+    "chunk": {"conv": -2, "delta": 7, "gated": 1},
+    "score": {"conv": -2, "delta": 7, "gated": 1},
+}
+"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
+
+
+def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> int:
+    """Draws of a plan from a layer on beyond those of as many layers with attention and without gates."""
+    found = 0
+    for layer in range(first, config.num_hidden_layers):
+        of = config.layer(layer)
+        found += FURTHER[plan].get("gated" if of.gated else of.mixing, 0)
+        if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
+            found -= of.gated - of.convolves
+    return found
 
 
 def convolutions_in(config: ModelConfig) -> int:

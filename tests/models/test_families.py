@@ -41,8 +41,8 @@ class Peer:
     figures: Figures
 
 
-# One with RMSNorm and heads that share keys, one with LayerNorm and learned positions, three with parts of their own.
-QUICK = ("llama", "gpt2", "gemma", "gemma3", "lfm2")
+# One with RMSNorm and heads that share keys, one with LayerNorm and learned positions, four with parts of their own.
+QUICK = ("llama", "gpt2", "gemma", "gemma3", "lfm2", "qwen3_5")
 NAMES = [*MODELS, "gift_of_gab"]
 PEERS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
 
@@ -211,6 +211,23 @@ MISTAKES = {
     "angles of whole pairs": (
         "gpt_oss-limits",
         lambda made: with_config(rope_scaling={**dict(made.config.rope_scaling), "truncate": True})(made),
+    ),
+    "states that decay faster": ("qwen3_5", with_tensor(f"{FIRST}.linear_attn.A_log", lambda x: x + np.float32(0.1))),
+    "another decay of a head": (
+        "qwen3_5-shared",
+        with_tensor(f"{SECOND}.linear_attn.dt_bias", lambda x: np.roll(x, 1)),
+    ),
+    "the shares of another head": (
+        "qwen3_5",
+        with_tensor(f"{SECOND}.linear_attn.in_proj_b.weight", lambda x: np.roll(x, 1, axis=0)),
+    ),
+    "gates of attention before its queries": (
+        "qwen3_5",
+        with_tensor("model.layers.3.self_attn.q_proj.weight", lambda x: np.roll(x, 16, axis=0)),
+    ),
+    "1 added to the gains behind a delta rule": (
+        "qwen3_5-shared",
+        with_tensor(f"{SECOND}.linear_attn.norm.weight", lambda x: x + 1),
     ),
     "positions from 1": ("gpt2", with_tensor("transformer.wpe.weight", lambda x: np.roll(x, -1, axis=0))),
 }

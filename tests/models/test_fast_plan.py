@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from family_layers import convolutions_in
+from family_layers import further_draws
 from hypothesis import given
 from hypothesis import strategies as st
 from tiers import tiered
@@ -28,6 +28,7 @@ from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, laye
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference.gab import MAX_DRAWS
+from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops import DrawSpec
 from glinfer.ops.fused.cached import Heads, cached_scores, cached_values
 from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
@@ -151,8 +152,8 @@ def test_the_draws_are_6_times_blocks_plus_3(blocks: int, heads: int, width: int
 @pytest.mark.parametrize("layers", [1, 2, 5])
 def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own(family: str, layers: int) -> None:
     """Whatever else it has: shared keys, windows, biases, tied embeddings, heads of any size."""
-    # A convolution has no heads to normalise, and six draws too.
-    expected = DRAWS_OF_A_LAYER[family] * layers + 3 - convolutions_in(tiny(family, num_hidden_layers=layers))
+    # A convolution has no heads to normalise, and six draws too; a delta rule has eleven.
+    expected = DRAWS_OF_A_LAYER[family] * layers + 3 + further_draws(tiny(family, num_hidden_layers=layers))
     shared: dict[str, Any] = {}
     if FAMILIES[family].rotary:
         shared = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
@@ -162,11 +163,14 @@ def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own(fa
             plan = plan_of(config)
             assert len(plan.draws) == expected == draw_table(plan, 1).total
             assert len(plan_of(dataclasses.replace(config, mlp_bias=True, **shared)).draws) == expected
-    first, end = config.layer(0), config.layer(layers - 1)
-    assert layer_draws(config) == DRAWS_OF_A_LAYER[family] - first.convolves
-    assert tail_draws(plan, config) == DRAWS_OF_A_LAYER[family] - end.convolves + HEAD_DRAWS
+    assert layer_draws(config) == DRAWS_OF_A_LAYER[family] + further_draws(
+        dataclasses.replace(config, num_hidden_layers=1)
+    )
+    end = further_draws(config, first=layers - 1)
+    assert tail_draws(plan, config) == DRAWS_OF_A_LAYER[family] + end + HEAD_DRAWS
     last = [draw.name for draw in plan.draws[-tail_draws(plan, config) :]]
-    assert (last[0], last[-1]) == (f"h.{layers - 1}.{'conv.in_proj' if end.convolves else 'attn.qkv'}", "pick")
+    begins = Recipes(config, "f32").mixing_in(layers - 1).name
+    assert (last[0], last[-1]) == (begins, "pick")
 
 
 @every_family
@@ -176,7 +180,7 @@ def test_files_of_every_format_take_no_more_draws(family: str, form: str) -> Non
     assert form in checkpoint.formats().values()
     for kernels in (KERNELS["llvmpipe"], KERNELS["a GPU"], KernelOptions()):
         plan = plan_of(checkpoint.config, "file", kernels, formats=checkpoint.formats())
-        assert len(plan.draws) == 2 * DRAWS_OF_A_LAYER[family] + 3 - convolutions_in(checkpoint.config)
+        assert len(plan.draws) == 2 * DRAWS_OF_A_LAYER[family] + 3 + further_draws(checkpoint.config)
 
 
 def test_rows_of_different_formats_take_no_more_draws() -> None:
@@ -236,8 +240,10 @@ def test_gab_compiles_fewer_than_20_programs(kernels: KernelOptions, weights: st
 @every_kernel
 def test_every_family_compiles_one_program_a_kind_of_pass(family: str, kernels: KernelOptions) -> None:
     info = FAMILIES[family]
-    windows = {"sliding_window": 8, "max_window_layers": 2} if info.rotary and not info.convolves else {}
-    mixing = 4 if info.convolves else 0  # products before and behind a convolution, its store and itself
+    mixed = info.convolves or info.delta_rule
+    windows = {"sliding_window": 8, "max_window_layers": 2} if info.rotary and not mixed else {}
+    # The products before and behind a convolution, its store and itself; a delta rule has five more, and gates are one.
+    mixing = 4 if info.convolves else 10 if info.delta_rule else 0
     for changes, further in (({}, 0), (windows, 2)):  # other scores and values where some layers have windows
         config = tiny(family, 16, num_hidden_layers=5, **changes)
         distinct = {

@@ -68,7 +68,7 @@ def test_every_layer_takes_as_many(family: str, layers: int) -> None:
     one, two, more = (plans(tiny(family, num_hidden_layers=count)).of(48) for count in (1, 2, layers))
     rest = sum(count for kind, count in kinds(two).items() if kind.split(".")[0] in ("embed", "lm_head", "probs"))
     first, second = len(one.draws) - rest, len(two.draws) - len(one.draws)
-    assert (first == second) == (not FAMILIES[family].convolves)
+    assert (first == second) == (not FAMILIES[family].convolves and not FAMILIES[family].delta_rule)
     assert len(more.draws) == rest + first * (layers - layers // 2) + second * (layers // 2)
 
 

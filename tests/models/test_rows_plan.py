@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from family_layers import convolutions_in
+from family_layers import further_draws
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tiers import tiered
@@ -138,12 +138,6 @@ def draws_of(name: str, blocks: int, family: str = "llama") -> int:
     return 1 + whole * (blocks - 1) + 2 + turns + before // 2  # the last layer ends with its keys and values
 
 
-def draws_saved(name: str, config: ModelConfig) -> int:
-    """The draws that convolutions do without: heads are not turned, and one pass does what scores and values do."""
-    ends = name == "chunk" and config.layer(config.num_hidden_layers - 1).convolves
-    return 2 * convolutions_in(config) - ends
-
-
 @given(
     st.sampled_from(sorted(MAKERS)),
     st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 20), st.integers(1, 70), st.integers(1, 150)),
@@ -166,17 +160,18 @@ def test_the_draws_of_any_model(name: str, shape: tuple[int, ...], kernels: str,
 @pytest.mark.parametrize("family", sorted(DECODERS))
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_draws_of_every_family(make: Callable[..., Plan], family: str, layers: int) -> None:
-    """A batch takes a draw more a layer than a token alone, two more with experts, and none more with a convolution."""
+    """A batch takes a draw more a layer than a token alone, two more with experts or gates, none with a convolution."""
     shared: dict[str, Any] = {}
     if FAMILIES[family].rotary:
         shared = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
     for config in (tiny(family, 6, num_hidden_layers=layers), tiny(family, 64, num_hidden_layers=layers, **shared)):
         plan = make(config)
-        expected = draws_of(plan.name, layers, family) - draws_saved(plan.name, config)
+        expected = draws_of(plan.name, layers, family) + further_draws(config, plan.name)
         assert len(plan.draws) == expected == draw_table(plan, 1).total
         fast = fast_plan(PlanOptions(config, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
         more = 1 + DECODERS[family].experts  # experts take their rows out of one tensor
-        assert len(batch_of(config).draws) == len(fast.draws) + more * layers - convolutions_in(config)
+        apart = further_draws(config, "batch") - further_draws(config)
+        assert len(batch_of(config).draws) == len(fast.draws) + more * layers + apart
 
 
 @every_plan
@@ -380,7 +375,7 @@ def test_every_family_shares_its_textures(family: str, form: str) -> None:
     for make, sizes in ((chunk_of, {"cache_slots": 64}), (score_of, {"cache_slots": 64}), (batch_of, {})):
         plan = make(checkpoint.config, **options, **sizes)
         ours = plan.of_kind("weight") if make is batch_of else [*plan.of_kind("weight"), *plan.of_kind("cache")]
-        first = "h.0.conv.in_proj" if checkpoint.config.layer(0).convolves else "h.0.attn.qkv"
+        first = Recipes(checkpoint.config, "f32").mixing_in(0).name
         assert {f"{first}.weight", f"{first}.consts", "h.0.mlp.fc_out.weight"} <= {each.name for each in ours}
         assert all(theirs[tensor.name] == tensor for tensor in ours)
 

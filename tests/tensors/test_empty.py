@@ -24,6 +24,13 @@ def nothing(*shape: int, dtype: str = "float32") -> Array:
     return np.zeros(shape, dtype)
 
 
+def delta_inputs(tensor: Callable[[Array], Any], tokens: int, value: int) -> list[Any]:
+    """q, k, v, g and beta of two heads."""
+    return [tensor(np.ones((tokens, 2, last), np.float32)) for last in (3, 3, value)] + [
+        tensor(np.ones((tokens, 2), np.float32)) for _ in range(2)
+    ]
+
+
 @pytest.mark.parametrize("dtype", TEXTURE_FORMATS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_tensor_without_elements(dev: Device, shape: tuple[int, ...], dtype: str) -> None:
@@ -155,6 +162,10 @@ KERNELS: dict[str, list[tuple[Callable[[Any, Callable[[Array], Any]], Any], Arra
     ],
     "add_positions": [(lambda o, t: o.add_positions(t(X), t(ONES)), X)],
     "causal_conv": [(lambda o, t: o.causal_conv(t(X), t(nothing(3, X.shape[-1]))), X)],
+    "gated_delta_rule": [
+        (lambda o, t: o.gated_delta_rule(*delta_inputs(t, 0, 4)), nothing(0, 2, 4)),
+        (lambda o, t: o.gated_delta_rule(*delta_inputs(t, 3, 0)), nothing(3, 2, 0)),
+    ],
     "rope": [(lambda o, t: o.rope(t(X)), X)],
     "embedding_backward": [
         (lambda o, t: o.embedding_backward(t(WHOLE[:0]), t(X), 5)[0], nothing(5, 4)),

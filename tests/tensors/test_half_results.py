@@ -58,6 +58,9 @@ RUNS: dict[str, Run] = {
     "add_positions": lambda o, x, y, d: o.add_positions(x, y, dtype=d),
     "rope": lambda o, x, y, d: o.rope(x, dtype=d),
     "causal_conv": lambda o, x, y, d: o.causal_conv(x, y, dtype=d),
+    "gated_delta_rule": lambda o, x, y, d: o.gated_delta_rule(
+        *(each.reshape(6, 2, 5) for each in (x, y, x)), *(each[:, :2] for each in (x, y)), norm_eps=1e-6, dtype=d
+    ),
     "top_k": lambda o, x, y, d: o.top_k(x, 3, dtype=d)[0],
 }
 

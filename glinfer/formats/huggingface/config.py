@@ -18,6 +18,7 @@ from glinfer.families.record import SIZES, Family, HuggingFace
 from glinfer.formats.files import shown
 from glinfer.formats.huggingface.around import around_fields
 from glinfer.formats.huggingface.convolved import convolved_fields, convolved_inner, convolved_tied
+from glinfer.formats.huggingface.delta import delta_fields
 from glinfer.formats.huggingface.rope import check_scaling, rope_settings
 from glinfer.formats.huggingface.wrapped import text_settings
 from glinfer.formats.json_files import Settings, quoted, read_json
@@ -315,6 +316,8 @@ class _Reader:
             return self.listed_windows(layers)
         if self.form.window == "conv":
             return convolved_fields(settings, layers)
+        if self.form.window == "delta":
+            return delta_fields(settings, layers)
         if self.form.window == "later":
             window, full_layers = self.later_windows(layers)
             return {"sliding_window": window, "max_window_layers": full_layers}

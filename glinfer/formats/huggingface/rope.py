@@ -88,7 +88,7 @@ def _of_one_kind(
     scaling: Settings, settings: Settings, positions: int, head_dim: int, theta: float, form: HuggingFace
 ) -> RopeSettings:
     """The settings of one kind of layers."""
-    share = _share(scaling, settings, head_dim) if form.partial_rotary else 1.0
+    share = _share(scaling, settings, head_dim, form.rotary_share) if form.partial_rotary else 1.0
     if not form.partial_rotary and scaling.given(_SHARE) and scaling.values[_SHARE] != 1:
         raise scaling.refused(_SHARE, "1, as heads of this family do not turn in part")
     kind = scaling.values.get("rope_type", scaling.values.get("type", "default"))
@@ -103,9 +103,9 @@ def _of_one_kind(
     return RopeSettings(theta, _scaling(kind, scaling, settings, positions, int(head_dim * share)), share)
 
 
-def _share(scaling: Settings, settings: Settings, head_dim: int) -> float:
+def _share(scaling: Settings, settings: Settings, head_dim: int, usual: float) -> float:
     """The share of a head that turns, which older files have beside the scaling."""
-    share = (scaling if scaling.given(_SHARE) else settings).number(_SHARE, 1.0)
+    share = (scaling if scaling.given(_SHARE) else settings).number(_SHARE, usual)
     if share > 1 or int(head_dim * share) % 2 or (head_dim and not int(head_dim * share)):
         raise settings.refused(_SHARE, f"a share of at most 1 of a head of {head_dim} that is an even number")
     return share

@@ -17,7 +17,7 @@ from glinfer.formats.json_files import quoted
 _Found = TypeVar("_Found")
 _KEPT = ("quantization_config", "architectures")  # of the whole model
 _TEXT = (("language_model.model.", "model."), ("language_model.", ""), ("model.language_model.", "model."))
-_PICTURES = ("vision_tower.", "multi_modal_projector.")
+_PICTURES = ("vision_tower.", "multi_modal_projector.", "visual.")
 
 
 def text_settings(values: Mapping[str, Any], label: str) -> dict[str, Any]:

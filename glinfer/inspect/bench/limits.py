@@ -22,6 +22,7 @@ from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.models.fast.token import HEAD_DRAWS, tail_draws
 from glinfer.models.plan import Plan
+from glinfer.ops.fused.delta import DeltaHeads
 from glinfer.ops.spec import DrawSpec
 from glinfer.quant.formats import CACHE_FORMATS, GROUP
 
@@ -120,6 +121,8 @@ def prompt_work(model: Model, tokens: int) -> Work:
     stored = _kept(config, last) * config.hidden_size
     if config.layer(last).convolves:
         stored *= 3  # one product has all three parts
+    elif (rule := config.layer(last).delta) is not None:
+        stored = (rule.channels + rule.values + 2 * rule.heads) * config.hidden_size
     attended = sum(_attended(config, layer, seen) for layer in range(last) for seen in range(1, tokens + 1))
     multiply_adds = (
         tokens * (sum(layers[:last]) + stored)
@@ -186,6 +189,9 @@ def _matrices(config: ModelConfig) -> tuple[list[int], int]:
 def _seen(config: ModelConfig, layer: int, tokens: int) -> int:
     """Tokens that the last of ``tokens`` sees in a layer."""
     of = config.layer(layer)
+    if of.delta is not None:
+        span = DeltaHeads(of.delta).span
+        return tokens - max((tokens - 1) // span - 1, 0) * span
     return min(tokens, of.taps or of.window or tokens)
 
 
@@ -193,23 +199,33 @@ def _kept(config: ModelConfig, layer: int) -> int:
     """Numbers that a layer keeps of each token for later ones."""
     if config.layer(layer).convolves:
         return config.hidden_size
+    if (rule := config.layer(layer).delta) is not None:
+        return rule.keys + rule.values
     return 2 * config.num_key_value_heads * config.head_dim
 
 
 def _attended(config: ModelConfig, layer: int, tokens: int) -> int:
-    """Multiply-adds of a layer's scores and weighted sums, or convolution, for the last of ``tokens`` tokens."""
+    """Multiply-adds of a layer's scores and weighted sums, convolution or delta rule, for the last of some tokens."""
     of = config.layer(layer)
     if of.convolves:
         return of.taps * config.hidden_size
+    if (rule := of.delta) is not None:
+        # For a key and for a query: the state, then weights and corrections of the tokens behind it.
+        each = rule.key * rule.value + _seen(config, layer, tokens) * (rule.key + rule.value)
+        return of.taps * rule.channels + 2 * rule.heads * each
     return 2 * config.num_attention_heads * config.head_dim * _seen(config, layer, tokens)
 
 
 def _cached_bytes(config: ModelConfig, cache: str, tokens: int) -> dict[str, int]:
-    """Bytes of keys and values, by texture format, that the last of ``tokens`` tokens sees in all layers."""
+    """Bytes of keys and values, by texture format, that the last of ``tokens`` tokens sees in all layers.
+
+    Those of delta rules are float32.
+    """
     found: dict[str, int] = {}
     for layer in range(config.num_hidden_layers):
-        chosen = CACHE_FORMATS[cache]
-        name = chosen.convolution if config.layer(layer).convolves else chosen.attention
+        of = config.layer(layer)
+        chosen = CACHE_FORMATS["f32" if of.delta is not None else cache]
+        name = chosen.convolution if of.convolves else chosen.attention
         numbers = _kept(config, layer) * _seen(config, layer, tokens)
         scales = 2 * -(-numbers // GROUP) if name == BYTES else 0
         _add(found, name, numbers * FORMATS[name].bytes_per_texel // 4 + scales)

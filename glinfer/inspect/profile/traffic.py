@@ -193,6 +193,22 @@ def _short_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
     return {"cache": flow.rows(spec.input("cache"), seen)}
 
 
+def _delta_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
+    """Read the rows that each token's convolution sees, without the blocks aside."""
+    layout = flow.layout(spec.input("cache"))
+    assert isinstance(layout, BlockLayout)
+    rows = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1
+    seen = rows + int(params["LENGTH"]) - 1
+    return {"cache": flow.rows(spec.input("cache"), seen, layout.kept_blocks / layout.blocks)}
+
+
+def _delta_seen(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
+    """Read the rows of the cache from the beginning of the span before each token's on; rows of a run share theirs."""
+    rows, span = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1, int(params["SPAN"])
+    position = int(params["position"]) if params["ALONE"] else span
+    return {"cache": flow.rows(spec.input("cache"), min(position, span + position % span) + rows)}
+
+
 def _take_row(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
     target = f"x{int(params['row']) % int(params['ROWS'])}"
     return {sampler: flow.rows(name, int(sampler == target)) for sampler, name in spec.inputs}
@@ -242,6 +258,8 @@ _SPECIAL: Mapping[str, Special] = {
     "tile_scores": _tiles,
     "tile_values": _tiles,
     "short_conv": _short_conv,
+    "delta_conv": _delta_conv,
+    **dict.fromkeys(("delta_scores", "delta_recall", "delta_row"), _delta_seen),
     "take_row": _take_row,
     "attend": _attend,
     "attention_scores": _heads("q", "k"),

@@ -14,7 +14,7 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.checkpoint import with_context
 from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
 from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import SCORES, chunk_plan, slots_for
+from glinfer.models.fast.rows import SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.feed import runs
 from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors
@@ -86,20 +86,21 @@ def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str, cache: 
     config, formats, rows = checkpoint.config, checkpoint.formats(), len(ids)
     if not is_published(config, formats):
         edge, kernels = USUAL_TEXTURE_SIZE, KernelOptions()
-        plan = chunk_plan(
+        plan = fitting_chunk_plan(
             PlanOptions(config, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=edge),
             rows=rows,
             cache_slots=cache_slots(config) + SLOT_TOKENS,
             likelihoods=True,
         )
-        ((inputs, values),) = runs(plan, ids)
-        arrays = weights_for(checkpoint, "fast", weights)
-        found = final_tensors(plan, arrays, inputs, values)
-        parts = [
-            found[f"{SCORES}.{number}"][: slots_for(rows, kernels.rows_per_draw)]
-            for number in range(kernels.rows_per_draw)
-        ]
-        return np.asarray(log_probabilities(interleaved(parts)[:rows])[1])
+        arrays, caches, likeliest = weights_for(checkpoint, "fast", weights), dict[str, Array](), list[Array]()
+        for first in range(0, rows, plan.max_rows):
+            part = ids[first : first + plan.max_rows]
+            ((inputs, values),) = runs(plan, part, first)
+            found = final_tensors(plan, arrays, inputs, values, caches)
+            slots = slots_for(len(part), kernels.rows_per_draw)
+            parts = [found[f"{SCORES}.{number}"][:slots] for number in range(kernels.rows_per_draw)]
+            likeliest.append(log_probabilities(interleaved(parts)[: len(part)])[1])
+        return np.concatenate(likeliest)
     plan = reference_plan(config, all_rows=True)
     found = final_tensors(plan, checkpoint.tensors, {TOKENS: np.asarray(ids)[:, None]}, {"rows": rows})
     return np.asarray(found[LOGITS][:rows].argmax(axis=1))

@@ -14,13 +14,16 @@ name                       array                    what it is
 ``blocks.N.attn.scores``   [heads, S, S]            scaled scores of queries (rows) and keys; -1e30 where none is seen
 ``blocks.N.attn.probs``    [heads, S, S]            their softmax
 ``blocks.N.attn.mixed``    [heads, S, head_dim]     values, weighted with the probabilities
-``blocks.N.attn.joined``   [S, heads · head_dim]    ``mixed`` with the heads side by side
+``blocks.N.attn.joined``   [S, heads · head_dim]    ``mixed`` with the heads side by side, times gates if there are any
 ``blocks.N.attn.out``      [S, D]                   what the attention adds to the stream
 ``blocks.N.conv.norm``     [S, D]                   the stream, normalised for a convolution, where a layer has one
 ``blocks.N.conv.gated``    [S, D]                   B · x, which the convolution sees of this token and those before
 ``blocks.N.conv.mixed``    [S, D]                   C times what the convolution makes of it
 ``blocks.N.conv.out``      [S, D]                   what the convolution adds to the stream
-``blocks.N.resid_mid``     [S, D]                   the stream behind the attention or the convolution
+``blocks.N.delta.norm``    [S, D]                   the stream, normalised for a delta rule, where a layer has one
+``blocks.N.delta.mixed``   [S, values]              its results, normalised and gated, with the heads side by side
+``blocks.N.delta.out``     [S, D]                   what the delta rule adds to the stream
+``blocks.N.resid_mid``     [S, D]                   the stream behind the branch that mixes tokens
 ``blocks.N.mlp.norm``      [S, D]                   the stream, normalised for the MLP
 ``blocks.N.mlp.gate``      [S, inner]               the gate before its activation; ``mlp.up`` is what it multiplies
 ``blocks.N.mlp.hidden``    [S, inner]               the input of the MLP's last product
@@ -230,7 +233,7 @@ def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
     mean_taken = recipes.family.norm == "layer" and not any(dict(draw.defines).get("CENTRED") for draw in plan.draws)
     centred = CENTRED if mean_taken else ""
     raw = any(draw.op == "raw_gemv" for draw in plan.draws)  # the MLP's inner row is made where it is read
-    in_bytes = any(draw.op == "store_row" for draw in plan.draws)  # a row is rounded behind the pass that computes it
+    in_bytes = any("OUT_SCALES_AT" in dict(draw.defines) for draw in plan.draws)  # rounded behind what computes a row
     starts = {"q": (heads, place.queries_at), "k": (place.kv, 0), "v": (place.kv, place.kv_floats)}
     named = [_Named(f"embed{centred}", ("embed",), _rows(width))]
     for block in range(config.num_hidden_layers):
@@ -242,7 +245,9 @@ def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
                 _Named(f"{to}.conv.gated", (f"{at}.conv.store",), _rows_at_position(width)),
                 _Named(f"{to}.conv.mixed", (f"{at}.conv.mixed",), _rows(width)),
             ]
-        for letter, (count, start) in () if of.convolves else starts.items():
+        if of.delta is not None:
+            named.append(_Named(f"{to}.delta.mixed", (f"{at}.delta.mixed",), _rows(of.delta.values)))
+        for letter, (count, start) in starts.items() if of.attends else ():
             order = recipes.turned_places if letter != "v" else np.arange(config.head_dim)
             columns = start + (np.arange(count) * place.floats)[:, None, None] + order[None, None, :]
             step = "store" if in_bytes and letter != "q" else "turn" if of.head_norms else "qkv"
@@ -256,7 +261,11 @@ def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
                 _heads_in_columns(heads, config.head_dim, place.floats),
                 axis=1,
             ),
-            _Named(f"{to}.attn.joined", (f"{at}.attn.values",), _joined(heads, config.head_dim, place.floats)),
+            _Named(
+                f"{to}.attn.joined",
+                (f"{at}.attn.{'gated' if of.gated else 'values'}",),
+                _joined(heads, config.head_dim, place.floats),
+            ),
             _Named(f"{to}.resid_mid{centred}", (f"{at}.{of.branch}.{ends[0]}",), _rows(width)),
             *([_Named(f"{to}.mlp.router", (f"{at}.mlp.router",), _rows(config.num_experts))] if of.experts else []),
             *([] if raw or of.experts else [_Named(f"{to}.mlp.hidden", (f"{at}.mlp.fc_in",), _rows(inner))]),
@@ -286,6 +295,11 @@ def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:
             _Named(f"{to}.{of.branch}.norm", (f"{at}.{of.branch}.norm",), _rows(width)),
             *(_Named(f"{to}.conv.{part}", (f"{at}.conv.{part}",), _rows(width)) for part in ("gated", "mixed")),
             *(
+                []
+                if of.delta is None
+                else [_Named(f"{to}.delta.mixed", (f"{at}.delta.mixed",), _rows(of.delta.values))]
+            ),
+            *(
                 _Named(
                     f"{to}.attn.{letter}",
                     (f"{at}.attn.{letter}",),
@@ -299,7 +313,7 @@ def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:
                 for part in ("scores", "probs")
             ),
             _Named(f"{to}.attn.mixed", (f"{at}.attn.mixed",), _heads_in_rows(heads, dim, rows), axis=1),
-            _Named(f"{to}.attn.joined", (f"{at}.attn.joined",), _rows(heads * dim)),
+            _Named(f"{to}.attn.joined", (f"{at}.attn.{'gated' if of.gated else 'joined'}",), _rows(heads * dim)),
             _Named(f"{to}.{of.branch}.out", (ends[0],), _rows(width)),
             _Named(f"{to}.resid_mid", (f"{at}.{of.branch}.add",), _rows(width)),
             _Named(f"{to}.mlp.norm", (f"{at}.mlp.norm",), _rows(width)),
@@ -339,6 +353,8 @@ _NEAREST = {
     "attn.out": (f"resid_mid{CENTRED}", "resid_mid"),
     "conv.norm": ("conv.gated",),
     "conv.out": ("resid_mid",),
+    "delta.norm": ("delta.mixed",),
+    "delta.out": ("resid_mid",),
     "resid_mid": (f"resid_mid{CENTRED}",),
     "mlp.norm": ("mlp.hidden", "mlp.router"),
     "mlp.gate": ("mlp.hidden",),

@@ -17,8 +17,10 @@ from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.transforms.low_rank import AdapterRanks
-from glinfer.models.transforms.recipe import Recipe, Recipes, sinks_name, taps_name
+from glinfer.models.transforms.recipe import Recipe, Recipes, sinks_name
+from glinfer.ops.flat.delta import DELTA_EPS
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
+from glinfer.ops.fused.delta import DeltaHeads, delta_conv, delta_norm, delta_recall, delta_row, delta_scores
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
 from glinfer.ops.fused.experts import CHOICE_FLOATS, mix_experts, padded, route, rowwise_gemv
 from glinfer.ops.fused.low_rank import ADAPTER, RANK_STEP, LowRankSum, lora_down
@@ -41,6 +43,7 @@ class PartsBuilder(ABC, Generic[Stream]):
     Attributes:
         hidden: the residual stream before and behind the attention; one tensor where blending adds to it in place.
         mixed: the weighted sums of the attention.
+        opened: those sums times the gates, where attention has gates.
         projected, convolved: what a convolution reads and what it writes, where layers convolve.
         inner: the input of the MLP's last product.
         branch: the output of a branch that is normalised before it is added, where layers have that.
@@ -50,6 +53,7 @@ class PartsBuilder(ABC, Generic[Stream]):
     """Whether products behind a norm are shared out too, since rows are too few to fill a GPU."""
     hidden: tuple[Stream, Stream]
     mixed: Stream | TensorSpec
+    opened: Stream | TensorSpec | None = None
     projected: Stream | None = None
     convolved: Stream | None = None
     inner: Stream
@@ -90,9 +94,10 @@ class PartsBuilder(ABC, Generic[Stream]):
 
     def taps(self, layer: int) -> TensorSpec:
         """The weights of a layer's convolution."""
-        name, of = self.recipes.names.of("conv", layer), self.config.layer(layer)
+        name, of = self.recipes.taps_source(layer), self.config.layer(layer)
         rows = of.taps + (f"{name}.bias" in self.recipes.shapes)
-        return self.table(taps_name(layer), rows, self.config.hidden_size)
+        width = self.config.hidden_size if of.delta is None else of.delta.channels
+        return self.table(self.recipes.taps_name(layer), rows, width)
 
     def sinks(self, layer: int) -> TensorSpec | None:
         """The sinks of a layer's heads, declared at the first call; None where it has none."""
@@ -103,7 +108,80 @@ class PartsBuilder(ABC, Generic[Stream]):
     @property
     def convolves(self) -> bool:
         """Whether any layer convolves."""
-        return bool(self.recipes.taps())
+        return any(self.config.layer(layer).convolves for layer in range(self.config.num_hidden_layers))
+
+    @property
+    def delta_heads(self) -> list[DeltaHeads]:
+        """The heads of each layer with a delta rule."""
+        return list(map(self.recipes.delta, delta_layers(self.config)))
+
+    def apply_delta_rule(
+        self,
+        layer: int,
+        projected: TensorSpec,
+        slots: int,
+        every: int,
+        *,
+        rows: TensorSpec | None = None,
+        piece: int = 0,
+        ends: bool = False,
+    ) -> None:
+        """Draw the delta rule of a layer on what the product before it made, see :mod:`glinfer.ops.fused.delta`.
+
+        Args:
+            layer: its number.
+            projected: [rows, floats], one row a slot.
+            slots, every: of the caches, see :meth:`layer_cache`.
+            rows: the table of rows; None for the token at the run value position.
+            piece: the most rows that follow each other in a sequence; 0 where none do.
+            ends: draw only what the layer keeps for later tokens.
+        """
+        heads, name, kernels, config = self.recipes.delta(layer), f"h.{layer}.delta", self.kernels, self.config
+        layouts = delta_cache_layouts(self.recipes, layer, slots, every, self.max_texture_size)
+        inputs, cache = (
+            self.plan.laid_out(f"{name}.{part}", "cache", layout)
+            for part, layout in zip(("inputs", "cache"), layouts, strict=True)
+        )
+        mixed, kept = self.row_vector("delta.given", heads.mixed), self.row_vector("delta.kept", heads.kept)
+        scores, draw = self.row_vector("delta.scores", heads.scores), self.plan.draw
+        shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
+        self.store(f"{name}.store", projected, inputs)
+        decay = self.table(f"{name}.decay", 2, heads.rule.heads)
+        draw(
+            delta_conv(
+                f"{name}.conv", projected, inputs, self.taps(layer), decay, mixed, heads, eps=DELTA_EPS, **shared
+            )
+        )
+        known = None
+        if piece:
+            draw(delta_row(f"{name}.early", mixed, cache, kept, heads, piece=piece, **shared))
+            self.store(f"{name}.early_store", kept, cache)
+        draw(delta_scores(f"{name}.scores", mixed, cache, scores, heads, **shared))
+        if piece:
+            known, step = self.row_vector("delta.known", heads.rule.values), f"{name}.known"
+            draw(delta_recall(step, mixed, scores, cache, known, heads, queries=False, piece=piece, **shared))
+        draw(delta_row(f"{name}.row", mixed, cache, kept, heads, scores=scores, known=known, piece=piece, **shared))
+        self.store(f"{name}.row_store", kept, cache)
+        if ends:
+            return
+        results = self.row_vector("delta.results", heads.rule.values)
+        draw(
+            delta_recall(f"{name}.results", mixed, scores, cache, results, heads, queries=True, **shared),
+            delta_norm(
+                f"{name}.mixed",
+                results,
+                projected,
+                self.table(f"{name}.norm", 1, heads.rule.value),
+                self.row_vector("delta.mixed", heads.rule.values),
+                heads,
+                eps=config.layer_norm_eps,
+                **shared,
+            ),
+        )
+
+    @abstractmethod
+    def store(self, name: str, x: TensorSpec, cache: TensorSpec) -> None:
+        """Draw the copy of rows, one a slot, to the slots of their tokens in a cache."""
 
     def table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
         """A weight that is read a row at a time, declared at the first call."""
@@ -193,6 +271,8 @@ class PartsBuilder(ABC, Generic[Stream]):
             return len(recipe.inputs)
         if recipe.name.endswith("attn.out_proj"):
             return self.attention_width
+        if recipe.name.endswith("delta.out_proj"):
+            return self.recipes.delta(int(recipe.name.split(".")[1])).rule.values
         if recipe.name.startswith("dense."):
             number = int(recipe.name.removeprefix("dense."))
             return self.config.dense[number - 1][0] if number else self.config.hidden_size
@@ -271,10 +351,15 @@ class PartsBuilder(ABC, Generic[Stream]):
     def after_mixing(self, layer: int) -> None:
         """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
         before, behind = self.hidden
-        mixed = self.convolved if self.config.layer(layer).convolves else self.mixed
+        of = self.config.layer(layer)
+        mixed: Stream | TensorSpec | None = self.opened if of.gated else self.mixed
+        if of.convolves:
+            mixed = self.convolved
+        elif of.delta is not None:
+            mixed = self.row_vector("delta.mixed", of.delta.values)
         assert mixed is not None
         self.add(self.recipes.mixing_out(layer), mixed, before, behind)
-        experts = self.config.layer(layer).experts
+        experts = of.experts
         if experts is not None:
             self.use_experts(layer, experts, behind, before)
         else:
@@ -425,6 +510,39 @@ def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
     """The run value of plans whose rows all have one adapter, where the model has any."""
     count = len(adapters.names)
     return [RunValue(ADAPTER, 0, count, lambda tokens: adapters.default)] if count else []
+
+
+def delta_layers(config: ModelConfig) -> list[int]:
+    """The layers with a delta rule."""
+    return [layer for layer in range(config.num_hidden_layers) if config.layer(layer).delta is not None]
+
+
+def delta_cache_layouts(
+    recipes: Recipes, layer: int, slots: int, every: int, max_texture_size: int
+) -> tuple[BlockLayout, BlockLayout]:
+    """The layouts of what the convolution before a delta rule reads, and of the rule's own cache.
+
+    Both are float32 whatever the format of other caches, since errors of a state go on from span to span.
+
+    Raises:
+        PlanError: one does not fit such textures.
+    """
+    heads = recipes.delta(layer)
+    inputs = BlockLayout.by_block((slots, heads.projected), max_texture_size, aside=heads.aside, every=every)
+    return inputs, BlockLayout.by_block((slots, heads.kept), max_texture_size, every=every)
+
+
+def layer_cache_layouts(
+    recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
+) -> tuple[BlockLayout, ...]:
+    """The layouts of all caches of one layer.
+
+    Raises:
+        PlanError: one does not fit such textures.
+    """
+    if recipes.config.layer(layer).delta is not None:
+        return delta_cache_layouts(recipes, layer, slots, every, max_texture_size)
+    return (layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size),)
 
 
 def layer_cache_layout(

@@ -27,6 +27,7 @@ from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
+from glinfer.ops.fused.delta import gate_heads
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.experts import join_rows
@@ -145,7 +146,7 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         self.hidden = (first, first if kernels.blends else self.interleaved("row.hidden.b", config.hidden_size))
         cols = self.recipes.heads(0).cols
         self.branch = self.interleaved("row.branch", config.hidden_size) if self.has_post_norms else None
-        self.raw = self.interleaved("row.raw", cols) if self.turns_apart else None
+        self.raw = self.interleaved("row.raw", self.recipes.qkv_floats) if self.turns_apart else None
         if self.convolves:
             self.projected = self.interleaved("row.conv.projected", PARTS * part_floats(config.hidden_size))
             self.convolved = self.interleaved("row.conv.mixed", config.hidden_size)
@@ -232,16 +233,59 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
             )
         )
 
+    together = False
+    """Whether rows may follow each other in a sequence."""
+
+    def delta_rule(self, layer: int, *, ends: bool) -> None:
+        """Draw the delta rule of a layer, each row by itself in a slot of one tensor."""
+        floats, name = self.recipes.delta(layer).projected, f"h.{layer}.delta"
+        if "row.delta.projected.0" not in self._declared:
+            made = self.interleaved("row.delta.projected", floats)
+            self._declared.update((each.name, each) for each in made.tensors)
+        names = (f"row.delta.projected.{number}" for number in range(self.targets))
+        projected = RowInterleaved(tuple(self._declared[each] for each in names))
+        self.product(self.recipes.delta_in(layer), self.hidden[0], projected)
+        joined, rows = self.row_vector("delta.projected", floats), self.row_table
+        self.plan.draw(join_rows(f"{name}.rows", "delta.rows", projected, joined, rows="rows", kernels=self.kernels))
+        piece = rows.shape[0] if self.together else 0
+        self.apply_delta_rule(layer, joined, self.cache_slots, self.every, rows=rows, piece=piece, ends=ends)
+
+    def store(self, name: str, x: TensorSpec, cache: TensorSpec) -> None:
+        rows, kernels = RowInterleaved((x,)), self.kernels
+        self.plan.draw(
+            store_rows(name, rows, self.row_table, cache, together=self.together, kernels=kernels, kind="delta.store")
+        )
+
+    def open_gates(self, layer: int) -> None:
+        """Draw the results of attention times their gates, where a layer has gates."""
+        if not self.config.layer(layer).gated:
+            return
+        assert self.raw is not None
+        mixed, raw, slots = self.mixed, self.raw, self.used
+        if isinstance(mixed, TensorSpec):
+            joined, name = self.row_vector("attn.raw", raw.cols), f"h.{layer}.attn.rows"
+            self.plan.draw(join_rows(name, "attn.rows", raw, joined, rows="rows", kernels=self.kernels))
+            mixed, raw, slots = RowInterleaved((mixed,)), RowInterleaved((joined,)), "rows"
+        opened = self.opened
+        assert opened is not None
+        out = RowInterleaved((opened,)) if isinstance(opened, TensorSpec) else opened
+        at, name = self.recipes.gates_at, f"h.{layer}.attn.gated"
+        self.plan.draw(gate_heads(name, mixed, raw, out, gates_at=at, slots=slots, kernels=self.kernels))
+
     def mixed_layer(self, layer: int, *, together: bool, ends: bool = False) -> None:
         """Draw a layer; with ``ends`` only what it keeps for later tokens."""
-        if self.config.layer(layer).convolves:
+        of = self.config.layer(layer)
+        if of.convolves:
             cache = self.gated(layer, together=together)
             if not ends:
                 self.convolve(layer, cache)
+        elif of.delta is not None:
+            self.delta_rule(layer, ends=ends)
         else:
             cache = self.keys_and_values(layer, together=together)
             if not ends:
                 self.attend(layer, cache)
+                self.open_gates(layer)
         if not ends:
             self.after_mixing(layer)
 
@@ -328,6 +372,7 @@ class ChunkBuilder(_RowsBuilder):
     """Whether the last layer goes on to the end, and :meth:`finish` to a head."""
     few = False
     """Whether rows are few, so that passes share their sums out as those of one row do."""
+    together = True
 
     def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int) -> None:
         """Declare what all layers share."""
@@ -351,7 +396,15 @@ class ChunkBuilder(_RowsBuilder):
         values += self.further_values(rows)
         super().__init__(self.name, values, options, rows, cache_slots, every)
         self.used = "row_slots"
+        most = min((heads.most_together for heads in self.delta_heads), default=self.row_table.shape[0])
+        if self.row_table.shape[0] > most:
+            raise PlanError(
+                f"a plan for {self.row_table.shape[0]} rows that follow each other; expected at most {most}, as the "
+                "delta rule of a layer takes them in together"
+            )
         self.mixed = self.interleaved("row.mixed", self.attention_width)
+        if config.family.gated_attention:
+            self.opened = self.interleaved("row.gated", self.attention_width)
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
         self.scores = self.interleaved_as("row.scores", layout)
@@ -478,6 +531,8 @@ class _BatchBuilder(_RowsBuilder):
         self.adapter_table = self.row_table
         self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
         self.mixed = self.blocks("row.mixed", rows, self.attention_width)
+        if config.family.gated_attention:
+            self.opened = self.blocks("row.gated", rows, self.attention_width)
 
     def build(self) -> Plan:
         config, picks = self.config, self.cache(PICKS, self.row_table.shape[0], BLOCK_FLOATS)

@@ -23,6 +23,7 @@ from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
 from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
+from glinfer.ops.fused.delta import gate_heads
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
@@ -47,13 +48,14 @@ def tail_draws(plan: Plan, config: ModelConfig) -> int:
 
 
 def layer_draws(config: ModelConfig, layer: int = 0, cache: str = DEFAULT_CACHE) -> int:
-    """Draws of one layer: six, one more for normalised heads, two for norms behind the branches, three for experts.
+    """Draws of one layer: six, one more each for normalised heads and for gates, five for a delta rule.
 
-    A ``cache`` in bytes takes one more in a layer with attention.
+    Norms behind the branches are two more, experts three, and a ``cache`` in bytes one in a layer with attention.
     """
     of = config.layer(layer)  # a convolution has no heads
-    rounding = cache_format(cache).attention == BYTES and not of.convolves
-    return 6 + bool(of.head_norms) + 2 * of.norm_after + 3 * (of.experts is not None) + rounding
+    mixing = 5 * (of.delta is not None) + of.gated + bool(of.head_norms)
+    rounding = cache_format(cache).attention == BYTES and of.attends
+    return 6 + mixing + 2 * of.norm_after + 3 * (of.experts is not None) + rounding
 
 
 def fast_plan(options: PlanOptions) -> Plan:
@@ -101,9 +103,9 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
             self.inner = self.vector("mlp.inner", self.inner_floats)
         self.logits = self.vector(LOGITS, config.vocab_size)
         self.branch = self.vector("branch", config.hidden_size) if self.has_post_norms else None
-        cols = self.recipes.heads(0).cols
-        self.raw = self.vector("attn.raw", cols) if self.turns_apart else None
-        self.qkv = self.vector("attn.qkv", cols) if self.in_bytes else None
+        self.raw = self.vector("attn.raw", self.recipes.qkv_floats) if self.turns_apart else None
+        self.qkv = self.vector("attn.qkv", self.recipes.heads(0).cols) if self.in_bytes else None
+        self.opened = self.vector("attn.gated", self.attention_width) if config.family.gated_attention else None
         if self.convolves:
             self.projected = self.vector("conv.projected", PARTS * part_floats(config.hidden_size))
             self.convolved = self.vector("conv.mixed", config.hidden_size)
@@ -131,11 +133,20 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
         return self.vector(name, ranks)
 
     def layer(self, layer: int) -> None:
-        if self.config.layer(layer).convolves:
+        of = self.config.layer(layer)
+        if of.convolves:
             self.convolution(layer)
+        elif of.delta is not None:
+            projected = self.row_vector("delta.projected", self.recipes.delta(layer).projected)
+            self.product(self.recipes.delta_in(layer), self.hidden[0], projected)
+            slots = cache_slots(self.config)
+            self.apply_delta_rule(layer, projected, slots, slots)
         else:
             self.attention(layer)
         self.after_mixing(layer)
+
+    def store(self, name: str, x: TensorSpec, cache: TensorSpec) -> None:
+        self.plan.draw(store_row(name, RowInterleaved((x,)), cache, kind="delta.store", kernels=self.kernels))
 
     def convolution(self, layer: int) -> None:
         assert self.projected is not None
@@ -188,6 +199,11 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
                 f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels, sinks=self.sinks(layer)
             ),
         )
+        if self.opened is not None:
+            assert self.raw is not None
+            mixed, raw, opened = (RowInterleaved((each,)) for each in (self.mixed, self.raw, self.opened))
+            at = recipes.gates_at
+            self.plan.draw(gate_heads(f"{name}.gated", mixed, raw, opened, gates_at=at, kernels=kernels))
 
     def rows_of(self, layer: int, x: TensorSpec) -> tuple[TensorSpec, Extent]:
         return x, 1

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from glinfer.families.layer import Experts
+from glinfer.families.layer import DeltaRule, Experts
+from glinfer.formats.tensors import DECAY, TIME_BIAS
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import DecoderBuilder, ReferenceOptions
 from glinfer.models.ropes import angle_values
-from glinfer.ops.flat.activate import gate
+from glinfer.ops.flat.activate import activation, gate
 from glinfer.ops.flat.convolve import causal_conv
+from glinfer.ops.flat.delta import DELTA_EPS, delta_rule, log_decay, sigmoid
 from glinfer.ops.flat.elementwise import arithmetic, scale
 from glinfer.ops.flat.experts import expert_weight
 from glinfer.ops.flat.movement import concat, repack, strided_copy
@@ -50,8 +52,11 @@ class _ReferenceBuilder(DecoderBuilder):
         """Draw all passes: embedding, layers, logits and probabilities of the last row."""
         self.embed(self.hidden, 0)
         for index in range(self.config.num_hidden_layers):
-            if self.config.layer(index).convolves:
+            of = self.config.layer(index)
+            if of.convolves:
                 self.convolution(index)
+            elif of.delta is not None:
+                self.delta(index, of.delta)
             else:
                 self.attention(index)
             self.mlp(index)
@@ -67,12 +72,15 @@ class _ReferenceBuilder(DecoderBuilder):
         normed = self.hidden
         if self.config.layer(index).norm_before:
             normed = self.norm(f"{name}.norm", "attn.norm", names.of("attention_norm", index), self.hidden)
-        apart = {}
+        apart, gates = {}, None
         for letter in "qkv":
             count = heads if letter == "q" else kv_heads
             weights = names.of("projection", index, letter)
-            x = self.scratch(f"{name}.{letter}_proj", rows, count * dim)
+            doubled = letter == "q" and config.layer(index).gated
+            x = self.scratch(f"{name}.{letter}_proj", rows, (2 if doubled else 1) * count * dim)
             self.linear(f"{name}.{letter}_proj", f"attn.{letter}_proj", weights, normed, x)
+            if doubled:
+                x, gates = self.apart_from_gates(name, x)
             if letter != "v":
                 x = self.turn(name, index, letter, x, count)
             apart[letter] = self.scratch(f"{name}.{letter}", count * rows, dim)
@@ -81,6 +89,8 @@ class _ReferenceBuilder(DecoderBuilder):
         mixed = self.mix(name, index, apart)
         joined = self.scratch(f"{name}.joined", rows, heads * dim)
         self.join_heads(f"{name}.joined", "attn.joined", mixed, joined)
+        if gates is not None:
+            joined = self.gated(name, joined, gates)
         out = self.scratch(f"{name}.out", rows, config.hidden_size)
         self.linear(f"{name}.out", "attn.out_proj", names.of("output", index), joined, out)
         self.end_branch(name, "attn", index, out)
@@ -117,6 +127,89 @@ class _ReferenceBuilder(DecoderBuilder):
         )
         self.linear(f"{name}.out", "conv.out_proj", names.of("conv_out", index), mixed, out)
         self.end_branch(name, "conv", index, out)
+
+    def apart_from_gates(self, name: str, x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+        """Draw queries and their gates, which lie head after head in x [rows, heads · 2 · D], as two tensors."""
+        heads, dim, found = self.config.num_attention_heads, self.config.head_dim, []
+        axes = [Axis(self.rows, 1, 0), Axis(heads, 0, 2 * dim), Axis(dim, 0, 1)]
+        for number, part in enumerate(("q_alone", "gate")):
+            out = self.scratch(f"{name}.{part}", self.rows, heads * dim)
+            step = f"{name}.{part}"
+            self.plan.draw(
+                strided_copy(step, "attn.parts", x, out, axes, col_offset=number * dim, kernels=self.kernels)
+            )
+            found.append(out)
+        return found[0], found[1]
+
+    def gated(self, name: str, x: TensorSpec, gates: TensorSpec) -> TensorSpec:
+        """Draw x times the sigmoid of gates, both [rows, C]."""
+        opened, out = (self.scratch(f"{name}.{part}", *x.shape) for part in ("opened", "gated"))
+        self.plan.draw(
+            sigmoid(f"{name}.opened", "attn.gate", gates, opened, kernels=self.kernels),
+            arithmetic(f"{name}.gated", "attn.gate", x, opened, out, operation="multiply", kernels=self.kernels),
+        )
+        return out
+
+    def delta(self, index: int, of: DeltaRule) -> None:
+        """Draw the gated delta rule of a layer, behind its convolution, and add its gated results to the stream."""
+        names, name, rows, kernels, plan = self.names, f"h.{index}.delta", self.rows, self.kernels, self.plan
+        normed = self.hidden
+        if self.config.layer(index).norm_before:
+            normed = self.norm(f"{name}.norm", "delta.norm", names.of("attention_norm", index), self.hidden)
+        given = {}
+        for letter, count in (("qkv", of.channels), ("z", of.values), ("a", of.heads), ("b", of.heads)):
+            given[letter] = self.scratch(f"{name}.{letter}_proj", rows, count)
+            source = names.of("delta_in", index, letter)
+            self.linear(f"{name}.{letter}_proj", "delta.in_proj", source, normed, given[letter])
+        convolved, mixed = (self.scratch(f"{name}.{part}", rows, of.channels) for part in ("convolved", "channels"))
+        taps = self.taps(names.of("delta_conv", index))
+        plan.draw(
+            causal_conv(f"{name}.convolved", "delta.conv", given["qkv"], taps, convolved, kernels=kernels),
+            activation(f"{name}.channels", "delta.conv", convolved, mixed, activation="silu", kernels=kernels),
+        )
+        apart, start = {}, 0
+        for letter, heads, each in (
+            ("q", of.key_heads, of.key),
+            ("k", of.key_heads, of.key),
+            ("v", of.heads, of.value),
+        ):
+            step, axes = f"{name}.{letter}", [Axis(rows, 1, 0), Axis(heads, 0, each), Axis(each, 0, 1)]
+            apart[letter] = self.scratch(step, rows * heads, each)
+            plan.draw(strided_copy(step, "delta.heads", mixed, apart[letter], axes, col_offset=start, kernels=kernels))
+            start += heads * each
+        g, beta = (self.scratch(f"{name}.{part}", rows, of.heads) for part in ("g", "beta"))
+        rate, shift = (self.vector(f"{names.of('delta', index)}.{part}") for part in (DECAY, TIME_BIAS))
+        results = self.scratch(f"{name}.heads", rows * of.heads, of.value)
+        plan.draw(
+            log_decay(f"{name}.g", "delta.decay", given["a"], rate, shift, g, kernels=kernels),
+            sigmoid(f"{name}.beta", "delta.decay", given["b"], beta, kernels=kernels),
+            delta_rule(
+                f"{name}.heads",
+                "delta.rule",
+                apart["q"],
+                apart["k"],
+                apart["v"],
+                g,
+                beta,
+                results,
+                sequence=rows,
+                scale=of.key**-0.5,
+                norm_eps=DELTA_EPS,
+                kernels=kernels,
+            ),
+        )
+        scaled = self.scratch(f"{name}.heads_normed", *results.shape)
+        norm = Norm("rms", self.vector(f"{names.of('delta_norm', index)}.weight"), eps=self.config.layer_norm_eps)
+        step = f"{name}.heads_norm"
+        plan.draw(*normalized(step, "delta.head_norm", results, scaled, norm, scratch=self.scratch, kernels=kernels))
+        joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "mixed"))
+        plan.draw(
+            repack(f"{name}.joined", "delta.joined", scaled, joined, kernels=kernels),
+            gate(f"{name}.mixed", "delta.gate", given["z"], gated, up=joined, activation="silu", kernels=kernels),
+        )
+        out = self.scratch(f"{name}.out", rows, self.config.hidden_size)
+        self.linear(f"{name}.out", "delta.out_proj", names.of("delta_out", index), gated, out)
+        self.end_branch(name, "delta", index, out)
 
     def turn(self, name: str, layer: int, letter: str, x: TensorSpec, heads: int) -> TensorSpec:
         """Draw the norm and the rotation of heads of queries or keys, as far as the layer has them."""

@@ -21,7 +21,7 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Rope
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.formats.tensors import weight_shapes
+from glinfer.formats.tensors import DECAY, TIME_BIAS, weight_shapes
 from glinfer.models.ropes import rope_of
 from glinfer.models.transforms.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.models.transforms.recipe import Formats, Recipe, Recipes, taken, weight_name
@@ -43,7 +43,9 @@ class FoldedWeights(Mapping[str, Array]):
     factor, if its bits are kept, ``<name>.gain`` [1, inputs]; and with normalised heads ``<name>.turn`` [2, floats],
     the gains of keys and queries, of one head or of all. A norm behind a branch has ``<branch>.post_norm`` [1, D].
     Heads with sinks have ``<layer>.attn.sinks`` [1, heads].
-    A convolution over L positions has ``<layer>.conv.taps`` [L, D], its bias, if there is one, in a row more.
+    A convolution over L positions has ``<layer>.conv.taps`` [L, D], its bias, if there is one, in a row more; that
+    before a delta rule ``<layer>.delta.taps`` [L, channels], beside ``<layer>.delta.decay`` [2, heads], the factor and
+    the shift of its decays, and ``<layer>.delta.norm`` [1, elements of a head].
     Besides these there are ``wte`` [V, D], ``wpe`` [S, D], and for each kind of angles ``rope`` [S, head_floats].
     LoRA adapters have ``<name>.lora_down`` and ``<name>.lora_up``, see :mod:`glinfer.models.transforms.low_rank`.
     Models that embed texts have ``wpe`` [types · S, D] if there are token types, and for each norm of the stream itself
@@ -64,6 +66,7 @@ class FoldedWeights(Mapping[str, Array]):
         self._ropes = {name: rope for rope, name in recipes.ropes.items()}
         self._post_norms = {each.post_name: each.post_norm for each in made if each.post_norm}
         self._norms, self._taps, self._sinks = recipes.norms(), recipes.taps(), recipes.sinks()
+        self._delta = recipes.delta_tables()
         self._ranks = AdapterRanks.of(checkpoint.adapters)
         self._made_names = dict.fromkeys(self._names_made())
         self._encoded: tuple[str, Array, Array] | None = None
@@ -84,6 +87,8 @@ class FoldedWeights(Mapping[str, Array]):
             return self._taps_table(self._taps[name])
         if name in self._sinks:
             return self._floats(weight_name(self._recipes.names.of("sinks", self._sinks[name])))[None]
+        if name in self._delta:
+            return self._delta_table(*self._delta[name])
         if name in self._norms:
             return self._norm_table(self._norms[name])
         if name == POSITIONS and self._checkpoint.config.type_vocab_size:
@@ -130,7 +135,7 @@ class FoldedWeights(Mapping[str, Array]):
         found = [] if recipes.table_is_head else [TABLE]
         found += self._ropes if recipes.family.rotary else []
         found += [POSITIONS] if recipes.places else []
-        found += [*self._post_norms, *self._norms, *self._taps, *self._sinks]
+        found += [*self._post_norms, *self._norms, *self._taps, *self._sinks, *self._delta]
         for name, recipe in self._products.items():
             found += [f"{name}.weight", f"{name}.consts"]
             found += [f"{name}.gain"] if recipe.has_gain else []
@@ -306,10 +311,19 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _taps_table(self, layer: int) -> Array:
         """The weights of a convolution, [positions, D], and its bias behind them."""
-        name = self._recipes.names.of("conv", layer)
+        name = self._recipes.taps_source(layer)
         taps = self._floats(weight_name(name))[:, 0].T
         bias = [self._floats(f"{name}.bias")[None]] if f"{name}.bias" in self._shapes else []
         return np.ascontiguousarray(np.concatenate([taps, *bias]), dtype=np.float32)
+
+    def _delta_table(self, part: str, layer: int) -> Array:
+        """The factors and shifts of the decays of a delta rule, [2, heads], or the gains of its norm, [1, elements]."""
+        names = self._recipes.names
+        if part == "norm":
+            return self._floats(weight_name(names.of("delta_norm", layer)))[None].astype(np.float32)
+        vectors = names.of("delta", layer)
+        rates, shifts = (self._take(f"{vectors}.{each}") for each in (DECAY, TIME_BIAS))
+        return np.stack([-np.exp(rates), shifts]).astype(np.float32)
 
     def _rope(self, rope: Rope) -> Array:
         """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing."""

@@ -24,6 +24,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.models.ropes import rope_names
 from glinfer.ops.fused.cached import Heads
 from glinfer.ops.fused.convolve import PARTS, part_floats
+from glinfer.ops.fused.delta import DeltaHeads
 from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT_FORMATS, WIDE
 
 QUAD_FLOATS = 16
@@ -211,11 +212,27 @@ class Recipes:
         sources = tuple(names.of("projection", layer, letter) for letter in "kvq")
         keys = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats, self._turned_order)
         values = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats)
-        queries = _heads_in_place(config.num_attention_heads, config.head_dim, heads.floats, self._turned_order)
-        count = config.num_key_value_heads * config.head_dim
+        gated, dim, count = config.layer(layer).gated, config.head_dim, config.num_key_value_heads * config.head_dim
+        pitch = 2 * dim if gated else dim  # gates lie behind the queries of each head
+        queries = _heads_in_place(config.num_attention_heads, dim, heads.floats, self._turned_order, pitch)
         between = np.full(heads.queries_at - 2 * heads.kv_floats, PADDING)
-        rows = np.concatenate([keys, _moved(values, count), between, _moved(queries, 2 * count)])
+        parts = [keys, _moved(values, count), between, _moved(queries, 2 * count)]
+        if gated:
+            gates = _heads_in_place(config.num_attention_heads, dim, heads.floats, None, pitch)
+            parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, 2 * count + dim)]
+        rows = np.concatenate(parts)
         return self._recipe(f"h.{layer}.attn.qkv", sources, rows, norm=self._norm_before("attention_norm", layer))
+
+    @property
+    def gates_at(self) -> int:
+        """The first float of the gates of attention in a row of keys, values and queries, where a block begins."""
+        return BLOCK_FLOATS * blocks_for(self.heads(0).cols)
+
+    @property
+    def qkv_floats(self) -> int:
+        """Floats of a row of keys, values, queries and, where attention has them, gates."""
+        heads = self.heads(0)
+        return self.gates_at + heads.width if self.family.gated_attention else heads.cols
 
     @cached_property
     def _turned_order(self) -> Rows | None:
@@ -267,10 +284,52 @@ class Recipes:
         rows = np.arange(self.config.hidden_size)
         return self._recipe(f"h.{layer}.conv.out_proj", (source,), rows, writes_stream=True, **end)
 
+    def delta(self, layer: int) -> DeltaHeads:
+        """The heads of a layer's delta rule."""
+        rule = self.config.layer(layer).delta
+        assert rule is not None
+        return DeltaHeads(rule)
+
+    def delta_in(self, layer: int) -> Recipe:
+        """The product before a delta rule: channels, decays, shares and gates, each from a whole block on."""
+        heads, rows, start = self.delta(layer), [], 0
+        letters = ("qkv", "a", "b", "z")
+        sources = tuple(self.names.of("delta_in", layer, letter) for letter in letters)
+        for count in (heads.rule.channels, heads.rule.heads, heads.rule.heads):
+            rows.append(_moved(_whole_blocks(np.arange(count)), start))
+            start += count
+        rows.append(start + np.arange(heads.rule.values))
+        norm = self._norm_before("attention_norm", layer)
+        return self._recipe(f"h.{layer}.delta.in_proj", sources, np.concatenate(rows), norm=norm)
+
+    def delta_out(self, layer: int) -> Recipe:
+        """The product behind a delta rule."""
+        source, end = self.names.of("delta_out", layer), self._branch_end("attention_post_norm", layer)
+        rows = np.arange(self.config.hidden_size)
+        return self._recipe(f"h.{layer}.delta.out_proj", (source,), rows, writes_stream=True, **end)
+
     def taps(self) -> dict[str, int]:
         """The layer of each table of a convolution's weights, by the name of the table."""
         layers = range(self.config.num_hidden_layers)
-        return {taps_name(layer): layer for layer in layers if self.config.layer(layer).convolves}
+        return {self.taps_name(layer): layer for layer in layers if not self.config.layer(layer).attends}
+
+    def taps_name(self, layer: int) -> str:
+        """The name of the table of a convolution's weights."""
+        return f"h.{layer}.{self.config.layer(layer).branch}.taps"
+
+    def taps_source(self, layer: int) -> str:
+        """The name of a convolution in a checkpoint."""
+        return self.names.of("conv" if self.config.layer(layer).convolves else "delta_conv", layer)
+
+    def delta_tables(self) -> dict[str, tuple[str, int]]:
+        """The part and the layer of each table of a delta rule: its decays, and the gains of its norm."""
+        layers = [layer for layer in range(self.config.num_hidden_layers) if self.config.layer(layer).delta is not None]
+        return {f"h.{layer}.delta.{part}": (part, layer) for layer in layers for part in ("decay", "norm")}
+
+    def mixing_in(self, layer: int) -> Recipe:
+        """The product that begins the branch of a layer that mixes tokens."""
+        of = self.config.layer(layer)
+        return self.qkv(layer) if of.attends else self.conv_in(layer) if of.convolves else self.delta_in(layer)
 
     def sinks(self) -> dict[str, int]:
         """The layer of each table of sinks, by the name of the table."""
@@ -279,7 +338,8 @@ class Recipes:
 
     def mixing_out(self, layer: int) -> Recipe:
         """The product that ends the branch of a layer that mixes tokens."""
-        return self.conv_out(layer) if self.config.layer(layer).convolves else self.out(layer)
+        of = self.config.layer(layer)
+        return self.out(layer) if of.attends else self.conv_out(layer) if of.convolves else self.delta_out(layer)
 
     def router(self, layer: int) -> Recipe:
         """The product that chooses experts; it is not rounded, since another expert is another result."""
@@ -325,8 +385,7 @@ class Recipes:
         """All products of the model's plans."""
         found = [] if self.config.embeds else [self.head()]
         for layer in range(self.config.num_hidden_layers):
-            first = self.conv_in(layer) if self.config.layer(layer).convolves else self.qkv(layer)
-            found += [first, self.mixing_out(layer), self.up(layer), self.down(layer)]
+            found += [self.mixing_in(layer), self.mixing_out(layer), self.up(layer), self.down(layer)]
             found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
         return found + [self.dense(number) for number in range(len(self.config.dense))]
 
@@ -391,11 +450,6 @@ class Recipes:
         return self.config.tie_word_embeddings and head.kept and head.packing == self.table_format
 
 
-def taps_name(layer: int) -> str:
-    """The name of the table of a convolution's weights."""
-    return f"h.{layer}.conv.taps"
-
-
 def sinks_name(layer: int) -> str:
     """The name of the table of the sinks of a layer's heads."""
     return f"h.{layer}.attn.sinks"
@@ -411,10 +465,13 @@ def head_floats(config: ModelConfig) -> int:
     return -(-config.head_dim // QUAD_FLOATS) * QUAD_FLOATS
 
 
-def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None) -> Rows:
-    """The source row of each of [heads · floats] rows: heads of ``dim`` rows in ``order``, then padding."""
+def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None, pitch: int = 0) -> Rows:
+    """The source row of each of [heads · floats] rows: heads of ``dim`` rows in ``order``, then padding.
+
+    The heads of the source lie ``pitch`` rows apart, ``dim`` where it is left out.
+    """
     place = np.full((heads, floats), PADDING)
-    place[:, :dim] = dim * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
+    place[:, :dim] = (pitch or dim) * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
     return place.reshape(-1)
 
 

@@ -6,6 +6,7 @@ from glinfer.ops.flat import (
     assign,
     attend,
     convolve,
+    delta,
     elementwise,
     experts,
     lookup,

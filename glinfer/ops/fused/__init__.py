@@ -4,6 +4,7 @@
 from glinfer.ops.fused import (
     cached,
     convolve,
+    delta,
     embed,
     experts,
     gemm,

@@ -151,6 +151,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     rows = int(params["ROWS"])
     count = size[0] * rows
     x = (float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, rows))[:count]
+    x = np.pad(x, [(0, count - len(x)), (0, 0)])  # rows behind those in use fill up the last slot
     if params.get("RAW_INPUT"):
         x = finished_rows(x, inputs.get("x_consts"), params)
     norms = None

@@ -122,7 +122,14 @@ def tile_values(
 
 
 def store_rows(
-    name: str, x: RowInterleaved, rows: TensorSpec, cache: TensorSpec, *, together: bool, kernels: KernelOptions
+    name: str,
+    x: RowInterleaved,
+    rows: TensorSpec,
+    cache: TensorSpec,
+    *,
+    together: bool,
+    kernels: KernelOptions,
+    kind: str = "attn.store",
 ) -> DrawSpec:
     """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
 
@@ -143,14 +150,17 @@ def store_rows(
     further: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
     inputs = *x.inputs(), ("rows", rows.name)
     return block_draw(
-        name, "attn.store", "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
+        name, kind, "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
     )
 
 
-def store_row(name: str, x: RowInterleaved, cache: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
+def store_row(
+    name: str, x: RowInterleaved, cache: TensorSpec, *, kind: str = "attn.store", kernels: KernelOptions
+) -> DrawSpec:
     """``cache[position] = x[0]``, the row of one token, in a sequence that begins in the first slot.
 
-    x [1, cols] is in one tensor; otherwise as :func:`store_rows`. Run value: position.
+    x [1, cols] is in one tensor; otherwise as :func:`store_rows`. ``kind`` is the pass in tables of draws. Run value:
+    position.
     """
     defines = (
         *x.layout.defines("X"),
@@ -161,7 +171,7 @@ def store_row(name: str, x: RowInterleaved, cache: TensorSpec, *, kernels: Kerne
     )
     inputs, size = x.inputs(), (1, cache.shape[1])
     further: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": "position"}
-    return block_draw(name, "attn.store", "store_row", inputs, (cache.name,), size, defines, **further)
+    return block_draw(name, kind, "store_row", inputs, (cache.name,), size, defines, **further)
 
 
 def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:

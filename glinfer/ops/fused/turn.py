@@ -42,10 +42,10 @@ def turn_heads(
     """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
 
     x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
-    ``head_dim`` elements. With ``whole`` the mean is over all keys, or all queries, of a row, and gains are [2, floats
-    of all queries], those of keys with zeros behind them. Without a table of angles nothing is turned. With the table
-    ``rows`` the rows of the first ``slots`` slots are turned by their positions; without it one row, by the run value
-    position, and written into slot ``first`` of out.
+    ``head_dim`` elements. Columns that x has behind those of out are left alone. With ``whole`` the mean is over all
+    keys, or all queries, of a row, and gains are [2, floats of all queries], those of keys with zeros behind them.
+    Without a table of angles nothing is turned. With the table ``rows`` the rows of the first ``slots`` slots are
+    turned by their positions; without it one row, by the run value position, and written into slot ``first`` of out.
     """
     alone = rows is None
     if not isinstance(gains.layout, RowLayout):
@@ -84,7 +84,9 @@ def turn_heads(
 
 def _check(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["output"][1]
-    check_same(shapes, params, None, cols)
+    found = shapes.by_name["x0"][1]
+    shapes.require(found >= cols, f"x0 has {found} columns; expected {cols} or more")
+    check_same(shapes, params, None, found)
     shapes.expect("gains", 2, cols - 4 * params["QUERY_AT"] if params.get("WHOLE") else 4 * params["HEAD_TEXELS"])
     shapes.expect("rope", None, 4 * params["HEAD_TEXELS"])
     shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its place")

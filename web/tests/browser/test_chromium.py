@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -223,6 +224,18 @@ def test_other_families_from_blocks_of_a_file(run_site: Drive, tmp_path: Path, f
     made = export_web(path, tmp_path / "site", limits="webgl2")
     assert made.draws == draws + 3
     compare_with_python(run_site, made, path, [299, 7, 250, 1, 16, 90])
+
+
+def test_a_delta_rule_over_several_spans(run_site: Drive, tmp_path: Path) -> None:
+    """Beside attention with gates; the prompt is longer than two spans, after which states are read."""
+    shape = "family=qwen3_5_text,blocks=4,heads=4,kv_heads=2,dim=64,head_dim=16,inner=96,vocab=300,context=64"
+    rule = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+    config = dataclasses.replace(ModelConfig.from_options(shape), **rule, linear_value_head_dim=12)
+    path = tmp_path / "qwen3_5.safetensors"
+    save_checkpoint(random_checkpoint(config, seed=5), path)
+    made = export_web(path, tmp_path / "site", limits="webgl2")
+    assert made.draws == 3 * 11 + 8 + 3
+    compare_with_python(run_site, made, path, [7 * place % 300 for place in range(40)])
 
 
 def in_blocks_of_256(config: ModelConfig, forms: list[str]) -> Checkpoint:

@@ -1,0 +1,87 @@
+"""Kernels that take a state along a sequence."""
+
+from __future__ import annotations
+
+import numpy.typing as npt
+
+from glinfer.errors import InputError
+from glinfer.ops.flat.delta import MAX_KEY_ELEMENTS, delta_rule
+from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.tensor import Tensor
+
+
+class Recurrences(Group):
+    """Kernels whose results depend on all rows before, through a state of fixed size."""
+
+    def gated_delta_rule(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float | None = None,
+        norm_eps: float | None = None,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The linear attention of Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024), over whole sequences.
+
+        For each head of values a matrix S [D_K, D_V] goes from token to token, from zeros on: ``S = exp(g) * S``, then
+        ``S += k ⊗ beta * (v - Sᵀ k)``, and the result is ``scale * Sᵀ q``. The work grows with the square of the
+        length of a sequence.
+
+        Args:
+            q, k: [..., S, G, D_K] of float32 or float16, D_K at most 256.
+            v: [..., S, H, D_V] of float32 or float16; H / G heads of values in a row share a head of queries and keys.
+            g: [..., S, H] of float32 or float16, the logarithm of the decay, at most 0.
+            beta: [..., S, H] of float32 or float16, the share of a correction that is written.
+            scale: the factor of the results, ``D_K ** -0.5`` where it is left out.
+            norm_eps: divide each q and each k by ``sqrt(Σ x² + norm_eps)`` first; None leaves them as they are.
+            dtype: the result's type, float32 or float16.
+            out: where to write; a new tensor where it is left out.
+
+        Returns:
+            [..., S, H, D_V].
+
+        Raises:
+            InputError: the shapes do not fit, or a tensor is not of floats.
+        """
+        expect_floats("gated_delta_rule", q=q, k=k, v=v, g=g, beta=beta)
+        whole = v.ndim >= 3 and k.ndim == v.ndim and q.shape == k.shape and k.shape[:-2] == v.shape[:-2]
+        if not whole or g.shape != v.shape[:-1] or beta.shape != v.shape[:-1]:
+            raise InputError(
+                f"gated_delta_rule: q is {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, g {list(g.shape)} and "
+                f"beta {list(beta.shape)}; expected q and k [..., S, G, D_K], v [..., S, H, D_V], g and beta "
+                "[..., S, H]"
+            )
+        heads, key_heads, elements = v.shape[-2], *k.shape[-2:]
+        if not key_heads or heads % key_heads or not 1 <= elements <= MAX_KEY_ELEMENTS:
+            raise InputError(
+                f"gated_delta_rule: {heads} heads of values and {key_heads} of keys with {elements} elements; expected "
+                f"a multiple of the heads of keys, and 1 to {MAX_KEY_ELEMENTS} elements"
+            )
+        if norm_eps is not None and not norm_eps >= 0:
+            raise InputError(f"gated_delta_rule: norm_eps is {norm_eps}; expected a number, at least 0")
+        passes = self._passes("gated_delta_rule")
+        if v.size == 0:
+            return passes.computed_zeros(v.shape, dtype, out, q=q, k=k, v=v, g=g, beta=beta)
+        passes.draw(
+            delta_rule(
+                "gated_delta_rule",
+                "gated_delta_rule",
+                passes.read("q", q),
+                passes.read("k", k),
+                passes.read("v", v),
+                passes.read("g", g),
+                passes.read("beta", beta),
+                passes.computed("y", v.shape, dtype, out),
+                sequence=v.shape[-3],
+                scale=elements**-0.5 if scale is None else scale,
+                norm_eps=norm_eps,
+                kernels=passes.kernels,
+            )
+        )
+        (y,) = passes.run()
+        return y

@@ -1,0 +1,86 @@
+// What the passes of a delta rule share (glinfer/ops/fused/delta.py). A row of x has q | k | v | G | beta of one token, each from
+// a whole block on; the texels at which all but q begin are X_K, X_V, X_G and X_BETA. A row of cache has k | G | u | S of one token,
+// from C_G, C_U and C_S on: the correction u that the token writes, and one row of the state at the beginning of its span of
+// SPAN tokens. G is the sum of the logarithms of the decays from the beginning of the span on. Row r of x is that of row r of
+// the table of rows; with ALONE there is one, of the token at position, in a sequence that begins in the cache's first slot.
+// A token reads the state at the beginning of the span before its own, whose rows lie in that span, and what the tokens from
+// there on have written.
+#if ALONE
+uniform int position;
+#define POSITION_OF(row) position
+#define BASE_OF(row) 0
+#else
+#include "common/row_info.glsl"
+#define POSITION_OF(row) int(ROW_TEXEL(row, 0).y)
+#define BASE_OF(row) int(ROW_TEXEL(row, 0).z)
+#endif
+uniform sampler2D x, cache;
+
+vec4 given(int row, int texel) {
+    ivec2 from = block_origin(row, texel >> 4, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS) + lane_offset(texel & 15);
+    return FETCH(x, from, ivec2(X_WIDTH, X_HEIGHT));
+}
+
+vec4 kept(int slot, int texel) {
+    ivec2 from = block_origin(slot, texel >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) +
+                 lane_offset(texel & 15);
+    return FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));
+}
+
+// Of a row, the logarithm of the decay since the beginning of its span.
+float own_decay(int row, int head) {
+    return given(row, X_G + (head >> 2))[head & 3];
+}
+
+// The same of the token in a slot.
+float kept_decay(int slot, int head) {
+    return kept(slot, C_G + (head >> 2))[head & 3];
+}
+
+// The first token that the one at `position` reads apart from a state.
+int first_seen(int position) {
+    return max(position / SPAN - 1, 0) * SPAN;
+}
+
+#ifdef SCORES_WIDTH
+uniform sampler2D scores;
+
+// The weight of the token that is number `n` of those that a row sees, for kind 0 of keys or 1 of queries.
+float weight(int row, int kind, int head, int n) {
+    int block = (kind * HEADS + head) * SPAN_BLOCKS + (n >> 6);
+    ivec2 from = block_origin(row, block, SCORES_TILES, SCORES_PITCH, SCORES_SLOT_STEP, SCORES_BLOCK_STEP, SCORES_COLUMNS) +
+                 lane_offset((n >> 2) & 15);
+    return FETCH(scores, from, ivec2(SCORES_WIDTH, SCORES_HEIGHT))[n & 3];
+}
+
+// What the state before tokens from `stop` on gives for the vector of a row of x that begins at texel `vector`: four elements
+// of values, number `texel` of those of all heads.
+vec4 recalled(int row, int vector, int kind, int texel, int stop) {
+    int position = POSITION_OF(row), base = BASE_OF(row);
+    int head = texel / VALUE_TEXELS, first = first_seen(position);
+    vec4 sum = vec4(0.0);
+    if (first > 0) {
+        vector += head / (HEADS / KEY_HEADS) * KEY_TEXELS;
+        for (int i = 0; i < KEY_TEXELS; i++) {
+            vec4 each = given(row, vector + i);
+            for (int n = 0; n < 4; n++) sum += each[n] * kept(base + first + 4 * i + n, C_S + texel);
+        }
+        sum *= exp(own_decay(row, head) + kept_decay(base + first + SPAN - 1, head));
+    }
+    for (int seen = first; seen < stop; seen++) sum += weight(row, kind, head, seen - first) * kept(base + seen, C_U + texel);
+    return sum;
+}
+#endif
+
+#if PIECE
+// The row with which the tokens begin that follow each other in one sequence up to that of a row.
+int first_row(int row) {
+    for (int n = 1; n < PIECE; n++) {
+        if (row == 0 || BASE_OF(row - 1) != BASE_OF(row) || POSITION_OF(row - 1) + 1 != POSITION_OF(row)) return row;
+        row -= 1;
+    }
+    return row;
+}
+#else
+#define first_row(row) (row)
+#endif

@@ -1,0 +1,63 @@
+#version 300 es
+// Queries, keys and values of a delta rule, and its decays: y [rows, q | k | v | G | beta], each from a whole block on.
+// cache has the channels q | k | v of each token, and from block DECAY_BLOCK on what its decays are made of; x has the share of
+// each row that is written from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens by taps [LENGTH, channels], and go
+// through SiLU; heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE. G = Σ rate · softplus(a + shift) over
+// the tokens of the span up to the row's own, with rate and shift in the rows of decay; beta = sigmoid(b).
+#include "common/block_pass.glsl"
+#include "common/delta.glsl"
+#include "common/activation.glsl"
+uniform sampler2D taps, decay;
+layout(location = 0) out vec4 y;
+
+vec4 tap(int k, int texel) {
+    return FETCH(taps, ivec2(k / TAPS_STACK * TAPS_TEXELS + texel, k % TAPS_STACK), ivec2(TAPS_WIDTH, TAPS_HEIGHT));
+}
+
+vec4 of_heads(int row, int texel) {
+    return FETCH(decay, ivec2(row / DECAY_STACK * DECAY_TEXELS + texel, row % DECAY_STACK), ivec2(DECAY_WIDTH, DECAY_HEIGHT));
+}
+
+vec4 channel(int position, int base, int texel) {
+    vec4 sum = vec4(0.0);
+    for (int k = max(0, LENGTH - 1 - position); k < LENGTH; k++) {
+        sum += tap(k, texel) * kept(base + position - LENGTH + 1 + k, texel);
+    }
+    return vec4(silu(sum.x), silu(sum.y), silu(sum.z), silu(sum.w));
+}
+
+vec4 softplus(vec4 a) {
+    return mix(log(1.0 + exp(min(a, 20.0))), a, greaterThan(a, vec4(20.0)));
+}
+
+void main() {
+    Place at = output_place();
+    int position = POSITION_OF(at.slot), base = BASE_OF(at.slot), texel = 16 * at.block + at.lane;
+    y = vec4(0.0);
+    if (texel < X_V) {
+        int part = texel / X_K, inside = texel - part * X_K, keys = KEY_HEADS * KEY_TEXELS;
+        if (inside < keys) {
+            float squares = 0.0;
+            for (int i = 0; i < KEY_TEXELS; i++) {
+                vec4 each = channel(position, base, part * keys + inside - inside % KEY_TEXELS + i);
+                squares += dot(each, each);
+            }
+            y = channel(position, base, part * keys + inside) * inversesqrt(squares + float(EPS));
+            if (part == 0) y *= float(SCALE);
+        }
+    } else if (texel < X_G) {
+        int inside = texel - X_V;
+        if (inside < HEADS * VALUE_TEXELS) y = channel(position, base, 2 * KEY_HEADS * KEY_TEXELS + inside);
+    } else if (texel < X_BETA) {
+        int inside = texel - X_G;
+        if (4 * inside < HEADS) {
+            for (int seen = position - position % SPAN; seen <= position; seen++) {
+                y += of_heads(0, inside) * softplus(kept(base + seen, 16 * DECAY_BLOCK + inside) + of_heads(1, inside));
+            }
+        }
+    } else {
+        int inside = texel - X_BETA;
+        vec4 share = 1.0 / (1.0 + exp(-max(given(at.slot, 16 * SHARE_BLOCK + inside), -88.0)));
+        y = mix(vec4(0.0), share, lessThan(4 * inside + ivec4(0, 1, 2, 3), ivec4(HEADS)));
+    }
+}

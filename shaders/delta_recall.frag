@@ -1,0 +1,17 @@
+#version 300 es
+// What the state of a delta rule gives, y [rows, values]: with QUERIES the results, for the query of each row from all tokens up
+// to its own; otherwise for its key from the tokens before the first of the rows that follow each other up to it.
+#include "common/block_pass.glsl"
+#include "common/delta.glsl"
+layout(location = 0) out vec4 y;
+
+void main() {
+    Place at = output_place();
+    int texel = 16 * at.block + at.lane;
+    y = vec4(0.0);
+#if QUERIES
+    if (texel < HEADS * VALUE_TEXELS) y = recalled(at.slot, 0, 1, texel, POSITION_OF(at.slot) + 1);
+#else
+    if (texel < HEADS * VALUE_TEXELS) y = recalled(at.slot, X_K, 0, texel, POSITION_OF(first_row(at.slot)));
+#endif
+}

@@ -1,0 +1,62 @@
+#version 300 es
+// The gated delta rule, a linear attention with a matrix S [D_K, D_V] for each head of values. Token after token, from zeros at
+// the first row of each sequence:
+//   S = exp(g) · S;  S = S + k ⊗ beta · (v - Sᵀ k);  y = SCALE · Sᵀ q.
+// q, k [rows · KEY_HEADS, D_K]; v, y [rows · HEADS, D_V]; g, beta [rows, HEADS]; SEQUENCE rows a sequence. HEADS / KEY_HEADS heads
+// of values share one of keys. With NORMALIZE q and k are divided by sqrt(Σ x² + EPS). A fragment takes four columns of S
+// through all tokens up to its own.
+#include "common/flat.glsl"
+#include "common/elements.glsl"
+uniform sampler2D q, k, v, g, beta;
+layout(location = 0) out vec4 y;
+
+float scalar(sampler2D from, int row, int head, ivec3 places) {
+    return picked(TEXEL(from, row * places.x + (head >> 2), places.y, places.z), head);
+}
+
+// What a vector is multiplied by.
+float factor(float squares) {
+#if NORMALIZE
+    return inversesqrt(squares + float(EPS));
+#else
+    return 1.0;
+#endif
+}
+
+void main() {
+    ivec2 at = output_place();
+    int row = at.x / HEADS, head = at.x % HEADS, shared = head / (HEADS / KEY_HEADS);
+    vec4 state[4 * K_TEXELS];
+    for (int i = 0; i < 4 * K_TEXELS; i++) state[i] = vec4(0.0);
+    for (int token = row - row % SEQUENCE; token <= row; token++) {
+        int key = (token * KEY_HEADS + shared) * K_TEXELS;
+        float decay = exp(scalar(g, token, head, ivec3(G_TEXELS, G_WIDTH, G_HEIGHT)));
+        float rate = scalar(beta, token, head, ivec3(BETA_TEXELS, BETA_WIDTH, BETA_HEIGHT));
+        vec4 known = vec4(0.0);
+        float squares = 0.0;
+        for (int i = 0; i < K_TEXELS; i++) {
+            vec4 each = TEXEL(k, key + i, K_WIDTH, K_HEIGHT);
+            squares += dot(each, each);
+            for (int n = 0; n < 4; n++) {
+                state[4 * i + n] *= decay;
+                known += state[4 * i + n] * each[n];
+            }
+        }
+        float norm = factor(squares);
+        vec4 value = TEXEL(v, (token * HEADS + head) * V_TEXELS + at.y, V_WIDTH, V_HEIGHT);
+        vec4 change = rate * norm * (value - known * norm);
+        for (int i = 0; i < K_TEXELS; i++) {
+            vec4 each = TEXEL(k, key + i, K_WIDTH, K_HEIGHT);
+            for (int n = 0; n < 4; n++) state[4 * i + n] += each[n] * change;
+        }
+    }
+    int query = (row * KEY_HEADS + shared) * K_TEXELS;
+    vec4 sum = vec4(0.0);
+    float squares = 0.0;
+    for (int i = 0; i < K_TEXELS; i++) {
+        vec4 each = TEXEL(q, query + i, Q_WIDTH, Q_HEIGHT);
+        squares += dot(each, each);
+        for (int n = 0; n < 4; n++) sum += state[4 * i + n] * each[n];
+    }
+    y = padded(float(SCALE) * factor(squares) * sum, at.y);
+}

@@ -1,0 +1,25 @@
+#version 300 es
+// y = sigmoid(x), element by element; or with DECAY the logarithm of a decay, -exp(rate) · softplus(x + shift), where each
+// column has a rate and a shift. x, y [rows, C], rate and shift [1, C].
+#include "common/flat.glsl"
+uniform sampler2D x;
+#if DECAY
+uniform sampler2D rate, shift;
+#endif
+layout(location = 0) out vec4 y;
+
+// log(1 + exp(x)), which is x itself in float32 from 20 on.
+vec4 softplus(vec4 x) {
+    return mix(log(1.0 + exp(min(x, 20.0))), x, greaterThan(x, vec4(20.0)));
+}
+
+void main() {
+    ivec2 at = output_place();
+    vec4 found = TEXEL(x, at.x * X_TEXELS + at.y, X_WIDTH, X_HEIGHT);
+#if DECAY
+    found = -exp(TEXEL(rate, at.y, RATE_WIDTH, RATE_HEIGHT)) * softplus(found + TEXEL(shift, at.y, SHIFT_WIDTH, SHIFT_HEIGHT));
+#else
+    found = 1.0 / (1.0 + exp(-max(found, -88.0)));
+#endif
+    y = trimmed(found, at.y, OUT_COLS);
+}

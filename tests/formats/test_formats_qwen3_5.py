@@ -1,0 +1,170 @@
+"""Qwen 3.5's own settings and tensors, in Hugging Face directories and in the files that they become."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from family_layers import layers_of
+from goldens.models import Made, model_tensors, save_tensors, write_model
+
+from glinfer.config import ModelConfig
+from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.families.layer import DeltaRule
+from glinfer.formats import load_checkpoint, save_checkpoint
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.tensors import tensor_count, weight_shapes
+
+PUBLISHED: dict[str, Any] = {
+    "model_type": "qwen3_5_text",
+    "attention_bias": False,
+    "attn_output_gate": True,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "intermediate_size": 3584,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    "mtp_num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+        "mrope_interleaved": True,
+        "mrope_section": [11, 11, 10],
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000,
+        "rope_type": "default",
+    },
+    "tie_word_embeddings": True,
+    "vocab_size": 248320,
+}
+"""Settings as a published file of this family has them."""
+SMALL: dict[str, Any] = {
+    **PUBLISHED,
+    "head_dim": 16,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "linear_key_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_value_head_dim": 8,
+    "max_position_embeddings": 40,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "vocab_size": 50,
+}
+
+
+def config_with(folder: Path, settings: dict[str, Any], **changes: Any) -> ModelConfig:
+    (folder / "config.json").write_text(
+        json.dumps({name: value for name, value in {**settings, **changes}.items() if value is not ...})
+    )
+    return read_config(folder / "config.json")
+
+
+def test_the_settings_of_a_file_are_those_of_the_record(tmp_path: Path) -> None:
+    found = config_with(tmp_path, PUBLISHED)
+    shape = "dim=1024,heads=8,kv_heads=2,head_dim=256,blocks=24,inner=3584,vocab=248320,context=262144"
+    assert found == ModelConfig.from_options(f"family=qwen3_5_text,{shape}")
+    assert [layer for layer in range(24) if found.layer(layer).attends] == [3, 7, 11, 15, 19, 23]
+    assert found.layer(0).delta == DeltaRule(16, 16, 128, 128)
+    assert (found.layer(0).taps, found.rotary_dim, found.layer(3).gated) == (4, 64, True)
+    listed = ["full_attention" if layer % 4 == 3 else "linear_attention" for layer in range(24)]
+    assert config_with(tmp_path, PUBLISHED, full_attention_interval=..., layer_types=listed) == found
+    assert ModelConfig.from_json(found.to_json()) == found
+    # Embeddings and the last norm; two norms and three matrices a layer; 9 tensors of a rule, 6 of attention.
+    assert len(weight_shapes(found)) == tensor_count(found) == 2 + 24 * 5 + 18 * 9 + 6 * 6
+
+
+def test_what_is_left_out_is_as_in_transformers(tmp_path: Path) -> None:
+    found = config_with(tmp_path, {"model_type": "qwen3_5_text"})
+    assert (found.hidden_size, found.num_hidden_layers, found.intermediate_size) == (4096, 32, 12288)
+    assert (found.tie_word_embeddings, found.rope_theta, found.rotary_dim) == (False, 1e4, 64)
+    assert found.layer(0).delta == DeltaRule(16, 32, 128, 128)
+    assert found.layer(3).attends
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["conv"] * 24}, r"layer_types is \[.*\]; expected 24 names, each full_attention or linear_at"),
+        ({"layer_types": ["full_attention"] * 23}, "expected 24 names"),
+        ({"full_attention_interval": 0}, "full_attention_interval is 0; expected a whole number of at least 1"),
+        ({"full_attention_interval": 2000}, "full_attention_interval is 2000; expected a whole number from 1 to 1024"),
+        ({"linear_num_value_heads": 24}, "linear_num_value_heads is 24 and linear_num_key_heads 16; expected a multi"),
+        ({"linear_key_head_dim": 6}, "linear_key_head_dim is 6; expected a multiple of 4 from 4 to 256"),
+        ({"linear_key_head_dim": 260}, "linear_key_head_dim is 260; expected a multiple of 4"),
+        ({"linear_value_head_dim": "8"}, "linear_value_head_dim is '8'; expected a whole number"),
+        ({"linear_conv_kernel_dim": 65}, "linear_conv_kernel_dim is 65; expected a whole number from 1 to 64"),
+        ({"num_experts": 8}, "num_experts is 8: a mixture of experts"),
+    ],
+)
+def test_what_is_refused_in_a_directory_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        config_with(tmp_path, PUBLISHED, **changes)
+
+
+def test_the_mixture_of_experts_is_another_family(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="found model_type 'qwen3_5_moe'; expected one of"):
+        config_with(tmp_path, {"model_type": "qwen3_5_moe"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "llama"}, "layer_types has 'linear_attention'; no layer of llama has the delta rule"),
+        ({"pooling": "mean"}, "layer_types has 'linear_attention', and pooling is 'mean'; a model that embeds texts"),
+        ({"layer_types": (), "model_type": "llama"}, "linear_num_value_heads is 4; no layer of llama has the delta"),
+        ({"linear_num_key_heads": 0}, "linear_num_key_heads 0; expected a multiple of the heads of keys"),
+    ],
+)
+def test_delta_rules_elsewhere_are_refused(changes: dict[str, Any], message: str) -> None:
+    made = ModelConfig(9, 8, 2, 2, 8, model_type="qwen3_5_text", **layers_of("qwen3_5_text"))
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_directory_becomes_another_file_and_back(tmp_path: Path, dtype: str) -> None:
+    """Decays, and the weights of convolutions, are floats whatever the others are; GGUF has no such model here."""
+    made = load_checkpoint(write_model(Made(SMALL, seed=1, dtype=dtype), tmp_path / "hf"))
+    assert made.tensors["model.layers.0.linear_attn.conv1d.weight"].shape == (96, 1, 4)
+    assert made.tensors["model.layers.0.linear_attn.A_log"].shape == (4,)
+    assert ("model.layers.0.linear_attn.in_proj_a.weight" in made.packed) == (dtype == "bfloat16")
+    save_checkpoint(made, tmp_path / "model.safetensors", dtype="float32")
+    found = load_checkpoint(tmp_path / "model.safetensors")
+    assert found.config == made.config
+    for name in weight_shapes(made.config):
+        assert np.array_equal(found.floats(name), made.floats(name)), name
+    with pytest.raises(InputError, match="a GGUF file cannot hold this model: its family is 'qwen3_5_text'; expected"):
+        save_checkpoint(made, tmp_path / "model.gguf")
+
+
+def test_of_a_model_that_sees_the_part_of_texts_is_read(tmp_path: Path) -> None:
+    """Its settings are ``text_config``; what sees, and what guesses several tokens, is passed over."""
+    folder = write_model(Made(SMALL, seed=1), tmp_path / "text")
+    wanted, tensors = load_checkpoint(folder), model_tensors(Made(SMALL, seed=1), folder / "config.json")
+    seen = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    seen["model.visual.patch_embed.proj.weight"] = np.zeros((4, 4), np.float32)
+    seen["mtp.layers.0.mlp.up_proj.weight"] = np.zeros((4, 4), np.float32)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    settings = {"model_type": "qwen3_5", "text_config": SMALL, "vision_config": {"depth": 1}}
+    (whole / "config.json").write_text(json.dumps(settings))
+    save_tensors(seen, whole / "model.safetensors")
+    found = load_checkpoint(whole)
+    assert found.config == wanted.config
+    assert found.tensors.keys() == wanted.tensors.keys()
+    name = "model.layers.1.linear_attn.out_proj.weight"
+    assert np.array_equal(found.floats(name), wanted.floats(name))

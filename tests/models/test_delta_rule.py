@@ -1,0 +1,255 @@
+"""What layers with a delta rule see, in sequences that grow in pieces, are cut back, forked, batched and drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from made_models import of_family, opened
+from tiers import tiered
+
+from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.errors import PlanError
+from glinfer.formats import Checkpoint
+from glinfer.formats.tensors import weight_shapes
+from glinfer.gl.context import Limits
+from glinfer.inspect.importance import _inputs
+from glinfer.inspect.verify.draws import verify_draws
+from glinfer.inspect.verify.greedy import verify_greedy
+from glinfer.models.capture.names import capture_points
+from glinfer.models.choice import plan_for
+from glinfer.models.fast.rows import chunk_plan, fitting_chunk_plan
+from glinfer.models.fast.token import fast_plan
+from glinfer.models.options import PlanOptions
+from glinfer.ops.flat.delta import gated_delta
+from glinfer.ops.kernels import KernelOptions
+
+pytestmark = pytest.mark.gl
+
+Array = np.ndarray[Any, Any]
+TOKENS = 75
+"""More than four spans."""
+IDS = [int(token) for token in np.random.default_rng(7).integers(1, 90, TOKENS)]
+LAYERS = ("linear_attention", "full_attention", "linear_attention")
+SIZES = {
+    "max_position_embeddings": 96,
+    "num_hidden_layers": 3,
+    "layer_types": LAYERS,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+    "partial_rotary_factor": 0.5,
+}
+"""Spans of 16 tokens."""
+
+
+def made_model(scale: float = 6.0) -> Checkpoint:
+    """A model whose values are large enough that what is long ago shows."""
+    made = of_family("qwen3_5_text", **SIZES)
+    taps = {name: tensor * np.float32(scale) for name, tensor in made.tensors.items() if name.endswith("conv1d.weight")}
+    return Checkpoint(made.config, {**made.tensors, **taps}, made.source)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with opened(made_model()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(model: Model) -> list[Array]:
+    """The logits after each token, one by one from empty caches."""
+    with model.session() as session:
+        found = []
+        for token in IDS:
+            session.step(token)
+            found.append(session.logits())
+    return found
+
+
+def same(found: Array, wanted: Array) -> bool:
+    """As float32 allows, where sums of rows together are those of rows alone."""
+    return bool(np.abs(found - wanted).max() <= 2e-6 * np.ptp(wanted))
+
+
+def test_what_is_long_ago_shows(model: Model, expected: list[Array]) -> None:
+    """A token three spans ago, which the only layer with attention has seen too, but of which others go on."""
+    changed = [IDS[0], IDS[1] + 1, *IDS[2:60]]
+    with model.session() as session:
+        session.prefill(changed)
+        assert np.abs(session.logits() - expected[59]).max() > 1e-4 * np.ptp(expected[59])
+
+
+@tiered("pieces", [(1, 1, 1, 72), (2, 9, 1, 17, 11, 35), (3, 72), (16, 1, 58), (31, 33, 11)], keep=(1,))
+def test_a_prompt_in_pieces_sees_those_before_each(
+    model: Model, expected: list[Array], pieces: tuple[int, ...]
+) -> None:
+    with model.session() as session:
+        done = 0
+        for count in pieces:
+            session.prefill(IDS[done : done + count])
+            done += count
+            assert same(session.logits(), expected[done - 1]), done
+
+
+@tiered("tokens", [1, 2, 11, 12, 27, 28, 60, 74], keep=(2, 6))
+def test_tokens_that_were_taken_back_are_seen_no_more(model: Model, expected: list[Array], tokens: int) -> None:
+    """Others stood in their places, in the same span or in later ones, and the ones before them are still there."""
+    kept = TOKENS - tokens
+    with model.session() as session:
+        session.prefill([*IDS[:kept], *(token + 1 for token in IDS[kept:])])
+        session.logits()
+        session.rewind(tokens)
+        for place in range(kept, min(kept + 20, TOKENS)):
+            session.step(IDS[place])
+            assert same(session.logits(), expected[place]), place
+
+
+def test_forks_go_on_by_themselves(model: Model, expected: list[Array]) -> None:
+    with model.session() as session:
+        session.prefill(IDS[:40])
+        session.logits()
+        with session.fork() as other:
+            session.step(88)
+            session.step(89)
+            other.step(IDS[40])
+            assert same(other.logits(), expected[40])
+            other.prefill(IDS[41:66])
+            assert same(other.logits(), expected[65])
+            session.rewind(2)
+            session.step(IDS[40])
+            assert same(session.logits(), expected[40])
+
+
+def test_prompts_together_share_their_beginning(model: Model) -> None:
+    """The third takes over what the first has in its place; all are as they are alone."""
+    prompts = [IDS[:50], IDS[5:9], [*IDS[:45], 3], IDS[:50]]
+    alone = [model.generate(prompt, max_tokens=20, temperature=0) for prompt in prompts]
+    with model.scheduler(slots=4, piece=7) as scheduler:
+        running = [scheduler.insert(BatchRequest(ids, {"max_tokens": 20, "temperature": 0})) for ids in prompts]
+        while len(scheduler):
+            scheduler.next()
+        assert [each.ids for each in running] == alone
+        assert sum(each.result.stats.reused_tokens for each in running if each.result is not None) > 32
+
+
+def test_drafts_that_are_refused_leave_nothing(model: Model) -> None:
+    """Their rows are in the cache, behind those that count, over the end of a span too."""
+    greedy = Sampler(SamplingOptions(temperature=0))
+    for count in (30, 40):
+        wanted = model.generate(IDS[:count], max_tokens=7, temperature=0)
+        with model.session() as session:
+            session.prefill(IDS[:count])
+            wrong = [(token + 1) % 90 for token in wanted[:4]]
+            assert session.accept(wrong, greedy) == wanted[:1]
+            assert session.accept([wanted[1], *wrong], greedy) == wanted[1:3]
+            assert session.generate_ids(4, greedy) == wanted[3:]
+    repeated = IDS[:8] * 5
+    assert model.generate(repeated, max_tokens=20, temperature=0, speculate="ngram") == model.generate(
+        repeated, max_tokens=20, temperature=0
+    )
+
+
+def test_scores_are_those_of_tokens_one_by_one(model: Model, expected: list[Array]) -> None:
+    """A text that takes several runs, and three that share one."""
+    for texts in ([IDS], [IDS[:6], IDS[:3], IDS[:5]]):
+        for score, ids in zip(model.score(texts), texts, strict=True):
+            for place, token in enumerate(ids[1:]):
+                logits = expected[place].astype(np.float64)
+                wanted = logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+                assert abs(score.logprobs[place] - wanted) < 1e-5, place
+
+
+def test_a_capture_shows_the_results_of_the_rule(model: Model) -> None:
+    """Both plans name them, and agree; those of the first layer are computed once more in NumPy."""
+    names = ["blocks.*.delta.mixed", "blocks.1.attn.joined"]
+    fast = model.capture(names, IDS[:40])
+    assert set(fast) == {"blocks.0.delta.mixed", "blocks.2.delta.mixed", "blocks.1.attn.joined"}
+    checkpoint = made_model()
+    with opened(checkpoint, plan="reference") as reference:
+        plain = reference.capture([*names, "blocks.0.delta.norm", "blocks.2.delta.out"], IDS[:40])
+    for name, found in fast.items():
+        assert found.shape == plain[name].shape == (40, 32 if "delta" in name else found.shape[1])
+        assert np.abs(found - plain[name]).max() <= 1e-5 * np.ptp(plain[name]), name
+    wanted = first_layer(checkpoint, plain["blocks.0.delta.norm"].astype(np.float64))
+    assert np.abs(wanted - plain["blocks.0.delta.mixed"]).max() <= 1e-4 * np.ptp(wanted)
+
+
+def first_layer(checkpoint: Checkpoint, x: Array) -> Array:
+    """The gated results of the first layer, from what its matrices are multiplied with."""
+
+    def of(name: str) -> Array:
+        return checkpoint.floats(f"model.layers.0.linear_attn.{name}").astype(np.float64)
+
+    def silu(values: Array) -> Array:
+        return values / (1 + np.exp(-values))
+
+    rows = len(x)
+    qkv, taps = x @ of("in_proj_qkv.weight").T, of("conv1d.weight")[:, 0]
+    channels = silu(sum(np.pad(qkv, ((3 - k, 0), (0, 0)))[:rows] * taps[:, k] for k in range(4)))
+    q, k = (channels[:, at : at + 24].reshape(rows, 2, 12) for at in (0, 24))
+    q, k = (np.repeat(each / np.sqrt((each**2).sum(-1, keepdims=True) + 1e-6), 2, axis=1) for each in (q, k))
+    g = -np.exp(of("A_log")) * np.logaddexp(0, x @ of("in_proj_a.weight").T + of("dt_bias"))
+    beta = 1 / (1 + np.exp(-(x @ of("in_proj_b.weight").T)))
+    found = gated_delta(q / np.sqrt(12), k, channels[:, 48:].reshape(rows, 4, 8), g, beta)[0]
+    found = found / np.sqrt((found**2).mean(-1, keepdims=True) + checkpoint.config.layer_norm_eps)
+    return (found * of("norm.weight")).reshape(rows, -1) * silu(x @ of("in_proj_z.weight").T)
+
+
+def test_every_draw_is_that_of_float64(model: Model) -> None:
+    checks = verify_draws(model.engine, IDS[:35])
+    assert all(check.passed for check in checks), [check for check in checks if not check.passed]
+    greedy = verify_greedy(model.engine, made_model(), IDS[:40], 5)
+    assert greedy.passed, greedy
+
+
+def test_the_draws_and_the_memory_of_a_layer() -> None:
+    """Eleven draws; a row for each token of what the convolution reads, and one of key, decay, correction and state."""
+    config = made_model().config
+    plan = plan_for(config, "fast")
+    assert [draw.name.removeprefix("h.0.") for draw in plan.draws if draw.name.startswith("h.0.")] == [
+        *(f"delta.{part}" for part in ("in_proj", "store", "conv", "scores", "row", "row_store", "results", "mixed")),
+        *("delta.out_proj", "mlp.fc_in", "mlp.fc_out"),
+    ]
+    assert len(plan.draws) == 11 + 8 + 11 + 3
+    chunk = chunk_plan(PlanOptions(config, "f32", KernelOptions(), 2048), rows=16, cache_slots=64)
+    assert sum(draw.name.startswith("h.0.") for draw in chunk.draws) == 17
+    assert sum(draw.name.startswith("h.2.") for draw in chunk.draws) == 11, "it ends with what later tokens need"
+    for cache in ("f32", "f16"):
+        made = fast_plan(PlanOptions(config, "f32", KernelOptions(), 2048, cache=cache))
+        sizes = {name: made.table[f"h.0.delta.{name}"] for name in ("inputs", "cache")}
+        # 80 channels and what decays are made of, in 3 blocks a token, and a line of blocks aside; key, decay,
+        # correction and row of the state in 4. Floats whatever other caches hold.
+        assert sizes["inputs"].layout_within(2048).nbytes == (128 * 3 + 128) * 64 * 4
+        assert sizes["cache"].layout_within(2048).nbytes == 128 * 4 * 64 * 4
+        assert made.table["h.1.attn.cache"].format == {"f32": "rgba32f", "f16": "rgba16f"}[cache]
+    assert weight_shapes(config)["model.layers.0.linear_attn.A_log"] == (4,)
+
+
+def test_more_rows_than_a_span_are_no_plan() -> None:
+    options = PlanOptions(made_model().config, "f32", KernelOptions(), 2048)
+    with pytest.raises(PlanError, match="a plan for 24 rows that follow each other; expected at most 16"):
+        chunk_plan(options, rows=24, cache_slots=64)
+    assert fitting_chunk_plan(options, rows=60, cache_slots=64).max_rows == 15
+
+
+def test_within_what_webgl2_guarantees_the_numbers_are_the_same(expected: list[Array]) -> None:
+    with opened(made_model(), limits=Limits.webgl2_minimum()) as narrow, narrow.session() as session:
+        session.prefill(IDS[:50])
+        assert same(session.logits(), expected[49])
+
+
+def test_every_input_of_a_matrix_can_be_watched() -> None:
+    """Which those of a text are says how much errors of the matrix count when it is packed with few bits."""
+    config = made_model().config
+    inputs = _inputs(config)
+    parts = [f"model.layers.0.linear_attn.in_proj_{part}.weight" for part in ("qkv", "z", "a", "b")]
+    assert inputs["blocks.0.delta.norm"] == parts
+    assert inputs["blocks.2.delta.mixed"] == ["model.layers.2.linear_attn.out_proj.weight"]
+    assert inputs.keys() <= capture_points(plan_for(config, "reference", tokens=9), config).keys()
