@@ -41,8 +41,8 @@ class Peer:
     figures: Figures
 
 
-# One with RMSNorm and heads that share keys, one with LayerNorm and learned positions, three with parts of their own.
-QUICK = ("llama", "gpt2", "gemma", "gemma3", "lfm2")
+# One with RMSNorm and heads that share keys, one with LayerNorm and learned positions, four with parts of their own.
+QUICK = ("llama", "gpt2", "gemma", "gemma3", "lfm2", "gpt_oss-limits")
 NAMES = [*MODELS, "gift_of_gab"]
 PEERS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
 
