@@ -276,7 +276,9 @@ class TemplateChat:
             start, channel, message = (known[name] for name in _CHANNEL_TOKENS)
             self.channels = Channels(start, channel, message, tokenizer.decode)
         self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}])
-        end = self._encoder.end_of_reply()
+        ends = tuple(ends)
+        # In channels, what a template puts behind a message may be what ends each of several.
+        end = None if self.channels is not None and ends else self._encoder.end_of_reply()
         self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))
 
     def encode_message(self, message: str) -> tuple[int, ...]:

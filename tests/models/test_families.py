@@ -42,7 +42,7 @@ class Peer:
 
 
 # One with RMSNorm and heads that share keys, one with LayerNorm and learned positions, four with parts of their own.
-QUICK = ("llama", "gpt2", "gemma", "gemma3", "lfm2", "qwen3_5")
+QUICK = ("llama", "gpt2", "gemma", "gemma3", "lfm2", "qwen3_5", "gpt_oss-limits")
 NAMES = [*MODELS, "gift_of_gab"]
 PEERS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
 

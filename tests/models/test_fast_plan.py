@@ -60,7 +60,8 @@ DRAWS_OF_A_LAYER = {
     name: 6 + NORMS_OF_LAYERS[name][0] + NORMS_OF_LAYERS[name][2] + 3 * family.experts
     for name, family in DECODERS.items()
 }
-assert [DRAWS_OF_A_LAYER[name] for name in ("llama", "gemma3_text", "qwen3_moe", "granitemoe")] == [6, 9, 10, 9]
+_SOME = ("llama", "gemma3_text", "qwen3_moe", "granitemoe", "gpt_oss")
+assert [DRAWS_OF_A_LAYER[name] for name in _SOME] == [6, 9, 10, 9, 9]
 EDGE = 16384
 LLAMA_1B = ModelConfig(
     128256,

@@ -578,12 +578,12 @@ HARMONY = (
 HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
 
 
-def in_channels(folder: Path) -> TemplateChat:
+def in_channels(folder: Path, source: str = HARMONY) -> TemplateChat:
     library = words()
     library.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in HARMONY_TOKENS])
     tokenizer = put(folder, library)
     call = tokenizer.control_tokens["<|call|>"]
-    return TemplateChat(jinja(HARMONY), tokenizer, (tokenizer.control_tokens["<|return|>"], call))
+    return TemplateChat(jinja(source), tokenizer, (tokenizer.control_tokens["<|return|>"], call))
 
 
 def parts_of(chat: TemplateChat, text: str) -> tuple[str, str]:
@@ -633,6 +633,14 @@ def test_a_conversation_in_channels_keeps_the_answer_alone(tmp_path: Path) -> No
         "<|start|>user<|message|>Hello<|end|><|start|>assistant<|channel|>final<|message|>Hi.<|end|>"
         "<|start|>user<|message|>And?<|end|><|start|>assistant"
     )
+
+
+@pytest.mark.usefixtures("here")
+def test_the_end_of_a_message_ends_no_reply_in_channels(tmp_path: Path) -> None:
+    chat = in_channels(tmp_path, HARMONY.replace("<|return|>", "<|end|>"))
+    assert chat._tokenizer.control_tokens["<|end|>"] not in chat.stop_ids
+    without = TemplateChat(jinja(HARMONY), chat._tokenizer)
+    assert without.stop_ids == (chat._tokenizer.control_tokens["<|return|>"],)
 
 
 @pytest.mark.usefixtures("here")

@@ -12,7 +12,7 @@ name                       array                    what it is
 ``blocks.N.attn.q``        [heads, S, head_dim]     queries as the keys meet them, before they are scaled
 ``blocks.N.attn.k``, ``v`` [key heads, S, head_dim] keys and values as the queries meet them
 ``blocks.N.attn.scores``   [heads, S, S]            scaled scores of queries (rows) and keys; -1e30 where none is seen
-``blocks.N.attn.probs``    [heads, S, S]            their softmax
+``blocks.N.attn.probs``    [heads, S, S]            their softmax, which leaves a sink its part where heads have one
 ``blocks.N.attn.mixed``    [heads, S, head_dim]     values, weighted with the probabilities
 ``blocks.N.attn.joined``   [S, heads · head_dim]    ``mixed`` with the heads side by side, times gates if there are any
 ``blocks.N.attn.out``      [S, D]                   what the attention adds to the stream
