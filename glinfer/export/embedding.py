@@ -12,13 +12,12 @@ import json
 import sys
 import unicodedata
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import InputError
 from glinfer.export.plan import PlanExport
 from glinfer.formats import Checkpoint
 from glinfer.formats.embedding import Embedding
@@ -27,11 +26,6 @@ from glinfer.models.fast.rows import ROWS
 from glinfer.models.plan import Plan
 from glinfer.text.encoder import TextEncoder
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
-
-LIBRARY = "libraries/tokenizers.js"
-_PACKAGE = "node_modules/@huggingface/tokenizers"
-LIBRARY_FILES = {LIBRARY: f"{_PACKAGE}/dist/tokenizers.min.mjs", "libraries/LICENSE": f"{_PACKAGE}/LICENSE"}
-"""The library of the page in the installed package and in sites, and where npm puts its files in a source checkout."""
 
 PROBES = (
     "",
@@ -46,27 +40,6 @@ PROBES = (
     "antidisestablishmentarianism " + "z" * 120,
 )
 """Texts with whose ids the page checks its tokenizer."""
-
-
-def library_files(web: Path) -> dict[str, Path]:
-    """Find the library that tokenizes in the page: in the installed package, or where npm puts it.
-
-    Args:
-        web: the folder of the page and its runtime.
-
-    Raises:
-        FormatError: it is in neither place.
-    """
-    for places in (
-        {name: web / name for name in LIBRARY_FILES},
-        {name: web / at for name, at in LIBRARY_FILES.items()},
-    ):
-        if all(file.is_file() for file in places.values()):
-            return places
-    raise FormatError(
-        f"the page's tokenizer is missing: found no {LIBRARY} in {web}; run 'npm ci --prefix web' in a source "
-        "checkout, or take a wheel that was built after that"
-    )
 
 
 def exported_tokenizer(
@@ -86,7 +59,7 @@ def exported_tokenizer(
     values: dict[str, Any] = json.loads(found.library_json())
     # The page cuts texts itself.
     values.update(truncation=None, padding=None)
-    return values, {**_texts(found, embedding, config), "characters": _characters(values)}
+    return values, {**_texts(found, embedding, config), "characters": characters_of(values)}
 
 
 def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> dict[str, Any]:
@@ -94,11 +67,7 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
     context = config.max_position_embeddings
     encoder = TextEncoder(tokenizer, min(embedding.most_tokens or context, context), lower=embedding.lower)
     probes = encoder.texts(PROBES)
-    library = tokenizers.Tokenizer.from_str(tokenizer.library_json())
-    whole = library.encode("a")
-    marks = whole.special_tokens_mask
-    first = marks.index(0) if 0 in marks else len(marks)
-    behind = marks[::-1].index(0) if 0 in marks else 0
+    before, after = around_text(tokenizer)
     if any(any(each.types) for each in probes):
         raise InputError("this tokenizer gives tokens of a single text another type than 0; sites do not take that")
     return {
@@ -108,13 +77,22 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
         "normalizes": embedding.normalizes,
         "most_tokens": min(embedding.most_tokens or context, context),
         "lower": embedding.lower,
-        "before": whole.ids[:first],
-        "after": whole.ids[len(marks) - behind :],
+        "before": before,
+        "after": after,
         "probes": [[text, each.ids] for text, each in zip(PROBES, probes, strict=True)],
     }
 
 
-def _characters(values: dict[str, Any]) -> dict[str, str] | None:
+def around_text(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return the ids of the tokens that a tokenizer puts before and behind a text."""
+    whole = tokenizers.Tokenizer.from_str(tokenizer.library_json()).encode("a")
+    marks = whole.special_tokens_mask
+    first = marks.index(0) if 0 in marks else len(marks)
+    behind = marks[::-1].index(0) if 0 in marks else 0
+    return whole.ids[:first], whole.ids[len(marks) - behind :]
+
+
+def characters_of(values: dict[str, Any]) -> dict[str, str] | None:
     """Return what BERT's normalizer takes out, the marks that it strips, and the punctuation at which words end.
 
     Each is the inside of a class of characters for JavaScript; None for a tokenizer of another kind.

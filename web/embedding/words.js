@@ -1,44 +1,9 @@
 /**
- * Texts as the token ids of models that embed them: @huggingface/tokenizers, with the special tokens and the cuts of
- * glinfer/text/encoder.py, and BERT's characters as Python's tokenizers has them.
+ * Texts as the token ids of models that embed them, with the special tokens and the cuts of glinfer/text/encoder.py.
  */
 
 import { GlinferError } from "../glinfer/errors.js";
-import { BertNormalizer, BertPreTokenizer, Tokenizer } from "../libraries/tokenizers.js";
-
-/** BERT's blocks of ideographs, around which words end. */
-const IDEOGRAPH =
-  /[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
-
-/** The normalizer where the library differs from Python's: characters of two units, a Σ at a word's end, new Unicode. */
-class Normalizer extends BertNormalizer {
-  /**
-   * @param {object} config `normalizer` of tokenizer.json.
-   * @param {{removed: string, marks: string}} characters insides of classes of characters.
-   */
-  constructor(config, { removed, marks }) {
-    super(config);
-    this.removed = new RegExp(`[${removed}\\p{Co}]`, "gu");
-    this.marks = new RegExp(`[${marks}]`, "gu");
-  }
-
-  normalize(text) {
-    const { clean_text: cleans, handle_chinese_chars: parts, lowercase, strip_accents: strips } = this.config;
-    let found = cleans ? text.replace(this.removed, "").replace(/\s/gu, " ") : text;
-    if (parts) found = found.replace(IDEOGRAPH, " $& ");
-    if (strips ?? lowercase) found = found.normalize("NFD").replace(this.marks, "");
-    return lowercase ? Array.from(found, (each) => each.toLowerCase()).join("") : found;
-  }
-}
-
-/** The pre-tokenizer with punctuation as Python's has it. */
-class PreTokenizer extends BertPreTokenizer {
-  /** @param {string} punctuation the inside of a class of characters. */
-  constructor(punctuation) {
-    super();
-    this.pattern = new RegExp(`[^\\s${punctuation}]+|[${punctuation}]`, "gu");
-  }
-}
+import { Pipeline } from "../text/library.js";
 
 /** Texts to token ids. */
 export class WordTokenizer {
@@ -51,13 +16,9 @@ export class WordTokenizer {
     const { characters, before, after, most_tokens: most, lower, probes } = texts;
     Object.assign(this, { before, after, most, lower });
     try {
-      this.library = new Tokenizer(json, {});
+      this.library = new Pipeline(json, characters);
     } catch (error) {
       throw new GlinferError(`this model's tokenizer cannot be read here (${error.message}); export another model`);
-    }
-    if (characters) {
-      this.library.normalizer = new Normalizer(json.normalizer, characters);
-      this.library.pre_tokenizer = new PreTokenizer(characters.punctuation);
     }
     const other = probes.find(([text, ids]) => this.encode(text).join() !== ids.join());
     if (other) {
@@ -96,6 +57,6 @@ export class WordTokenizer {
       throw new GlinferError("the text has half a surrogate pair, which is no character; take it out");
     }
     const read = this.lower ? text.toLowerCase() : text;
-    return this.library.encode(read, { add_special_tokens: false }).ids;
+    return this.library.ids(read);
   }
 }
