@@ -64,7 +64,8 @@ LIMITS: Mapping[str, Limits] = {
 _TEXTS, _LIBRARY_TEXTS = "texts.js", "library_texts.js"
 """The module by which the runtime finds its tokenizer, and the one that takes its place where libraries run it."""
 _SITE = (PAGE, "app.js", "style.css", "page", "glinfer", _TEXTS)
-_SEARCH = ("style.css", "page/theme.js", "search", "embedding", "glinfer", _TEXTS)
+_WORDS = ("text/charsmap.js", "text/library.js", "text/spaces.js", "text/steps.js")
+_SEARCH = ("style.css", "page/theme.js", "search", "embedding", "glinfer", _TEXTS, *_WORDS)
 _SEARCH_PAGE = "search/index.html"
 """Parts of a site of a model that embeds texts, and its page, which has the name of the other there."""
 _FETCH = "embedded.js"
@@ -231,24 +232,22 @@ def _laid_out(
 
 
 def _embedded_texts(
-    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint, web: Path
+    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint, _: Path
 ) -> tuple[TextSupport, list[str]]:
-    """Find what a model that embeds texts needs of its tokenizer."""
-    library_files(web)
+    """Find what a model that embeds texts needs of its tokenizer; arguments are those of :func:`continued_texts`."""
     tokenizer, embedding = exported_tokenizer(path, given, checkpoint)
     return TextSupport(tokenizer, {}, (TOKENIZERS,), embedding), []
 
 
 def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, Path]:
     """The files and folders of a site's page, by their place in the site."""
-    names = _SEARCH if embeds else _SITE
-    parts = {name: root / name for name in names}
-    if libraries:
-        parts["text"] = root / "text"
-        parts |= library_files(root, libraries)
     if embeds:
-        return {**parts, PAGE: root / _SEARCH_PAGE}
-    return {**parts, _TEXTS: root / _LIBRARY_TEXTS} if libraries else parts
+        own = {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}}
+    elif libraries:
+        own = {**{name: root / name for name in (*_SITE, "text")}, _TEXTS: root / _LIBRARY_TEXTS}
+    else:
+        own = {name: root / name for name in _SITE}
+    return {**own, **library_files(root, libraries)}
 
 
 def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array | None) -> None:

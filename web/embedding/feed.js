@@ -60,6 +60,7 @@ export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooli
     score_groups: groups,
     score_slots: groups * slots,
     strip_first: 0,
+    adapter: 0,
     last_row: first - 1,
     text_slots: Math.ceil(encoded.length / targets),
   };
