@@ -1,7 +1,7 @@
-"""What a build adds that is not in the repository: the libraries by which pages tokenize texts and render chat templates.
+"""What a build adds that is not in the repository: the libraries of pages, where npm has put them.
 
-A build fetches nothing. Where npm has not put a library, or another version of it than the lock file names, the wheel is
-built without, and its export-web refuses models that embed texts in one line, and says what pages of chats lack.
+They tokenize texts and render chat templates. A build fetches nothing. Without a library, or with another version of it
+than the lock file names, the wheel is built without, and its export-web says what its pages lack.
 """
 
 from __future__ import annotations

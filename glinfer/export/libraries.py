@@ -40,7 +40,7 @@ def library_files(web: Path, names: Iterable[str] = (TOKENIZERS,)) -> dict[str, 
                 break
         else:
             raise FormatError(
-                f"a library of the page is missing: found no {next(iter(files))} in {web}; run 'npm ci --prefix web' in "
-                "a source checkout, or take a wheel that was built after that"
+                f"a library of the page is missing: found no {next(iter(files))} in {web}; run 'npm ci --prefix web' "
+                "in a source checkout, or take a wheel that was built after that"
             )
     return found

@@ -106,27 +106,18 @@ def continued_texts(
     if found is None:
         return TextSupport(None, about), [f"the site takes token ids only: {why}"]
     bpe = _bpe_of(path, given, config.vocab_size)
-    if bpe is not None:
-        entry, libraries, why = tokenizer_entry(bpe, found.control_tokens), (), ""
-    else:
-        entry, libraries, why = _library_entry(found, web)
-    if entry is None:
-        about["why"] = why
-        return TextSupport(None, about), [f"the site takes token ids only: {why}"]
+    entry: dict[str, Any]
+    libraries = () if bpe is not None else (TOKENIZERS, JINJA)
+    try:
+        library_files(web, libraries)
+        entry = library_entry(found) if bpe is None else tokenizer_entry(bpe, found.control_tokens)
+    except (InputError, FormatError) as error:
+        about["why"] = str(error)
+        return TextSupport(None, about), [f"the site takes token ids only: {error}"]
     about["chat"], about["why"] = _chat_of(path, found, checkpoint, has_library=bpe is None)
     about["examples"] = examples_for(path, chats=about["chat"] is not None)
     notes = [f"the site continues texts and does not chat: {about['why']}"] if about["why"] else []
     return TextSupport(entry, about, libraries), notes
-
-
-def _library_entry(tokenizer: Tokenizer, web: Path) -> tuple[dict[str, Any] | None, tuple[str, ...], str]:
-    """The site's ``tokenizer.json``, and the libraries that it needs; None with the reason where it cannot be."""
-    try:
-        entry = library_entry(tokenizer)
-        library_files(web, (TOKENIZERS, JINJA))
-    except (InputError, FormatError) as error:
-        return None, (), str(error)
-    return entry, (TOKENIZERS, JINJA), ""
 
 
 def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:

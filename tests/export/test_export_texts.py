@@ -1,4 +1,4 @@
-"""Sites of models with a tokenizer and a template of Hugging Face's: what their files say, and what is left out when."""
+"""Sites of models with a tokenizer and a template of Hugging Face's: what their files say, and what is left out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from goldens import given
+from tokenizers import pre_tokenizers, processors
 
 from glinfer.config import ModelConfig
 from glinfer.export import site as module
@@ -49,10 +50,8 @@ def written(folder: Path, template: str | None = given.CHATML, **changes: Any) -
 
 
 def test_the_site_has_tokenizer_template_and_libraries(web: Path, tmp_path: Path) -> None:
-    around = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "b", "type_id": 0}},
-              {"Sequence": {"id": "A", "type_id": 0}}], "pair": [{"Sequence": {"id": "A", "type_id": 0}},
-              {"Sequence": {"id": "B", "type_id": 0}}], "special_tokens": {"b": {"id": "b", "ids": [0], "tokens": ["b"]}}}  # fmt: skip
-    path = written(tmp_path / "m", post_processor=around)
+    first = processors.TemplateProcessing(single="b:0 $A:0", special_tokens=[("b", 0)])
+    path = written(tmp_path / "m", post_processor=json.loads(first.__getstate__()))
     made = export_web(path, tmp_path / "out", limits="webgl2")
     assert made.notes == ()
     for name in ("text/template.js", *(name for files in LIBRARIES.values() for name in files)):
@@ -97,11 +96,11 @@ def test_what_a_page_lacks_is_said(web: Path, tmp_path: Path) -> None:
     assert note == f"the site continues texts and does not chat: {made.plan['model']['why']}"
     assert "the model's chat template cannot be used" in note
     assert made.plan["model"]["tokenizer"] is True
-    steps = {"type": "Sequence", "pretokenizers": [{"type": "UnicodeScripts"}, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}]}  # fmt: skip
-    made = export_web(written(tmp_path / "scripts", pre_tokenizer=steps), tmp_path / "out")
-    assert made.notes == (
-        "the site takes token ids only: the page does not know the pre_tokenizer UnicodeScripts of this model's tokenizer",
-    )
+    steps = pre_tokenizers.Sequence([pre_tokenizers.UnicodeScripts(), pre_tokenizers.ByteLevel()])
+    changes = {"pre_tokenizer": json.loads(steps.__getstate__())}
+    made = export_web(written(tmp_path / "scripts", **changes), tmp_path / "out")
+    why = "the page does not know the pre_tokenizer UnicodeScripts of this model's tokenizer"
+    assert (made.notes, made.plan["model"]["why"]) == ((f"the site takes token ids only: {why}",), why)
     assert made.plan["model"]["tokenizer"] is False
     (web / "libraries" / "jinja.js").unlink()
     made = export_web(written(tmp_path / "m"), tmp_path / "out")

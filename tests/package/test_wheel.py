@@ -100,7 +100,9 @@ def libraries(dist: Path) -> dict[str, bytes]:
 def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
-        if not name.endswith("embedded.js") and not re.search("/web/(embedding|search|server|text|library_texts)\\b", name):
+        if not name.endswith("embedded.js") and not re.search(
+            "/web/(embedding|search|server|text|library_texts)\\b", name
+        ):
             part = name.removeprefix("glinfer/web/")
             assert (installed.work / "site" / part).read_bytes() == (ROOT / "web" / part).read_bytes()
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8", "--single-file")

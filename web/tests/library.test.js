@@ -11,6 +11,11 @@ const TEXTS = Number(process.env.GLINFER_TEXTS ?? 300);
 const CONVERSATIONS = Number(process.env.GLINFER_CONVERSATIONS ?? 50);
 const skip = noPython || noLibraries;
 
+/** The same ids, or words; comparing them one by one takes several times as long. */
+function same(found, wanted, where) {
+  if (found.join("\0") !== wanted.join("\0")) assert.deepEqual(found, wanted, where);
+}
+
 describe("tokenizers", { skip }, () => {
   let made;
   let LibraryTokenizer;
@@ -28,11 +33,11 @@ describe("tokenizers", { skip }, () => {
         const where = `${name}: ${JSON.stringify(each.text)}`;
         const whole = tokenizer.pipeline("whole");
         const words = whole.cut([{ text: whole.normalize(each.text), first: true }].filter(({ text }) => text));
-        assert.deepEqual(words.map(({ text }) => text), each.words, where);
-        assert.deepEqual(tokenizer.encode(each.text), each.whole, where);
+        same(words.map(({ text }) => text), each.words, where);
+        same(tokenizer.encode(each.text), each.whole, where);
         const plain = tokenizer.encode(each.text, { allowSpecial: false });
-        assert.deepEqual(plain, each.plain, where);
-        assert.deepEqual(tokenizer.encodeMixed(each.mixed), each.mixed_ids, where);
+        same(plain, each.plain, where);
+        same(tokenizer.encodeMixed(each.mixed), each.mixed_ids, where);
         assert.equal(tokenizer.decode(plain), each.decoded, where);
         assert.equal(tokenizer.decode(each.ids), each.ids_decoded, where);
       }

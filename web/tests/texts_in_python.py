@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "helpers")]
 
 from gguf_embedders import word_pieces  # noqa: E402
 from goldens import given  # noqa: E402
-from goldens.gguf_models import ATOMS, K, LINES, piece_level, vocabularies  # noqa: E402
+from goldens.gguf_models import ATOMS, LINES, K, piece_level, vocabularies  # noqa: E402
 from tiny_embedders import VOCABULARY  # noqa: E402
 
 from glinfer.errors import InputError  # noqa: E402
@@ -299,68 +299,11 @@ def of_tokenizer(tokenizer: Tokenizer, count: int) -> dict[str, Any]:
 
 # ---- Templates
 
-LLAMA31 = (
-    "{{- bos_token }}\n{%- if messages[0]['role'] == 'system' %}\n    {%- set system_message = messages[0]['content']|trim %}\n"
-    "    {%- set messages = messages[1:] %}\n{%- else %}\n    {%- set system_message = \"\" %}\n{%- endif %}\n"
-    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}\n{%- if tools is not none %}\n    {{- 'tools' }}\n{%- endif %}\n"
-    "{%- if not date_string is defined %}{%- if strftime_now is defined %}{%- set date_string = strftime_now('%d %b %Y') %}"
-    "{%- else %}{%- set date_string = '26 Jul 2024' %}{%- endif %}{%- endif %}\n"
-    "{{- 'Today Date: ' + date_string + '\\n\\n' }}\n{{- system_message }}\n{{- '<|eot_id|>' }}\n"
-    "{%- for message in messages %}\n    {%- if not (message.role == 'ipython' or 'tool_calls' in message) %}\n"
-    "        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}\n"
-    "    {%- endif %}\n{%- endfor %}\n{%- if add_generation_prompt %}\n"
-    "    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%- endif %}\n"
-)
-QWEN3 = (
-    "{%- if tools %}\n    {{- '<|im_start|>system\\n' }}\n{%- else %}\n    {%- if messages[0].role == 'system' %}\n"
-    "        {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}\n    {%- endif %}\n{%- endif %}\n"
-    "{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}\n"
-    "{%- for message in messages[::-1] %}\n    {%- set index = (messages|length - 1) - loop.index0 %}\n"
-    "    {%- if ns.multi_step_tool and message.role == \"user\" and message.content is string and "
-    "not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}\n"
-    "        {%- set ns.multi_step_tool = false %}\n        {%- set ns.last_query_index = index %}\n    {%- endif %}\n{%- endfor %}\n"
-    "{%- for message in messages %}\n    {%- if message.content is string %}\n        {%- set content = message.content %}\n"
-    "    {%- else %}\n        {%- set content = '' %}\n    {%- endif %}\n"
-    "    {%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) %}\n"
-    "        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}\n"
-    "    {%- elif message.role == \"assistant\" %}\n        {%- set reasoning_content = '' %}\n"
-    "        {%- if message.reasoning_content is string %}\n            {%- set reasoning_content = message.reasoning_content %}\n"
-    "        {%- else %}\n            {%- if '</think>' in content %}\n"
-    "                {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}\n"
-    "                {%- set content = content.split('</think>')[-1].lstrip('\\n') %}\n            {%- endif %}\n        {%- endif %}\n"
-    "        {%- if loop.index0 > ns.last_query_index %}\n"
-    "            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}\n"
-    "        {%- else %}\n            {{- '<|im_start|>' + message.role + '\\n' + content }}\n        {%- endif %}\n"
-    "        {{- '<|im_end|>\\n' }}\n    {%- endif %}\n{%- endfor %}\n{%- if add_generation_prompt %}\n"
-    "    {{- '<|im_start|>assistant\\n' }}\n    {%- if enable_thinking is defined and enable_thinking is false %}\n"
-    "        {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}\n{%- endif %}"
-)
-MISTRAL = (
-    "{%- if messages[0]['role'] == 'system' %}\n    {%- set system_message = messages[0]['content'] %}\n"
-    "    {%- set loop_messages = messages[1:] %}\n{%- else %}\n    {%- set loop_messages = messages %}\n{%- endif %}\n\n"
-    "{{- bos_token }}\n{%- for message in loop_messages %}\n"
-    "    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}\n"
-    "        {{- raise_exception('After the optional system message, conversation roles must alternate user/assistant') }}\n"
-    "    {%- endif %}\n    {%- if message['role'] == 'user' %}\n        {%- if loop.last and system_message is defined %}\n"
-    "            {{- '[INST] ' + system_message + '\\n\\n' + message['content'] + '[/INST]' }}\n        {%- else %}\n"
-    "            {{- '[INST] ' + message['content'] + '[/INST]' }}\n        {%- endif %}\n"
-    "    {%- elif message['role'] == 'assistant' %}\n        {{- ' ' + message['content'] + eos_token}}\n    {%- else %}\n"
-    "        {{- raise_exception('Only user and assistant roles are supported, with the exception of an initial optional system message!') }}\n"
-    "    {%- endif %}\n{%- endfor %}\n"
-)
-LANGUAGE = (
-    "{% for m in messages %}{{ x }}-{% set x = loop.index %}{{ x }};{% if x == 4 %}a{% break %}{% endif %}"
-    "{% if m.role == 'system' %}b{% continue %}{% endif %}{{ m.content.strip('\n ') ~ m['content'] | trim }}{% endfor %}"
-    "{{ true }} {{ none }} {{ 1.0 }} {{ 3 // 2 }} {{ 2**3 }} {{ tools is none }}{{ missing is defined }}{{ messages[9] }}|"
-    "{% for m in messages if m.role == 'user' %}{{ loop.index }}{{ loop.last }}{% else %}none{% endfor %}"
-    "{{ messages | selectattr('role', 'equalto', 'user') | list | length }} "
-    "{{ messages | map(attribute='role') | join(', ') }}{{ messages | tojson(indent=2) }}{{ messages[0].get('name', 'no') }}"
-    "{{ (messages[0].role + \"'S oWN\").title() }}{{ messages[0].role.capitalize() }}{{ messages[0].content | length }}"
-    "{{ messages[0].content[:-1] }}|{{ messages[-1].content.split('-') | join('+') }}{{ messages[0].content.rstrip('>') }}"
-    "{% macro f(a, b='z') %}[{{ a }}{{ b }}]{% endmacro %}{{ f('x') }}{{ f('x', b='q') }}{% filter upper %}abc{% endfilter %}"
-    "{% set a, b = 'x', 'y' %}{{ b }}{{ a }}{{ range(1, 6, 2) | list | length }}{{ strftime_now('%Y') }}{{ '' or 'b' }}"
-)
-TEMPLATES = {**given.TEMPLATES, "language": LANGUAGE, "llama 3.1": LLAMA31, "qwen 3": QWEN3, "mistral": MISTRAL}
+TEMPLATES = {
+    **given.TEMPLATES,
+    # Those of published models, shortened where they tell of tools, and one with much of the language.
+    **{file.stem: file.read_text("utf-8") for file in sorted(Path(__file__).with_name("templates").glob("*.jinja"))},
+}
 NAMES = (
     *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
     *("<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<think>", "</think>"),

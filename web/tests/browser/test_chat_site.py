@@ -1,4 +1,4 @@
-"""Sites of models with a tokenizer and a chat template of their own, in Chromium: what Python replies, and the page's chat."""
+"""Sites of models with a tokenizer and a template of their own, in Chromium: Python's replies, and the page's chat."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ MESSAGES = [
     {"role": "assistant", "content": "the é 🚀"},
     {"role": "user", "content": "  日本語 world"},
 ]
-SEEDED: dict[str, Any] = {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 7}
+SEEDED: dict[str, Any] = {
+    "temperature": 0.9,
+    "top_k": 50,
+    "top_p": 0.9,
+    "min_p": 0.01,
+    "repetition_penalty": 1.1,
+    "seed": 7,
+}
 JS_NAMES = {"top_k": "topK", "top_p": "topP", "min_p": "minP", "repetition_penalty": "repetitionPenalty"}
 
 
@@ -94,10 +101,11 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
         assert again == ids
         loaded = (
             "import('./glinfer/model.js').then(async ({load}) => { const model = await load(document.baseURI); "
-            f"const {{text}} = await model.chat({json.dumps(MESSAGES)}, {{temperature: 0.9, topK: 50, topP: 0.9, minP: 0.01, "
-            "repetitionPenalty: 1.1, seed: 7, maxTokens: 24}); model.release(); return text; })"
+            f"const {{text}} = await model.chat({json.dumps(MESSAGES)}, {{temperature: 0, maxTokens: 5}}); "
+            "model.release(); return text; })"
         )
-        assert browsed.do("evaluate", loaded) == str(seeded)
+        with glinfer.load(path) as model:
+            assert browsed.do("evaluate", loaded) == str(model.chat(MESSAGES, temperature=0, max_tokens=5))
         wrong = "glinfer.model.chat([{role: 'assistant', content: 'a'}]).catch((error) => error.message)"
         assert browsed.do("evaluate", wrong) == 'message 0 has the role "assistant"; expected system or user there'
 
@@ -116,7 +124,9 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
     assert [line for line in browsed.console if EXPECTED not in line] == []
 
 
-def test_a_template_that_the_page_cannot_render_leaves_one_that_continues_texts(browsed: Browsed, tmp_path: Path) -> None:
+def test_a_template_that_the_page_cannot_render_leaves_one_that_continues_texts(
+    browsed: Browsed, tmp_path: Path
+) -> None:
     path = write_llama(tmp_path / "m", CHATML + "{{ '' * 2 }}")
     made = export_web(path, tmp_path / "site", limits="webgl2", single=True)
     with glinfer.load(path) as model:
