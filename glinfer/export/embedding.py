@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
@@ -51,8 +52,9 @@ def exported_tokenizer(
         InputError: the model has no tokenizer, or one that a page cannot run.
     """
     config, embedding = checkpoint.config, checkpoint.embedding
-    if embedding.ranks:
-        raise InputError("this model scores pairs of texts, which sites do not do; expected one that embeds texts")
+    width = config.dense[-1][0] if config.dense else config.hidden_size
+    if embedding.ranks and width != 1:
+        raise InputError(f"this model gives {width} scores for a pair of texts; expected a single one")
     found, why = find_tokenizer(path, given, config)
     if found is None:
         raise InputError(f"a site that embeds texts needs the model's tokenizer, and there is none: {why}")
@@ -68,7 +70,7 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
     encoder = TextEncoder(tokenizer, min(embedding.most_tokens or context, context), lower=embedding.lower)
     probes = encoder.texts(PROBES)
     before, after = around_text(tokenizer)
-    if any(any(each.types) for each in probes):
+    if not embedding.ranks and any(any(each.types) for each in probes):
         raise InputError("this tokenizer gives tokens of a single text another type than 0; sites do not take that")
     return {
         "prompts": dict(embedding.prompts),
@@ -80,7 +82,39 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
         "before": before,
         "after": after,
         "probes": [[text, each.ids] for text, each in zip(PROBES, probes, strict=True)],
+        "ranks": _pairs(tokenizer, encoder, embedding) if embedding.ranks else None,
     }
+
+
+def _pairs(tokenizer: Tokenizer, encoder: TextEncoder, embedding: Embedding) -> dict[str, Any]:
+    """Return how a pair of texts is written, with the ids and types of some pairs.
+
+    ``form`` is a text with {query} and {text}; where it is empty, ``before``, ``between`` and ``after`` are the ids and
+    types around two texts, whose own types are ``types``.
+    """
+    whole = tokenizers.Tokenizer.from_str(tokenizer.library_json()).encode("a", "a")
+    marked = list(zip(whole.ids, whole.type_ids, strict=True))
+    first, second = (_span(whole.sequence_ids, number) for number in (0, 1))
+    places = {
+        "before": slice(first.start),
+        "between": slice(first.stop, second.start),
+        "after": slice(second.stop, None),
+    }
+    query, *texts = ("What purrs?", "Cats do.", "", "a " * 600, "[SEP] </s> <|im_end|> yes")
+    pairs = encoder.framed(embedding.pair, query, texts) if embedding.pair else encoder.pairs(query, texts)
+    return {
+        "form": embedding.pair,
+        "squashes": embedding.squashes,
+        "types": [whole.type_ids[first.start], whole.type_ids[second.start]],
+        **{name: [list(each) for each in marked[place]] for name, place in places.items()},
+        "probes": [[query, text, *each] for text, each in zip(texts, pairs, strict=True)],
+    }
+
+
+def _span(sequences: Sequence[int | None], number: int) -> slice:
+    """Return the places of the tokens of a text among those of a pair."""
+    first = sequences.index(number)
+    return slice(first, first + sequences.count(number))
 
 
 def around_text(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

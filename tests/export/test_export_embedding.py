@@ -98,7 +98,24 @@ def test_what_cannot_embed_in_a_page_is_refused_in_one_line(web: Path, tmp_path:
         export_web(model, tmp_path / "site")
     with pytest.raises(FormatError, match="a library of the page is missing"):
         library_files(tmp_path)
-    write_bert(tmp_path / "pairs", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
-    with pytest.raises(InputError, match="this model scores pairs of texts, which sites do not do"):
-        export_web(tmp_path / "pairs", tmp_path / "site")
+    write_bert(tmp_path / "two", architectures=["BertForSequenceClassification"], id2label={"0": "x", "1": "y"})
+    with pytest.raises(InputError, match="this model gives 2 scores for a pair of texts; expected a single one"):
+        export_web(tmp_path / "two", tmp_path / "site")
     assert not (tmp_path / "site").exists()
+
+
+def test_a_site_that_scores_pairs_says_how_they_are_written(web: Path, tmp_path: Path) -> None:
+    write_bert(tmp_path / "m", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
+    told = export_web(tmp_path / "m", tmp_path / "out", limits="webgl2").plan["embedding"]["ranks"]
+    config = load_checkpoint(tmp_path / "m").config
+    tokenizer, _ = find_tokenizer(tmp_path / "m", None, config)
+    assert tokenizer is not None
+    begin, end = (tokenizer.control_tokens[text] for text in ("[CLS]", "[SEP]"))
+    assert (told["before"], told["between"], told["after"]) == ([[begin, 0]], [[end, 0]], [[end, 1]])
+    assert (told["types"], told["form"], told["squashes"]) == ([0, 1], "", True)
+    most = config.max_position_embeddings
+    for query, text, ids, types in told["probes"]:
+        assert TextEncoder(tokenizer, most).pairs(query, [text]) == [(ids, types)]
+    assert max(len(ids) for _, _, ids, _ in told["probes"]) == most, "one of them is cut"
+    write_embedder(tmp_path / "e")
+    assert export_web(tmp_path / "e", tmp_path / "out").plan["embedding"]["ranks"] is None
