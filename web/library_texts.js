@@ -11,7 +11,7 @@ import { TemplateForm } from "./text/template.js";
 export function textsOf({ chat, why }, data) {
   let tokenizer = null;
   try {
-    tokenizer = new LibraryTokenizer(data);
+    tokenizer = new LibraryTokenizer(data, chat ? "plain" : "whole");
     return { tokenizer, form: chat && new TemplateForm(tokenizer, chat), why: why ?? "" };
   } catch (error) {
     if (!(error instanceof GlinferError)) throw error;

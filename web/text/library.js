@@ -116,9 +116,10 @@ export class LibraryTokenizer {
   /**
    * @param {object} data the site's tokenizer.json: that of the library, the bytes of each id in base64, control tokens,
    *   the tokens around a text, and texts with their ids, with which a tokenizer is tried out before it is used.
+   * @param {"plain"|"whole"} first the pipeline that is tried out at once: that of messages, or that of whole texts.
    * @throws {GlinferError} it is of a kind that is not known here, or finds other ids than Python's.
    */
-  constructor(data) {
+  constructor(data, first = "plain") {
     const { library, characters, pieces, control, prefix, before, after, probes } = data;
     Object.assign(this, { library, characters, prefix, before, after, probes });
     this.pieces = pieces.map(bytesOf);
@@ -128,7 +129,7 @@ export class LibraryTokenizer {
     this.takesLeft = takes("lstrip");
     this.takesRight = takes("rstrip");
     this.made = new Map();
-    this.encode("", { allowSpecial: false }); // tells now if it cannot be used
+    this.pipeline(first);
   }
 
   /** The pipeline of all texts, of texts without special tokens, or of those behind a control token. */
