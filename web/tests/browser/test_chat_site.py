@@ -149,7 +149,10 @@ def test_a_template_that_the_page_cannot_render_leaves_one_that_continues_texts(
 def test_a_published_model_chats_as_in_python(browsed: Browsed, tmp_path: Path) -> None:
     """SmolLM2 in int8: few tokens, since all of its weights go through a CPU for each."""
     made = export_web(smollm2_file(), tmp_path / "site", context=64, weights="q8")
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is the capital of France?"}]
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is the capital of France?"},
+    ]
     with glinfer.load(smollm2_file(), context=64, weights="q8") as model:
         reply = model.chat(messages, temperature=0, max_tokens=12)
         ids = model.chat_form().encode_messages(messages)
