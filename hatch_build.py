@@ -1,7 +1,7 @@
-"""What a build adds that is not in the repository: the library by which pages tokenize texts, where npm has put it.
+"""What a build adds that is not in the repository: the libraries of pages, where npm has put them.
 
-A build fetches nothing. Without the library, or with another version of it than the lock file names, the wheel is built
-without, and its export-web refuses models that embed texts in one line.
+They tokenize texts and render chat templates. A build fetches nothing. Without a library, or with another version of it
+than the lock file names, the wheel is built without, and its export-web says what its pages lack.
 """
 
 from __future__ import annotations
@@ -12,29 +12,37 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NAME = "node_modules/@huggingface/tokenizers"
-PLACES = {"dist/tokenizers.min.mjs": "tokenizers.js", "LICENSE": "LICENSE"}
-"""Files of the package, and their names in ``glinfer/web/libraries`` of the wheel."""
+SCOPE = "node_modules/@huggingface"
+LIBRARIES = {
+    "tokenizers": {"dist/tokenizers.min.mjs": "tokenizers.js", "LICENSE": "LICENSE"},
+    "jinja": {"dist/index.js": "jinja.js", "LICENSE": "LICENSE.jinja"},
+}
+"""Files of each package, and their names in ``glinfer/web/libraries`` of the wheel."""
 
 
 class Libraries(BuildHookInterface):  # type: ignore[type-arg]
-    """Takes the library into the wheel, and into the source archive, from which the wheel may be built."""
+    """Takes the libraries into the wheel, and into the source archive, from which the wheel may be built."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add its files; an editable installation reads them where they lie."""
-        web = Path(self.root) / "web"
+        """Add their files; an editable installation reads them where they lie."""
         if version == "editable":
             return
-        locked = json.loads((web / "package-lock.json").read_text("utf-8"))["packages"][NAME]["version"]
-        about = web / NAME / "package.json"
+        for name, files in LIBRARIES.items():
+            build_data["force_include"].update(self.included(name, files))
+
+    def included(self, name: str, files: dict[str, str]) -> dict[str, str]:
+        """The files of one library, and where they go; none where it is missing."""
+        web, package = Path(self.root) / "web", f"{SCOPE}/{name}"
+        locked = json.loads((web / "package-lock.json").read_text("utf-8"))["packages"][package]["version"]
+        about = web / package / "package.json"
         found = json.loads(about.read_text("utf-8"))["version"] if about.is_file() else "none"
         if found != locked:
             self.app.display_warning(
-                f"@huggingface/tokenizers: found {found} in web/node_modules; expected {locked}; the build goes on "
-                "without it, and its export-web refuses models that embed texts; run 'npm ci --prefix web' before"
+                f"@huggingface/{name}: found {found} in web/node_modules; expected {locked}; the build goes on "
+                "without it, and pages of its export-web lack what it does; run 'npm ci --prefix web' before"
             )
-            return
-        places = {f"{NAME}/{place}": f"glinfer/web/libraries/{name}" for place, name in PLACES.items()}
+            return {}
+        places = {f"{package}/{place}": f"glinfer/web/libraries/{as_name}" for place, as_name in files.items()}
         if self.target_name == "sdist":
-            places = {name: f"web/{name}" for name in (*places, f"{NAME}/package.json")}
-        build_data["force_include"].update({str(web / name): place for name, place in places.items()})
+            places = {place: f"web/{place}" for place in (*places, f"{package}/package.json")}
+        return {str(web / place): target for place, target in places.items()}

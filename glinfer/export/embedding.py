@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
+from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import InputError
 from glinfer.export.plan import PlanExport
 from glinfer.formats import Checkpoint
 from glinfer.formats.embedding import Embedding
@@ -27,11 +27,6 @@ from glinfer.models.fast.rows import ROWS
 from glinfer.models.plan import Plan
 from glinfer.text.encoder import TextEncoder
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
-
-LIBRARY = "libraries/tokenizers.js"
-_PACKAGE = "node_modules/@huggingface/tokenizers"
-LIBRARY_FILES = {LIBRARY: f"{_PACKAGE}/dist/tokenizers.min.mjs", "libraries/LICENSE": f"{_PACKAGE}/LICENSE"}
-"""The library of the page in the installed package and in sites, and where npm puts its files in a source checkout."""
 
 PROBES = (
     "",
@@ -48,27 +43,6 @@ PROBES = (
 """Texts with whose ids the page checks its tokenizer."""
 
 
-def library_files(web: Path) -> dict[str, Path]:
-    """Find the library that tokenizes in the page: in the installed package, or where npm puts it.
-
-    Args:
-        web: the folder of the page and its runtime.
-
-    Raises:
-        FormatError: it is in neither place.
-    """
-    for places in (
-        {name: web / name for name in LIBRARY_FILES},
-        {name: web / at for name, at in LIBRARY_FILES.items()},
-    ):
-        if all(file.is_file() for file in places.values()):
-            return places
-    raise FormatError(
-        f"the page's tokenizer is missing: found no {LIBRARY} in {web}; run 'npm ci --prefix web' in a source "
-        "checkout, or take a wheel that was built after that"
-    )
-
-
 def exported_tokenizer(
     path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -78,15 +52,16 @@ def exported_tokenizer(
         InputError: the model has no tokenizer, or one that a page cannot run.
     """
     config, embedding = checkpoint.config, checkpoint.embedding
-    if embedding.ranks:
-        raise InputError("this model scores pairs of texts, which sites do not do; expected one that embeds texts")
+    width = config.dense[-1][0] if config.dense else config.hidden_size
+    if embedding.ranks and width != 1:
+        raise InputError(f"this model gives {width} scores for a pair of texts; expected a single one")
     found, why = find_tokenizer(path, given, config)
     if found is None:
         raise InputError(f"a site that embeds texts needs the model's tokenizer, and there is none: {why}")
     values: dict[str, Any] = json.loads(found.library_json())
     # The page cuts texts itself.
     values.update(truncation=None, padding=None)
-    return values, {**_texts(found, embedding, config), "characters": _characters(values)}
+    return values, {**_texts(found, embedding, config), "characters": characters_of(values)}
 
 
 def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> dict[str, Any]:
@@ -94,12 +69,8 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
     context = config.max_position_embeddings
     encoder = TextEncoder(tokenizer, min(embedding.most_tokens or context, context), lower=embedding.lower)
     probes = encoder.texts(PROBES)
-    library = tokenizers.Tokenizer.from_str(tokenizer.library_json())
-    whole = library.encode("a")
-    marks = whole.special_tokens_mask
-    first = marks.index(0) if 0 in marks else len(marks)
-    behind = marks[::-1].index(0) if 0 in marks else 0
-    if any(any(each.types) for each in probes):
+    before, after = around_text(tokenizer)
+    if not embedding.ranks and any(any(each.types) for each in probes):
         raise InputError("this tokenizer gives tokens of a single text another type than 0; sites do not take that")
     return {
         "prompts": dict(embedding.prompts),
@@ -108,13 +79,54 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
         "normalizes": embedding.normalizes,
         "most_tokens": min(embedding.most_tokens or context, context),
         "lower": embedding.lower,
-        "before": whole.ids[:first],
-        "after": whole.ids[len(marks) - behind :],
+        "before": before,
+        "after": after,
         "probes": [[text, each.ids] for text, each in zip(PROBES, probes, strict=True)],
+        "ranks": _pairs(tokenizer, encoder, embedding) if embedding.ranks else None,
     }
 
 
-def _characters(values: dict[str, Any]) -> dict[str, str] | None:
+def _pairs(tokenizer: Tokenizer, encoder: TextEncoder, embedding: Embedding) -> dict[str, Any]:
+    """Return how a pair of texts is written, with the ids and types of some pairs.
+
+    ``form`` is a text with {query} and {text}; where it is empty, ``before``, ``between`` and ``after`` are the ids and
+    types around two texts, whose own types are ``types``.
+    """
+    whole = tokenizers.Tokenizer.from_str(tokenizer.library_json()).encode("a", "a")
+    marked = list(zip(whole.ids, whole.type_ids, strict=True))
+    first, second = (_span(whole.sequence_ids, number) for number in (0, 1))
+    places = {
+        "before": slice(first.start),
+        "between": slice(first.stop, second.start),
+        "after": slice(second.stop, None),
+    }
+    query, *texts = ("What purrs?", "Cats do.", "", "a " * 600, "[SEP] </s> <|im_end|> yes")
+    pairs = encoder.framed(embedding.pair, query, texts) if embedding.pair else encoder.pairs(query, texts)
+    return {
+        "form": embedding.pair,
+        "squashes": embedding.squashes,
+        "types": [whole.type_ids[first.start], whole.type_ids[second.start]],
+        **{name: [list(each) for each in marked[place]] for name, place in places.items()},
+        "probes": [[query, text, *each] for text, each in zip(texts, pairs, strict=True)],
+    }
+
+
+def _span(sequences: Sequence[int | None], number: int) -> slice:
+    """Return the places of the tokens of a text among those of a pair."""
+    first = sequences.index(number)
+    return slice(first, first + sequences.count(number))
+
+
+def around_text(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Return the ids of the tokens that a tokenizer puts before and behind a text."""
+    whole = tokenizers.Tokenizer.from_str(tokenizer.library_json()).encode("a")
+    marks = whole.special_tokens_mask
+    first = marks.index(0) if 0 in marks else len(marks)
+    behind = marks[::-1].index(0) if 0 in marks else 0
+    return whole.ids[:first], whole.ids[len(marks) - behind :]
+
+
+def characters_of(values: dict[str, Any]) -> dict[str, str] | None:
     """Return what BERT's normalizer takes out, the marks that it strips, and the punctuation at which words end.
 
     Each is the inside of a class of characters for JavaScript; None for a tokenizer of another kind.

@@ -7,7 +7,6 @@ passes avoid features that some browsers lack: blending of floats, points larger
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import json
@@ -16,25 +15,23 @@ import secrets
 import shutil
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from glinfer.engine.defaults import default_sampling
 from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
-from glinfer.export.embedding import embedding_entry, exported_tokenizer, library_files
-from glinfer.export.examples import examples_for
+from glinfer.export.embedding import embedding_entry, exported_tokenizer
+from glinfer.export.libraries import TOKENIZERS, library_files
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
-from glinfer.formats import BpeModel, Checkpoint, read_bpe
+from glinfer.export.texts import TextSupport, continued_texts
+from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown
-from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
-from glinfer.formats.sampling import NAMES
 from glinfer.gl.context import Limits
 from glinfer.gl.program import shader_root
 from glinfer.hub import title_of
@@ -54,10 +51,6 @@ from glinfer.models.session import weight_matrix
 from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE
-from glinfer.text.chat import ChatTemplate, find_chat
-from glinfer.text.stops import default_stops
-from glinfer.text.templates import find_template
-from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 FORMAT, VERSION = "glinfer-web", 1
 PLAN, WEIGHTS, TOKENIZER, PAGE = "plan.json", "weights.safetensors", "tokenizer.json", "index.html"
@@ -68,12 +61,15 @@ LIMITS: Mapping[str, Limits] = {
     "webgl2": Limits.webgl2_minimum(),
 }
 """Limits for layouts: those of nearly every browser, or WebGL2's minimum."""
-_SITE = (PAGE, "app.js", "style.css", "page", "glinfer")
-_SEARCH = ("style.css", "page/theme.js", "search", "embedding", "glinfer")
+_TEXTS, _LIBRARY_TEXTS = "texts.js", "library_texts.js"
+"""The module by which the runtime finds its tokenizer, and the one that takes its place where libraries run it."""
+_SITE = (PAGE, "app.js", "style.css", "page", "glinfer", _TEXTS)
+_WORDS = ("text/charsmap.js", "text/library.js", "text/spaces.js", "text/steps.js")
+_SEARCH = ("style.css", "page/theme.js", "search", "embedding", "glinfer", _TEXTS, *_WORDS)
 _SEARCH_PAGE = "search/index.html"
 """Parts of a site of a model that embeds texts, and its page, which has the name of the other there."""
 _FETCH = "embedded.js"
-_OWN = {*_SITE, "search", "embedding", "libraries", "shaders", PLAN, WEIGHTS, TOKENIZER}
+_OWN = {*_SITE, "search", "embedding", "text", "libraries", "shaders", PLAN, WEIGHTS, TOKENIZER}
 _HEADER = struct.Struct("<Q")
 
 
@@ -104,7 +100,7 @@ def web_root() -> Path:
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
-        if all((folder / name).exists() for name in (*_SITE, *_SEARCH)):
+        if all((folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, "text")):
             return folder
     raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
 
@@ -134,9 +130,9 @@ def export_web(
 ) -> ExportedSite:
     """Write a model as static files; ``folder`` appears, or is replaced, only when they are complete.
 
-    Of models that continue texts only Gab's tokenizers (BPE1 and the JSON of its second generation) are exported, and
-    no Jinja templates: otherwise the site takes token ids, or continues texts without chat, and a note says so. A model
-    that embeds texts becomes a page that searches in texts, with its ``tokenizer.json``.
+    A model that continues texts comes with its tokenizer and its chat form, see :mod:`glinfer.export.texts`; where the
+    page cannot have them it takes token ids, or continues texts without chat, and a note says so. A model that embeds
+    texts becomes a page that searches in texts, with its ``tokenizer.json``.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -160,8 +156,8 @@ def export_web(
     path, checkpoint = read_model(path, gelu=gelu, context=context)
     checkpoint.check_finite()
     embeds = checkpoint.config.embeds
-    texts, notes = (_embedded if embeds else _texts)(path, tokenizer, checkpoint)
-    parts = _parts(root, embeds=embeds)
+    texts, notes = (_embedded_texts if embeds else continued_texts)(path, tokenizer, checkpoint, root)
+    parts = _parts(root, texts.libraries, embeds=embeds)
     made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
     size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
     if single and size > MAX_SINGLE_FILE_BYTES:
@@ -236,90 +232,23 @@ def _laid_out(
         ) from None
 
 
-@dataclass(frozen=True)
-class _TextSupport:
-    """Text support of the site: its ``tokenizer.json``, if the runtime has the tokenizer, and facts for the plan."""
-
-    tokenizer: Mapping[str, Any] | None
-    about: dict[str, Any]
-    embedding: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _texts(
-    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
-) -> tuple[_TextSupport, list[str]]:
-    """Find the tokenizer, stop ids and chat form; returns them with notes on features that are left out."""
-    config = checkpoint.config
-    found, why = find_tokenizer(path, given, config)
-    sampling = default_sampling(path)
-    about: dict[str, Any] = {
-        "stop_ids": list(default_stops(path, found, config)),
-        "chat": None,
-        "examples": [],
-        "generation": {name: getattr(sampling, name) for name in NAMES},
-    }
-    if found is None:
-        return _TextSupport(None, about), [f"the site takes token ids only: {why}"]
-    bpe = _bpe_of(path, given, config.vocab_size)
-    if bpe is None:
-        note = "the site takes token ids only: the runtime has Gab's tokenizers, and this model has one of another kind"
-        return _TextSupport(None, about), [note]
-    notes = []
-    try:
-        form = find_chat(path, found, config)
-    except InputError:
-        form = None
-    if isinstance(form, ChatTemplate):
-        thinks = form.think if form.answer == form.assistant else None
-        about["chat"] = {"user": form.user, "assistant": form.assistant, "end": form.end, "think": thinks}
-    elif form is not None or find_template(path) is not None:
-        notes.append("the site continues texts and does not chat: the runtime has no Jinja templates")
-    about["examples"] = examples_for(path, chats=about["chat"] is not None)
-    return _TextSupport(tokenizer_entry(bpe, found.control_tokens), about), notes
-
-
-def _embedded(
-    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
-) -> tuple[_TextSupport, list[str]]:
-    """Find what a model that embeds texts needs of its tokenizer."""
+def _embedded_texts(
+    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint, _: Path
+) -> tuple[TextSupport, list[str]]:
+    """Find what a model that embeds texts needs of its tokenizer; arguments are those of :func:`continued_texts`."""
     tokenizer, embedding = exported_tokenizer(path, given, checkpoint)
-    return _TextSupport(tokenizer, {}, embedding), []
+    return TextSupport(tokenizer, {}, (TOKENIZERS,), embedding), []
 
 
-def _parts(root: Path, *, embeds: bool) -> dict[str, Path]:
+def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, Path]:
     """The files and folders of a site's page, by their place in the site."""
-    if not embeds:
-        return {name: root / name for name in _SITE}
-    return {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}, **library_files(root)}
-
-
-def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:
-    """Read the merges of the tokenizer that :func:`glinfer.text.tokenizer.find_tokenizer` finds; None for others."""
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
-    beside = (Path(path).with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json")
-    for file in beside if given is None else (Path(given),):
-        if not file.is_file() or isinstance(given, Tokenizer):
-            continue
-        with contextlib.suppress(FormatError):
-            if file.suffix != ".json":
-                model = read_bpe(file)
-            elif is_merges_json(file):
-                model = read_merges_json(file)
-            else:
-                continue
-            if len(model.vocabulary) == size:
-                return model
-    return None
-
-
-def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, Any]:
-    """Make the contents of a site's ``tokenizer.json``: merges, bytes of each id in base64, control tokens by text."""
-    return {
-        "kind": "bpe1",
-        "merges": [list(merge) for merge in model.merges],
-        "pieces": [base64.b64encode(piece).decode() for piece in model.vocabulary],
-        "control": dict(control),
-    }
+    if embeds:
+        own = {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}}
+    elif libraries:
+        own = {**{name: root / name for name in (*_SITE, "text")}, _TEXTS: root / _LIBRARY_TEXTS}
+    else:
+        own = {name: root / name for name in _SITE}
+    return {**own, **library_files(root, libraries)}
 
 
 def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array | None) -> None:
@@ -367,7 +296,7 @@ def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], o
 
 
 def _write_site(
-    new: Path, parts: Mapping[str, Path], export: PlanExport, texts: _TextSupport, values: Mapping[str, Any]
+    new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport, values: Mapping[str, Any]
 ) -> None:
     """Write all files but the weights."""
     for name, place in parts.items():

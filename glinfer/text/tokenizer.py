@@ -101,6 +101,11 @@ class Tokenizer:
         return self._source.vocab_size
 
     @property
+    def prefix(self) -> int:
+        """The number of spaces that the tokenizer puts before a whole text, and :meth:`decode` takes off."""
+        return self._source.prefix
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary as GGUF files are written from it: a BPE1 one, or what a ``tokenizer.json`` holds."""
         if isinstance(self._source, _Merges):

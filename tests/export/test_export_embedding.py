@@ -13,7 +13,7 @@ from tiny_embedders import write_bert, write_embedder
 
 from glinfer.errors import FormatError, InputError
 from glinfer.export import site as module
-from glinfer.export.embedding import LIBRARY_FILES, library_files
+from glinfer.export.libraries import LIBRARIES, TOKENIZERS, library_files
 from glinfer.export.site import LIMITS, export_web, web_root
 from glinfer.formats import load_checkpoint
 from glinfer.models.choice import plan_for
@@ -32,7 +32,7 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if entry.name != "node_modules":
             (folder / entry.name).symlink_to(entry)
     (folder / "libraries").mkdir()
-    for name in LIBRARY_FILES:
+    for name in LIBRARIES[TOKENIZERS]:
         (folder / name).write_text("export class Tokenizer {}\n")
     monkeypatch.setattr(module, "web_root", lambda: folder)
     return folder
@@ -75,11 +75,12 @@ def test_a_site_that_embeds_has_what_the_page_needs(web: Path, tmp_path: Path) -
     assert "logits_order" not in tensors
     assert tensors["line_checksums"].dtype == np.uint32
     page = {"index.html": "search/index.html", "style.css": "style.css", "page/theme.js": "page/theme.js"}
-    for name in (*LIBRARY_FILES, "search/page.js", "embedding/embed.js"):
+    for name in (*LIBRARIES[TOKENIZERS], "search/page.js", "embedding/embed.js", "text/library.js", "texts.js"):
         page[name] = name
     for name, place in page.items():
         assert (made.folder / name).read_bytes() == (web / place).read_bytes()
     assert not (made.folder / "app.js").exists()
+    assert not (made.folder / "text" / "jinja.js").exists()
     assert not (made.folder / "search" / "index.html").exists()
     again = export_web(model, tmp_path / "out", single=True)  # takes the place of the other
     assert [each.name for each in again.folder.iterdir()] == ["index.html"]
@@ -93,11 +94,28 @@ def test_what_cannot_embed_in_a_page_is_refused_in_one_line(web: Path, tmp_path:
         export_web(model, tmp_path / "site")
     (tmp_path / "vocab.txt").rename(model / "vocab.txt")
     (web / "libraries" / "tokenizers.js").unlink()
-    with pytest.raises(FormatError, match=r"the page's tokenizer is missing: .* run 'npm ci --prefix web' in"):
+    with pytest.raises(FormatError, match=r"a library of the page is missing: .* run 'npm ci --prefix web' in"):
         export_web(model, tmp_path / "site")
-    with pytest.raises(FormatError, match="the page's tokenizer is missing"):
+    with pytest.raises(FormatError, match="a library of the page is missing"):
         library_files(tmp_path)
-    write_bert(tmp_path / "pairs", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
-    with pytest.raises(InputError, match="this model scores pairs of texts, which sites do not do"):
-        export_web(tmp_path / "pairs", tmp_path / "site")
+    write_bert(tmp_path / "two", architectures=["BertForSequenceClassification"], id2label={"0": "x", "1": "y"})
+    with pytest.raises(InputError, match="this model gives 2 scores for a pair of texts; expected a single one"):
+        export_web(tmp_path / "two", tmp_path / "site")
     assert not (tmp_path / "site").exists()
+
+
+def test_a_site_that_scores_pairs_says_how_they_are_written(web: Path, tmp_path: Path) -> None:
+    write_bert(tmp_path / "m", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
+    told = export_web(tmp_path / "m", tmp_path / "out", limits="webgl2").plan["embedding"]["ranks"]
+    config = load_checkpoint(tmp_path / "m").config
+    tokenizer, _ = find_tokenizer(tmp_path / "m", None, config)
+    assert tokenizer is not None
+    begin, end = (tokenizer.control_tokens[text] for text in ("[CLS]", "[SEP]"))
+    assert (told["before"], told["between"], told["after"]) == ([[begin, 0]], [[end, 0]], [[end, 1]])
+    assert (told["types"], told["form"], told["squashes"]) == ([0, 1], "", True)
+    most = config.max_position_embeddings
+    for query, text, ids, types in told["probes"]:
+        assert TextEncoder(tokenizer, most).pairs(query, [text]) == [(ids, types)]
+    assert max(len(ids) for _, _, ids, _ in told["probes"]) == most, "one of them is cut"
+    write_embedder(tmp_path / "e")
+    assert export_web(tmp_path / "e", tmp_path / "out").plan["embedding"]["ranks"] is None

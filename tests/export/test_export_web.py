@@ -361,7 +361,7 @@ def test_without_a_tokenizer_there_are_ids_only(tmp_path: Path) -> None:
     assert made.plan["model"]["tokenizer"] is False
 
 
-def test_other_tokenizers_stay_out(tmp_path: Path) -> None:
+def test_tokenizers_of_words_stay_out(tmp_path: Path) -> None:
     library = {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}, "added_tokens": []}
     path = written(tmp_path, LLAMA)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", **library}))

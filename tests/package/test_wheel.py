@@ -14,6 +14,8 @@ from installs import ROOT, Installed, build, copy_source, run, succeed
 from packaging.requirements import Requirement
 from test_source import CORE
 
+from glinfer.export.libraries import LIBRARIES
+
 pytestmark = pytest.mark.package
 
 
@@ -50,34 +52,41 @@ def package_files() -> list[str]:
     return [file.as_posix() for file in files if file.suffix != ".pyc" and not file.name.startswith(".")]
 
 
+PAGE = ("index.html", "app.js", "style.css", "embedded.js", "texts.js", "library_texts.js")
+
+
 def web_files() -> list[str]:
     """What pages and the runtime are made of, in the wheel."""
-    page = [ROOT / "web" / name for name in ("index.html", "app.js", "style.css", "embedded.js")]
+    page = [ROOT / "web" / name for name in PAGE]
     modules = [
         file
-        for folder in ("embedding", "glinfer", "page", "search", "server")
+        for folder in ("embedding", "glinfer", "page", "search", "server", "text")
         for file in (ROOT / "web" / folder).iterdir()
     ]
     return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *modules)]
 
 
 @pytest.mark.slow
-def test_the_page_brings_its_tokenizer_where_npm_has_put_it(tmp_path: Path) -> None:
+def test_the_page_brings_its_libraries_where_npm_has_put_them(tmp_path: Path) -> None:
     """Without npm the wheel has none, as the one above; in another version than the lock file's neither."""
-    package = "web/node_modules/@huggingface/tokenizers"
-    if not (ROOT / package).is_dir():
-        pytest.skip("@huggingface/tokenizers is not in web/node_modules; 'make test-web' installs it")
+    packages = {name: f"web/node_modules/@huggingface/{name}" for name in LIBRARIES}
     source = copy_source(tmp_path / "source")
-    shutil.copytree(ROOT / package, source / package)
+    for package in packages.values():
+        if not (ROOT / package).is_dir():
+            pytest.skip(f"{package} is missing; 'make test-web' installs it")
+        shutil.copytree(ROOT / package, source / package)
     expected = {
-        "glinfer/web/libraries/tokenizers.js": (ROOT / package / "dist/tokenizers.min.mjs").read_bytes(),
-        "glinfer/web/libraries/LICENSE": (ROOT / package / "LICENSE").read_bytes(),
+        f"glinfer/web/{name}": (ROOT / "web" / place).read_bytes()
+        for files in LIBRARIES.values()
+        for name, place in files.items()
     }
+    assert len(expected) == 4
     assert libraries(build(source)) == expected  # from the source archive
-    about = json.loads((source / package / "package.json").read_text())
-    (source / package / "package.json").write_text(json.dumps({**about, "version": "0.0.1"}))
+    other = source / packages["tokenizers"] / "package.json"
+    other.write_text(json.dumps({**json.loads(other.read_text()), "version": "0.0.1"}))
     shutil.rmtree(tmp_path / "dist")
-    assert libraries(build(source, "--wheel")) == {}
+    left = {name: content for name, content in expected.items() if "jinja" in name}
+    assert libraries(build(source, "--wheel")) == left
 
 
 def libraries(dist: Path) -> dict[str, bytes]:
@@ -91,7 +100,9 @@ def libraries(dist: Path) -> dict[str, bytes]:
 def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
-        if not name.endswith("embedded.js") and not re.search("/web/(embedding|search|server)/", name):
+        if not name.endswith("embedded.js") and not re.search(
+            "/web/(embedding|search|server|text|library_texts)\\b", name
+        ):
             part = name.removeprefix("glinfer/web/")
             assert (installed.work / "site" / part).read_bytes() == (ROOT / "web" / part).read_bytes()
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8", "--single-file")

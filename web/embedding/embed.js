@@ -1,5 +1,6 @@
 /**
- * Vectors of texts in the browser: an exported model that embeds them. The browser's side of glinfer/engine/embed.py.
+ * Vectors of texts in the browser, and scores of pairs: an exported model that makes them. The browser's side of
+ * glinfer/engine/embed.py.
  *
  *   const model = await load("site/");
  *   const [vector] = await model.embed(["a cat"]); // Float32Array
@@ -87,15 +88,52 @@ export class EmbeddingModel {
    */
   async embed(texts, { promptName, prompt, dimensions, normalize, signal, onProgress = () => {} } = {}) {
     const { normalizes } = this.plan.embedding;
+    if (this.ranks) throw new GlinferError("this model scores pairs of texts, and has no vectors of them; use rerank");
     if (dimensions !== undefined && !(Number.isInteger(dimensions) && dimensions >= 1 && dimensions <= this.dimensions)) {
       throw new GlinferError(`dimensions is ${dimensions}; expected a whole number from 1 to ${this.dimensions}`);
     }
     const before = this.prompt(promptName, prompt);
-    const encoded = this.encode(texts, before);
+    const found = await this.inTurn(this.encode(texts, before), signal, onProgress);
+    return found.map((vector) => finished(vector, dimensions ?? this.dimensions, normalize ?? normalizes));
+  }
+
+  /** Whether the model scores pairs of texts. */
+  get ranks() {
+    return this.plan.embedding.ranks !== null;
+  }
+
+  /**
+   * Texts with their scores for a query, best first, as `model.rerank` in Python: scores of pairs by a model that was
+   * trained on them, cosines by one that embeds texts.
+   * @param {string} query what the texts shall answer.
+   * @param {string[]} texts
+   * @param {{signal?: AbortSignal, onProgress?: (done: number, all: number) => void}} options see `embed`.
+   * @returns {Promise<{index: number, score: number}[]>}
+   * @throws {GlinferError} as `embed`.
+   */
+  async rerank(query, texts, { signal, onProgress = () => {} } = {}) {
+    if (!Array.isArray(texts)) throw new GlinferError(`the texts are a ${typeof texts}; expected an array of them`);
+    [query, ...texts].forEach((text, place) => {
+      if (typeof text === "string") return;
+      throw new GlinferError(`${place ? `text ${place - 1}` : "the query"} is a ${typeof text}; expected a string`);
+    });
+    if (this.ranks) {
+      const pairs = texts.map((text) => ({ ...this.tokenizer.encodePair(query, text), skipped: 0 }));
+      const found = await this.inTurn(pairs, signal, onProgress);
+      const { squashes } = this.plan.embedding.ranks;
+      return ranked(found.map(([score]) => (squashes ? 1 / (1 + Math.exp(-score)) : score)));
+    }
+    const encoded = (each, ...names) => this.encode(each, this.prompt(this.promptAmong(...names)));
+    const all = [...encoded([query], "query"), ...encoded(texts, "document", "passage")];
+    const [asked, ...vectors] = (await this.inTurn(all, signal, onProgress)).map((vector) => finished(vector, this.dimensions, true));
+    return ranked(vectors.map((vector) => vector.reduce((sum, each, place) => sum + each * asked[place], 0)));
+  }
+
+  /** The vectors of encoded texts, once earlier calls are done. */
+  inTurn(encoded, signal, onProgress) {
     const run = this.turn.then(() => this.run(encoded, signal, onProgress));
     this.turn = run.catch(() => {});
-    const found = await run;
-    return found.map((vector) => finished(vector, dimensions ?? this.dimensions, normalize ?? normalizes));
+    return run;
   }
 
   /** The text that stands before each text. */
@@ -201,6 +239,12 @@ async function finishedBy(gl) {
   do await new Promise((resolve) => setTimeout(resolve, POLL));
   while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
   gl.deleteSync(fence);
+}
+
+/** Places with their scores, best first; of equal ones the first. */
+function ranked(scores) {
+  const found = Array.from(scores, (score, index) => ({ index, score }));
+  return found.sort((one, other) => other.score - one.score || one.index - other.index);
 }
 
 /** The first numbers of a vector, of length 1 where that is wanted. */

@@ -33,20 +33,22 @@ function rowsOf(tokens, targets) {
 /**
  * Fills in texts, each from a slot of rows of its own on.
  * @param {{rows: TableTexels, texts: TableTexels}} tables
- * @param {{ids: number[], skipped: number}[]} encoded the tokens of each text, and how many of the first do not count.
+ * @param {{ids: number[], types?: number[], skipped: number}[]} encoded the tokens of each text, their types (0 if left
+ *   out), and how many of the first do not count.
  * @param {{targets: number, positions: number, pooling: string}} how `positions`: learned ones, 0 where they are rotary.
  * @returns {Record<string, number>} the run values.
  */
 export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooling }) {
   let [first, longest] = [0, 0];
   texts.texels.fill(0);
-  encoded.forEach(({ ids, skipped }, place) => {
+  encoded.forEach(({ ids, types = [], skipped }, place) => {
     const last = ids.length - 1;
     const padded = rowsOf(ids.length, targets);
     for (let row = 0; row < padded; row++) {
       const held = row <= last;
       const words = [[TOKEN, held ? ids[row] : 0], [POSITION, row], [BASE, first]];
-      rows.set(first + row, [...words, [PLACE, held && positions ? row : 0], [LAST, last]]);
+      const type = types[row] ?? 0;
+      rows.set(first + row, [...words, [PLACE, held ? type * (positions || 1) + (positions && row) : 0], [LAST, last]]);
     }
     const counted = { cls: [0, 0], lasttoken: [last, last] }[pooling] ?? [Math.min(skipped, last), last];
     texts.set(place, [[BASE, first], [POSITION, counted[0]], [LAST, counted[1]]]);
@@ -60,6 +62,7 @@ export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooli
     score_groups: groups,
     score_slots: groups * slots,
     strip_first: 0,
+    adapter: 0,
     last_row: first - 1,
     text_slots: Math.ceil(encoded.length / targets),
   };

@@ -1,44 +1,9 @@
 /**
- * Texts as the token ids of models that embed them: @huggingface/tokenizers, with the special tokens and the cuts of
- * glinfer/text/encoder.py, and BERT's characters as Python's tokenizers has them.
+ * Texts as the token ids of models that embed them, with the special tokens and the cuts of glinfer/text/encoder.py.
  */
 
 import { GlinferError } from "../glinfer/errors.js";
-import { BertNormalizer, BertPreTokenizer, Tokenizer } from "../libraries/tokenizers.js";
-
-/** BERT's blocks of ideographs, around which words end. */
-const IDEOGRAPH =
-  /[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\u{2f800}-\u{2fa1f}]/gu;
-
-/** The normalizer where the library differs from Python's: characters of two units, a Σ at a word's end, new Unicode. */
-class Normalizer extends BertNormalizer {
-  /**
-   * @param {object} config `normalizer` of tokenizer.json.
-   * @param {{removed: string, marks: string}} characters insides of classes of characters.
-   */
-  constructor(config, { removed, marks }) {
-    super(config);
-    this.removed = new RegExp(`[${removed}\\p{Co}]`, "gu");
-    this.marks = new RegExp(`[${marks}]`, "gu");
-  }
-
-  normalize(text) {
-    const { clean_text: cleans, handle_chinese_chars: parts, lowercase, strip_accents: strips } = this.config;
-    let found = cleans ? text.replace(this.removed, "").replace(/\s/gu, " ") : text;
-    if (parts) found = found.replace(IDEOGRAPH, " $& ");
-    if (strips ?? lowercase) found = found.normalize("NFD").replace(this.marks, "");
-    return lowercase ? Array.from(found, (each) => each.toLowerCase()).join("") : found;
-  }
-}
-
-/** The pre-tokenizer with punctuation as Python's has it. */
-class PreTokenizer extends BertPreTokenizer {
-  /** @param {string} punctuation the inside of a class of characters. */
-  constructor(punctuation) {
-    super();
-    this.pattern = new RegExp(`[^\\s${punctuation}]+|[${punctuation}]`, "gu");
-  }
-}
+import { Pipeline } from "../text/library.js";
 
 /** Texts to token ids. */
 export class WordTokenizer {
@@ -48,18 +13,18 @@ export class WordTokenizer {
    * @throws {GlinferError} the library does not know such a tokenizer, or finds other tokens than Python's.
    */
   constructor(json, texts) {
-    const { characters, before, after, most_tokens: most, lower, probes } = texts;
-    Object.assign(this, { before, after, most, lower });
+    const { characters, before, after, most_tokens: most, lower, probes, ranks } = texts;
+    Object.assign(this, { before, after, most, lower, ranks });
     try {
-      this.library = new Tokenizer(json, {});
+      this.library = new Pipeline(json, characters);
     } catch (error) {
       throw new GlinferError(`this model's tokenizer cannot be read here (${error.message}); export another model`);
     }
-    if (characters) {
-      this.library.normalizer = new Normalizer(json.normalizer, characters);
-      this.library.pre_tokenizer = new PreTokenizer(characters.punctuation);
-    }
-    const other = probes.find(([text, ids]) => this.encode(text).join() !== ids.join());
+    const isOther = ([query, text, ids, types]) => {
+      const found = this.encodePair(query, text);
+      return found.ids.join() !== ids.join() || found.types.join() !== types.join();
+    };
+    const other = probes.find(([text, ids]) => this.encode(text).join() !== ids.join()) ?? ranks?.probes.find(isOther);
     if (other) {
       const text = JSON.stringify(other[0]);
       throw new GlinferError(`this browser finds other tokens than Python in ${text}; this model cannot embed texts here`);
@@ -78,6 +43,45 @@ export class WordTokenizer {
   }
 
   /**
+   * The ids and types of a query with a text behind it, cut as `TextEncoder` in Python does it: the longer one first, and
+   * of a form the text alone.
+   * @param {string} query
+   * @param {string} text
+   * @returns {{ids: number[], types: number[]}}
+   * @throws {GlinferError} a text has half a surrogate pair, or the query leaves no room.
+   */
+  encodePair(query, text) {
+    const { form, before, between, after, types } = this.ranks;
+    if (form) return this.framed(form, query, text);
+    const [first, second] = [this.pieces(query), this.pieces(text)];
+    const room = this.most - before.length - between.length - after.length;
+    const [ofFirst, ofSecond] = roomOf(first.length, second.length, room);
+    const typed = (ids, type) => ids.map((id) => [id, type]);
+    const marked = [
+      ...before,
+      ...typed(first.slice(0, ofFirst), types[0]),
+      ...between,
+      ...typed(second.slice(0, ofSecond), types[1]),
+      ...after,
+    ];
+    return { ids: marked.map(([id]) => id), types: marked.map(([, type]) => type) };
+  }
+
+  framed(form, query, text) {
+    const place = form.indexOf("{text}");
+    const parts = [form.slice(0, place), form.slice(place + "{text}".length)];
+    const [start, end] = parts.map((part) => part.replaceAll("{query}", () => this.read(query)));
+    const behind = this.library.ids(end);
+    const room = this.most - behind.length;
+    const taken = this.library.ids(start).length;
+    if (taken >= room) {
+      throw new GlinferError(`the query and what stands around it have ${taken + behind.length} tokens; expected fewer than ${this.most}`);
+    }
+    const ids = [...this.library.ids(start + this.read(text)).slice(0, room), ...behind];
+    return { ids, types: ids.map(() => 0) };
+  }
+
+  /**
    * Whether all tokens of a text are embedded.
    * @param {string} text
    * @returns {boolean}
@@ -92,10 +96,23 @@ export class WordTokenizer {
   }
 
   pieces(text) {
+    return this.library.ids(this.read(text));
+  }
+
+  /** A text as it is encoded. */
+  read(text) {
     if (/\p{Surrogate}/u.test(text)) {
       throw new GlinferError("the text has half a surrogate pair, which is no character; take it out");
     }
-    const read = this.lower ? text.toLowerCase() : text;
-    return this.library.encode(read, { add_special_tokens: false }).ids;
+    return this.lower ? text.toLowerCase() : text;
   }
+}
+
+/** How many tokens of two texts stay, of which the longer one is cut first; as Rust's `LongestFirst`. */
+function roomOf(first, second, room) {
+  if (first + second <= room) return [first, second];
+  let short = Math.min(first, second);
+  let long = Math.max(short, room - short);
+  if (short + long > room) [short, long] = [Math.floor(room / 2), Math.floor(room / 2) + (room % 2)];
+  return first > second ? [long, short] : [short, long];
 }

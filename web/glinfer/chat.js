@@ -1,56 +1,110 @@
 /**
- * Conversations as token ids, so that no message can forge a control token: Gab's chat form, and plain continuation
- * for models without one. The browser's side of glinfer/text/chat.py.
+ * Conversations as token ids, so that no message can forge a control token: Gab's chat form, those of Jinja templates
+ * (../text/template.js), and plain continuation for models without one. The browser's side of glinfer/text/chat.py.
+ *
+ * @typedef {{message: string, ids: number[], reply: number[], text?: string}} Turn a user's message with its ids, and the
+ *   ids of the reply, or its text where it was given as one.
+ *
+ * @typedef {object} ChatForm the chat form of a model.
+ * @property {Set<number>} stopIds tokens that end a reply.
+ * @property {number|null} think the token that begins the model's thoughts.
+ * @property {number|null} answer the token between the model's thoughts and its answer.
+ * @property {boolean} takesSystem whether a conversation may begin with a system prompt.
+ * @property {(message: string) => number[]} encodeMessage ids of a message by itself.
+ * @property {(turns: Turn[], newest: Turn, system: string) => number[]} prompt everything up to where the model writes.
  */
 
 import { GlinferError } from "./errors.js";
 
-/** Gab's form: `<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>`, as many of the newest turns as fit. */
+/**
+ * A message, if it is one.
+ * @param {string} message
+ * @returns {string}
+ * @throws {GlinferError} it is no text, or empty.
+ */
+export function checkMessage(message) {
+  if (typeof message !== "string") throw new GlinferError(`the message is a ${typeof message}; expected a string`);
+  if (!message) throw new GlinferError("the message is empty; write at least one character");
+  return message;
+}
+
+/** Gab's form: `<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>`; see `ChatForm`. */
+export class GabForm {
+  takesSystem = false;
+
+  /**
+   * @param {Tokenizer} tokenizer
+   * @param {{user: number, assistant: number, end: number, think: number|null}} chat `model.chat` of the plan.
+   * @param {number[]} stopIds further tokens that end a reply.
+   */
+  constructor(tokenizer, { user, assistant, end, think }, stopIds = []) {
+    Object.assign(this, { tokenizer, user, assistant, end, think });
+    this.stopIds = new Set([...stopIds, end, user]);
+    this.answer = tokenizer.control.get("</think>") ?? assistant;
+  }
+
+  encodeMessage(message) {
+    return this.tokenizer.encode(checkMessage(message), { allowSpecial: false });
+  }
+
+  prompt(turns, newest, system = "") {
+    if (system) throw new GlinferError("this model's chat form has no place for a system prompt; leave it out");
+    return [...turns.flatMap((turn) => [...this.opening(turn.ids), ...this.replyOf(turn), this.end]), ...this.opening(newest.ids)];
+  }
+
+  opening(ids) {
+    return [this.user, ...ids, this.end, this.assistant];
+  }
+
+  replyOf({ reply, text }) {
+    if (text === undefined) return reply;
+    return text ? this.encodeMessage(text) : [];
+  }
+}
+
+/** The turns so far, and prompts made from as many of the newest as fit the context. */
 export class Conversation {
   /**
    * @param {Tokenizer} tokenizer
-   * @param {{user: number, assistant: number, end: number, think: number|null}|null} chat `model.chat` of the plan;
-   *   null continues each message as plain text.
+   * @param {ChatForm|null} form null continues each message as plain text.
    * @param {number} context how many tokens the model holds.
-   * @param {number[]} stopIds tokens that end a reply.
+   * @param {number[]} stopIds tokens that end a text that is continued.
    */
-  constructor(tokenizer, chat, context, stopIds = []) {
-    Object.assign(this, { tokenizer, chat, context });
-    this.stopIds = new Set(chat ? [...stopIds, chat.end, chat.user] : stopIds);
-    this.answerId = tokenizer.control.get("</think>") ?? chat?.assistant;
+  constructor(tokenizer, form, context, stopIds = []) {
+    Object.assign(this, { tokenizer, form, context });
+    this.stopIds = form?.stopIds ?? new Set(stopIds);
     this.turns = [];
     this.open = null;
   }
 
   /**
-   * The ids to run for a message: past turns, the message, and the token that opens the reply. The oldest turns are
-   * left out, whole, until the ids and the reply fit the context.
+   * The ids to run for a message: past turns, the message, and what opens the reply. The oldest turns are left out,
+   * whole, until the ids and the reply fit the context.
    * @param {string} message
    * @param {number} reserve how many tokens the reply may take.
+   * @param {{system?: string, drop?: boolean}} options `system`: a system prompt; without `drop` no turn is left out.
    * @returns {number[]}
-   * @throws {GlinferError} the message is empty, or alone it does not fit.
+   * @throws {GlinferError} the message is empty, or alone it does not fit; the form refuses it.
    */
-  prompt(message, reserve = 0) {
-    if (!message) throw new GlinferError("the message is empty; write at least one character");
-    const ids = this.tokenizer.encode(message, { allowSpecial: false });
-    if (!this.chat) return ids;
-    const room = this.context - reserve;
-    for (let dropped = 0; dropped <= this.turns.length; dropped++) {
-      const past = this.turns.slice(dropped).flatMap((turn) => [...this.opening(turn.ids), ...turn.reply, this.chat.end]);
-      const whole = [...past, ...this.opening(ids)];
-      if (whole.length <= room) {
-        this.open = { ids, dropped };
-        return whole;
+  prompt(message, reserve = 0, { system = "", drop = true } = {}) {
+    const { form, context } = this;
+    checkMessage(message);
+    if (!form) return this.tokenizer.encode(message);
+    const newest = { message, ids: form.encodeMessage(message), reply: [] };
+    const room = context - reserve;
+    let ids = [];
+    for (let dropped = 0; dropped <= (drop ? this.turns.length : 0); dropped++) {
+      const past = this.turns.slice(dropped);
+      ids = form.prompt(past, newest, system);
+      if (ids.length <= room) {
+        this.open = { newest, past };
+        return ids;
       }
     }
+    const [what, mend] = drop || !this.turns.length ? ["message takes", "shorten the message or ask for a shorter reply"] : ["messages take", "leave the oldest ones out"];
     throw new GlinferError(
-      `the message takes ${ids.length + 3} tokens and ${reserve} are reserved for the reply, but the context holds ` +
-        `${this.context}; shorten the message or ask for a shorter reply`,
+      `the ${what} ${ids.length} tokens and ${reserve} are reserved for the reply, but the context holds ${context}; ${mend}`,
     );
-  }
-
-  opening(ids) {
-    return [this.chat.user, ...ids, this.chat.end, this.chat.assistant];
   }
 
   /**
@@ -58,11 +112,29 @@ export class Conversation {
    * @param {number[]} ids the tokens that the model wrote.
    */
   addReply(ids) {
-    if (!this.chat || !this.open) return;
+    if (!this.form || !this.open) return;
     const splitter = this.splitter();
     const reply = ids.filter((id) => splitter(id) === "answer");
-    this.turns = [...this.turns.slice(this.open.dropped), { ids: this.open.ids, reply }];
+    this.turns = [...this.open.past, { ...this.open.newest, reply }];
     this.open = null;
+  }
+
+  /**
+   * Replaces all turns by those of a conversation, up to its last message, which is the user's.
+   * @param {string|{role: string, content: string}[]} messages a user's message; or messages, of which the first may be
+   *   the system's, and those after it are the user's and the assistant's in turn.
+   * @returns {{system: string, message: string}} the system prompt, and the last message.
+   * @throws {GlinferError} a message is out of turn, or none.
+   */
+  restore(messages) {
+    const { system, texts } = checkMessages(messages);
+    const turns = [];
+    for (let place = 0; place + 1 < texts.length; place += 2) {
+      const ids = this.form.encodeMessage(texts[place]);
+      turns.push({ message: texts[place], ids, reply: [], text: texts[place + 1] });
+    }
+    Object.assign(this, { turns, open: null });
+    return { system, message: texts.at(-1) };
   }
 
   /**
@@ -71,13 +143,14 @@ export class Conversation {
    * @returns {(id: number) => string}
    */
   splitter() {
+    const { form } = this;
     let kind = "answer";
     let done = false;
     return (id) => {
       done ||= this.stopIds.has(id);
       if (done) return "end";
-      if (this.chat && id === this.chat.think) kind = "thinking";
-      else if (id === this.answerId) kind = "answer";
+      if (id === form?.think) kind = "thinking";
+      else if (id === form?.answer) kind = "answer";
       return this.tokenizer.controlIds.has(id) ? "control" : kind;
     };
   }
@@ -87,4 +160,22 @@ export class Conversation {
     this.turns = [];
     this.open = null;
   }
+}
+
+/** The system prompt of a conversation, and the texts of its turns, of which the last is the user's. */
+function checkMessages(messages) {
+  const given = typeof messages === "string" ? [{ role: "user", content: messages }] : messages;
+  if (!Array.isArray(given)) throw new GlinferError(`messages is ${typeof given}; expected a string, or an array of role and content`);
+  let system = "";
+  const texts = [];
+  for (const [place, { role, content }] of given.entries()) {
+    if (typeof content !== "string") throw new GlinferError(`message ${place} has the content ${content}; expected a string`);
+    const expected = texts.length % 2 ? "assistant" : "user";
+    if (role === "system" && place === 0) system = content;
+    else if (role === expected) texts.push(content);
+    else throw new GlinferError(`message ${place} has the role ${JSON.stringify(role)}; expected ${place ? expected : "system or user"} there`);
+  }
+  if (!texts.length) throw new GlinferError("there is no message of a user; expected at least one");
+  if (texts.length % 2 === 0) throw new GlinferError("the last message is the assistant's; expected the user's, to reply to");
+  return { system, texts };
 }

@@ -1,4 +1,13 @@
-/** Token after token, with pauses in which the page can answer. */
+/**
+ * Token after token, with pauses in which the page can answer.
+ *
+ * @typedef {{maxTokens?: number, temperature?: number, topK?: number, topP?: number, minP?: number, repetitionPenalty?: number,
+ *   seed?: number|bigint|null, stopIds?: number[], signal?: AbortSignal}} Options how a text is continued. What is left out
+ *   of the sampler's options (see sampler.js) is as the model's own files say; `signal` ends the text at the next token.
+ */
+
+import { GlinferError } from "./errors.js";
+import { Sampler } from "./sampler.js";
 
 const LONGEST_BUSY = 24; // milliseconds
 
@@ -54,4 +63,87 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
     model.step(id);
     await pause();
   }
+}
+
+/**
+ * Continues a prompt; see `Model.stream`.
+ * @param {Model} model
+ * @param {string|number[]} prompt
+ * @param {Options} options
+ * @yields {string|number}
+ */
+export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal = new AbortController().signal, ...sampling }) {
+  const ofIds = Array.isArray(prompt);
+  if (!ofIds && !model.tokenizer) throw new GlinferError("this model came without a tokenizer; give an array of token ids");
+  const ends = new Set(stopIds ?? (ofIds ? [] : model.plan.model.stop_ids));
+  const text = ofIds ? null : model.tokenizer.stream();
+  const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal };
+  if (!options.prompt.length) throw new GlinferError("the prompt has no tokens; expected at least one");
+  for await (const id of alone(model, samplerOf(model, sampling), options)) {
+    if (ofIds) {
+      yield id;
+    } else if (!ends.has(id)) {
+      const piece = text.push(id);
+      if (piece) yield piece;
+    }
+  }
+  const rest = text?.finish();
+  if (rest) yield rest;
+}
+
+/**
+ * Replies to a conversation. The reply ends where the context is full.
+ * @param {Model} model
+ * @param {Conversation} conversation whose `prompt` it is; or one without a form, whose text goes on in a full context.
+ * @param {number[]} prompt
+ * @param {Options & {watch?: () => {draw: number, seen: () => void}|null}} options see `generate` for `watch`.
+ * @yields {{kind: string, text: string, id: number|null, finishReason: string, promptTokens: number}} what each token is,
+ *   see `Conversation.splitter`, and the text that is certain by then; at the end, without a token, what was held back.
+ *   `finishReason` is why it ends if it ends here.
+ */
+export async function* replyParts(model, conversation, prompt, { maxTokens, signal = new AbortController().signal, watch, ...sampling }) {
+  const room = conversation.form ? model.context - prompt.length : Infinity;
+  const count = Math.min(checkCount(maxTokens), room);
+  const kindOf = conversation.splitter();
+  const { tokenizer } = conversation;
+  const streams = { answer: tokenizer.stream(), thinking: tokenizer.stream() };
+  const stops = (id) => conversation.stopIds.has(id);
+  let [made, last] = [0, "answer"];
+  let finishReason = "aborted";
+  const part = (kind, text, id) => ({ kind, text, id, finishReason, promptTokens: prompt.length });
+  for await (const id of alone(model, samplerOf(model, sampling), { prompt, count, stops, signal, watch })) {
+    made += 1;
+    if (stops(id)) finishReason = "stop";
+    else if (made === count) finishReason = room < maxTokens ? "context" : "length";
+    const kind = kindOf(id);
+    // A character that was begun does not go on in a part of another kind.
+    if (Object.hasOwn(streams, kind) && kind !== last) {
+      yield part(last, streams[last].finish(), null);
+      last = kind;
+    }
+    yield part(kind, streams[kind]?.push(id) ?? "", id);
+  }
+  yield part(last, streams[last].finish(), null);
+}
+
+/** `generate`, unless another text of this model is not at its end. */
+async function* alone(model, sampler, options) {
+  if (model.writing) throw new GlinferError("another text of this model is not at its end; leave its loop, or abort it");
+  model.writing = true;
+  try {
+    yield* generate(model, sampler, options);
+  } finally {
+    model.writing = false;
+  }
+}
+
+/** A sampler with the model's own settings where none are given. */
+function samplerOf(model, given) {
+  const { temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: repetitionPenalty } = model.plan.model.generation;
+  return new Sampler({ temperature, topK, topP, minP, repetitionPenalty, ...given });
+}
+
+function checkCount(count) {
+  if (Number.isInteger(count) && count >= 1) return count;
+  throw new GlinferError(`maxTokens is ${count}; expected a whole number of at least 1`);
 }

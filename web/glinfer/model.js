@@ -1,12 +1,15 @@
 /** A model in the browser: an exported plan with its weights, and the sequence of tokens that it holds. */
 
+import { textsOf } from "../texts.js";
+import { Conversation } from "./chat.js";
 import { GlinferError } from "./errors.js";
-import { missing } from "./limits.js";
+import { continuation, replyParts } from "./generate.js";
+import { missing, openContext } from "./limits.js";
 import { collectShaders } from "./program.js";
 import { Replay } from "./replay.js";
 import { parseSafetensors } from "./safetensors.js";
 import { argmax } from "./sampler.js";
-import { Tokenizer } from "./tokenizer.js";
+import { fetchSource } from "./source.js";
 import { TextureChecker } from "./verify.js";
 
 const SLOT_TOKENS = 64;
@@ -83,7 +86,20 @@ export function tablesOf(weights) {
  */
 export async function loadModel(gl, source, options = {}) {
   const { plan, shaders, weights, tokenizer } = await loadParts(gl, source, options);
-  return new Model(gl, plan, shaders, weights, tokenizer && new Tokenizer(tokenizer), source);
+  if (plan.driver === "encode") throw new GlinferError("this site embeds texts; expected one of a model that continues them");
+  return new Model(gl, plan, shaders, weights, textsOf(plan.model, tokenizer), source);
+}
+
+/**
+ * Loads an exported model that continues texts, for a script of your own.
+ * @param {string|URL} base the address of the exported folder.
+ * @param {{canvas?: HTMLCanvasElement|OffscreenCanvas, minimum?: boolean, onPlan?: (plan: object) => void,
+ *   onProgress?: (text: string) => void}} options see `loadModel`; `canvas`: the one whose context computes.
+ * @returns {Promise<Model>}
+ * @throws {GlinferError} as `loadModel`.
+ */
+export async function load(base, { canvas = new OffscreenCanvas(1, 1), ...options } = {}) {
+  return loadModel(openContext(canvas), fetchSource(new URL(base, globalThis.location?.href)), options);
 }
 
 /** Tokens held by a model, and what it says of the next one. */
@@ -93,12 +109,12 @@ export class Model {
    * @param {object} plan from `parsePlan`.
    * @param {Map<string, string>} shaders the text of each shader file.
    * @param {ArrayBuffer} weights weights.safetensors.
-   * @param {Tokenizer|null} tokenizer
+   * @param {{tokenizer: Tokenizer|null, form: ChatForm|null, why: string}} texts see ../texts.js.
    * @param {Source|null} source where the files came from, for `verifyTextures`.
    */
-  constructor(gl, plan, shaders, weights, tokenizer = null, source = null) {
+  constructor(gl, plan, shaders, weights, { tokenizer, form, why }, source = null) {
     const { tensors, copyOf } = tablesOf(weights);
-    Object.assign(this, { plan, tokenizer });
+    Object.assign(this, { plan, tokenizer, form, why });
     this.order = copyOf("logits_order", "I32");
     const checksums = copyOf("line_checksums", "U32");
     this.replay = new Replay(gl, plan, shaders, tensors);
@@ -109,6 +125,7 @@ export class Model {
     this.cached = 0; // how many of the first tokens are in the caches
     this.long = false; // whether those have turned by the second set of angles, where the model has two
     this.known = null; // the logits of the next token, once they were asked for
+    this.writing = false; // whether a stream is not at its end
   }
 
   /** How many tokens the model holds at most. */
@@ -186,6 +203,54 @@ export class Model {
       this.known = Float32Array.from(this.order, (place) => texels[place]);
     }
     return this.known.slice();
+  }
+
+  /**
+   * Continues a prompt piece by piece, as `model.stream` in Python: text for a text, ids for an array of ids. Leaving the
+   * loop ends it.
+   * @param {string|number[]} prompt
+   * @param {Options} options see generate.js; `maxTokens` is 128 where it is left out.
+   * @yields {string|number}
+   * @throws {GlinferError} the prompt or an option cannot be, or another stream of this model is not at its end.
+   */
+  stream(prompt, options = {}) {
+    return continuation(this, prompt, options);
+  }
+
+  /**
+   * Replies to a conversation piece by piece, as `model.stream_chat` in Python; thoughts before the answer are left out.
+   * @param {string|{role: string, content: string}[]} messages a user's message, or the whole conversation.
+   * @param {Options} options see generate.js; `maxTokens` is 512 where it is left out.
+   * @yields {string}
+   * @throws {GlinferError} the model does not chat, messages out of turn or too long for the context, or as `stream`.
+   */
+  async *streamChat(messages, options = {}) {
+    for await (const { kind, text } of this.replyTo(messages, options)) if (kind === "answer" && text) yield text;
+  }
+
+  /**
+   * Replies to a conversation, as `model.chat` in Python; arguments and errors are those of `streamChat`.
+   * @returns {Promise<{text: string, thinking: string, finishReason: "stop"|"length"|"context"|"aborted", promptTokens: number,
+   *   tokens: number, ids: number[]}>} `ids`: those of the reply, with thoughts and the token that ended it.
+   */
+  async chat(messages, options = {}) {
+    const reply = { text: "", thinking: "", finishReason: "length", promptTokens: 0, tokens: 0, ids: [] };
+    for await (const { kind, text, id, finishReason, promptTokens } of this.replyTo(messages, options)) {
+      if (kind === "answer") reply.text += text;
+      if (kind === "thinking") reply.thinking += text;
+      if (id !== null) reply.ids.push(id);
+      Object.assign(reply, { finishReason, promptTokens, tokens: reply.ids.length });
+    }
+    return reply;
+  }
+
+  /** The parts of a reply, see `replyParts` in generate.js. */
+  replyTo(messages, { maxTokens = 512, ...options }) {
+    if (!this.form) throw new GlinferError(`this model cannot chat${this.why && `: ${this.why}`}; use stream`);
+    const conversation = new Conversation(this.tokenizer, this.form, this.context);
+    const { system, message } = conversation.restore(messages);
+    const prompt = conversation.prompt(message, 1, { system, drop: false });
+    return replyParts(this, conversation, prompt, { maxTokens, ...options });
   }
 
   /**

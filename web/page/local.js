@@ -1,11 +1,10 @@
 /** The model that an exported site has beside its page, run by the browser itself. */
 
 import { Conversation } from "../glinfer/chat.js";
-import { generate } from "../glinfer/generate.js";
+import { replyParts } from "../glinfer/generate.js";
 import { openContext } from "../glinfer/limits.js";
 import { loadModel } from "../glinfer/model.js";
 import { pictureName, readAttention } from "../glinfer/pictures.js";
-import { Sampler } from "../glinfer/sampler.js";
 import { fetchSource } from "../glinfer/source.js";
 import { IdTokenizer } from "../glinfer/tokenizer.js";
 import { describeCheck } from "../glinfer/verify.js";
@@ -42,8 +41,8 @@ export class LocalEngine {
       onProgress: page.say,
     });
     this.model = page.shared.model = model;
-    const { chat, stop_ids: stopIds } = model.plan.model;
-    this.conversation = new Conversation(model.tokenizer ?? new IdTokenizer(), chat, model.context, stopIds);
+    const { tokenizer, form, context, plan } = model;
+    this.conversation = new Conversation(tokenizer ?? new IdTokenizer(), form, context, plan.model.stop_ids);
     document.getElementById("check").disabled = false;
     page.ready(takesOf(model));
     if (this.verifies) await this.check();
@@ -60,27 +59,17 @@ export class LocalEngine {
   }
 
   /** See `Engine` in page.js. */
-  async *write(message, { count, ...sampling }, { signal, watch }) {
+  async *write(message, { count, system, ...sampling }, { signal, watch }) {
     const { model, conversation } = this;
-    const sampler = new Sampler(sampling);
-    const prompt = conversation.prompt(message, Math.min(count, Math.floor(model.context / 2)));
-    const kindOf = conversation.splitter();
-    const streams = { answer: conversation.tokenizer.stream(), thinking: conversation.tokenizer.stream() };
+    const reserve = Math.min(count, Math.max(1, Math.floor(model.context / 2)));
+    const prompt = conversation.prompt(message, reserve, { system });
     const written = [];
-    const options = {
-      prompt,
-      count,
-      stops: (id) => conversation.stopIds.has(id),
-      signal,
-      watch: () => this.watched(watch()),
-    };
+    const options = { maxTokens: count, signal, watch: () => this.watched(watch()), ...sampling };
     try {
-      for await (const id of generate(model, sampler, options)) {
-        written.push(id);
-        const kind = kindOf(id);
-        yield { kind, text: streams[kind]?.push(id) ?? "", tokens: 1 };
+      for await (const { kind, text, id } of replyParts(model, conversation, prompt, options)) {
+        if (id !== null) written.push(id);
+        yield { kind, text, tokens: id === null ? 0 : 1 };
       }
-      for (const kind of ["thinking", "answer"]) yield { kind, text: streams[kind].finish(), tokens: 0 };
     } finally {
       conversation.addReply(written);
       if (this.verifies && !this.lost) this.check();
@@ -130,13 +119,15 @@ function aboutOf({ model }) {
   };
 }
 
-function takesOf({ plan, tokenizer, context }) {
+function takesOf({ plan, tokenizer, form, why, context }) {
   const { chat, examples, config, draws_per_token: draws } = plan.model;
   const ofTokens = plan.pictures.some(({ name }) => name.includes(".head."));
   return {
-    takes: chat ? "chat" : tokenizer ? "text" : "ids",
+    takes: form ? "chat" : tokenizer ? "text" : "ids",
+    why,
+    system: form?.takesSystem ?? false,
     vocabulary: config.vocab_size,
-    examples,
+    examples: tokenizer && Boolean(form) === Boolean(chat) ? examples : [],
     context,
     draws,
     pictures: plan.pictures.map(({ name }) => pictureName(name)),

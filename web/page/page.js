@@ -16,7 +16,7 @@
  * @property {{held: number, context: number, draws: number|null}} figures tokens held, and draw calls issued so far.
  *
  * @typedef {{count: number, temperature: number, topK: number, topP: number, minP: number, repetitionPenalty: number,
- *   seed: number|null}} Settings
+ *   seed: number|null, system: string}} Settings `system`: the system prompt, for a model that takes one.
  * @typedef {{rows: number, cols: number, weights: Float32Array}} Attention
  * @typedef {{picture: number, seen: (attention: Attention) => void}} Wish
  */
@@ -75,6 +75,7 @@ function settings() {
     minP: number("min-p"),
     repetitionPenalty: number("penalty"),
     seed: $("seed").value.trim() === "" ? null : number("seed"),
+    system: $("system-field").hidden ? "" : $("system").value,
   };
 }
 
@@ -149,11 +150,13 @@ export class Page {
   /**
    * Takes messages from now on.
    * @param {{takes: "chat"|"text"|"ids", vocabulary: number, examples: string[], context: number, draws: number|null,
-   *   pictures: string[], lines: "heads"|"tokens"}} can what the model takes, and the names of its pictures.
+   *   pictures: string[], lines: "heads"|"tokens", system?: boolean, why?: string}} can what the model takes, whether that
+   *   may be a system prompt, why it is no more, and the names of its pictures.
    */
   ready(can) {
     this.can = can;
     $("message-label").textContent = { chat: "Your message", text: "A text to go on with", ids: "Token ids" }[can.takes];
+    $("system-field").hidden = !can.system;
     $("attention").hidden = can.pictures.length === 0;
     $("layer").replaceChildren(...can.pictures.map((name, index) => new Option(name, String(index))));
     $("draws").textContent = String(can.draws ?? "–");
@@ -172,7 +175,7 @@ export class Page {
   }
 
   /** Says what the model takes, with examples to click on. */
-  invite({ takes, examples, vocabulary }) {
+  invite({ takes, examples, vocabulary, why }) {
     const kinds = {
       chat: "Ask something, or click on one of these. It is a small model: it writes fluently, and often makes things up.",
       text: "This model goes on with the beginning of a text; it does not answer questions. Write one, or click on one of these.",
@@ -180,7 +183,7 @@ export class Page {
         "The words of this model are not on this page, only their numbers (token ids). " +
         `Write some whole numbers from 0 to ${vocabulary - 1}, with spaces between them.`,
     };
-    $("invitation").textContent = kinds[takes];
+    $("invitation").textContent = why ? `${kinds[takes]} ${sentence(why)}` : kinds[takes];
     const buttons = examples.map((text) => {
       const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
       button.addEventListener("click", () => {

@@ -39,6 +39,7 @@ class SearchPage {
     this.passages = []; // {text, line, file}
     this.vectors = []; // of the first passages
     this.reading = null; // the AbortController of what is being read
+    this.scoring = null; // that of passages which are compared with a query
     /** What automated tests look at; `ready` gives the model, or null where `errors` says why there is none. */
     this.shared = { model: null, plan: null, errors: [], ready: null, page: this };
   }
@@ -85,6 +86,7 @@ class SearchPage {
   /** Nothing more can be run. */
   close() {
     this.reading?.abort();
+    this.scoring?.abort();
     for (const id of ["folder", "files", "send", "forget"]) $(id).disabled = true;
     this.say("Stopped.");
   }
@@ -147,13 +149,28 @@ class SearchPage {
     $("left-out").hidden = false;
   }
 
+  /** The passages nearest to a query. */
+  async nearest(query) {
+    const { model } = this;
+    if (!model.ranks) {
+      const [vector] = await model.embed([query], { promptName: model.promptAmong("query"), normalize: true });
+      return nearest(vector, this.vectors, SHOWN);
+    }
+    this.scoring?.abort();
+    this.scoring = new AbortController();
+    const onProgress = (done, all) => this.say(`${done} of ${counted(all, "passage")} compared with your question`);
+    const texts = this.passages.slice(0, this.vectors.length).map(({ text }) => text);
+    return (await model.rerank(query, texts, { signal: this.scoring.signal, onProgress })).slice(0, SHOWN);
+  }
+
   promptName() {
     return this.model.promptAmong("document", "passage");
   }
 
-  /** Makes the vectors of the passages that have none. */
+  /** Makes the vectors of the passages that have none; a model that scores pairs waits for the query. */
   async embed(signal) {
     const { passages, vectors } = this;
+    if (this.model.ranks) vectors.length = passages.length;
     const [first, start] = [vectors.length, performance.now()];
     while (vectors.length < passages.length) {
       const part = passages.slice(vectors.length, vectors.length + AT_ONCE).map(({ text }) => text);
@@ -178,8 +195,7 @@ class SearchPage {
     }
     $("problem").hidden = true;
     try {
-      const [vector] = await this.model.embed([query], { promptName: this.model.promptAmong("query"), normalize: true });
-      const found = nearest(vector, this.vectors, SHOWN);
+      const found = await this.nearest(query);
       const items = found.map(({ index, score }) => {
         const { text, line, file } = this.passages[index];
         const item = document.createElement("li");
@@ -190,11 +206,12 @@ class SearchPage {
       $("found").replaceChildren(...items);
       if (!this.reading) this.say(`The nearest ${items.length} of ${counted(this.vectors.length, "passage")}.`);
     } catch (error) {
-      this.showError(error);
+      if (error.name !== "AbortError") this.showError(error);
     }
   }
 
   forget() {
+    this.scoring?.abort();
     this.passages = [];
     this.vectors = [];
     $("found").replaceChildren();
@@ -215,7 +232,11 @@ class SearchPage {
       this.search();
     });
     $("stop").addEventListener("click", () => this.reading?.abort());
-    addEventListener("keydown", (event) => event.key === "Escape" && this.reading?.abort());
+    addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      this.reading?.abort();
+      this.scoring?.abort();
+    });
     $("forget").addEventListener("click", () => this.forget());
     const over = (event) => {
       event.preventDefault(); // else the browser would leave the page for the file

@@ -12,7 +12,7 @@ from glinfer.models.feed import encode_feed
 from glinfer.ops.fused.rows import row_table
 lengths, skipped, positions, pooling, size = json.loads(sys.argv[1])
 rows, texts = row_table(48), row_table(12)
-encoded = [(list(range(7, 7 + length)), [0] * length) for length in lengths]
+encoded = [(list(range(7, 7 + length)), [place % 2 for place in range(length)]) for length in lengths]
 values = encode_feed(rows, texts, encoded, skipped, 4, positions=positions, pooling=pooling)
 layout = RowLayout.of(rows.shape, "rgba32ui", size)
 print(json.dumps([values, layout.pack(rows).ravel().tolist(), texts.ravel().tolist(), [layout.width, layout.height, layout.stack]]))
@@ -34,6 +34,7 @@ test("the tables of a run are those that Python fills in", { skip: noPython }, (
     encodeFeed(tables, [{ ids: Array(48).fill(1), skipped: 0 }], { targets: 4, positions, pooling }); // what was there before
     const encoded = lengths.map((length, index) => ({
       ids: Array.from({ length }, (_, place) => 7 + place),
+      types: Array.from({ length }, (_, place) => place % 2),
       skipped: skipped[index],
     }));
     assert.deepEqual(encodeFeed(tables, encoded, { targets: 4, positions, pooling }), values);

@@ -10,7 +10,17 @@ export const noPython = existsSync(PYTHON) ? false : "there is no .venv/bin/pyth
 
 /** What a Python program prints as JSON. */
 export function python(program, ...given) {
-  const { status, stdout, stderr } = spawnSync(PYTHON, ["-c", program, ...given], { cwd: ROOT, encoding: "utf-8" });
+  return run(["-c", program, ...given]);
+}
+
+/** What a Python program beside the tests prints as JSON. */
+export function written(file, ...given) {
+  const path = fileURLToPath(new URL(file, import.meta.url));
+  return run([path, ...given.map(String)]);
+}
+
+function run(command) {
+  const { status, stdout, stderr } = spawnSync(PYTHON, command, { cwd: ROOT, encoding: "utf-8", maxBuffer: 2 ** 29 });
   if (status !== 0) throw new Error(stderr);
   return JSON.parse(stdout);
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { existsSync, readFileSync } from "node:fs";
 import test from "node:test";
 
-import { Conversation } from "../glinfer/chat.js";
+import { Conversation, GabForm } from "../glinfer/chat.js";
 import { GlinferError } from "../glinfer/errors.js";
 import { IdTokenizer, Tokenizer } from "../glinfer/tokenizer.js";
 import { sharedFile } from "./python.js";
@@ -102,7 +102,8 @@ test("Gab's tokenizer gives the ids of the original", { skip: noGab }, () => {
 function chatting(context = 1000) {
   const tokenizer = small("<|user|>", "<|assistant|>", "<|end|>", "<|think|>");
   const [user, assistant, end, think] = ["user", "assistant", "end", "think"].map((n) => tokenizer.control.get(`<|${n}|>`));
-  return { user, assistant, end, think, talk: new Conversation(tokenizer, { user, assistant, end, think }, context, [end]) };
+  const form = new GabForm(tokenizer, { user, assistant, end, think }, [end]);
+  return { user, assistant, end, think, talk: new Conversation(tokenizer, form, context) };
 }
 
 test("a conversation has Gab's form, and a message forges nothing in it", () => {
@@ -126,6 +127,22 @@ test("the oldest turns are left out until the reply fits", () => {
   assert.deepEqual(talk.prompt("b", 8), [user, 98, end, assistant]);
   assert.throws(() => talk.prompt("b".repeat(20)), GlinferError);
   assert.throws(() => talk.prompt(""), GlinferError);
+});
+
+test("a conversation that is given as messages has the same prompt", () => {
+  const { talk } = chatting();
+  talk.prompt("a");
+  talk.addReply([98, 99]);
+  const ids = talk.prompt("d");
+  const given = chatting().talk;
+  const messages = ["a", "bc", "d"].map((content, place) => ({ role: place % 2 ? "assistant" : "user", content }));
+  assert.deepEqual(given.restore(messages), { system: "", message: "d" });
+  assert.deepEqual(given.prompt("d", 1, { drop: false }), ids);
+  assert.throws(() => given.prompt("d", 995, { drop: false }), /the messages take 11 tokens .* leave the oldest ones out/);
+  assert.throws(() => given.prompt("d", 1, { system: "Be kind." }), /no place for a system prompt/);
+  for (const bad of [[], [{ role: "assistant", content: "a" }], messages.slice(0, 2), [{ role: "user" }], 5]) {
+    assert.throws(() => given.restore(bad), GlinferError);
+  }
 });
 
 test("without a chat form a text is continued as it is", () => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from browsed import Browsed
-from tiny_embedders import TEXTS, WORDS, write_embedder
+from tiny_embedders import TEXTS, WORDS, write_bert, write_embedder
 
 import glinfer
 from conftest import EXPECTED, serving
 from glinfer.export.site import export_web
+from glinfer.formats.embedding import Embedding
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
@@ -100,6 +102,9 @@ def test_a_folder_is_searched_and_its_texts_stay_texts(browsed: Browsed, tmp_pat
         assert HOSTILE in shown
         assert sum(text.startswith("cats playing") for _, _, text in listed) > 1  # parts of what is longer than fits
         assert browsed.do("evaluate", "document.querySelectorAll('#found img, #found script, #bad').length") == 0
+        by_script = browsed.do("evaluate", f"glinfer.model.rerank('the dog', {json.dumps([*PARAGRAPHS, HOSTILE])})")
+        assert [each["index"] for each in by_script] == [each.index for each in ranked]
+        assert [each["score"] for each in by_script] == pytest.approx([each.score for each in ranked], abs=TOLERANCE)
         for each in ranked:
             text = [*PARAGRAPHS, HOSTILE][each.index]
             assert shown[text][0] == pytest.approx(each.score, abs=6e-4)
@@ -119,10 +124,58 @@ def test_a_folder_is_searched_and_its_texts_stay_texts(browsed: Browsed, tmp_pat
         assert "finds other tokens than Python" in browsed.do("text", "#problem")
         plan["requires"]["max_texture_size"] = 4096
         (made.folder / "plan.json").write_text(json.dumps(plan))
+        later = (made.folder / "plan.json").stat().st_mtime + 2  # browsers ask whether it changed since a whole second
+        os.utime(made.folder / "plan.json", (later, later))
         browsed.do("open", f"{url}?minimum=1")
         browsed.do("says", "#status", "This model cannot run here.")
         assert "textures of 4096 texels a side" in browsed.do("text", "#problem")
     assert [line for line in browsed.console if EXPECTED not in line] == []
+
+
+@pytest.mark.parametrize("form", ["", "about {query}? {text} in the"])
+def test_pairs_get_the_scores_of_python(browsed: Browsed, tmp_path: Path, form: str) -> None:
+    """A small BERT that scores pairs, by script and in the page; and with pairs that are written as a form says."""
+    write_bert(tmp_path / "m", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
+    chance = random.Random(4)
+    texts = [*PARAGRAPHS, "", HOSTILE, *(" ".join(chance.choices(WORDS, k=chance.randrange(200))) for _ in range(30))]
+    with pytest.MonkeyPatch.context() as patch:
+        if form:
+            make = Embedding.__init__
+            patch.setattr(Embedding, "__init__", lambda self, **values: make(self, **{**values, "pair": form}))
+        made = export_web(tmp_path / "m", tmp_path / "site", limits="webgl2")
+        with glinfer.load(tmp_path / "m") as model:
+            assert model.embedder.embedding.pair == form
+            ranked = model.rerank("the dog", texts)
+            pairs = model.embedder.rank_request("the dog", texts).encoded
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "rain.txt").write_text("\n\n".join(PARAGRAPHS), encoding="utf-8")
+    with serving(made.folder) as url:
+        browsed.do("open", f"{url}?minimum=1")
+        browsed.do("says", "#status", "Ready.")
+        script = f"{json.dumps(texts)}.map((text) => glinfer.model.tokenizer.encodePair('the dog', text))"
+        found = [(each["ids"], each["types"]) for each in browsed.do("evaluate", script)]
+        assert found == pairs
+        scores = browsed.do("evaluate", f"glinfer.model.rerank('the dog', {json.dumps(texts)})")
+        by_index = {each["index"]: each["score"] for each in scores}
+        assert [each["score"] for each in scores] == sorted(by_index.values(), reverse=True)
+        assert len(by_index) == len(texts)
+        for each in ranked:
+            assert by_index[each.index] == pytest.approx(each.score, abs=TOLERANCE)
+        wrong = "glinfer.model.embed(['a']).catch((error) => error.message)"
+        assert "scores pairs of texts" in browsed.do("evaluate", wrong)
+        browsed.do("files", "#folder", [str(folder)])
+        browsed.do("says", "#status", "3 passages can be searched.")
+        browsed.do("fill", "#query", "the dog")
+        browsed.do("press", "#query", "Enter")
+        browsed.do("says", "#status", "The nearest 3 of 3 passages.")
+        items = (
+            "[...document.querySelectorAll('#found li')].map((item) => [...item.children].map((e) => e.textContent))"
+        )
+        shown = [(float(score), text) for score, _, text in browsed.do("evaluate", items)]
+        expected = [(each.score, PARAGRAPHS[each.index]) for each in ranked if each.index < len(PARAGRAPHS)]
+        assert [text for _, text in shown] == [text for _, text in expected]
+        assert [score for score, _ in shown] == pytest.approx([score for score, _ in expected], abs=6e-4)
 
 
 def test_minilm_embeds_as_in_python(browsed: Browsed, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""The libraries of npm that pages use, where an export finds them, and what they are called in a site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from glinfer.errors import FormatError
+
+TOKENIZERS, JINJA = "tokenizers", "jinja"
+_SCOPE = "node_modules/@huggingface"
+LIBRARIES = {
+    TOKENIZERS: {
+        "libraries/tokenizers.js": f"{_SCOPE}/tokenizers/dist/tokenizers.min.mjs",
+        "libraries/LICENSE": f"{_SCOPE}/tokenizers/LICENSE",
+    },
+    JINJA: {
+        "libraries/jinja.js": f"{_SCOPE}/jinja/dist/index.js",
+        "libraries/LICENSE.jinja": f"{_SCOPE}/jinja/LICENSE",
+    },
+}
+"""The files of each library in the installed package and in sites, and where npm puts them in a source checkout."""
+
+
+def library_files(web: Path, names: Iterable[str] = (TOKENIZERS,)) -> dict[str, Path]:
+    """Find libraries of the page: in the installed package, or where npm puts them.
+
+    Args:
+        web: the folder of the page and its runtime.
+        names: keys of :data:`LIBRARIES`.
+
+    Raises:
+        FormatError: one is in neither place.
+    """
+    found: dict[str, Path] = {}
+    for files in map(LIBRARIES.__getitem__, names):
+        for places in ({name: web / name for name in files}, {name: web / at for name, at in files.items()}):
+            if all(file.is_file() for file in places.values()):
+                found.update(places)
+                break
+        else:
+            raise FormatError(
+                f"a library of the page is missing: found no {next(iter(files))} in {web}; run 'npm ci --prefix web' "
+                "in a source checkout, or take a wheel that was built after that"
+            )
+    return found

@@ -1,0 +1,262 @@
+"""What a site of a model that continues texts has besides its passes: its tokenizer, and the form of its chats.
+
+Gab's tokenizers the runtime has itself. Those of Hugging Face and of GGUF files the page runs by the library
+``@huggingface/tokenizers``, and chat templates by ``@huggingface/jinja``. Both are other programs than Python's, so the
+export has the ids of some texts and conversations, with which the page tries them out before it uses them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from glinfer.engine.defaults import default_sampling
+from glinfer.errors import FormatError, InputError
+from glinfer.export.embedding import PROBES, around_text, characters_of
+from glinfer.export.examples import examples_for
+from glinfer.export.libraries import JINJA, TOKENIZERS, library_files
+from glinfer.formats import BpeModel, Checkpoint, read_bpe
+from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
+from glinfer.formats.sampling import NAMES
+from glinfer.text.chat import ChatTemplate, TemplateChat, find_chat, template_of
+from glinfer.text.stops import default_stops
+from glinfer.text.templates import JinjaTemplate, Message, TemplateEncoder, find_template
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+
+NORMALIZERS = frozenset(
+    {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Replace", "Prepend", "Precompiled"}
+)
+PRE_TOKENIZERS = frozenset(
+    {"Split", "ByteLevel", "Digits", "Metaspace", "Whitespace", "WhitespaceSplit", "CharDelimiterSplit", "Punctuation",
+     "FixedLength", "BertPreTokenizer"}
+)  # fmt: skip
+"""Steps of a ``tokenizer.json`` that web/text/steps.js has; BertNormalizer too, beside its own pre-tokenizer alone."""
+CONVERSATIONS: tuple[tuple[Message, ...], ...] = (
+    ({"role": "user", "content": "Hello"},),
+    (
+        {"role": "user", "content": " \n Hi, 'é' & \"🚀\"\n\n"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\n  Yes:\n- a\n- b\n"},
+        {"role": "user", "content": "a  b\t"},
+    ),
+    ({"role": "system", "content": "  Be kind.\n"}, {"role": "user", "content": "Hello"}),
+    (
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "1"},
+        {"role": "assistant", "content": "2 "},
+        {"role": "user", "content": "3"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": "5"},
+    ),
+)
+"""Conversations with whose ids the page checks its rendering of a template."""
+_SYSTEM = "Be kind."
+
+
+@dataclass(frozen=True)
+class TextSupport:
+    """Text support of a site.
+
+    Attributes:
+        tokenizer: contents of its ``tokenizer.json``, if the page has the tokenizer.
+        about: facts for ``model`` of ``plan.json``.
+        libraries: the libraries that the page needs, keys of :data:`glinfer.export.libraries.LIBRARIES`.
+        embedding: what ``plan.json`` says of texts that are embedded.
+    """
+
+    tokenizer: Mapping[str, Any] | None
+    about: dict[str, Any]
+    libraries: tuple[str, ...] = ()
+    embedding: Mapping[str, Any] = field(default_factory=dict)
+
+
+def continued_texts(
+    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint, web: Path
+) -> tuple[TextSupport, list[str]]:
+    """Find the tokenizer, stop ids and chat form of a model that continues texts.
+
+    Args:
+        path: the model's file or directory.
+        given: its tokenizer, as :func:`glinfer.load` takes it.
+        checkpoint: the model.
+        web: the folder of the page and its runtime.
+
+    Returns:
+        Them, and notes on features that are left out.
+
+    Raises:
+        InputError, FormatError: the tokenizer, the stop ids or the sampling defaults cannot be read.
+    """
+    config = checkpoint.config
+    found, why = find_tokenizer(path, given, config)
+    sampling = default_sampling(path)
+    about: dict[str, Any] = {
+        "stop_ids": list(default_stops(path, found, config)),
+        "chat": None,
+        "why": None,
+        "examples": [],
+        "generation": {name: getattr(sampling, name) for name in NAMES},
+    }
+    if found is None:
+        return TextSupport(None, about), [f"the site takes token ids only: {why}"]
+    bpe = _bpe_of(path, given, config.vocab_size)
+    entry: dict[str, Any]
+    libraries = () if bpe is not None else (TOKENIZERS, JINJA)
+    try:
+        library_files(web, libraries)
+        entry = library_entry(found) if bpe is None else tokenizer_entry(bpe, found.control_tokens)
+    except (InputError, FormatError) as error:
+        about["why"] = str(error)
+        return TextSupport(None, about), [f"the site takes token ids only: {error}"]
+    about["chat"], about["why"] = _chat_of(path, found, checkpoint, has_library=bpe is None)
+    about["examples"] = examples_for(path, chats=about["chat"] is not None)
+    notes = [f"the site continues texts and does not chat: {about['why']}"] if about["why"] else []
+    return TextSupport(entry, about, libraries), notes
+
+
+def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Make the contents of a site's ``tokenizer.json`` for a tokenizer that the library runs.
+
+    ``library`` is the tokenizer's own ``tokenizer.json`` without what is put around a text, which ``before`` and
+    ``after`` say; ``pieces`` are the bytes of each id in base64, ``probes`` texts with the ids of
+    web/text/library.js's pipelines.
+
+    Raises:
+        InputError: it has a step that the page does not know.
+    """
+    values: dict[str, Any] = json.loads(tokenizer.library_json())
+    values.update(truncation=None, padding=None, post_processor=None, decoder=None)
+    _check_steps(values)
+    before, after = around_text(tokenizer)
+    whole = slice(len(before), -len(after) or None)
+    names = list(tokenizer.control_tokens)[:3]
+    texts = (*PROBES, " ".join(f"{name}a{name[:-1]} {name}" for name in names), "'ſ 'S 1234567 ٣٤ a²³ \n\n\n  x\n \t")
+    return {
+        "kind": "library",
+        "library": values,
+        "characters": characters_of(values),
+        "pieces": [base64.b64encode(tokenizer.token_bytes(token)).decode() for token in range(tokenizer.vocab_size)],
+        "control": dict(tokenizer.control_tokens),
+        "prefix": tokenizer.prefix,
+        "before": before,
+        "after": after,
+        "probes": [
+            {
+                "text": text,
+                "whole": tokenizer.encode(text)[whole],
+                "plain": tokenizer.encode(text, allow_special=False),
+                "later": tokenizer.encode_plain(text),
+            }
+            for text in texts
+        ],
+    }
+
+
+def _check_steps(values: Mapping[str, Any]) -> None:
+    """Refuse steps that web/text/steps.js does not have."""
+    kinds = [(values[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
+    if kinds == ["BertNormalizer", "BertPreTokenizer"]:
+        return
+    for name, several, known in (
+        ("normalizer", "normalizers", NORMALIZERS),
+        ("pre_tokenizer", "pretokenizers", PRE_TOKENIZERS),
+    ):
+        for kind in _kinds(values[name], several):
+            if kind not in known:
+                raise InputError(f"the page does not know the {name} {kind} of this model's tokenizer")
+
+
+def _kinds(step: Mapping[str, Any] | None, several: str) -> list[str]:
+    if step is None:
+        return []
+    if step["type"] == "Sequence":
+        return [kind for each in step[several] for kind in _kinds(each, several)]
+    return [step["type"]]
+
+
+def _chat_of(
+    path: str | PathLike[str], tokenizer: Tokenizer, checkpoint: Checkpoint, *, has_library: bool
+) -> tuple[dict[str, Any] | None, str | None]:
+    """The chat form as ``plan.json`` has it, or None, and why a model that has a form cannot chat in the page."""
+    try:
+        form = find_chat(path, tokenizer, checkpoint.config)
+    except InputError as error:
+        return None, str(error) if find_template(path) is not None else None
+    if isinstance(form, ChatTemplate):
+        thinks = form.think if form.answer == form.assistant else None
+        return {"user": form.user, "assistant": form.assistant, "end": form.end, "think": thinks}, None
+    template = template_of(path, tokenizer, checkpoint.config)
+    if not has_library or template is None or not isinstance(form, TemplateChat):
+        return None, "the page renders templates with tokenizers of Hugging Face's and GGUF files' alone"
+    return template_entry(template, tokenizer, form.stop_ids), None
+
+
+def template_entry(template: JinjaTemplate, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> dict[str, Any]:
+    """Describe a chat template: its program, what it can name, the ids that end a reply, and checked conversations."""
+    encoder = TemplateEncoder(template, tokenizer)
+    while True:
+        started = _minute()
+        probes = [{"messages": list(messages), "ids": _ids(encoder, messages)} for messages in CONVERSATIONS]
+        if _minute() == started:  # a template may tell the time
+            break
+    system: Message = {"role": "system", "content": _SYSTEM}
+    try:
+        takes_system = _SYSTEM in template.render([system, *CONVERSATIONS[0]])
+    except InputError:
+        takes_system = False
+    return {
+        "template": template.source,
+        "tokens": dict(template.tokens),
+        "stop_ids": list(stop_ids),
+        "system": takes_system,
+        "probes": probes,
+        "clock": started,
+    }
+
+
+def _minute() -> list[int]:
+    now = datetime.now()
+    return [now.year, now.month, now.day, now.hour, now.minute]
+
+
+def _ids(encoder: TemplateEncoder, messages: Sequence[Message]) -> list[int] | None:
+    """The ids of a conversation; None where the template refuses it."""
+    try:
+        return encoder.ids(messages)
+    except InputError:
+        return None
+
+
+def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:
+    """Read the merges of the tokenizer that :func:`glinfer.text.tokenizer.find_tokenizer` finds; None for others."""
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    beside = (Path(path).with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json")
+    for file in beside if given is None else (Path(given),):
+        if not file.is_file() or isinstance(given, Tokenizer):
+            continue
+        with contextlib.suppress(FormatError):
+            if file.suffix != ".json":
+                model = read_bpe(file)
+            elif is_merges_json(file):
+                model = read_merges_json(file)
+            else:
+                continue
+            if len(model.vocabulary) == size:
+                return model
+    return None
+
+
+def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, Any]:
+    """Make the contents of a site's ``tokenizer.json``: merges, bytes of each id in base64, control tokens by text."""
+    return {
+        "kind": "bpe1",
+        "merges": [list(merge) for merge in model.merges],
+        "pieces": [base64.b64encode(piece).decode() for piece in model.vocabulary],
+        "control": dict(control),
+    }

@@ -1,0 +1,29 @@
+"""The tokenizers and templates of pages against Python's on many more texts than library.test.js has by itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.slow
+def test_two_thousand_texts_of_every_tokenizer() -> None:
+    node = shutil.which("node")
+    if node is None or not (HERE.parent / "node_modules" / "@huggingface" / "jinja").is_dir():
+        pytest.skip("there is no Node.js with the packages of web/; 'make test-web' installs them where it may")
+    ran = subprocess.run(
+        [node, "--test", str(HERE / "library.test.js")],
+        env={**os.environ, "GLINFER_TEXTS": "2000", "GLINFER_CONVERSATIONS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:]
+    assert "# skipped 0" in ran.stdout
