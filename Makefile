@@ -25,9 +25,9 @@ chat: setup-chat ## Talk with SmolLM2, a small published model (93 MB, installed
 test: lint ## Check lint, types, and every feature once (5 minutes on two cores the first time, then 3)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-test-all: setup-all ## Check the rest: every form, format and limit, PyTorch, transformers, llama.cpp, long searches
+test-all: setup-all ## Check the rest: forms, formats, limits, PyTorch, transformers, llama.cpp; a fourth of many cases, SHARE=1/1 all
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest -m slow --share "$${SHARE:-1/4}" -n auto --maxprocesses 4 --dist worksteal
 
 test-web: setup-dev ## Check the web page: its JavaScript, and exported sites in Chromium
 	@scripts/setup_web.sh

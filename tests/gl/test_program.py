@@ -412,11 +412,14 @@ def block_program(device: Device, spec: DrawSpec) -> Program:
     return Program(device, spec.shader, defines, samplers, vertex_shader=vertex)
 
 
-@tiered("share", [23, 3])
+@tiered("step", [23, 9])
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["natural", "wrapped"])
-def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str, wrapped: bool, share: int) -> None:
-    """Of shaders of blocks every ``share``-th form: compiling all takes long, and other tests run each shader."""
+def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(
+    api: str, wrapped: bool, step: int, whole: bool
+) -> None:
+    """Of shaders of blocks every ``step``-th form: compiling all takes long, and other tests run each shader."""
+    step = step // 3 if whole else step
     with open_device(api=api) as device:
         for name, make in FORMS.items():
             spec = make().spec
@@ -425,13 +428,13 @@ def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)}
             assert program.uniform_names == given, name
             program.release()
-        for name, make in () if wrapped else list(of_blocks().items())[::share]:
+        for name, make in () if wrapped else list(of_blocks().items())[::step]:
             spec = make().spec
             program = block_program(device, spec)
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)}
             assert program.uniform_names == given | {"first_slot"}, name
             program.release()
-        for name, spec in () if wrapped else list({**of_rows(), **of_families()}.items())[::share]:
+        for name, spec in () if wrapped else list({**of_rows(), **of_families()}.items())[::step]:
             program = block_program(device, spec)
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)} | shading(spec)[2]
             assert program.uniform_names == given, name
@@ -439,9 +442,10 @@ def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str
         Program(device, "copy", {"COLS": 5, **(WRAPPED if wrapped else {})}, ["x"])
 
 
-@tiered("share", [7, 1])
-def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path, share: int) -> None:
-    """Of plans of families every ``share``-th form; formats and families take turns in them."""
+@tiered("step", [7, 3])
+def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path, step: int, whole: bool) -> None:
+    """Of plans of families every ``step``-th form; formats and families take turns in them."""
+    step = step // 3 if whole else step
     compiler = shutil.which("glslangValidator")
     if compiler is None:
         pytest.skip("glslangValidator is not installed (package glslang-tools)")
@@ -457,7 +461,7 @@ def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path, share: 
         vertex, defines, _ = shading(spec)
         for shader, kind in ((f"{spec.shader}.frag", "frag"), (vertex, "vert")):
             sources[f"block-{number}.{kind}"] = load_source(shader, defines, api="es").text
-    for number, spec in enumerate([*of_rows().values(), *list(of_families().values())[::share]]):
+    for number, spec in enumerate([*of_rows().values(), *list(of_families().values())[::step]]):
         vertex, defines, _ = shading(spec)
         given = {} if vertex == VERTEX_SHADER else defines
         sources[f"rows-{number}.frag"] = load_source(f"{spec.shader}.frag", defines, api="es").text

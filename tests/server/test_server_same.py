@@ -89,5 +89,5 @@ def test_alone_and_among_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.gl
-def test_two_hundred_among_two_thousand() -> None:
-    compare(200, 1800, slots=8, piece=24, at_once=40)
+def test_many_among_nine_times_as_many_others(whole: bool) -> None:
+    compare(*((200, 1800) if whole else (40, 360)), slots=8, piece=24, at_once=40)
