@@ -4,7 +4,9 @@ Defaults are those of Qwen3_5TextConfig in Hugging Face's transformers 5. Gates 
 quarter of each of its heads turns, and 1 is added to the gains of all norms but that behind the delta rule.
 """
 
-from glinfer.families.record import SAME_MATHS, Family, HuggingFace
+from dataclasses import replace
+
+from glinfer.families.record import GGUF_NAMES, SAME_MATHS, Family, Gguf, HuggingFace
 
 FAMILY = Family(
     "qwen3_5_text",
@@ -34,5 +36,15 @@ FAMILY = Family(
         only={name: values for name, values in SAME_MATHS.items() if name != "partial_rotary_factor"},
         buffers=r"(.*\.)?rotary_emb\.inv_freq|mtp\..*",
         wrapped=("qwen3_5",),
+    ),
+    gguf=Gguf(
+        "qwen35",
+        attention_bias=False,
+        partial_rotary=True,
+        names=replace(
+            GGUF_NAMES,
+            mlp_norm="post_attention_norm",
+            letters={"qkv": "attn_qkv", "z": "attn_gate", "a": "ssm_alpha", "b": "ssm_beta"},
+        ),
     ),
 )

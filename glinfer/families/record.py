@@ -29,7 +29,8 @@ class Names:
         head_norm: the norms of heads of queries and keys, with a place for the letter.
         conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the convolution's own
             weights, which differ from element to element; and the matrix behind it.
-        delta: what the names of the vectors of a delta rule begin with: ``A_log`` and ``dt_bias``.
+        decay_rate, decay_shift: the whole names of the vectors that make the decays of a delta rule, see
+            :func:`glinfer.ops.flat.delta.log_decay`.
         delta_in: the matrices before a delta rule, with a place for the letters ``qkv`` of queries, keys and values,
             ``z`` of gates, ``a`` of decays, and ``b`` of the shares that are written.
         delta_conv, delta_norm, delta_out: the convolution over queries, keys and values; the norm of the heads of
@@ -56,7 +57,8 @@ class Names:
     conv_in: str = "conv.in_proj"
     conv: str = "conv.conv"
     conv_out: str = "conv.out_proj"
-    delta: str = "linear_attn"
+    decay_rate: str = "linear_attn.A_log"
+    decay_shift: str = "linear_attn.dt_bias"
     delta_in: str = "linear_attn.in_proj_{}"
     delta_conv: str = "linear_attn.conv1d"
     delta_norm: str = "linear_attn.norm"
@@ -99,6 +101,12 @@ GGUF_NAMES = Names(
     conv_in="shortconv.in_proj",
     conv="shortconv.conv",
     conv_out="shortconv.out_proj",
+    decay_rate="ssm_a",
+    decay_shift="ssm_dt.bias",
+    delta_in="{}",
+    delta_conv="ssm_conv1d",
+    delta_norm="ssm_norm",
+    delta_out="ssm_out",
     mlp_norm="ffn_norm",
     mlp_post_norm="post_ffw_norm",
     gate="ffn_gate",

@@ -11,7 +11,7 @@ from glinfer.errors import InputError
 from glinfer.families.record import Family, Names
 from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.gab.file import StoredArray, stored_arrays
-from glinfer.formats.tensors import DECAY, ModelTensor, tensors_of
+from glinfer.formats.tensors import ModelTensor, tensors_of
 
 
 def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:
@@ -45,7 +45,7 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
 
 def _usual(tensor: ModelTensor, family: Family) -> float:
     """The number that a tensor is drawn around: of decays one that keeps a state over some twenty tokens."""
-    if tensor.part == DECAY:
+    if tensor.role == "decay_rate":
         return -3.0
     if tensor.role == "delta_norm":
         return 1.0

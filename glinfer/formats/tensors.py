@@ -14,8 +14,6 @@ from glinfer.config import ModelConfig
 from glinfer.families.record import Names
 
 Shapes = dict[str, tuple[int, ...]]
-DECAY, TIME_BIAS = "A_log", "dt_bias"
-"""The vectors of a delta rule that make the decays of its heads, see :func:`glinfer.ops.flat.delta.log_decay`."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class ModelTensor:
 
     Attributes:
         role: the attribute of :class:`glinfer.families.record.Names` that names it.
-        part: ``weight`` or ``bias``; :data:`DECAY` or :data:`TIME_BIAS` of a delta rule.
+        part: ``weight`` or ``bias``; nothing where the role names the tensor whole.
         shape: vectors [n], matrices [out, in], the weights of a convolution [elements, 1, positions].
         layer: the number of the layer; None outside of all layers.
         letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; the number of a matrix behind the
@@ -39,13 +37,14 @@ class ModelTensor:
 
     def name(self, names: Names) -> str:
         """The name of the tensor in files with these names."""
-        ending = names.endings.get(f"{self.role}.{self.part}", f".{self.part}")
-        return f"{names.of(self.role, self.layer, self.letter)}{ending}"
+        name = names.of(self.role, self.layer, self.letter)
+        ending = names.endings.get(f"{self.role}.{self.part}", f".{self.part}" if self.part else "")
+        return f"{name}{ending}"
 
     @property
     def is_gain(self) -> bool:
-        """Whether the tensor is the weight of a norm."""
-        return self.role.endswith("norm") and self.part == "weight"
+        """Whether the tensor is the weight of a norm to which the family's offset is added."""
+        return self.role.endswith("norm") and self.role != "delta_norm" and self.part == "weight"
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,8 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
         for letter, rows in (("qkv", of.delta.channels), ("z", of.delta.values), ("b", heads), ("a", heads)):
             yield ModelTensor("delta_in", "weight", (rows, width), layer, letter)
         yield ModelTensor("delta_conv", "weight", (of.delta.channels, 1, of.taps), layer)
-        for part in (TIME_BIAS, DECAY):
-            yield ModelTensor("delta", part, (heads,), layer)
+        for role in ("decay_shift", "decay_rate"):
+            yield ModelTensor(role, "", (heads,), layer)
         yield ModelTensor("delta_norm", "weight", (of.delta.value,), layer)
         yield ModelTensor("delta_out", "weight", (width, of.delta.values), layer)
     else:

@@ -252,6 +252,9 @@ class Guesses:
         self.place = next(places, len(known)) - len(PROMPT)
         return 1
 
+    def prior(self, kind: int) -> float:
+        return 2 / 3
+
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
         found = self.continuation[self.place : self.place + count]
         wrong = [bool(self.wrong) and not (self.place + n) % self.wrong for n in range(len(found))]

@@ -42,7 +42,7 @@ def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, fami
                 changed.add(name)
     layers = map(config.layer, range(config.num_hidden_layers))
     mlp = 0 if config.family.experts else 3 if config.family.gated else 2
-    assert len(changed) == sum((0 if layer.convolves else 4) + mlp for layer in layers)
+    assert len(changed) == sum((4 if layer.attends else 0) + mlp for layer in layers)
     for name in made.tensors.keys() - changed:
         assert found.tensors[name] is made.tensors[name]
 

@@ -15,7 +15,9 @@ from goldens.models import Made, model_tensors, save_tensors, write_model
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families.layer import DeltaRule
-from glinfer.formats import load_checkpoint, save_checkpoint
+from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
+from glinfer.formats.gguf.config import config_of
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import tensor_count, weight_shapes
 
@@ -137,18 +139,72 @@ def test_delta_rules_elsewhere_are_refused(changes: dict[str, Any], message: str
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_directory_becomes_another_file_and_back(tmp_path: Path, dtype: str) -> None:
-    """Decays, and the weights of convolutions, are floats whatever the others are; GGUF has no such model here."""
-    made = load_checkpoint(write_model(Made(SMALL, seed=1, dtype=dtype), tmp_path / "hf"))
+    """Decays, and the weights of convolutions, are floats whatever the others are; GGUF has factors of decays."""
+    settings = {**SMALL, "linear_value_head_dim": 16, "linear_num_value_heads": 2}
+    made = load_checkpoint(write_model(Made(settings, seed=1, dtype=dtype), tmp_path / "hf"))
     assert made.tensors["model.layers.0.linear_attn.conv1d.weight"].shape == (96, 1, 4)
-    assert made.tensors["model.layers.0.linear_attn.A_log"].shape == (4,)
+    assert made.tensors["model.layers.0.linear_attn.A_log"].shape == (2,)
     assert ("model.layers.0.linear_attn.in_proj_a.weight" in made.packed) == (dtype == "bfloat16")
-    save_checkpoint(made, tmp_path / "model.safetensors", dtype="float32")
-    found = load_checkpoint(tmp_path / "model.safetensors")
-    assert found.config == made.config
-    for name in weight_shapes(made.config):
-        assert np.array_equal(found.floats(name), made.floats(name)), name
-    with pytest.raises(InputError, match="a GGUF file cannot hold this model: its family is 'qwen3_5_text'; expected"):
-        save_checkpoint(made, tmp_path / "model.gguf")
+    for end in ("safetensors", "gguf"):
+        save_checkpoint(made, tmp_path / f"model.{end}", dtype="float32")
+        found = load_checkpoint(tmp_path / f"model.{end}")
+        assert found.config == made.config
+        for name in weight_shapes(made.config):
+            error = np.abs(found.floats(name) - made.floats(name)).max()
+            assert error <= (1e-6 if end == "gguf" and (name.endswith("A_log") or "norm" in name) else 0.0), name
+
+
+def gguf_file(folder: Path, **changes: Any) -> Any:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    equal = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_value_head_dim": 36}
+    config = ModelConfig(50, 64, 4, 4, 40, 96, hidden_act="silu", model_type="qwen3_5_text", num_key_value_heads=2,
+                         head_dim=16, **{**layers_of("qwen3_5_text"), **equal, **changes})  # fmt: skip
+    save_checkpoint(random_checkpoint(config), folder / "model.gguf")
+    return read_gguf_file(folder / "model.gguf")
+
+
+def test_a_gguf_file_has_llama_cpps_names(tmp_path: Path) -> None:
+    file = gguf_file(tmp_path)
+    assert file.metadata["qwen35.full_attention_interval"] == 2
+    assert file.metadata["qwen35.rope.dimension_sections"] == [3, 3, 2, 0]
+    assert file.tensors["blk.0.ssm_conv1d.weight"].shape == (216, 3)
+    assert (file.tensors["blk.0.ssm_a"].data.view("<f4") < 0).all()
+    names = {"blk.0.attn_qkv.weight", "blk.0.attn_gate.weight", "blk.2.ssm_dt.bias", "blk.1.attn_q.weight"}
+    assert names <= set(file.tensors)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("ssm.time_step_rank", 4, "is 4; expected 2 as in ssm.group_count: llama.cpp has heads of values that share"),
+        ("ssm.inner_size", 73, "is 73; expected a multiple of the 2 heads"),
+        ("full_attention_interval", 2000, "is 2000; expected a whole number from 1 to 1024"),
+        ("nextn_predict_layers", 1, "is 1, which is not supported; expected 0"),
+        ("ssm.state_size", 300, "linear_key_head_dim is 300; expected a multiple of 4 from 4 to 256"),
+    ],
+)
+def test_what_is_refused_in_a_gguf_file_is_named(tmp_path: Path, key: str, value: Any, message: str) -> None:
+    file = gguf_file(tmp_path)
+    changed = dataclasses.replace(file, metadata={**file.metadata, f"qwen35.{key}": value})
+    with pytest.raises(FormatError, match=message):
+        config_of(changed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"linear_num_value_heads": 4}, "llama.cpp has heads of values that share keys in another order"),
+        ({"linear_value_head_dim": 8}, "the architecture qwen35 has values as long as keys in its delta rules"),
+        (
+            {"layer_types": ("full_attention", "linear_attention")},
+            "the architecture qwen35 has attention in each so many-th layer, and the delta rule in all others",
+        ),
+        ({"layer_types": ()}, "the architecture qwen35 has attention in each so many-th layer"),
+    ],
+)
+def test_what_gguf_cannot_hold_is_told(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"a GGUF file cannot hold this model: {message}"):
+        gguf_file(tmp_path, **changes)
 
 
 def test_of_a_model_that_sees_the_part_of_texts_is_read(tmp_path: Path) -> None:

@@ -81,6 +81,18 @@ GEMMA3 = {
     "rope_theta": 1e6,
     "rope_local_base_freq": 10000.0,
 }
+QWEN35: dict[str, Any] = {
+    "num_hidden_layers": 5,
+    "head_dim": 32,
+    "partial_rotary_factor": 0.5,
+    "layer_norm_eps": 1e-6,
+    "layer_types": ("linear_attention", "full_attention"),
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+}
 CONFIGS = {
     "gpt2": config("gpt2", tie_word_embeddings=True),
     "gpt2, own head": config("gpt2"),
@@ -105,6 +117,7 @@ CONFIGS = {
         rope_theta=1e6,
         tie_word_embeddings=True,
     ),
+    "qwen35": config("qwen3_5_text", **QWEN35, tie_word_embeddings=True),
     "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
     "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),

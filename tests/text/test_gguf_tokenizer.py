@@ -34,6 +34,19 @@ def made(metadata: Mapping[str, Any]) -> Tokenizer:
     return Tokenizer(gguf_tokenizer(metadata, "m.gguf"))
 
 
+MARKED = "e\u00cc"
+"""An "e" and the byte CC, with which U+0301 begins, as vocabularies write bytes."""
+
+
+def with_a_mark(pre: str) -> dict[str, Any]:
+    """A vocabulary with that token."""
+    metadata = byte_level(pre)
+    metadata[K + "tokens"] = [*metadata[K + "tokens"], MARKED]
+    metadata[K + "merges"] = [" ".join(MARKED), *metadata[K + "merges"]]
+    metadata[K + "token_type"] = [*metadata[K + "token_type"], 1]
+    return metadata
+
+
 class TestLlamaCpp:
     """The ids are those of llama.cpp, with control tokens as text and as tokens."""
 
@@ -49,8 +62,17 @@ class TestLlamaCpp:
             assert ours.encode(text, allow_special=False) == ids, ascii(text)
 
     def test_each_way_to_cut_shows(self) -> None:
-        found = [json.dumps(theirs) for name, theirs in recorded("llama_ids").items() if name != "learned"]
+        apart = ("learned", "qwen35")  # the vocabulary has no token with a mark, by which the second one shows
+        found = [json.dumps(theirs) for name, theirs in recorded("llama_ids").items() if name not in apart]
         assert len(set(found)) >= len(found) - 3
+
+    def test_marks_stay_with_their_letters(self) -> None:
+        """A token of a letter and the first byte of a mark is found where the two are cut together."""
+        text = "cafe\u0301"
+        apart, together = (made(with_a_mark(pre)).encode(text, allow_special=False) for pre in ("qwen2", "qwen35"))
+        tokens = with_a_mark("qwen35")[K + "tokens"]
+        assert tokens.index(MARKED) in together
+        assert tokens.index(MARKED) not in apart
 
     def compare(self, path: Path, count: int) -> None:
         llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
@@ -66,6 +88,11 @@ class TestLlamaCpp:
     def test_of_every_kind(self, tmp_path: Path, name: str) -> None:
         count = 500 if name.startswith("pieces") else 100
         self.compare(write_vocabulary(tmp_path / "m.gguf", vocabularies()[name]), count)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("pre", ["qwen2", "qwen35"])
+    def test_of_letters_with_marks(self, tmp_path: Path, pre: str) -> None:
+        self.compare(write_vocabulary(tmp_path / "m.gguf", with_a_mark(pre)), 100)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("pre", ["smollm", "qwen2", "llama-bpe", "starcoder", "mpt"])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.config import CONV, FULL, LONGEST_PERIOD, SLIDING, ModelConfig, every, one_side, shortest_pattern
+from glinfer.config import CONV, DELTA, FULL, LONGEST_PERIOD, SLIDING, ModelConfig, every, one_side, shortest_pattern
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.record import Family, Gguf
@@ -47,6 +47,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 }
 
 
+_PERIOD = "full_attention_interval"
+_OTHER_HEADS = "llama.cpp has heads of values that share keys in another order, which is not supported"
 _NEUTRAL = {
     "attn_logit_softcapping": 0.0,
     "final_logit_softcapping": 0.0,
@@ -168,6 +170,7 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width
         "rope_scaling": tuple(_scaling(form, keys, file, turned, context).items()),
         "partial_rotary_factor": _share(turned, head_dim),
         **windows,
+        **(_delta_fields(keys, layers) if family.delta_rule else {}),
         "rope_local_base_freq": keys.number("rope.freq_base_swa", local) if local and "layer_types" in windows else 0.0,
         "rotary_layers": rotary if 0 in rotary else (),
         **({"attention_multiplier": (width // heads) ** -0.5} if by_width else {}),
@@ -193,6 +196,30 @@ def _key_heads(family: Family, keys: Keys, layers: int, heads: int) -> dict[str,
         "num_key_value_heads": max(found),
         "layer_types": shortest_pattern([FULL if each else CONV for each in found]),
         "conv_L_cache": keys.whole("shortconv.l_cache", 3),
+    }
+
+
+def _delta_fields(keys: Keys, layers: int) -> dict[str, Any]:
+    """Which layers have the delta rule, and its sizes."""
+    keys.only("nextn_predict_layers", (0,))
+    period = keys.whole(_PERIOD, 4)
+    if period > LONGEST_PERIOD:
+        keys.refuse(_PERIOD, f"is {period}; expected a whole number from 1 to {LONGEST_PERIOD}")
+    pattern = every(period, layers, DELTA, FULL)
+    if DELTA not in pattern:
+        return {}
+    key_heads, heads, inner = (keys.whole(f"ssm.{each}") for each in ("group_count", "time_step_rank", "inner_size"))
+    if heads != key_heads:
+        keys.refuse("ssm.time_step_rank", f"is {heads}; expected {key_heads} as in ssm.group_count: {_OTHER_HEADS}")
+    if inner % heads:
+        keys.refuse("ssm.inner_size", f"is {inner}; expected a multiple of the {heads} heads of ssm.time_step_rank")
+    return {
+        "layer_types": pattern,
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": heads,
+        "linear_key_head_dim": keys.whole("ssm.state_size"),
+        "linear_value_head_dim": inner // heads,
+        "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
     }
 
 
@@ -336,6 +363,8 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         for key in ("attention.key_length", "attention.value_length"):
             values[key] = config.head_dim
         values["rope.dimension_count"] = config.rotary_dim
+        if family.delta_rule:
+            values.update(_delta_metadata(config))
         values["rope.freq_base"] = config.rope_theta
         if config.sliding_window and config.max_window_layers < config.num_hidden_layers:
             values["attention.sliding_window"] = config.sliding_window
@@ -354,6 +383,22 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     return {f"{architecture}.{key}": value for key, value in values.items()}, factors
 
 
+def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
+    """The metadata of a model whose layers may have the delta rule."""
+    pairs, layers = config.rotary_dim // 2, range(config.num_hidden_layers)
+    attending = [layer for layer in layers if config.layer(layer).attends]
+    return {
+        _PERIOD: attending[0] + 1 if attending else config.num_hidden_layers + 1,
+        # What positions of pictures are shared out to, which are all alike in texts.
+        "rope.dimension_sections": [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0],
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
+    }
+
+
 def _refusal(config: ModelConfig) -> str:
     """The reason why no architecture computes this model; empty if one does."""
     form = config.family.gguf
@@ -368,6 +413,10 @@ def _refusal(config: ModelConfig) -> str:
             f"hidden_act is {config.hidden_act!r}, and the architecture {form.architecture} computes "
             f"{form.activation!r}{near}"
         )
+    if config.family.delta_rule:
+        refused = _other_delta_rule(config, form.architecture)
+        if refused:
+            return refused
     if config.conv_bias:
         return f"the architecture {form.architecture} has no biases in its convolutions"
     if config.family.experts and config.norm_topk_prob != form.normed_experts:
@@ -382,6 +431,20 @@ def _refusal(config: ModelConfig) -> str:
     if config.sliding_window and 0 < config.max_window_layers < config.num_hidden_layers:
         return "only some of its layers have a sliding window"
     return _other_layers(config, form)
+
+
+def _other_delta_rule(config: ModelConfig, name: str) -> str:
+    """The reason why an architecture has its delta rules otherwise than this model; empty if it has them so."""
+    layers = config.num_hidden_layers
+    attends = [config.layer(layer).attends for layer in range(layers)]
+    period = attends.index(True) + 1 if True in attends else layers + 1
+    if all(attends) or attends != [(layer + 1) % period == 0 for layer in range(layers)]:
+        return f"the architecture {name} has attention in each so many-th layer, and the delta rule in all others"
+    if config.linear_num_key_heads != config.linear_num_value_heads:
+        return _OTHER_HEADS
+    if config.linear_key_head_dim != config.linear_value_head_dim:
+        return f"the architecture {name} has values as long as keys in its delta rules"
+    return ""
 
 
 def _other_layers(config: ModelConfig, form: Gguf) -> str:

@@ -29,9 +29,12 @@ _FUSED = "attn_qkv"
 
 
 def names_in(file: GgufFile, family: Family) -> Names:
-    """The names of tensors in a file, whose projections may be joined in one tensor."""
+    """The names of tensors in a file, whose projections may be joined in one tensor.
+
+    With a delta rule that name is the one of its queries, keys and values.
+    """
     names = _form(family).names
-    fused = f"{names.layer.format(0)}{_FUSED}.weight" in file.tensors
+    fused = f"{names.layer.format(0)}{_FUSED}.weight" in file.tensors and not family.delta_rule
     found = replace(names, projection=_FUSED) if fused else names
     behind = {str(number): name for number, name in enumerate(_behind(file, Keys(file, _form(family).architecture)))}
     return replace(found, dense="{}", letters={**names.letters, **behind})

@@ -123,11 +123,17 @@ def _floats(found: GgufTensor) -> npt.NDArray[np.float32]:
 def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:
     """Convert rows (or numbers) of a tensor from the order of a file to glinfer's.
 
-    Files store the factors of norms, glinfer stores them less the family's offset. In some architectures, the rows of a
+    Files store the factors of norms, glinfer stores them less the family's offset; they have the factors of decays, of
+    which glinfer has the logarithms without their sign. In some architectures, the rows of a
     head of queries or keys have the elements of each rotary pair side by side; glinfer stores the first elements of all
     pairs, then the second ones.
     """
     offset, heads = np.float32(config.family.norm_offset), _heads_in_pairs(config, tensor)
+    if tensor.role == "decay_rate":
+        if not (rows < 0).all():
+            name = tensor.name(form_of(config.family).names)
+            raise FormatError(f"tensor {quoted(name)} has a factor of a decay that is not below 0; expected all below")
+        return np.asarray(np.log(-rows))
     if tensor.is_gain and offset:
         rows = rows - offset
     return halves_apart(rows, heads) if heads else rows
@@ -136,6 +142,8 @@ def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows
 def rows_for_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:
     """The reverse of :func:`rows_from_file`."""
     offset, heads = np.float32(config.family.norm_offset), _heads_in_pairs(config, tensor)
+    if tensor.role == "decay_rate":
+        return np.asarray(-np.exp(rows))
     if tensor.is_gain and offset:
         rows = rows + offset
     return halves_together(rows, heads) if heads else rows

@@ -17,6 +17,7 @@ _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _LLAMA3 = rf"{_ANY_CASE}|{_LETTERS}|\p{{N}}{{1,3}}|{_OTHERS}|{_REST}"
 _QWEN2 = rf"{_ANY_CASE}|{_LETTERS}|\p{{N}}|{_OTHERS}|{_REST}"
+_QWEN35 = rf"{_ANY_CASE}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_REST}"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _ONE_OTHER = r"[^\r\n\p{L}\p{N}]?"
 _TEKKEN = (
@@ -52,6 +53,7 @@ _BY_EXPRESSIONS: Mapping[tuple[str, ...], str] = {
     (r"\p{N}", GPT2_WORDS): "smollm starcoder refact command-r codeshell exaone minerva-7b",
     (_LLAMA3,): "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 dbrx smaug-bpe chatglm-bpe glm4",
     (_QWEN2,): "qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan megrez solar-open grok-2",
+    (_QWEN35,): "qwen35",
     (_TEKKEN,): "tekken",
     (r"\p{N}+", r"(?=(\d{3})+(?!\d))"): "superbpe",
     (_GPT4O,): "gpt-4o llama4 kanana2 minimax-m2",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from glinfer.families.layer import DeltaRule, Experts
-from glinfer.formats.tensors import DECAY, TIME_BIAS
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import DecoderBuilder, ReferenceOptions
 from glinfer.models.ropes import angle_values
@@ -178,7 +177,7 @@ class _ReferenceBuilder(DecoderBuilder):
             plan.draw(strided_copy(step, "delta.heads", mixed, apart[letter], axes, col_offset=start, kernels=kernels))
             start += heads * each
         g, beta = (self.scratch(f"{name}.{part}", rows, of.heads) for part in ("g", "beta"))
-        rate, shift = (self.vector(f"{names.of('delta', index)}.{part}") for part in (DECAY, TIME_BIAS))
+        rate, shift = (self.vector(names.of(role, index)) for role in ("decay_rate", "decay_shift"))
         results = self.scratch(f"{name}.heads", rows * of.heads, of.value)
         plan.draw(
             log_decay(f"{name}.g", "delta.decay", given["a"], rate, shift, g, kernels=kernels),

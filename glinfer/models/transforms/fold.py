@@ -21,7 +21,7 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Rope
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.formats.tensors import DECAY, TIME_BIAS, weight_shapes
+from glinfer.formats.tensors import weight_shapes
 from glinfer.models.ropes import rope_of
 from glinfer.models.transforms.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.models.transforms.recipe import Formats, Recipe, Recipes, taken, weight_name
@@ -321,8 +321,7 @@ class FoldedWeights(Mapping[str, Array]):
         names = self._recipes.names
         if part == "norm":
             return self._floats(weight_name(names.of("delta_norm", layer)))[None].astype(np.float32)
-        vectors = names.of("delta", layer)
-        rates, shifts = (self._take(f"{vectors}.{each}") for each in (DECAY, TIME_BIAS))
+        rates, shifts = (self._take(names.of(role, layer)) for role in ("decay_rate", "decay_shift"))
         return np.stack([-np.exp(rates), shifts]).astype(np.float32)
 
     def _rope(self, rope: Rope) -> Array:
