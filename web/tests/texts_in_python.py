@@ -279,7 +279,7 @@ def of_tokenizer(tokenizer: Tokenizer, count: int) -> dict[str, Any]:
     texts = list(written_texts(count, names))
     for place, text in enumerate(texts):
         plain = tokenizer.encode(text, allow_special=False)
-        mixed = [text, tokenizer.control_tokens[names[0]], texts[place - 1]] if names else [text]
+        mixed = [text, tokenizer.control_tokens[names[0]], texts[place - 1]] if names and place % 3 == 0 else []
         ids = chance.choices(range(tokenizer.vocab_size), k=8)
         cases.append(
             {
@@ -354,6 +354,7 @@ def render_here(_: JinjaTemplate, request: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     kind, count, *only = sys.argv[1:]
     found: dict[str, Any] = {}
     if kind == "tokenizers":
@@ -367,7 +368,7 @@ def main() -> None:
         for name, source in TEMPLATES.items():
             if not only or name in only:
                 found[name] = of_template(tokenizer, source, int(count))
-    json.dump(found, sys.stdout)
+    json.dump(found, sys.stdout, ensure_ascii=False, separators=(",", ":"))
 
 
 if __name__ == "__main__":
