@@ -446,7 +446,8 @@ class ModelConfig:
         if scaling.get("rope_type", scaling.get("type")) != "longrope" or self.embeds or not self.family.rotary:
             return 0
         original = scaling.get("original_max_position_embeddings") or scaling.get("max_position_embeddings") or 0
-        return int(original) if 0 < original < self.max_position_embeddings else 0
+        known = isinstance(original, (int, float)) and 0 < original < self.max_position_embeddings
+        return int(original) if known else 0  # what is no number is refused where angles are computed
 
     @property
     def angle_rows(self) -> int:
