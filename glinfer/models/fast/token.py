@@ -6,9 +6,10 @@ their positions, written straight into the cache); the scores of all heads; soft
 one more, and so does the norm behind each branch; experts take three more, the router, the choice and the sum. A layer
 with a convolution takes six passes too: one product for its three parts, the product of two of them into the cache,
 the convolution with its gate, and the other three. Gates behind attention are one more, and a layer with a delta rule
-takes eleven, of which seven lie between its two products (:mod:`glinfer.ops.fused.delta`). A cache in bytes takes a pass
-more in each layer with attention, which rounds keys and values: a fragment of the product has four elements, too few to
-find a scale from. The embedding, the logits and the choice of the next token take one each: ``6 × layers + 3`` draws.
+takes eleven, of which seven lie between its two products (:mod:`glinfer.ops.fused.delta`). A cache in bytes takes a
+pass more in each layer with attention, which rounds keys and values: a fragment of the product has four elements, too
+few to find a scale from. The embedding, the logits and the choice of the next token take one each: ``6 × layers + 3``
+draws.
 """
 
 from __future__ import annotations
