@@ -102,7 +102,8 @@ def run_suite(folder: Path, suite: str) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text("utf-8"), "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    gl\n", "utf-8")
     (folder / "test_suite.py").write_text(suite, "utf-8")
-    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
+    places = ROOT, ROOT / "tests", ROOT / "tests" / "helpers", os.environ.get("PYTHONPATH")
+    path = os.pathsep.join(str(place) for place in places if place)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line", "-W", "ignore", str(folder)],
         cwd=folder,

@@ -47,6 +47,7 @@ def of_family(family: str) -> ModelConfig:
     shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary else {}
     window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss") else 0
     turned = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
+    values = {"linear_value_head_dim": 64} if FAMILIES[family].delta_rule else {}
     bounded = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0} if family == "gemma2" else {}
     return ModelConfig(
         70,
@@ -61,7 +62,7 @@ def of_family(family: str) -> ModelConfig:
         **bounded,
         **turned,
         **shape,  # type: ignore[arg-type]
-        **layers_of(family),
+        **{**layers_of(family), **values},
     )
 
 

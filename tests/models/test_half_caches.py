@@ -13,6 +13,7 @@ from agreement import agree
 from apart import APART
 from bound_engines import bound_engine, checked_draws
 from made_models import IDS, fresh, mixed, of_family, opened, worst
+from rounded_caches import PROMPT, REQUESTS, check_forks_rewinds_and_full_contexts, one_by_one
 from tiers import tiered
 
 import glinfer
@@ -34,13 +35,6 @@ Array = np.ndarray[Any, Any]
 HALF_STEP = 2.0**-11
 """By how much rounding to half floats changes a number, relative to it."""
 several_families = tiered("family", APART, keep=(APART.index("mistral"),))
-PROMPT = IDS[:13]
-REQUESTS = [
-    BatchRequest(IDS[:3], {"max_tokens": 9, "temperature": 0}, 0),
-    BatchRequest(IDS[5:30], {"max_tokens": 12, "seed": 1}, 1),
-    BatchRequest(IDS[:40], {"max_tokens": 20, "seed": 2}, 2),  # over a full context
-    BatchRequest([5], {"max_tokens": 5, "seed": 3, "top_k": 9}, 3),
-]
 
 
 @pytest.fixture
@@ -48,14 +42,6 @@ def model() -> Iterator[Model]:
     """A llama, whose keys are shared by heads and turned by their positions."""
     with opened(of_family("llama"), cache="f16") as made:
         yield made
-
-
-def one_by_one(model: Model, ids: list[int]) -> Array:
-    """The logits after some tokens that never were a chunk."""
-    with model.session() as session:
-        for token in ids:
-            session.step(token)
-        return session.logits()
 
 
 def alike(found: Array, expected: Array) -> bool:
@@ -117,16 +103,7 @@ def test_what_a_driver_would_cut_off_is_found() -> None:
 
 
 def test_forks_rewinds_and_full_contexts_are_as_with_a_fresh_sequence(model: Model) -> None:
-    with model.session() as session:
-        session.prefill(IDS[:20])
-        with session.fork() as fork:
-            fork.rewind(6)
-            fork.prefill(IDS[40:50])
-            assert np.array_equal(fork.logits(), fresh(model, [*IDS[:14], *IDS[40:50]]))
-        assert np.array_equal(session.logits(), fresh(model, IDS[:20]))
-        session.prefill(IDS[20:60])
-        assert session.dropped
-        assert alike(session.logits(), one_by_one(model, session.ids))
+    check_forks_rewinds_and_full_contexts(model, alike)
 
 
 @pytest.mark.parametrize("letter", "qkv")

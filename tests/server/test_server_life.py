@@ -99,12 +99,12 @@ class TestClients:
             scheduler.piece = 8
             go, begun = threading.Event(), threading.Event()
 
-            def taking(self: Batch, place: int, ids: Any, position: int, adapter: int = 0) -> int:
+            def taking(self: Batch, place: int, *given: Any, **options: Any) -> int:
                 runs.append(f"piece of {place}")
                 begun.set()
                 if len(runs) == 2:
                     go.wait(120)
-                return take_in(self, place, ids, position, adapter)
+                return take_in(self, place, *given, **options)
 
             def running_step(self: Batch, active: Any, *given: Any) -> Any:
                 runs.extend(f"token of {place}" for place in active)
