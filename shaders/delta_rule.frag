@@ -25,11 +25,11 @@ float factor(float squares) {
 
 void main() {
     ivec2 at = output_place();
-    int row = at.x / HEADS, head = at.x % HEADS, shared = head / (HEADS / KEY_HEADS);
+    int row = at.x / HEADS, head = at.x % HEADS, key_head = head / (HEADS / KEY_HEADS);
     vec4 state[4 * K_TEXELS];
     for (int i = 0; i < 4 * K_TEXELS; i++) state[i] = vec4(0.0);
     for (int token = row - row % SEQUENCE; token <= row; token++) {
-        int key = (token * KEY_HEADS + shared) * K_TEXELS;
+        int key = (token * KEY_HEADS + key_head) * K_TEXELS;
         float decay = exp(scalar(g, token, head, ivec3(G_TEXELS, G_WIDTH, G_HEIGHT)));
         float rate = scalar(beta, token, head, ivec3(BETA_TEXELS, BETA_WIDTH, BETA_HEIGHT));
         vec4 known = vec4(0.0);
@@ -50,7 +50,7 @@ void main() {
             for (int n = 0; n < 4; n++) state[4 * i + n] += each[n] * change;
         }
     }
-    int query = (row * KEY_HEADS + shared) * K_TEXELS;
+    int query = (row * KEY_HEADS + key_head) * K_TEXELS;
     vec4 sum = vec4(0.0);
     float squares = 0.0;
     for (int i = 0; i < K_TEXELS; i++) {

@@ -326,7 +326,7 @@ LISTED_FAULTS: dict[str, tuple[str, str]] = {
     "a weight that is lost": ("rest + 1.0 : rest", "rest : rest"),
     "a thousandth too warm": ("top.w) * inverse_temperature);", "top.w) * 0.999 * inverse_temperature);"),
     "noise of another token": ("uint(piece + (start + j) * PIECES)", "uint(piece + (start + j) * PIECES + 1)"),
-    "no noise": ("choice.z > 0u", "choice.z > 1u"),
+    "no noise": ("(choice.z & 1u) != 0u", "(choice.z & 1u) != 1u"),
 }
 
 
@@ -428,8 +428,8 @@ class TestFastPlan:
         """In a cache as well, although it holds what other tokens left; and the draws after it go on."""
         root = planted(
             "gemv",
-            "    y = vec4(activation",
-            "    if (at.block == 0 && at.lane == 1) discard;\n    y = vec4(activation",
+            "    y = activations(",
+            "    if (at.block == 0 && at.lane == 1) discard;\n    y = activations(",
         )
         checkpoint = small_checkpoint()
         with open_device() as device:
