@@ -203,6 +203,7 @@ class TestProcesses:
     def setup(self, path: Path) -> LocalSetup:
         return LocalSetup([("m", str(path), {})], {"slots": 4})
 
+    @pytest.mark.slow
     def test_killed_ones_are_replaced_and_the_results_are_those_of_one_process(self, small: Path) -> None:
         setup, members, killed = self.setup(small), list[ProcessMember](), list[ProcessMember]()
         sent = itertools.count(1)

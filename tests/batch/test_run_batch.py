@@ -146,6 +146,7 @@ class TestAnswers:
                 told = {"status_code": answer.status_code, "request_id": "", "body": answer.json()}
                 assert comparable(found) == comparable({**found, "response": told}), key
 
+    @pytest.mark.slow
     def test_any_order_any_shard_and_any_number_of_places_give_the_same(
         self, small: Path, templated: Path, tmp_path: Path, capsys: Capture
     ) -> None:
@@ -224,7 +225,7 @@ class TestRefused:
 
 
 class TestFaults:
-    @pytest.mark.parametrize("losses", [1, MAX_RETRIES, MAX_RETRIES + 1])
+    @tiered("losses", [1, MAX_RETRIES, MAX_RETRIES + 1], keep=(1,))
     def test_a_lost_context_is_opened_again_and_its_requests_are_run_again(
         self, small: Path, monkeypatch: pytest.MonkeyPatch, losses: int
     ) -> None:

@@ -286,6 +286,7 @@ def test_the_reference_plan_is_run_anew_each_time(small: Path) -> None:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_json(self, small: Path, capsys: Capture) -> None:
         arguments = ["--weights", "f32, q8,f32", "--contexts", "1,24,100", "--runs", "2", "--json"]
         told = json.loads(ran(capsys, "bench", small, *arguments))

@@ -284,7 +284,7 @@ def with_barrier(device: Device, kernels: KernelOptions) -> Iterator[Device]:
 
 @pytest.mark.gl
 @tiered("kernels", KERNELS, keep=1)
-@tiered("form", FORMS, keep=(1, 2))
+@tiered("form", FORMS, keep=(2,))
 def test_every_plan_on_the_device(form: str, kernels: str, device: Device) -> None:
     checkpoint = made(form)
     with (

@@ -171,6 +171,7 @@ class TestManyConnections:
             idle[-1].sendall(GET)
             assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200 ")
 
+    @pytest.mark.slow
     def test_busy_ones_stay(self, small: Path) -> None:
         limits = ConnectionLimits(connections=4)
         body = json.dumps({"model": "small", "prompt": "x"})
