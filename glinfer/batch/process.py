@@ -156,7 +156,9 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no result
     try:
         asyncio.run(_Child(sys.stdin.buffer, results).serve())
-    except (GlinferError, BrokenPipeError) as error:
+    except BrokenPipeError:  # who reads the results has died, which says all there is to say
+        sys.exit(1)
+    except GlinferError as error:
         print(f"glinfer: {error}", file=sys.stderr)
         sys.exit(1)
 

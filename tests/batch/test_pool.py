@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,8 @@ from glinfer.batch.process import ProcessMember
 from glinfer.batch.requests import RequestLine, answered, comparable
 from glinfer.cli.app import run
 from glinfer.errors import ContextError, InputError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def lines(count: int) -> Iterator[RequestLine]:
@@ -234,6 +238,16 @@ class TestProcesses:
             assert pool.deaths == 2
         assert found == expected
         assert all(member.process.poll() is not None for member in members)
+
+    def test_one_whose_results_nobody_reads_any_more_ends_without_a_word(self, tmp_path: Path) -> None:
+        """Each would say a line of its own where their parent was killed."""
+        told = json.dumps(self.setup(tmp_path / "none.gab").told()).encode() + b"\n"
+        command, pipe = [sys.executable, "-m", "glinfer.batch.process"], subprocess.PIPE
+        with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            _, said = process.communicate(told, timeout=120)
+        assert (process.returncode, said) == (1, b"")
 
     def test_what_cannot_be_loaded_is_said_in_one_line(
         self, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
