@@ -447,7 +447,7 @@ class ModelConfig:
             return 0
         original = scaling.get("original_max_position_embeddings") or scaling.get("max_position_embeddings") or 0
         known = isinstance(original, (int, float)) and 0 < original < self.max_position_embeddings
-        return int(original) if known else 0  # what is no number is refused where angles are computed
+        return int(original) if known else 0  # any other value is refused where angles are computed
 
     @property
     def angle_rows(self) -> int:

@@ -214,7 +214,7 @@ class Batch:
         return self._chunks.run(ids, position, place * self.capacity, adapter, long=long)
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a sequence of so many tokens turns by the second set of angles, where the model has two."""
+        """Whether a sequence of ``tokens`` tokens turns by the second set of angles, where the model has two."""
         return self.session.plan.is_long(tokens)
 
     def copy(self, source: int, target: int, rows: int) -> None:

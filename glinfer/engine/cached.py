@@ -97,7 +97,7 @@ class CachedSession(DecodeSession):
         self._handed_over = 0
 
     def _turn_by(self, tokens: int) -> None:
-        """Take the angles of a text of so many tokens; what has turned by others is computed again.
+        """Take the angles of a text of ``tokens`` tokens; keys that have turned by others are computed again.
 
         So all keys have the angles that they have in one run over the whole text, however its tokens came.
         """

@@ -48,7 +48,7 @@ class Plan:
     long_after: int = 0
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a text of so many tokens turns by the second set of angles."""
+        """Whether a text of ``tokens`` tokens turns by the second set of angles."""
         return 0 < self.long_after < tokens
 
     @cached_property

@@ -75,7 +75,7 @@ def is_turned(stored: StoredTensor, form: HuggingFace) -> bool:
 
 
 def mapped_parts(name: str, found: FoundTensor) -> dict[str, FoundTensor]:
-    """What has to be mapped of a tensor, by name: the scales of blocks too."""
+    """The parts of a tensor that have to be mapped, by name: blocks have their scales beside them."""
     return {name: found, name + SCALES: found.scales} if isinstance(found, FoundBlocks) else {name: found}
 
 

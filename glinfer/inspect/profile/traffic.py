@@ -174,7 +174,7 @@ def _seen(params: Params) -> int:
 
 
 def _cached(flow: _Flow, spec: DrawSpec, elements: int) -> int:
-    """Return the bytes of so many elements of a draw's cache, with their scales."""
+    """Return the bytes that ``elements`` elements of a draw's cache take, with their scales."""
     layout = flow.layout(spec.input("cache"))
     scales = 2 * -(-elements // GROUP) if isinstance(layout, BlockLayout) and layout.scale_blocks else 0
     return elements * layout.format.bytes_per_texel // layout.format.channels + scales

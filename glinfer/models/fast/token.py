@@ -66,7 +66,7 @@ def fast_plan(options: PlanOptions) -> Plan:
     Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
     chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
     the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`; and where the model has two sets of angles
-    ``angles``, the row of their table: the position, or so many positions behind the first of the second set.
+    ``angles``, the row of their table: the position, counted from the first row of the set in use.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
