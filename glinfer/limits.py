@@ -24,6 +24,8 @@ MAX_RESULT_LINE_BYTES = 2 * MAX_PROMPT_LINE_BYTES
 """Size of one result in a batch file; a million tokens take some 12 million bytes."""
 MAX_SINGLE_FILE_BYTES = 350_000_000
 """Weights in a single-file site: a browser's string holds 512 MiB, and base64 adds a third."""
+MAX_SITE_FILE_BYTES = 1 << 28
+"""Texels in one file of a site, which is as much as one texture of 4096 texels a side can hold, 256 MiB."""
 PIECE_ELEMENTS = 1 << 22
 """Numbers of one tensor that are widened to float64 at a time, 32 MB."""
 

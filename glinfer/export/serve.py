@@ -1,16 +1,21 @@
-"""A server of static files for an exported site, on the loopback address."""
+"""A server of static files for an exported site, on the loopback address.
+
+It answers what pages ask of any server of large files: a range of bytes (RFC 9110, 14), and whether a file that a
+browser has is still the same, by its entity tag.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from glinfer.errors import InputError
 from glinfer.export.site import is_export
@@ -18,6 +23,41 @@ from glinfer.export.static import HEADERS, media_type
 from glinfer.formats.files import reason, shown
 
 HOST = "127.0.0.1"
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+class _Part:
+    """The next ``length`` bytes of a file, as a file."""
+
+    def __init__(self, file: BinaryIO, length: int) -> None:
+        self._file, self._left = file, length
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, none at the end."""
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def byte_range(asked: str | None, size: int) -> range | None:
+    """Return the bytes of a file of ``size`` bytes that a Range header asks for.
+
+    None stands for the whole file: without a header, and where it has another form than one range of bytes, which a
+    server may ignore. A range that is empty lies outside the file.
+    """
+    found = _RANGE.fullmatch(asked.strip()) if asked is not None else None
+    if found is None or found[0] == "bytes=-":
+        return None
+    first, last = found.groups()
+    if not first:
+        return range(max(0, size - int(last)), size)
+    if last and int(last) < int(first):
+        return None
+    return range(int(first), min(size, int(last) + 1) if last else size)
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -34,6 +74,50 @@ class _Handler(SimpleHTTPRequestHandler):
         for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
+
+    def send_head(self) -> Any:
+        """Send the status and the headers of a file, and return what is to be read of it, or None where nothing is."""
+        path = Path(self.translate_path(self.path))
+        if not path.is_file() or self.path.split("?")[0].endswith("/"):
+            return super().send_head()  # a folder's page, a redirection, or an error
+        try:
+            file = path.open("rb")
+        except OSError:
+            self.send_error(HTTPStatus.NOT_FOUND, "there is no such file")
+            return None
+        try:
+            return self._head_of(file, path)
+        except BaseException:
+            file.close()
+            raise
+
+    def _head_of(self, file: BinaryIO, path: Path) -> Any:
+        about = os.fstat(file.fileno())
+        tag, size = f'"{about.st_mtime_ns:x}-{about.st_size:x}"', about.st_size
+        known = [each.strip().removeprefix("W/") for each in self.headers.get("If-None-Match", "").split(",")]
+        same = self.headers.get("If-Range", tag) == tag
+        wanted = byte_range(self.headers.get("Range"), size) if same else None
+        status = HTTPStatus.OK if wanted is None else HTTPStatus.PARTIAL_CONTENT
+        if tag in known or "*" in known:
+            status, length = HTTPStatus.NOT_MODIFIED, 0
+        elif wanted is not None and not wanted:
+            status, length = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, 0
+        else:
+            length = size if wanted is None else len(wanted)
+        self.send_response(status)
+        if status is HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            self.send_header("Content-Range", f"bytes */{size}")
+        elif status is HTTPStatus.PARTIAL_CONTENT and wanted is not None:
+            self.send_header("Content-Range", f"bytes {wanted.start}-{wanted.stop - 1}/{size}")
+            file.seek(wanted.start)
+        if status is not HTTPStatus.NOT_MODIFIED:
+            self.send_header("Content-Type", self.guess_type(path))
+            self.send_header("Content-Length", str(length))
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", tag)
+        self.send_header("Last-Modified", self.date_time_string(int(about.st_mtime)))
+        self.end_headers()
+        return _Part(file, length)
 
     def list_directory(self, path: str | PathLike[str]) -> BytesIO | None:
         """Refuse to list a folder."""

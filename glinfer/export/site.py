@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import secrets
 import shutil
-import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
@@ -30,6 +27,7 @@ from glinfer.export.libraries import TOKENIZERS, library_files
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts
+from glinfer.export.weights import FORMAT, is_weights_file, write_weights
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown
 from glinfer.gl.context import Limits
@@ -47,15 +45,12 @@ from glinfer.models.choice import (
 from glinfer.models.fast.token import HEAD_DRAWS
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import LOGITS, TOKENS
-from glinfer.models.session import weight_matrix
 from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE
 
-FORMAT, VERSION = "glinfer-web", 1
-PLAN, WEIGHTS, TOKENIZER, PAGE = "plan.json", "weights.safetensors", "tokenizer.json", "index.html"
-LOGITS_ORDER = "logits_order"
-LINE_CHECKSUMS = "line_checksums"
+VERSION = 1
+PLAN, TOKENIZER, PAGE = "plan.json", "tokenizer.json", "index.html"
 LIMITS: Mapping[str, Limits] = {
     "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),
     "webgl2": Limits.webgl2_minimum(),
@@ -69,8 +64,7 @@ _SEARCH = ("style.css", "page/theme.js", "search", "embedding", "glinfer", _TEXT
 _SEARCH_PAGE = "search/index.html"
 """Parts of a site of a model that embeds texts, and its page, which has the name of the other there."""
 _FETCH = "embedded.js"
-_OWN = {*_SITE, "search", "embedding", "text", "libraries", "shaders", PLAN, WEIGHTS, TOKENIZER}
-_HEADER = struct.Struct("<Q")
+_OWN = {*_SITE, "search", "embedding", "text", "libraries", "shaders", PLAN, TOKENIZER}
 
 
 @dataclass(frozen=True)
@@ -178,8 +172,15 @@ def export_web(
     if embeds:
         values["embedding"] = {**texts.embedding, **embedding_entry(made, export, checkpoint.config)}
     with _replacing_folder(target) as new:
-        _write_site(new, parts, export, texts, values)
-        write_weights(new / WEIGHTS, export, weights_for(checkpoint, plan, weights), order)
+        _write_site(new, parts, export, texts)
+        digest = hashlib.sha256()
+        for name in (TOKENIZER, *(f"shaders/{name}" for name in export.shaders)):
+            if (new / name).is_file():
+                digest.update(hashlib.sha256((new / name).read_bytes()).digest())
+        files = write_weights(new, export, weights_for(checkpoint, plan, weights), order, digest)
+        # Browsers keep these files under the fingerprint; the plan, which has it, they ask for.
+        values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
+        _write_json(new / PLAN, values)
         if single:
             _make_single(new, root / _FETCH)
         written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
@@ -251,54 +252,8 @@ def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, P
     return {**own, **library_files(root, libraries)}
 
 
-def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array | None) -> None:
-    """Write packed texels as safetensors in upload order, with one array in memory at a time.
-
-    Behind them are the order of the logits, where there are any, and the CRC-32 of each line of texels, with which the
-    page checks textures that it has bound. The safetensors library sorts tensors and needs all of them at once.
-
-    Raises:
-        PlanError: a weight is missing, or its shape is not the plan's.
-    """
-    names = {"float32": "F32", "float16": "F16", "int32": "I32", "uint32": "U32"}
-    header: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
-    end = 0
-    for tensor in export.weights:
-        layout = export.layout(tensor.name)
-        form = layout.format
-        header[tensor.name] = {
-            "dtype": names[form.dtype_name],
-            "shape": [layout.height, layout.width, form.channels],
-            "data_offsets": [end, end + layout.nbytes],
-        }
-        end += layout.nbytes
-    lines = sum(export.layout(tensor.name).height for tensor in export.weights)
-    tables = [] if order is None else [(LOGITS_ORDER, "I32", order.size)]
-    for name, dtype, count in (*tables, (LINE_CHECKSUMS, "U32", lines)):
-        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [end, end + 4 * count]}
-        end += 4 * count
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _HEADER.size)
-    checksums: list[int] = []
-    with path.open("wb") as file:
-        file.write(_HEADER.pack(len(text)) + text)
-        for tensor in export.weights:
-            layout = export.layout(tensor.name)
-            texels = np.ascontiguousarray(layout.pack(weight_matrix(tensor, arrays)))
-            if texels.nbytes != layout.nbytes:
-                raise PlanError(f"tensor {tensor.name} packs into {texels.nbytes} bytes; expected {layout.nbytes}")
-            texels = texels.astype(texels.dtype.newbyteorder("<"), copy=False)
-            file.write(texels.data)
-            checksums += [zlib.crc32(line.data) for line in texels]
-        if order is not None:
-            file.write(order.astype("<i4", copy=False).data)
-        file.write(np.array(checksums, dtype="<u4").data)
-
-
-def _write_site(
-    new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport, values: Mapping[str, Any]
-) -> None:
-    """Write all files but the weights."""
+def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport) -> None:
+    """Write all files but the weights and the plan."""
     for name, place in parts.items():
         if place.is_dir():
             shutil.copytree(place, new / name, ignore=shutil.ignore_patterns(".*", PAGE))
@@ -308,7 +263,6 @@ def _write_site(
     for name in export.shaders:
         (new / "shaders" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(shader_root() / name, new / "shaders" / name)
-    _write_json(new / PLAN, values)
     if texts.tokenizer is not None:
         _write_json(new / TOKENIZER, texts.tokenizer)
 
@@ -344,7 +298,7 @@ def check_target(target: Path) -> None:
         return
     if not is_export(target):
         raise InputError(f"{shown(target)}: this folder is no earlier export; {advice}")
-    if foreign := sorted(entries - _OWN):
+    if foreign := sorted(name for name in entries - _OWN if not is_weights_file(name)):
         raise InputError(
             f"{shown(target)}: beside the earlier export there is {foreign[0]!r}, which would be lost; {advice}"
         )

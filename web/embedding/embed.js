@@ -9,8 +9,7 @@
 import { GlinferError } from "../glinfer/errors.js";
 import { placeOf, region } from "../glinfer/layouts.js";
 import { openContext } from "../glinfer/limits.js";
-import { loadParts, tablesOf } from "../glinfer/model.js";
-import { Replay } from "../glinfer/replay.js";
+import { loadParts, tableOf } from "../glinfer/loading.js";
 import { fetchSource } from "../glinfer/source.js";
 import { TextureChecker } from "../glinfer/verify.js";
 import { encodeFeed, runsOf, TableTexels } from "./feed.js";
@@ -22,37 +21,46 @@ const SHORTEST = 1e-12; // as PyTorch's normalize does it: a vector of zeros sta
 /**
  * Loads an exported model that embeds texts.
  * @param {string|URL} base the address of the exported folder.
- * @param {{canvas?: HTMLCanvasElement|OffscreenCanvas, minimum?: boolean, onPlan?: (plan: object) => void,
- *   onProgress?: (text: string) => void}} options see `loadModel` in ../glinfer/model.js; `canvas`: the one whose context computes.
+ * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} options see ../glinfer/loading.js; `canvas`: the one
+ *   whose context computes.
  * @returns {Promise<EmbeddingModel>}
  * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or the model embeds no texts.
  */
 export async function load(base, { canvas = new OffscreenCanvas(1, 1), ...options } = {}) {
-  const gl = openContext(canvas);
-  const source = fetchSource(new URL(base, globalThis.location?.href));
-  const { plan, shaders, weights, tokenizer } = await loadParts(gl, source, options);
+  const address = new URL(base, globalThis.location?.href);
+  const source = fetchSource(address);
+  const parts = await loadParts(openContext(canvas), source, address, options);
+  return modelOf(parts, source);
+}
+
+/**
+ * The model of what was loaded.
+ * @param {Awaited<ReturnType<typeof loadParts>>} parts
+ * @param {Source} source where the files came from.
+ * @returns {EmbeddingModel}
+ * @throws {GlinferError} it embeds no texts.
+ */
+export function modelOf({ plan, replay, tables, tokenizer }, source) {
   if (plan.driver !== "encode" || !tokenizer) {
+    replay.release();
     throw new GlinferError("this site continues texts; expected one of a model that embeds them");
   }
-  return new EmbeddingModel(gl, plan, shaders, weights, tokenizer, source);
+  return new EmbeddingModel(replay, tables, tokenizer, source);
 }
 
 /** A model that makes vectors of texts, bound to WebGL2. */
 export class EmbeddingModel {
   /**
-   * @param {WebGL2RenderingContext} gl
-   * @param {object} plan plan.json.
-   * @param {Map<string, string>} shaders the text of each shader file.
-   * @param {ArrayBuffer} weights weights.safetensors.
+   * @param {Replay} replay the bound plan.
+   * @param {Map<string, Int32Array|Uint32Array>} tables line_checksums.
    * @param {object} tokenizer tokenizer.json.
    * @param {Source|null} source where the files came from, for `verifyTextures`.
    */
-  constructor(gl, plan, shaders, weights, tokenizer, source = null) {
-    const { tensors, copyOf } = tablesOf(weights);
-    this.plan = plan;
+  constructor(replay, tables, tokenizer, source = null) {
+    const { plan } = replay;
+    Object.assign(this, { plan, replay });
     this.tokenizer = new WordTokenizer(tokenizer, plan.embedding);
-    this.replay = new Replay(gl, plan, shaders, tensors);
-    this.checker = new TextureChecker(this.replay, copyOf("line_checksums", "U32"), source);
+    this.checker = new TextureChecker(replay, tableOf(tables, "line_checksums"), source);
     const { rows, texts, vectors } = plan.embedding;
     this.inputs = { rows: this.replay.textures[rows], texts: this.replay.textures[texts] };
     this.tables = {

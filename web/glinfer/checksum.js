@@ -11,10 +11,11 @@ const TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
 /**
  * The CRC-32 of some bytes.
  * @param {Uint8Array} bytes
+ * @param {number} before the CRC-32 of what stands before them, if there is anything.
  * @returns {number} from 0 to 2**32 - 1.
  */
-export function crc32(bytes) {
-  let value = 0xffffffff;
+export function crc32(bytes, before = 0) {
+  let value = ~before;
   for (let index = 0; index < bytes.length; index++) value = (value >>> 8) ^ TABLE[(value ^ bytes[index]) & 0xff];
   return ~value >>> 0;
 }

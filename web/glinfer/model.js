@@ -4,10 +4,8 @@ import { textsOf } from "../texts.js";
 import { Conversation } from "./chat.js";
 import { GlinferError } from "./errors.js";
 import { continuation, replyParts } from "./generate.js";
-import { missing, openContext } from "./limits.js";
-import { collectShaders } from "./program.js";
-import { Replay } from "./replay.js";
-import { parseSafetensors } from "./safetensors.js";
+import { openContext } from "./limits.js";
+import { loadParts, tableOf } from "./loading.js";
 import { argmax } from "./sampler.js";
 import { fetchSource } from "./source.js";
 import { TextureChecker } from "./verify.js";
@@ -16,109 +14,48 @@ const SLOT_TOKENS = 64;
 const KEPT_LOGITS = 4;
 
 /**
- * Reads a plan.
- * @param {string} text of plan.json.
- * @returns {object}
- * @throws {GlinferError} it is no plan of a version that this runtime knows.
- */
-export function parsePlan(text) {
-  let plan;
-  try {
-    plan = JSON.parse(text);
-  } catch (error) {
-    throw new GlinferError(`plan.json is no JSON (${error.message}); export the model again`);
-  }
-  if (plan.format !== "glinfer-web" || plan.version !== 1) {
-    throw new GlinferError(`plan.json is ${plan.format} version ${plan.version}; expected glinfer-web version 1`);
-  }
-  return plan;
-}
-
-/**
- * Loads the files of an exported model, once the browser is known to run it.
- * @param {WebGL2RenderingContext|null} gl
- * @param {Source} source see source.js.
- * @param {{minimum?: boolean, onPlan?: (plan: object) => void, onProgress?: (text: string) => void}} options see
- *   `loadModel`.
- * @returns {Promise<{plan: object, shaders: Map<string, string>, weights: ArrayBuffer, tokenizer: object|null}>}
- * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
- */
-export async function loadParts(gl, source, { minimum = false, onPlan, onProgress = () => {} } = {}) {
-  onProgress("Loading the plan…");
-  const plan = parsePlan(await source.text("plan.json"));
-  onPlan?.(plan);
-  const lacks = missing(gl, plan.requires, { minimum });
-  if (lacks.length) throw new GlinferError(lacks.join(" "));
-  const names = plan.programs.flatMap(({ fragment, vertex }) => [fragment, vertex]);
-  const [shaders, weights, tokenizer] = await Promise.all([
-    collectShaders(names, (name) => source.text(`shaders/${name}`)),
-    source.bytes("weights.safetensors", (text) => onProgress(`Loading the weights… ${text}`)),
-    plan.model.tokenizer === false ? null : source.optional("tokenizer.json"),
-  ]);
-  onProgress("Compiling the shaders…");
-  await new Promise((resolve) => setTimeout(resolve)); // let the page show that
-  return { plan, shaders, weights, tokenizer: tokenizer === null ? null : JSON.parse(tokenizer) };
-}
-
-/**
- * The tensors of weights.safetensors, and copies of its tables.
- * @param {ArrayBuffer} weights
- * @returns {{tensors: Map<string, Tensor>, copyOf: (name: string, dtype: string) => Int32Array|Uint32Array}}
- */
-export function tablesOf(weights) {
-  const tensors = parseSafetensors(weights);
-  const copyOf = (name, dtype) => {
-    const tensor = tensors.get(name);
-    if (tensor?.dtype !== dtype) throw new GlinferError(`the weights have no ${name}; export the model again`);
-    return tensor.data.slice();
-  };
-  return { tensors, copyOf };
-}
-
-/**
  * Loads an exported model that continues texts; ../embedding/embed.js loads those that embed them.
- * @param {WebGL2RenderingContext|null} gl
- * @param {Source} source see source.js.
- * @param {{minimum?: boolean, onPlan?: (plan: object) => void, onProgress?: (text: string) => void}} options
- *   `minimum`: allow no more than WebGL2 promises; `onPlan` is told the plan before anything else is loaded.
+ * @param {string|URL} base the address of the exported folder.
+ * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} options see loading.js; `canvas`: the one whose
+ *   context computes.
  * @returns {Promise<Model>}
  * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
- */
-export async function loadModel(gl, source, options = {}) {
-  const { plan, shaders, weights, tokenizer } = await loadParts(gl, source, options);
-  if (plan.driver === "encode") throw new GlinferError("this site embeds texts; expected one of a model that continues them");
-  return new Model(gl, plan, shaders, weights, textsOf(plan.model, tokenizer), source);
-}
-
-/**
- * Loads an exported model that continues texts, for a script of your own.
- * @param {string|URL} base the address of the exported folder.
- * @param {{canvas?: HTMLCanvasElement|OffscreenCanvas, minimum?: boolean, onPlan?: (plan: object) => void,
- *   onProgress?: (text: string) => void}} options see `loadModel`; `canvas`: the one whose context computes.
- * @returns {Promise<Model>}
- * @throws {GlinferError} as `loadModel`.
  */
 export async function load(base, { canvas = new OffscreenCanvas(1, 1), ...options } = {}) {
-  return loadModel(openContext(canvas), fetchSource(new URL(base, globalThis.location?.href)), options);
+  const address = new URL(base, globalThis.location?.href);
+  const source = fetchSource(address);
+  const parts = await loadParts(openContext(canvas), source, address, options);
+  return modelOf(parts, source);
+}
+
+/**
+ * The model of what was loaded.
+ * @param {Awaited<ReturnType<typeof loadParts>>} parts
+ * @param {Source} source where the files came from.
+ * @returns {Model}
+ * @throws {GlinferError} it does not continue texts.
+ */
+export function modelOf({ plan, replay, tables, tokenizer }, source) {
+  if (plan.driver === "encode") {
+    replay.release();
+    throw new GlinferError("this site embeds texts; expected one of a model that continues them");
+  }
+  return new Model(replay, tables, textsOf(plan.model, tokenizer), source);
 }
 
 /** Tokens held by a model, and what it says of the next one. */
 export class Model {
   /**
-   * @param {WebGL2RenderingContext} gl
-   * @param {object} plan from `parsePlan`.
-   * @param {Map<string, string>} shaders the text of each shader file.
-   * @param {ArrayBuffer} weights weights.safetensors.
+   * @param {Replay} replay the bound plan.
+   * @param {Map<string, Int32Array|Uint32Array>} tables logits_order and line_checksums.
    * @param {{tokenizer: Tokenizer|null, form: ChatForm|null, why: string}} texts see ../texts.js.
    * @param {Source|null} source where the files came from, for `verifyTextures`.
    */
-  constructor(gl, plan, shaders, weights, { tokenizer, form, why }, source = null) {
-    const { tensors, copyOf } = tablesOf(weights);
-    Object.assign(this, { plan, tokenizer, form, why });
-    this.order = copyOf("logits_order", "I32");
-    const checksums = copyOf("line_checksums", "U32");
-    this.replay = new Replay(gl, plan, shaders, tensors);
-    this.checker = new TextureChecker(this.replay, checksums, source);
+  constructor(replay, tables, { tokenizer, form, why }, source = null) {
+    const { plan } = replay;
+    Object.assign(this, { plan, replay, tokenizer, form, why });
+    this.order = tableOf(tables, "logits_order");
+    this.checker = new TextureChecker(replay, tableOf(tables, "line_checksums"), source);
     this.driver = driverOf(plan, this.replay);
     this.ids = [];
     this.dropped = 0;

@@ -98,17 +98,33 @@ export function explain(log, source) {
   return log.split(/\s+/).join(" ").trim();
 }
 
+/**
+ * Begins to compile and link programs: all shaders first, so that a driver with several threads has them to share out.
+ * @param {WebGL2RenderingContext} gl
+ * @param {object[]} specs see `Program`.
+ * @param {Map<string, string>} files the text of each shader file.
+ * @returns {Program[]}
+ */
+export function beginAll(gl, specs, files) {
+  const parallel = gl.getExtension("KHR_parallel_shader_compile");
+  const programs = specs.map((spec) => new Program(gl, spec, files, parallel));
+  for (const program of programs) program.link();
+  return programs;
+}
+
 /** One compiled shader specialisation; its samplers are fixed to texture units 0, 1, … in the given order. */
 export class Program {
   /**
-   * Begins to compile: a browser may do so in the background. Call `finish` before use.
+   * Begins to compile: a browser may do so in the background. Call `link`, and `finish` before use.
    * @param {WebGL2RenderingContext} gl
    * @param {{fragment: string, vertex: string, defines: Record<string, number|string>, samplers: string[]}} spec
    * @param {Map<string, string>} files the text of each shader file.
+   * @param {{COMPLETION_STATUS_KHR: number}|null} parallel the extension KHR_parallel_shader_compile, where there is one.
    */
-  constructor(gl, spec, files) {
+  constructor(gl, spec, files, parallel = null) {
     this.gl = gl;
     this.spec = spec;
+    this.parallel = parallel;
     const vertexDefines = spec.vertex === VERTEX_SHADER ? {} : spec.defines;
     this.stages = [
       { type: gl.VERTEX_SHADER, source: assemble(spec.vertex, vertexDefines, files) },
@@ -121,11 +137,24 @@ export class Program {
       gl.compileShader(stage.shader);
       gl.attachShader(this.handle, stage.shader);
     }
-    gl.linkProgram(this.handle);
     this.uniforms = new Map();
     this.samplers = new Map();
     // What each uniform holds now: GL keeps uniform values in the program, and nobody else writes them.
     this.values = new Map();
+  }
+
+  /** Begins to link. */
+  link() {
+    this.gl.linkProgram(this.handle);
+  }
+
+  /**
+   * Whether `finish` waits for nothing, or the driver does not say.
+   * @returns {boolean}
+   */
+  isDone() {
+    const { gl, handle, parallel } = this;
+    return !parallel || gl.isContextLost() || gl.getProgramParameter(handle, parallel.COMPLETION_STATUS_KHR);
   }
 
   /**

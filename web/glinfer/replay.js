@@ -4,13 +4,15 @@
  */
 
 import { GlinferError } from "./errors.js";
+import { pauses } from "./generate.js";
 import { CELL_UNIFORMS, Cells, sizeOf, slotRectangles, vertexCount, viewport } from "./layouts.js";
-import { Program } from "./program.js";
+import { beginAll } from "./program.js";
 import { Framebuffer, pendingError, Texture } from "./textures.js";
 
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
 const ZEROS = new Float32Array(4);
+const POLL = 4; // milliseconds between questions whether a program is compiled
 
 /** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
 function clear(gl, spec, target, values) {
@@ -31,29 +33,63 @@ function clear(gl, spec, target, values) {
 /** Textures, programs, framebuffers and draws of one plan in one context. */
 export class Replay {
   /**
-   * Uploads every weight, compiles and binds.
+   * Begins to compile all programs, and makes the textures. Once `compiled` is done and the weights are uploaded,
+   * `bindAll` gets everything ready; see loading.js.
    * @param {WebGL2RenderingContext} gl
    * @param {object} plan plan.json.
    * @param {Map<string, string>} shaders the text of each shader file.
-   * @param {Map<string, Tensor>} tensors the weights; see safetensors.js.
    * @throws {GlinferError} something does not fit, or the driver refuses it.
    */
-  constructor(gl, plan, shaders, tensors) {
+  constructor(gl, plan, shaders) {
     Object.assign(this, { gl, plan });
     this.drawsIssued = 0;
     this.textures = [];
     this.programs = [];
     this.framebuffers = new Map();
+    this.draws = [];
     try {
       this.reset();
-      for (const spec of plan.programs) this.programs.push(new Program(gl, spec, shaders));
-      for (const spec of plan.textures) this.textures.push(this.allocate(spec, tensors));
-      for (const program of this.programs) program.finish();
-      this.draws = plan.draws.map((draw) => this.bind(draw));
-      this.check("preparing the model");
+      this.programs = beginAll(gl, plan.programs, shaders);
+      for (const spec of plan.textures) this.textures.push(new Texture(gl, spec));
+      this.check("making the textures");
     } catch (error) {
       this.release();
       throw gl.isContextLost() ? new GlinferError(LOST) : error;
+    }
+  }
+
+  /**
+   * Waits until every program is compiled. Where the driver compiles beside the page nothing waits for it; else the page
+   * can answer between two programs.
+   * @param {(done: number, all: number) => void} onProgress
+   * @throws {GlinferError} the driver refuses a shader.
+   */
+  async compiled(onProgress = () => {}) {
+    const { gl, programs } = this;
+    const pause = pauses();
+    onProgress(0, programs.length);
+    for (const [index, program] of programs.entries()) {
+      while (!program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
+      try {
+        program.finish();
+      } catch (error) {
+        throw gl.isContextLost() ? new GlinferError(LOST) : error;
+      }
+      onProgress(index + 1, programs.length);
+      await pause();
+    }
+  }
+
+  /**
+   * Binds the draws.
+   * @throws {GlinferError} a draw does not fit its shader, or the driver refuses it.
+   */
+  bindAll() {
+    try {
+      this.draws = this.plan.draws.map((draw) => this.bind(draw));
+      this.check("preparing the model");
+    } catch (error) {
+      throw this.gl.isContextLost() ? new GlinferError(LOST) : error;
     }
   }
 
@@ -65,19 +101,6 @@ export class Replay {
     gl.blendFunc(gl.ONE, gl.ONE);
     gl.pixelStorei(gl.UNPACK_ALIGNMENT, 4);
     gl.pixelStorei(gl.PACK_ALIGNMENT, 4);
-  }
-
-  allocate(spec, tensors) {
-    const texture = new Texture(this.gl, spec);
-    if (spec.kind !== "weight") return texture;
-    const tensor = tensors.get(spec.tensor ?? spec.name);
-    if (!tensor) throw new GlinferError(`the weights have no tensor ${spec.tensor}; export the model again`);
-    if (tensor.data.length !== spec.width * spec.height * texture.channels) {
-      const expected = `${spec.width}×${spec.height} texels of ${texture.channels}`;
-      throw new GlinferError(`tensor ${spec.tensor} has the shape ${tensor.shape.join("×")}; expected ${expected}`);
-    }
-    texture.upload(tensor.data);
-    return texture;
   }
 
   bind(draw) {

@@ -2,7 +2,8 @@
 
 import { GlinferError } from "./errors.js";
 
-const TYPES = {
+/** The arrays of the types that textures hold. */
+export const TYPES = {
   F32: Float32Array,
   F16: Uint16Array, // JavaScript has no half floats; WebGL takes their bits
   I32: Int32Array,
@@ -13,36 +14,9 @@ const LONGEST_HEADER = 100_000_000;
 export const PREFIX = 8;
 
 /**
- * One tensor: a view of the file's own bytes where they lie on a whole element, else a copy.
- * @typedef {{dtype: string, shape: number[], data: Float32Array|Uint16Array|Int32Array|Uint32Array}} Tensor
- */
-
-/**
  * Where one tensor lies: `begin` and `end` in bytes behind the header.
  * @typedef {{name: string, dtype: string, shape: number[], begin: number, end: number}} Entry
  */
-
-/**
- * Reads a safetensors file.
- * @param {ArrayBuffer} buffer the whole file.
- * @returns {Map<string, Tensor>}
- * @throws {GlinferError} the file is damaged, or has a type that no texture holds.
- */
-export function parseSafetensors(buffer) {
-  const length = headerLength(new Uint8Array(buffer, 0, Math.min(buffer.byteLength, PREFIX)), buffer.byteLength);
-  const start = PREFIX + length;
-  const tensors = new Map();
-  for (const { name, dtype, shape, begin, end } of parseHeader(new Uint8Array(buffer, PREFIX, length))) {
-    if (end > buffer.byteLength - start) throw damaged(`tensor ${name} ends behind the file's last byte`);
-    const Type = TYPES[dtype];
-    const at = start + begin;
-    const whole = at % Type.BYTES_PER_ELEMENT === 0;
-    const count = (end - begin) / Type.BYTES_PER_ELEMENT;
-    const data = whole ? new Type(buffer, at, count) : new Type(buffer.slice(at, start + end));
-    tensors.set(name, { dtype, shape, data });
-  }
-  return tensors;
-}
 
 /**
  * How many bytes of JSON follow the first eight bytes of a file.

@@ -4,22 +4,33 @@
 
 import { GlinferError } from "./errors.js";
 
-const MEGABYTE = 1e6;
+/** Bytes of a large file that are asked for, kept and held at once. */
+export const PART = 8 << 20;
+const AT_ONCE = 4; // parts that are on their way
 
 /**
- * Where files come from. `text`, `bytes` and `pieces` raise a GlinferError where there is no such file, `optional` gives
- * null. `pieces` gives the bytes in order, as they come, and of the file as it is now.
- * @typedef {{text: (path: string) => Promise<string>, optional: (path: string) => Promise<string|null>,
- *   bytes: (path: string, onProgress?: (text: string) => void) => Promise<ArrayBuffer>,
- *   pieces: (path: string) => AsyncIterable<Uint8Array>}} Source
+ * Where files come from. All raise a GlinferError where there is no such file, but `optional` gives null.
+ * @typedef {object} Source
+ * @property {(path: string) => Promise<string>} text the text of a small file.
+ * @property {(path: string) => Promise<string|null>} optional the same of a file that may be absent.
+ * @property {(path: string) => AsyncIterable<Uint8Array>} pieces the bytes of a file in order, as they come, and of the file
+ *   as it is now.
+ * @property {(path: string, bytes: number) => AsyncIterable<Uint8Array>} parts the bytes of a large file, of which the size
+ *   is known, in order and `PART` at a time. No more than a few parts are held at once.
+ */
+
+/**
+ * Gives the parts of one file: `part(index)` is `PART` bytes, or what is left. They are asked for in order.
+ * @typedef {{part: (index: number) => Promise<Uint8Array>, close: () => Promise<void>}} Parts
  */
 
 /**
  * The files below an address.
  * @param {string|URL} base the address of plan.json, or of a page beside it.
- * @returns {Source}
+ * @returns {Source & {open: (path: string, bytes: number) => Parts}}
  */
 export function fetchSource(base) {
+  /** @type {(path: string, options?: RequestInit) => Promise<Response>} */
   const get = async (path, options) => {
     try {
       return await fetch(new URL(path, base), options);
@@ -33,15 +44,113 @@ export function fetchSource(base) {
     if (!response.ok) throw new GlinferError(`${path} could not be loaded: the server answered ${response.status}`);
     return response;
   };
+  const open = (path, bytes) => new FetchedParts((options) => get(path, options).then((answer) => found(path, answer)), path, bytes);
   return {
-    text: async (path) => found(path, await get(path)).text(),
+    text: async (path) => found(path, await get(path, { cache: "no-cache" })).text(),
     optional: async (path) => {
-      const response = await get(path);
+      const response = await get(path, { cache: "no-cache" });
       return response.status === 404 ? null : found(path, response).text();
     },
-    bytes: async (path, onProgress) => withProgress(found(path, await get(path)), onProgress),
     pieces: (path) => piecesOf(async () => found(path, await get(path, { cache: "no-cache" })), path),
+    parts: (path, bytes) => inOrder(open(path, bytes), bytes),
+    open,
   };
+}
+
+/**
+ * All parts of a file in order, a few of which are asked for ahead.
+ * @param {Parts} parts
+ * @param {number} bytes of the file.
+ * @yields {Uint8Array}
+ */
+export async function* inOrder(parts, bytes) {
+  const count = Math.ceil(bytes / PART);
+  const ahead = [];
+  let asked = 0;
+  try {
+    for (let index = 0; index < count; index++) {
+      while (asked < Math.min(count, index + AT_ONCE)) {
+        const part = parts.part(asked++);
+        part.catch(() => {}); // it is raised where the part's turn comes
+        ahead.push(part);
+      }
+      yield await ahead.shift();
+    }
+  } finally {
+    await Promise.allSettled(ahead);
+    await parts.close();
+  }
+}
+
+/** Parts by range requests, or out of the whole file where the server does not know those. */
+class FetchedParts {
+  /**
+   * @param {(options: RequestInit) => Promise<Response>} get asks for the file.
+   * @param {string} path
+   * @param {number} bytes of the file, as the plan says.
+   */
+  constructor(get, path, bytes) {
+    Object.assign(this, { get, path, bytes });
+    /** @type {string|null|undefined} */
+    this.version = undefined; // what the server calls the file that it gave the first part of
+    /** @type {Promise<Response>|null} */
+    this.first = null; // the first answer, which says how this server gives parts
+    /** @type {Reader|null} */
+    this.whole = null;
+    /** @type {Promise<unknown>} */
+    this.turn = Promise.resolve(); // one part after another out of the whole file
+  }
+
+  /** See `Parts`. */
+  async part(index) {
+    const first = index * PART;
+    const length = Math.min(PART, this.bytes - first);
+    if (this.first) await this.first.catch(() => {});
+    if (!this.whole) {
+      const headers = { Range: `bytes=${first}-${first + length - 1}` };
+      // The browser's own cache would keep the parts a second time.
+      const asked = this.get({ headers, cache: "no-store" });
+      this.first ??= asked;
+      const response = await asked;
+      if (response.status === 206) return this.ranged(response, length);
+      if (this.whole) await response.body?.cancel();
+      else this.whole = new Reader(piecesOf(async () => response, this.path), (why) => this.broken(why));
+    }
+    const taken = this.turn.then(async () => {
+      await this.whole.skipTo(first);
+      const bytes = await this.whole.take(length);
+      if (first + length === this.bytes && !(await this.whole.ended())) throw this.changed();
+      return bytes;
+    });
+    this.turn = taken.catch(() => {});
+    return taken;
+  }
+
+  async ranged(response, length) {
+    const [, total] = /\/(\d+)$/.exec(response.headers.get("Content-Range") ?? "") ?? [];
+    const version = response.headers.get("ETag") ?? response.headers.get("Last-Modified");
+    if (this.version === undefined) this.version = version;
+    if ((total !== undefined && Number(total) !== this.bytes) || version !== this.version) {
+      await response.body?.cancel();
+      throw this.changed();
+    }
+    const bytes = new Uint8Array(await response.arrayBuffer().catch(() => new ArrayBuffer(0)));
+    if (bytes.length !== length) throw this.broken("the connection broke");
+    return bytes;
+  }
+
+  changed() {
+    return new GlinferError(`${this.path} is not the file that plan.json was written with; reload the page, or export the model again`);
+  }
+
+  broken(why) {
+    return new GlinferError(`${this.path} could not be loaded: ${why}; check the connection, and reload the page`);
+  }
+
+  /** Ends the transfer, wherever it is. */
+  async close() {
+    await this.whole?.close();
+  }
 }
 
 async function* piecesOf(open, path) {
@@ -59,22 +168,68 @@ async function* piecesOf(open, path) {
   }
 }
 
-async function withProgress(response, onProgress = () => {}) {
-  const total = Number(response.headers.get("Content-Length"));
-  const packed = response.headers.get("Content-Encoding");
-  if (!total || packed || !response.body) return response.arrayBuffer();
-  const bytes = new Uint8Array(total);
-  let at = 0;
-  for (const reader = response.body.getReader(); ; ) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    if (at + value.length > total) throw new GlinferError("the server sent more bytes than it had announced");
-    bytes.set(value, at);
-    at += value.length;
-    onProgress(`${(at / MEGABYTE).toFixed(0)} of ${(total / MEGABYTE).toFixed(0)} MB`);
+/** Takes pieces of any size, and gives as many bytes as are asked for. */
+export class Reader {
+  /**
+   * @param {AsyncIterable<Uint8Array>} pieces
+   * @param {(why: string) => Error} wrong makes the error where the pieces are not what was expected.
+   */
+  constructor(pieces, wrong) {
+    this.pieces = pieces[Symbol.asyncIterator]();
+    this.wrong = wrong;
+    this.piece = new Uint8Array(0);
+    this.at = 0;
   }
-  if (at < total) throw new GlinferError(`the connection broke after ${at} of ${total} bytes; reload the page`);
-  return bytes.buffer;
+
+  /**
+   * The next bytes.
+   * @param {number} length
+   * @param {ArrayBuffer} [into] is overwritten from its beginning; without it they get a buffer of their own.
+   * @returns {Promise<Uint8Array>}
+   */
+  async take(length, into) {
+    const bytes = new Uint8Array(into ?? new ArrayBuffer(length), 0, length);
+    await this.each(length, (piece, filled) => bytes.set(piece, filled));
+    return bytes;
+  }
+
+  /**
+   * Goes on to a place in the file.
+   * @param {number} place
+   */
+  async skipTo(place) {
+    if (place < this.at) throw this.wrong("its tensors are in another order");
+    await this.each(place - this.at, () => {});
+  }
+
+  /**
+   * Whether nothing follows.
+   * @returns {Promise<boolean>}
+   */
+  async ended() {
+    while (!this.piece.length) {
+      const { done, value } = await this.pieces.next();
+      if (done) return true;
+      this.piece = value;
+    }
+    return false;
+  }
+
+  async each(length, use) {
+    for (let filled = 0; filled < length; ) {
+      if (await this.ended()) throw this.wrong(`it ends after ${this.at} bytes`);
+      const part = this.piece.subarray(0, length - filled);
+      use(part, filled);
+      this.piece = this.piece.subarray(part.length);
+      filled += part.length;
+      this.at += part.length;
+    }
+  }
+
+  /** Lets go of the rest. */
+  async close() {
+    await this.pieces.return?.();
+  }
 }
 
 /**

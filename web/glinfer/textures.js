@@ -53,21 +53,22 @@ export class Texture {
   }
 
   /**
-   * Overwrites lines of texels from the first on.
+   * Overwrites lines of texels.
    * @param {ArrayLike<number>} texels whole lines, of the texture's own type.
+   * @param {number} y the first line.
    * @throws {GlinferError} they are of another type, or no whole lines of the texture.
    */
-  upload(texels) {
+  upload(texels, y = 0) {
     const { gl, spec } = this;
     const line = spec.width * this.channels;
     const lines = texels.length / line;
-    if (!(texels instanceof this.Array) || !Number.isInteger(lines) || lines < 1 || lines > spec.height) {
+    if (!(texels instanceof this.Array) || !Number.isInteger(lines) || lines < 1 || y + lines > spec.height) {
       const expected = `${spec.width}×${spec.height} texels of ${this.channels}`;
       throw new GlinferError(`texture ${spec.name} was given ${texels.length} numbers; expected ${expected}`);
     }
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D, this.handle);
-    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, 0, spec.width, lines, this.pixels, this.type, texels);
+    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, y, spec.width, lines, this.pixels, this.type, texels);
   }
 
   /**

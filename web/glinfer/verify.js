@@ -8,8 +8,8 @@ import { GlinferError } from "./errors.js";
 import { pauses } from "./generate.js";
 import { elementOf } from "./layouts.js";
 import { headerLength, parseHeader, PREFIX } from "./safetensors.js";
+import { Reader } from "./source.js";
 
-const WEIGHTS = "weights.safetensors";
 const BAND_BYTES = 1 << 20; // of what is read back at once
 const MOST_TEXELS = 16; // that are listed of one texture
 const MOST_NAMES = 3; // in one sentence
@@ -197,18 +197,32 @@ export class TextureChecker {
     }
   }
 
-  /** Compares lines of textures, or all of them, with the file. */
+  /** Compares lines of textures, or all of them, with the files. */
   async compared(wanted) {
-    if (!this.source) throw new GlinferError("the model does not know its files; load it with loadModel");
-    const file = new Reader(this.source.pieces(WEIGHTS));
+    if (!this.source) throw new GlinferError("the model does not know its files; load it with load");
+    const left = new Map(wanted);
+    const different = [];
+    for (const { name } of this.replay.plan.files.weights) {
+      if (left.size) different.push(...(await this.comparedFile(name, wanted, left)));
+    }
+    for (const [{ index, texture }] of left) this.placeOf(new Map(), index, texture); // no file has it
+    return different;
+  }
+
+  /** Compares what one file has, and takes it out of `left`. */
+  async comparedFile(name, wanted, left) {
+    const file = new Reader(this.source.pieces(name), changed);
     try {
       const length = headerLength(await file.take(PREFIX));
       const entries = new Map(parseHeader(await file.take(length)).map((entry) => [entry.name, entry]));
       const different = [];
-      for (const index of new Set([...wanted.keys()].map((part) => part.index))) {
-        const parts = [...wanted.keys()].filter((part) => part.index === index);
+      const { textures, files } = this.replay.plan;
+      for (const index of new Set([...left.keys()].map((part) => part.index))) {
+        const parts = [...left.keys()].filter((part) => part.index === index);
+        if (files.weights.length > 1 && !entries.has(textures[index].tensor ?? textures[index].name)) continue;
         await file.skipTo(PREFIX + length + this.placeOf(entries, index, parts[0].texture));
         different.push(...(await this.comparedWeight(file, index, parts, wanted)));
+        for (const part of parts) left.delete(part);
       }
       await file.skipTo(PREFIX + length + Math.max(...[...entries.values()].map(({ end }) => end))); // or it is cut short
       return different;
@@ -322,48 +336,6 @@ function compareBand(entry, spec, { y, lines }, found, bytes) {
 
 function changed(why) {
   return new GlinferError(
-    `${WEIGHTS} is no longer the file that was loaded: ${why}; reload the page to use the new file, or put the old one back`,
+    `the weights are no longer those that were loaded: ${why}; reload the page to use the new file, or put the old one back`,
   );
-}
-
-/** Takes pieces of any size, and gives as many bytes as are asked for. */
-class Reader {
-  constructor(pieces) {
-    this.pieces = pieces[Symbol.asyncIterator]();
-    this.piece = new Uint8Array(0);
-    this.at = 0;
-  }
-
-  /** The next bytes, in a buffer of their own. */
-  async take(length) {
-    const bytes = new Uint8Array(length);
-    await this.each(length, (piece, filled) => bytes.set(piece, filled));
-    return bytes;
-  }
-
-  /** Goes on to a place in the file. */
-  async skipTo(place) {
-    if (place < this.at) throw changed("its tensors are in another order");
-    await this.each(place - this.at, () => {});
-  }
-
-  async each(length, use) {
-    for (let filled = 0; filled < length; ) {
-      if (!this.piece.length) {
-        const { done, value } = await this.pieces.next();
-        if (done) throw changed(`it ends after ${this.at} bytes`);
-        this.piece = value;
-        continue;
-      }
-      const part = this.piece.subarray(0, length - filled);
-      use(part, filled);
-      this.piece = this.piece.subarray(part.length);
-      filled += part.length;
-      this.at += part.length;
-    }
-  }
-
-  async close() {
-    await this.pieces.return?.();
-  }
 }

@@ -2,10 +2,9 @@
 
 import { Conversation } from "../glinfer/chat.js";
 import { replyParts } from "../glinfer/generate.js";
-import { openContext } from "../glinfer/limits.js";
-import { loadModel } from "../glinfer/model.js";
+import { progressInWords } from "../glinfer/loading.js";
+import { load } from "../glinfer/model.js";
 import { pictureName, readAttention } from "../glinfer/pictures.js";
-import { fetchSource } from "../glinfer/source.js";
 import { IdTokenizer } from "../glinfer/tokenizer.js";
 import { describeCheck } from "../glinfer/verify.js";
 
@@ -27,18 +26,19 @@ export class LocalEngine {
     document.getElementById("check").addEventListener("click", () => this.check());
     const canvas = document.createElement("canvas");
     canvas.width = canvas.height = 1;
-    const gl = openContext(canvas);
     canvas.addEventListener("webglcontextlost", () => {
       document.getElementById("check").disabled = true;
       page.close("The browser took the graphics context away. Reload the page to go on.");
     });
-    const model = await loadModel(gl, fetchSource(document.baseURI), {
+    const inWords = progressInWords();
+    const model = await load(document.baseURI, {
+      canvas,
       minimum: this.minimum,
       onPlan: (plan) => {
         page.shared.plan = plan;
         page.describe(aboutOf(plan));
       },
-      onProgress: page.say,
+      onProgress: (progress) => page.say(inWords(progress)),
     });
     this.model = page.shared.model = model;
     const { tokenizer, form, context, plan } = model;

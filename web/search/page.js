@@ -2,6 +2,7 @@
 
 import { load } from "../embedding/embed.js";
 import { GlinferError } from "../glinfer/errors.js";
+import { progressInWords } from "../glinfer/loading.js";
 import { startTheme } from "../page/theme.js";
 import { nearest, passagesOf } from "./passages.js";
 
@@ -65,7 +66,8 @@ class SearchPage {
       this.close();
       this.showError(new GlinferError("the browser took the graphics context away; reload the page to go on"));
     });
-    const options = { canvas, minimum: this.minimum, onProgress: (text) => this.say(text) };
+    const inWords = progressInWords();
+    const options = { canvas, minimum: this.minimum, onProgress: (progress) => this.say(inWords(progress)) };
     const model = await load(document.baseURI, { ...options, onPlan: (plan) => this.describe(plan) });
     this.model = this.shared.model = model;
     for (const id of ["folder", "files", "send"]) $(id).disabled = false;

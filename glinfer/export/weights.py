@@ -1,0 +1,136 @@
+"""Weights of a site: the texels of every weight texture in safetensors files, in upload order.
+
+A file ends with the CRC-32 of each line of its texels, with which the page checks textures that it has bound. Files are
+cut between tensors so that hosts and browsers take them; :func:`weight_files` says where.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.export.plan import PlanExport
+from glinfer.limits import MAX_SITE_FILE_BYTES
+from glinfer.models.session import weight_matrix
+from glinfer.ops.spec import Array, TensorSpec
+
+FORMAT = "glinfer-web"
+WEIGHTS = "weights.safetensors"
+LOGITS_ORDER = "logits_order"
+LINE_CHECKSUMS = "line_checksums"
+_NAMES = {"float32": "F32", "float16": "F16", "int32": "I32", "uint32": "U32"}
+_SHARD = re.compile(r"weights-\d{5}-of-\d{5}\.safetensors")
+_HEADER = struct.Struct("<Q")
+
+
+class Digest(Protocol):
+    """A hash of hashlib."""
+
+    def update(self, data: bytes, /) -> None:
+        """Go on with some bytes."""
+
+
+def is_weights_file(name: str) -> bool:
+    """Check whether a site's file of this name has weights."""
+    return name == WEIGHTS or _SHARD.fullmatch(name) is not None
+
+
+def weight_files(export: PlanExport, limit: int = MAX_SITE_FILE_BYTES) -> dict[str, list[TensorSpec]]:
+    """Share weights out to files of at most ``limit`` bytes of texels each, in upload order.
+
+    A larger texture has a file of its own. One file is ``weights.safetensors``, several are
+    ``weights-00001-of-00003.safetensors`` and so on.
+    """
+    files: list[list[TensorSpec]] = [[]]
+    size = 0
+    for tensor in export.weights:
+        nbytes = export.layout(tensor.name).nbytes
+        if files[-1] and size + nbytes > limit:
+            files.append([])
+            size = 0
+        files[-1].append(tensor)
+        size += nbytes
+    if len(files) == 1:
+        return {WEIGHTS: files[0]}
+    return {f"weights-{place:05}-of-{len(files):05}.safetensors": each for place, each in enumerate(files, 1)}
+
+
+def write_weights(
+    folder: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array | None, digest: Digest
+) -> list[dict[str, Any]]:
+    """Write packed texels, with one array in memory at a time; the safetensors library needs all at once, and sorts.
+
+    Args:
+        folder: where the files go.
+        export: the plan, whose weights are written.
+        arrays: the weights by name.
+        order: the place of each token's logit among the numbers read back, which the last file has; None where there
+            are no logits.
+        digest: is given the headers and the checksums.
+
+    Returns:
+        For ``plan.json``, of each file its ``name``, its size in ``bytes``, and the ``crc32`` of its header and
+        checksums, by which the page recognises the file that belongs to the plan.
+
+    Raises:
+        PlanError: a weight is missing, or its shape is not the plan's.
+    """
+    files = weight_files(export)
+    last = next(reversed(files))
+    return [
+        _write_file(folder / name, export, tensors, arrays, order if name == last else None, digest)
+        for name, tensors in files.items()
+    ]
+
+
+def _write_file(
+    path: Path,
+    export: PlanExport,
+    tensors: Sequence[TensorSpec],
+    arrays: Mapping[str, Array],
+    order: Array | None,
+    digest: Digest,
+) -> dict[str, Any]:
+    header: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
+    end = 0
+    for tensor in tensors:
+        layout = export.layout(tensor.name)
+        form = layout.format
+        header[tensor.name] = {
+            "dtype": _NAMES[form.dtype_name],
+            "shape": [layout.height, layout.width, form.channels],
+            "data_offsets": [end, end + layout.nbytes],
+        }
+        end += layout.nbytes
+    lines = sum(export.layout(tensor.name).height for tensor in tensors)
+    tables = [] if order is None else [(LOGITS_ORDER, "I32", order.size)]
+    for name, dtype, count in (*tables, (LINE_CHECKSUMS, "U32", lines)):
+        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [end, end + 4 * count]}
+        end += 4 * count
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _HEADER.size)
+    checksums: list[int] = []
+    with path.open("wb") as file:
+        file.write(_HEADER.pack(len(text)) + text)
+        for tensor in tensors:
+            layout = export.layout(tensor.name)
+            texels = np.ascontiguousarray(layout.pack(weight_matrix(tensor, arrays)))
+            if texels.nbytes != layout.nbytes:
+                raise PlanError(f"tensor {tensor.name} packs into {texels.nbytes} bytes; expected {layout.nbytes}")
+            texels = texels.astype(texels.dtype.newbyteorder("<"), copy=False)
+            file.write(texels.data)
+            checksums += [zlib.crc32(line.data) for line in texels]
+        if order is not None:
+            file.write(order.astype("<i4", copy=False).data)
+        sums = np.array(checksums, dtype="<u4").tobytes()
+        file.write(sums)
+    digest.update(text + sums)
+    return {"name": path.name, "bytes": _HEADER.size + len(text) + end, "crc32": zlib.crc32(sums, zlib.crc32(text))}

@@ -1,0 +1,111 @@
+/**
+ * Files that the browser keeps from visit to visit, in Cache Storage: those of one export under its fingerprint, which
+ * plan.json has and which only equal files share. Where nothing can be kept (a private window, a full disk, an address
+ * without https) everything comes from the server, as without this module.
+ */
+
+import { inOrder, PART } from "./source.js";
+
+const OURS = "glinfer";
+const NOWHERE = "https://kept.invalid/"; // keys are addresses, which nobody asks
+
+/**
+ * Files that are asked for once, and kept.
+ * @param {ReturnType<typeof import("./source.js").fetchSource>} source the server.
+ * @param {string|URL} base its address.
+ * @param {string} fingerprint of the export.
+ * @returns {Promise<import("./source.js").Source>} `source` itself where nothing can be kept.
+ */
+export async function keptSource(source, base, fingerprint) {
+  const kept = await openCache(new URL(".", base).href, fingerprint);
+  if (!kept) return source;
+  const text = (path, ask) => kept.get(path, (response) => response.text(), () => ask(path));
+  return {
+    text: (path) => text(path, source.text),
+    optional: (path) => text(path, source.optional),
+    pieces: source.pieces,
+    parts: (path, bytes) => {
+      const parts = source.open(path, bytes);
+      const part = (index) => {
+        const length = Math.min(PART, bytes - index * PART);
+        const read = async (response) => {
+          const found = new Uint8Array(await response.arrayBuffer());
+          return found.length === length ? found : null;
+        };
+        return kept.get(`${path}?part=${index}&of=${PART}`, read, () => parts.part(index));
+      };
+      return inOrder({ part, close: () => parts.close() }, bytes);
+    },
+  };
+}
+
+/**
+ * The cache of one export, once those of earlier exports at this address are gone; null where there can be none.
+ * @returns {Promise<Kept|null>}
+ */
+async function openCache(place, fingerprint) {
+  try {
+    const before = `${OURS} ${place} `;
+    const name = before + fingerprint;
+    const others = (await caches.keys()).filter((each) => each.startsWith(before) && each !== name);
+    await Promise.all(others.map((each) => caches.delete(each)));
+    const store = await caches.open(name);
+    return new Kept(store, name, (await store.keys()).map(({ url }) => url));
+  } catch {
+    return null; // there is no `caches`, or this window may not use it
+  }
+}
+
+/** One cache, until something goes wrong with it. */
+class Kept {
+  /**
+   * @param {Cache} store
+   * @param {string} name of the cache.
+   * @param {string[]} keys of what it has.
+   */
+  constructor(store, name, keys) {
+    Object.assign(this, { store, name });
+    this.keys = new Set(keys);
+    this.works = true;
+  }
+
+  /**
+   * A file, or a part of one, that is kept; else it is asked for and kept. A file that is absent is not kept.
+   * @template {BodyInit|null} T
+   * @param {string} key
+   * @param {(response: Response) => Promise<T|null>} read what is kept; null where that is of no use.
+   * @param {() => Promise<T>} ask the server.
+   * @returns {Promise<T>}
+   */
+  async get(key, read, ask) {
+    const { href } = new URL(key, NOWHERE);
+    if (this.works && this.keys.has(href)) {
+      try {
+        const found = await read(await this.store.match(href));
+        if (found !== null) return found;
+      } catch {
+        this.works = false; // what was kept is gone, or the browser cannot read it
+      }
+    }
+    const found = await ask();
+    if (!this.works || found === null) return found;
+    try {
+      await this.store.put(href, new Response(found));
+    } catch {
+      this.works = false;
+      await caches.delete(this.name).catch(() => {}); // what does not fit as a whole only takes room from others
+    }
+    return found;
+  }
+}
+
+/**
+ * Lets go of everything that is kept of the exports at an address.
+ * @param {string|URL} base
+ * @returns {Promise<void>}
+ */
+export async function forget(base) {
+  const place = `${OURS} ${new URL(".", base).href} `;
+  const names = await globalThis.caches?.keys().catch(() => []);
+  await Promise.all((names ?? []).filter((name) => name.startsWith(place)).map((name) => caches.delete(name)));
+}

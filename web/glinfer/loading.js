@@ -1,0 +1,204 @@
+/**
+ * Loading an exported model: its plan, then programs that the driver compiles while the weights stream into their
+ * textures, a few megabytes of them in memory at a time.
+ *
+ * @typedef {"plan"|"shaders"|"weights"|"programs"} LoadingPart
+ * @typedef {{part: LoadingPart, done: number, all: number}} Progress how far one part is: bytes of weights, numbers of the
+ *   other files, and of programs.
+ * @typedef {object} LoadOptions how a model is loaded.
+ * @property {boolean} [minimum] allow no more than WebGL2 promises.
+ * @property {boolean} [cache] whether the browser keeps the files for the next visit, where it can; true if left out.
+ * @property {(plan: object) => void} [onPlan] is told the plan before anything else is loaded.
+ * @property {(progress: Progress) => void} [onProgress] is told how far each part is.
+ */
+
+import { crc32 } from "./checksum.js";
+import { GlinferError } from "./errors.js";
+import { keptSource } from "./kept.js";
+import { missing } from "./limits.js";
+import { collectShaders } from "./program.js";
+import { Replay } from "./replay.js";
+import { headerLength, parseHeader, PREFIX, TYPES } from "./safetensors.js";
+import { Reader } from "./source.js";
+
+const BAND_BYTES = 4 << 20; // of texels that are uploaded at once
+const CHECKSUMS = "line_checksums";
+const MEGABYTE = 1e6;
+
+/**
+ * Reads a plan.
+ * @param {string} text of plan.json.
+ * @returns {object}
+ * @throws {GlinferError} it is no plan of a version that this runtime knows.
+ */
+export function parsePlan(text) {
+  let plan;
+  try {
+    plan = JSON.parse(text);
+  } catch (error) {
+    throw new GlinferError(`plan.json is no JSON (${error.message}); export the model again`);
+  }
+  if (plan.format !== "glinfer-web" || plan.version !== 1) {
+    throw new GlinferError(`plan.json is ${plan.format} version ${plan.version}; expected glinfer-web version 1`);
+  }
+  if (!plan.files) throw new GlinferError("plan.json does not name the files of its weights; export the model again");
+  return plan;
+}
+
+/**
+ * Loads and binds an exported model, once the browser is known to run it.
+ * @param {WebGL2RenderingContext|null} gl
+ * @param {ReturnType<typeof import("./source.js").fetchSource>} source
+ * @param {string|URL} base the address that `source` has.
+ * @param {LoadOptions} options
+ * @returns {Promise<{plan: object, replay: Replay, tables: Map<string, Int32Array|Uint32Array>, tokenizer: object|null}>}
+ *   `tables`: what the weights' files have beside texels.
+ * @throws {GlinferError} the browser lacks something, or a file is missing, damaged or of another export.
+ */
+export async function loadParts(gl, source, base, { minimum = false, cache = true, onPlan, onProgress = () => {} } = {}) {
+  onProgress({ part: "plan", done: 0, all: 1 });
+  const plan = parsePlan(await source.text("plan.json"));
+  onPlan?.(plan);
+  const lacks = missing(gl, plan.requires, { minimum });
+  if (lacks.length) throw new GlinferError(lacks.join(" "));
+  onProgress({ part: "plan", done: 1, all: 1 });
+  const files = cache ? await keptSource(source, base, plan.files.fingerprint) : source;
+  const tokenizer = plan.model.tokenizer === false ? null : files.optional("tokenizer.json");
+  const shaders = await shadersOf(plan, files, onProgress);
+  const replay = new Replay(gl, plan, shaders);
+  try {
+    const [tables, text] = await Promise.all([
+      uploadWeights(replay, plan, files, onProgress),
+      tokenizer,
+      replay.compiled((done, all) => onProgress({ part: "programs", done, all })),
+    ]);
+    replay.bindAll();
+    return { plan, replay, tables, tokenizer: text === null ? null : JSON.parse(text) };
+  } catch (error) {
+    replay.release();
+    throw error;
+  }
+}
+
+async function shadersOf(plan, files, onProgress) {
+  const names = plan.programs.flatMap(({ fragment, vertex }) => [fragment, vertex]);
+  let [done, all] = [0, 0];
+  const tell = (more, ended) => onProgress({ part: "shaders", done: (done += ended), all: (all += more) });
+  return collectShaders(names, async (name) => {
+    tell(1, 0);
+    const text = await files.text(`shaders/${name}`);
+    tell(0, 1);
+    return text;
+  });
+}
+
+/**
+ * Fills the textures of all weights, a band of lines at a time.
+ * @returns {Promise<Map<string, Int32Array|Uint32Array>>} the other tensors of the files, joined where several files have
+ *   one: line_checksums, and logits_order.
+ */
+async function uploadWeights(replay, plan, files, onProgress) {
+  const textures = new Map(replay.textures.filter(({ spec }) => spec.kind === "weight").map((each) => [each.spec.tensor ?? each.spec.name, each]));
+  const tables = new Map();
+  const all = plan.files.weights.reduce((sum, { bytes }) => sum + bytes, 0);
+  const buffer = new ArrayBuffer(BAND_BYTES);
+  let before = 0;
+  for (const file of plan.files.weights) {
+    const reader = new Reader(files.parts(file.name, file.bytes), (why) => damaged(file, why));
+    try {
+      await readFile(file, reader, { textures, tables, buffer, replay }, (done) => onProgress({ part: "weights", done: before + done, all }));
+    } finally {
+      await reader.close();
+    }
+    before += file.bytes;
+  }
+  const [lacks] = textures.keys();
+  if (lacks !== undefined) throw new GlinferError(`the weights have no tensor ${lacks}; export the model again`);
+  replay.check("uploading the weights");
+  return tables;
+}
+
+async function readFile(file, reader, { textures, tables, buffer, replay }, tell) {
+  const length = headerLength(await reader.take(PREFIX), file.bytes);
+  const header = await reader.take(length);
+  const entries = parseHeader(header).sort((one, other) => one.begin - other.begin);
+  const found = new Map();
+  for (const entry of entries) {
+    await reader.skipTo(PREFIX + length + entry.begin);
+    const texture = textures.get(entry.name);
+    if (!texture) {
+      found.set(entry.name, new TYPES[entry.dtype]((await reader.take(entry.end - entry.begin)).buffer));
+      continue;
+    }
+    await fill(texture, entry, reader, buffer, tell);
+    textures.delete(entry.name);
+    replay.check("uploading the weights");
+  }
+  const sums = found.get(CHECKSUMS);
+  if (!sums || crc32(new Uint8Array(sums.buffer), crc32(header)) !== file.crc32) {
+    throw damaged(file, "it is not the file that plan.json was written with");
+  }
+  for (const [name, table] of found) {
+    const more = tables.get(name) ?? new table.constructor(0);
+    const joined = new table.constructor(more.length + table.length);
+    joined.set(more);
+    joined.set(table, more.length);
+    tables.set(name, joined);
+  }
+  tell(file.bytes);
+}
+
+/** Fills one texture with the bytes that come next. */
+async function fill(texture, { name, dtype, shape, begin, end }, reader, buffer, tell) {
+  const { width, height } = texture.spec;
+  const Type = TYPES[dtype];
+  if (Type !== texture.Array || (end - begin) !== width * height * texture.channels * Type.BYTES_PER_ELEMENT) {
+    const expected = `${width}×${height} texels of ${texture.channels}`;
+    throw new GlinferError(`tensor ${name} has the shape ${shape.join("×")} of ${dtype}; expected ${expected}`);
+  }
+  const line = (end - begin) / height; // bytes
+  const most = Math.max(1, Math.floor(BAND_BYTES / line));
+  for (let y = 0; y < height; y += most) {
+    const size = Math.min(most, height - y) * line;
+    const bytes = await reader.take(size, size <= buffer.byteLength ? buffer : undefined);
+    texture.upload(new Type(bytes.buffer, 0, size / Type.BYTES_PER_ELEMENT), y);
+    tell(reader.at);
+  }
+}
+
+function damaged({ name }, why) {
+  return new GlinferError(`${name} cannot be read: ${why}; reload the page, or export the model again`);
+}
+
+/**
+ * One of the tables that the weights' files have.
+ * @param {Map<string, Int32Array|Uint32Array>} tables
+ * @param {string} name
+ * @returns {Int32Array|Uint32Array}
+ * @throws {GlinferError} they do not have it.
+ */
+export function tableOf(tables, name) {
+  const table = tables.get(name);
+  if (!table) throw new GlinferError(`the weights have no ${name}; export the model again`);
+  return table;
+}
+
+/**
+ * Says in words how far loading is. Parts go on at the same time; words are of the first that is not done.
+ * @returns {(progress: Progress) => string}
+ */
+export function progressInWords() {
+  const known = new Map();
+  return ({ part, done, all }) => {
+    known.set(part, { done, all });
+    for (const name of ["plan", "shaders", "weights"]) {
+      const each = known.get(name);
+      if (!each || each.done >= each.all) continue;
+      if (name === "plan") return "Loading the plan…";
+      if (name === "shaders") return "Loading the shaders…";
+      return `Loading the weights… ${(each.done / MEGABYTE).toFixed(0)} of ${(each.all / MEGABYTE).toFixed(0)} MB`;
+    }
+    const programs = known.get("programs");
+    return programs ? `Compiling the shaders… ${programs.done} of ${programs.all}` : "Loading…";
+  };
+}
