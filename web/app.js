@@ -1,6 +1,6 @@
-/** The page of an exported site: the model runs in the page itself. */
+/** The page of an exported site: the model runs in the browser itself. */
 
-import { LocalEngine } from "./page/local.js";
+import { BrowserEngine } from "./page/browser.js";
 import { startPage } from "./page/page.js";
 
-startPage(new LocalEngine(new URLSearchParams(location.search)));
+startPage(new BrowserEngine(new URLSearchParams(location.search)));

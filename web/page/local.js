@@ -1,56 +1,40 @@
-/** The model that an exported site has beside its page, run by the browser itself. */
+/**
+ * The model that an exported site has beside its page, run by the browser itself, and the conversation with it. It runs in a
+ * worker (worker.js) or in the page (browser.js has it there), and knows neither the page nor its elements.
+ */
 
 import { Conversation } from "../glinfer/chat.js";
 import { replyParts } from "../glinfer/generate.js";
-import { progressInWords } from "../glinfer/loading.js";
 import { load } from "../glinfer/model.js";
 import { pictureName, readAttention } from "../glinfer/pictures.js";
 import { IdTokenizer } from "../glinfer/tokenizer.js";
-import { describeCheck } from "../glinfer/verify.js";
 
-/** An engine of the page, see page.js: WebGL2 in this browser. */
+/**
+ * What a page is told while a model is loaded and after that.
+ * @typedef {{onPlan: (plan: object) => void, onProgress: (progress: import("../glinfer/loading.js").Progress) => void,
+ *   onLost: () => void}} Told `onLost`: the browser took the graphics context away.
+ */
+
+/** WebGL2 in this browser, in this thread. */
 export class LocalEngine {
-  name = "browser";
-
-  /** @param {URLSearchParams} asked `minimum=1` allows no more than WebGL2 promises; `verify=1` compares textures. */
-  constructor(asked) {
-    this.minimum = asked.get("minimum") === "1";
-    this.verifies = asked.get("verify") === "1";
-    this.checking = Promise.resolve(); // one check of textures after another
+  constructor() {
     this.model = null;
+    this.wish = null; // the picture that is wanted of the next token
   }
 
-  /** Loads the model beside the page. */
-  async open(page) {
-    this.page = page;
-    document.getElementById("check").addEventListener("click", () => this.check());
-    const canvas = document.createElement("canvas");
-    canvas.width = canvas.height = 1;
-    canvas.addEventListener("webglcontextlost", () => {
-      document.getElementById("check").disabled = true;
-      page.close("The browser took the graphics context away. Reload the page to go on.");
-    });
-    const inWords = progressInWords();
-    const model = await load(document.baseURI, {
-      canvas,
-      minimum: this.minimum,
-      onPlan: (plan) => {
-        page.shared.plan = plan;
-        page.describe(aboutOf(plan));
-      },
-      onProgress: (progress) => page.say(inWords(progress)),
-    });
-    this.model = page.shared.model = model;
-    const { tokenizer, form, context, plan } = model;
+  /**
+   * Loads the model of a site.
+   * @param {string} base the site's address.
+   * @param {{minimum: boolean, cache: boolean} & Told} options see `load` in ../glinfer/model.js.
+   * @returns {Promise<object>} what it takes, see `Page.ready`.
+   */
+  async open(base, { onLost, ...options }) {
+    const canvas = typeof OffscreenCanvas === "undefined" ? document.createElement("canvas") : new OffscreenCanvas(1, 1);
+    canvas.addEventListener("webglcontextlost", () => onLost());
+    this.model = await load(base, { canvas, ...options });
+    const { tokenizer, form, context, plan } = this.model;
     this.conversation = new Conversation(tokenizer ?? new IdTokenizer(), form, context, plan.model.stop_ids);
-    document.getElementById("check").disabled = false;
-    page.ready(takesOf(model));
-    if (this.verifies) await this.check();
-    return model;
-  }
-
-  get lost() {
-    return this.model.replay.gl.isContextLost();
+    return takesOf(this.model);
   }
 
   get figures() {
@@ -58,29 +42,35 @@ export class LocalEngine {
     return { held: ids.length, context, draws: drawsIssued };
   }
 
-  /** See `Engine` in page.js. */
-  async *write(message, { count, system, ...sampling }, { signal, watch }) {
+  /**
+   * See `Engine` in page.js. Each piece has the `figures` of its moment. The number of the picture that is wanted, or null,
+   * is `wish`, and from then on what `next` is given; pieces of the kind `picture` have it, and its `attention`.
+   */
+  async *write(message, { count, system, ...sampling }, { signal, wish = null }) {
     const { model, conversation } = this;
     const reserve = Math.min(count, Math.max(1, Math.floor(model.context / 2)));
     const prompt = conversation.prompt(message, reserve, { system });
     const written = [];
-    const options = { maxTokens: count, signal, watch: () => this.watched(watch()), ...sampling };
+    const seen = [];
+    this.wish = wish;
+    const options = { maxTokens: count, signal, watch: () => this.watched(seen), ...sampling };
     try {
       for await (const { kind, text, id } of replyParts(model, conversation, prompt, options)) {
         if (id !== null) written.push(id);
-        yield { kind, text, tokens: id === null ? 0 : 1 };
+        for (const picture of seen.splice(0)) yield { kind: "picture", text: "", tokens: 0, ...picture, figures: this.figures };
+        this.wish = (yield { kind, text, tokens: id === null ? 0 : 1, figures: this.figures }) ?? null;
       }
     } finally {
       conversation.addReply(written);
-      if (this.verifies && !this.lost) this.check();
     }
   }
 
   /** What `Model.logits` is to watch where the page wants a picture of the next token. */
-  watched(wish) {
-    if (!wish) return null;
-    const picture = this.model.plan.pictures[wish.picture];
-    return { draw: picture.draw, seen: () => wish.seen(readAttention(this.model, picture)) };
+  watched(found) {
+    const { wish } = this;
+    if (wish === null) return null;
+    const picture = this.model.plan.pictures[wish];
+    return { draw: picture.draw, seen: () => found.push({ picture: wish, attention: readAttention(this.model, picture) }) };
   }
 
   reset() {
@@ -88,35 +78,10 @@ export class LocalEngine {
     this.model.rewind(this.model.ids.length);
   }
 
-  /** Compares the model's textures with its files and says what was found, once earlier checks are done. */
-  check() {
-    this.checking = this.checking.then(async () => {
-      const line = document.getElementById("checked");
-      Object.assign(line, { hidden: false, className: "", textContent: "Checking the textures…" });
-      try {
-        const report = await this.model.verifyTextures();
-        line.className = report.ok ? "" : "different";
-        line.textContent = describeCheck(report);
-        this.page.shared.checks.push(report);
-      } catch (error) {
-        line.textContent = "The textures could not be checked.";
-        this.page.showError(error);
-      }
-    });
-    return this.checking;
+  /** Compares the model's textures with its files, see `Model.verifyTextures`. */
+  verify() {
+    return this.model.verifyTextures();
   }
-}
-
-function aboutOf({ model }) {
-  const millions = (model.parameters / 1e6).toFixed(1);
-  return {
-    name: model.name,
-    about: `${model.name}, a language model, runs on this computer, inside this page. Nothing that you write leaves it.`,
-    facts:
-      `This one, ${model.name}, has ${millions} million numbers (parameters), kept as ${model.weights}. It is computed ` +
-      `with WebGL2 by the plan “${model.plan}”.`,
-    sampling: model.generation,
-  };
 }
 
 function takesOf({ plan, tokenizer, form, why, context }) {

@@ -87,9 +87,14 @@ def open_page(chromium: str, node: str) -> Drive:
 
 @pytest.fixture(scope="session")
 def run_site(open_page: Drive) -> Drive:
-    """The same for a folder, which is served meanwhile; ``query`` is put behind the page's address."""
+    """The same for a folder, which is served meanwhile; ``query`` is put behind the page's address.
+
+    Jobs look into the model and its context, so that a page with jobs has both, and no worker.
+    """
 
     def driven(site: Path, jobs: Sequence[dict[str, Any]] = (), *, query: str = "", **options: Any) -> dict[str, Any]:
+        if jobs:
+            query = f"{query}&worker=0" if query else "?worker=0"
         with serving(site) as url:
             return open_page(url + query, jobs, **options)
 

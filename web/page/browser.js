@@ -1,0 +1,118 @@
+/** The page's engine over the model of its own site: in a worker, or in the page where the browser has none that can. */
+
+import { progressInWords } from "../glinfer/loading.js";
+import { direct, startWorker } from "../glinfer/threads.js";
+import { describeCheck } from "../glinfer/verify.js";
+import { LocalEngine } from "./local.js";
+
+const WORKER = "page/worker.js";
+
+/** An engine of the page, see page.js. */
+export class BrowserEngine {
+  name = "browser";
+  lost = false;
+
+  /**
+   * @param {URLSearchParams} asked `minimum=1` allows no more than WebGL2 promises; `verify=1` compares textures; `worker=0`
+   *   computes in the page; `cache=0` keeps nothing for the next visit.
+   */
+  constructor(asked) {
+    this.minimum = asked.get("minimum") === "1";
+    this.verifies = asked.get("verify") === "1";
+    this.threaded = asked.get("worker") !== "0";
+    this.cache = asked.get("cache") !== "0";
+    this.checking = Promise.resolve(); // one check of textures after another
+    this.figures = { held: 0, context: 0, draws: 0 };
+    this.link = null;
+  }
+
+  /** Loads the model beside the page. */
+  async open(page) {
+    this.page = page;
+    document.getElementById("check").addEventListener("click", () => this.check());
+    const local = new LocalEngine();
+    // A page with all its files in it has no worker's, and gives its files only to itself.
+    const whole = document.querySelector("script[data-file]") !== null;
+    const remote = this.threaded && !whole ? await startWorker(() => new Worker(new URL(WORKER, document.baseURI), { type: "module" })) : null;
+    this.link = remote ?? direct(local);
+    const inWords = progressInWords();
+    const can = await this.link.call("open", document.baseURI, {
+      minimum: this.minimum,
+      cache: this.cache,
+      onPlan: (plan) => {
+        page.shared.plan = plan;
+        page.describe(aboutOf(plan));
+      },
+      onProgress: (progress) => page.say(inWords(progress)),
+      onLost: () => {
+        this.lost = true;
+        document.getElementById("check").disabled = true;
+        page.close("The browser took the graphics context away. Reload the page to go on.");
+      },
+    });
+    this.figures = { held: 0, context: can.context, draws: 0 };
+    page.shared.model = remote ? { worker: true } : local.model;
+    document.getElementById("check").disabled = false;
+    page.ready(can);
+    if (this.verifies) await this.check();
+    return page.shared.model;
+  }
+
+  /** See `Engine` in page.js. */
+  async *write(message, settings, { signal, watch }) {
+    let wish = watch();
+    const pieces = this.link.iterate("write", message, settings, { signal, wish: wish?.picture ?? null });
+    try {
+      for (;;) {
+        const { done, value } = await pieces.next(wish?.picture ?? null);
+        if (done) break;
+        const { figures, picture, attention, ...piece } = value;
+        this.figures = figures;
+        if (piece.kind === "picture") {
+          if (wish?.picture === picture) wish.seen(attention);
+        } else {
+          yield piece;
+          wish = watch();
+        }
+      }
+    } finally {
+      await pieces.return?.();
+      if (this.verifies && !this.lost) this.check();
+    }
+  }
+
+  reset() {
+    this.link.call("reset");
+    this.figures = { ...this.figures, held: 0 };
+  }
+
+  /** Compares the model's textures with its files and says what was found, once earlier checks are done. */
+  check() {
+    this.checking = this.checking.then(async () => {
+      const line = document.getElementById("checked");
+      Object.assign(line, { hidden: false, className: "", textContent: "Checking the textures…" });
+      try {
+        const report = await this.link.call("verify");
+        line.className = report.ok ? "" : "different";
+        line.textContent = describeCheck(report);
+        this.page.shared.checks.push(report);
+      } catch (error) {
+        line.textContent = "The textures could not be checked.";
+        this.page.showError(error);
+      }
+    });
+    return this.checking;
+  }
+}
+
+function aboutOf({ model }) {
+  const millions = (model.parameters / 1e6).toFixed(1);
+  return {
+    name: model.name,
+    about: `${model.name}, a language model, runs on this computer, inside this page. Nothing that you write leaves it.`,
+    facts:
+      `This one, ${model.name}, has ${millions} million numbers (parameters), kept as ${model.weights}. It is computed ` +
+      `with WebGL2 by the plan “${model.plan}”.`,
+    sampling: model.generation,
+  };
+}
