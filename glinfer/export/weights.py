@@ -43,8 +43,8 @@ def is_weights_file(name: str) -> bool:
     return name == WEIGHTS or _SHARD.fullmatch(name) is not None
 
 
-def weight_files(export: PlanExport, limit: int = MAX_SITE_FILE_BYTES) -> dict[str, list[TensorSpec]]:
-    """Share weights out to files of at most ``limit`` bytes of texels each, in upload order.
+def weight_files(export: PlanExport) -> dict[str, list[TensorSpec]]:
+    """Share weights out to files of at most :data:`MAX_SITE_FILE_BYTES` of texels each, in upload order.
 
     A larger texture has a file of its own. One file is ``weights.safetensors``, several are
     ``weights-00001-of-00003.safetensors`` and so on.
@@ -53,7 +53,7 @@ def weight_files(export: PlanExport, limit: int = MAX_SITE_FILE_BYTES) -> dict[s
     size = 0
     for tensor in export.weights:
         nbytes = export.layout(tensor.name).nbytes
-        if files[-1] and size + nbytes > limit:
+        if files[-1] and size + nbytes > MAX_SITE_FILE_BYTES:
             files.append([])
             size = 0
         files[-1].append(tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import functools
 import json
 import re
@@ -27,8 +28,9 @@ from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
 from glinfer.export import site as module
+from glinfer.export import weights as weights_module
 from glinfer.export.page import renamed
-from glinfer.export.serve import HOST, site_server
+from glinfer.export.serve import HOST, byte_range, site_server
 from glinfer.export.site import LIMITS, export_web, web_kernels, web_root
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
@@ -263,6 +265,60 @@ def test_each_line_of_texels_has_its_checksum(case: Case) -> None:
     expected = [zlib.crc32(line.tobytes()) for name in uploaded for line in texels[name]]
     assert texels["line_checksums"].dtype == np.uint32
     np.testing.assert_array_equal(texels["line_checksums"], expected)
+
+
+def test_the_plan_names_the_files_of_the_weights(case: Case) -> None:
+    (entry,) = case.found["files"]["weights"]
+    data = (case.out / "weights.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header, sums = data[8 : 8 + length], load_file(case.out / "weights.safetensors")["line_checksums"].tobytes()
+    assert data.endswith(sums)
+    assert entry == {"name": "weights.safetensors", "bytes": len(data), "crc32": zlib.crc32(header + sums)}
+
+
+def test_a_fingerprint_is_that_of_the_files_that_a_browser_keeps(tmp_path: Path) -> None:
+    """The same files have the same one, at any address; another weight, tokenizer or format has another."""
+    path = written(tmp_path, GAB)
+
+    def made(**options: Any) -> str:
+        return str(export_web(path, tmp_path / "out", **options).plan["files"]["fingerprint"])
+
+    plain = made()
+    assert re.fullmatch("[0-9a-f]{64}", plain)
+    assert made() == made(single=True) == plain
+    half = made(weights="f16")
+    write_bpe(demo_tokenizer(GAB.vocab_size), path.with_suffix(".bpe"))
+    texts = made()
+    checkpoint = random_checkpoint(GAB, seed=1)
+    name, last = list(checkpoint.tensors.items())[-1]
+    changed = last.copy()
+    changed.flat[3] += 1
+    save_checkpoint(dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, name: changed}), path)
+    assert len({plain, half, texts, made()}) == 4
+
+
+def test_large_weights_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a file of its own with checksums of its own; together they have what a single one has."""
+    path = written(tmp_path, GAB)
+    whole = load_file(export_web(path, tmp_path / "whole").folder / "weights.safetensors")
+    largest = max(texels.nbytes for texels in whole.values())
+    monkeypatch.setattr(weights_module, "MAX_SITE_FILE_BYTES", largest)
+    made = export_web(path, tmp_path / "out")
+    names = [entry["name"] for entry in made.plan["files"]["weights"]]
+    count = len(names)
+    assert count > 2
+    assert names == [f"weights-{place:05}-of-{count:05}.safetensors" for place in range(1, count + 1)]
+    assert sorted(file.name for file in made.folder.glob("*.safetensors")) == names
+    files = [load_file(made.folder / name) for name in names]
+    sums = [each.pop("line_checksums") for each in files]
+    np.testing.assert_array_equal(np.concatenate(sums), whole.pop("line_checksums"))
+    assert ["logits_order" in each for each in files] == [False] * (count - 1) + [True]
+    found = {name: texels for each in files for name, texels in each.items()}
+    assert all(sum(t.nbytes for n, t in each.items() if n != "logits_order") <= largest for each in files)
+    assert found.keys() == whole.keys()
+    for name, texels in whole.items():
+        np.testing.assert_array_equal(found[name], texels, err_msg=name)
+    assert export_web(path, tmp_path / "out", weights="f16").folder == made.folder  # they are no foreign files
 
 
 def test_logits_are_found_by_their_order(case: Case) -> None:
@@ -504,8 +560,8 @@ def served(site: Path) -> Iterator[HTTPConnection]:
         thread.join()
 
 
-def get(connection: HTTPConnection, path: str) -> tuple[int, dict[str, str], bytes]:
-    connection.request("GET", path)
+def get(connection: HTTPConnection, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
 
@@ -541,6 +597,45 @@ def test_servers_refuse_what_they_cannot_serve(site: Path, tmp_path: Path) -> No
         assert server.server_address[0] == "127.0.0.1"
         with pytest.raises(InputError, match="--port"):
             site_server(site, server.server_address[1])
+
+
+def test_a_part_of_a_file_is_served(served: HTTPConnection, site: Path) -> None:
+    data = (site / "weights.safetensors").read_bytes()
+    size = len(data)
+    for asked, part in {"0-9": data[:10], "10-": data[10:], "-7": data[-7:], f"5-{size + 9}": data[5:]}.items():
+        status, headers, body = get(served, "/weights.safetensors", Range=f"bytes={asked}")
+        assert (status, body) == (206, part), asked
+        assert headers["content-length"] == str(len(part))
+        first, last, total = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers["content-range"]).groups()  # type: ignore[union-attr]
+        assert data[int(first) : int(last) + 1] == part
+        assert int(total) == size
+        assert headers["content-type"] == "application/octet-stream"
+    status, headers, body = get(served, "/weights.safetensors", Range=f"bytes={size}-")
+    assert (status, headers["content-range"], body) == (416, f"bytes */{size}", b"")
+    for odd in ("bytes=1-2,4-5", "lines=1-2", "bytes=-", "bytes=9-3", "bytes=a-b"):  # may be ignored, says HTTP
+        assert get(served, "/weights.safetensors", Range=odd)[::2] == (200, data), odd
+
+
+def test_a_file_that_is_known_is_not_sent_again(served: HTTPConnection, site: Path) -> None:
+    status, headers, body = get(served, "/plan.json")
+    tag = headers["etag"]
+    assert (status, body, headers["accept-ranges"]) == (200, (site / "plan.json").read_bytes(), "bytes")
+    for known in (tag, f'"other", {tag}', f"W/{tag}", "*"):
+        again, headers, body = get(served, "/plan.json", If_None_Match=known)
+        assert (again, headers["etag"], body) == (304, tag, b"")
+    assert get(served, "/plan.json", If_None_Match='"other"')[0] == 200
+    assert get(served, "/plan.json", Range="bytes=0-3", If_Range=tag)[0] == 206
+    assert get(served, "/plan.json", Range="bytes=0-3", If_Range='"other"')[0] == 200
+    (site / "plan.json").write_bytes((site / "plan.json").read_bytes())
+    assert get(served, "/plan.json", If_None_Match=tag)[0] == 200  # it was written anew
+
+
+def test_ranges() -> None:
+    assert byte_range("bytes=0-0", 1) == range(1)
+    assert byte_range("bytes=-5", 3) == range(3)
+    assert byte_range(" bytes=2-2 ", 3) == range(2, 3)
+    assert byte_range("bytes=0-", 0) == range(0)
+    assert byte_range(None, 3) is byte_range("bytes=2-1", 3) is None
 
 
 def test_ctrl_c_ends_the_server(site: Path) -> None:

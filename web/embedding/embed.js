@@ -8,7 +8,7 @@
 
 import { GlinferError } from "../glinfer/errors.js";
 import { placeOf, region } from "../glinfer/layouts.js";
-import { openContext } from "../glinfer/limits.js";
+import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { loadParts, tableOf } from "../glinfer/loading.js";
 import { fetchSource } from "../glinfer/source.js";
 import { TextureChecker } from "../glinfer/verify.js";
@@ -26,7 +26,7 @@ const SHORTEST = 1e-12; // as PyTorch's normalize does it: a vector of zeros sta
  * @returns {Promise<EmbeddingModel>}
  * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or the model embeds no texts.
  */
-export async function load(base, { canvas = new OffscreenCanvas(1, 1), ...options } = {}) {
+export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
   const address = new URL(base, globalThis.location?.href);
   const source = fetchSource(address);
   const parts = await loadParts(openContext(canvas), source, address, options);

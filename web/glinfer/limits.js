@@ -15,6 +15,23 @@ const EXTENSIONS = {
 };
 
 /**
+ * A canvas whose context computes, in a page or in a worker.
+ * @returns {HTMLCanvasElement|OffscreenCanvas}
+ */
+export function computingCanvas() {
+  return typeof OffscreenCanvas === "undefined" ? document.createElement("canvas") : new OffscreenCanvas(1, 1);
+}
+
+/**
+ * Ends when the browser takes a canvas's context away.
+ * @param {HTMLCanvasElement|OffscreenCanvas} canvas
+ * @returns {Promise<void>}
+ */
+export function lossOf(canvas) {
+  return new Promise((resolve) => canvas.addEventListener("webglcontextlost", () => resolve(), { once: true }));
+}
+
+/**
  * A WebGL2 context for computing: nothing is ever shown of its canvas.
  * @param {HTMLCanvasElement|OffscreenCanvas} canvas
  * @returns {WebGL2RenderingContext|null}

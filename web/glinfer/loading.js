@@ -94,10 +94,14 @@ async function shadersOf(plan, files, onProgress) {
 
 /**
  * Fills the textures of all weights, a band of lines at a time.
+ * @param {Replay} replay whose textures are made.
+ * @param {object} plan
+ * @param {{parts: (path: string, bytes: number) => AsyncIterable<Uint8Array>}} files
+ * @param {(progress: Progress) => void} onProgress
  * @returns {Promise<Map<string, Int32Array|Uint32Array>>} the other tensors of the files, joined where several files have
  *   one: line_checksums, and logits_order.
  */
-async function uploadWeights(replay, plan, files, onProgress) {
+export async function uploadWeights(replay, plan, files, onProgress) {
   const textures = new Map(replay.textures.filter(({ spec }) => spec.kind === "weight").map((each) => [each.spec.tensor ?? each.spec.name, each]));
   const tables = new Map();
   const all = plan.files.weights.reduce((sum, { bytes }) => sum + bytes, 0);

@@ -4,7 +4,7 @@ import { textsOf } from "../texts.js";
 import { Conversation } from "./chat.js";
 import { GlinferError } from "./errors.js";
 import { continuation, replyParts } from "./generate.js";
-import { openContext } from "./limits.js";
+import { computingCanvas, openContext } from "./limits.js";
 import { loadParts, tableOf } from "./loading.js";
 import { argmax } from "./sampler.js";
 import { fetchSource } from "./source.js";
@@ -21,7 +21,7 @@ const KEPT_LOGITS = 4;
  * @returns {Promise<Model>}
  * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
  */
-export async function load(base, { canvas = new OffscreenCanvas(1, 1), ...options } = {}) {
+export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
   const address = new URL(base, globalThis.location?.href);
   const source = fetchSource(address);
   const parts = await loadParts(openContext(canvas), source, address, options);

@@ -35,6 +35,11 @@ export class BrowserEngine {
     const whole = document.querySelector("script[data-file]") !== null;
     const remote = this.threaded && !whole ? await startWorker(() => new Worker(new URL(WORKER, document.baseURI), { type: "module" })) : null;
     this.link = remote ?? direct(local);
+    this.link.call("untilLost").then(() => {
+      this.lost = true;
+      document.getElementById("check").disabled = true;
+      page.close("The browser took the graphics context away. Reload the page to go on.");
+    });
     const inWords = progressInWords();
     const can = await this.link.call("open", document.baseURI, {
       minimum: this.minimum,
@@ -44,11 +49,6 @@ export class BrowserEngine {
         page.describe(aboutOf(plan));
       },
       onProgress: (progress) => page.say(inWords(progress)),
-      onLost: () => {
-        this.lost = true;
-        document.getElementById("check").disabled = true;
-        page.close("The browser took the graphics context away. Reload the page to go on.");
-      },
     });
     this.figures = { held: 0, context: can.context, draws: 0 };
     page.shared.model = remote ? { worker: true } : local.model;

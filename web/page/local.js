@@ -5,33 +5,32 @@
 
 import { Conversation } from "../glinfer/chat.js";
 import { replyParts } from "../glinfer/generate.js";
+import { computingCanvas, lossOf } from "../glinfer/limits.js";
 import { load } from "../glinfer/model.js";
 import { pictureName, readAttention } from "../glinfer/pictures.js";
 import { IdTokenizer } from "../glinfer/tokenizer.js";
-
-/**
- * What a page is told while a model is loaded and after that.
- * @typedef {{onPlan: (plan: object) => void, onProgress: (progress: import("../glinfer/loading.js").Progress) => void,
- *   onLost: () => void}} Told `onLost`: the browser took the graphics context away.
- */
 
 /** WebGL2 in this browser, in this thread. */
 export class LocalEngine {
   constructor() {
     this.model = null;
     this.wish = null; // the picture that is wanted of the next token
+    this.canvas = computingCanvas();
+  }
+
+  /** Ends when the browser takes the graphics context away. */
+  untilLost() {
+    return lossOf(this.canvas);
   }
 
   /**
    * Loads the model of a site.
    * @param {string} base the site's address.
-   * @param {{minimum: boolean, cache: boolean} & Told} options see `load` in ../glinfer/model.js.
+   * @param {import("../glinfer/loading.js").LoadOptions} options
    * @returns {Promise<object>} what it takes, see `Page.ready`.
    */
-  async open(base, { onLost, ...options }) {
-    const canvas = typeof OffscreenCanvas === "undefined" ? document.createElement("canvas") : new OffscreenCanvas(1, 1);
-    canvas.addEventListener("webglcontextlost", () => onLost());
-    this.model = await load(base, { canvas, ...options });
+  async open(base, options) {
+    this.model = await load(base, { canvas: this.canvas, ...options });
     const { tokenizer, form, context, plan } = this.model;
     this.conversation = new Conversation(tokenizer ?? new IdTokenizer(), form, context, plan.model.stop_ids);
     return takesOf(this.model);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
-import { fetchSource } from "../glinfer/source.js";
+import { fetchSource, PART } from "../glinfer/source.js";
 
 /** The pieces of a file, where the network answers like this. */
 async function piecesOf(t, answer) {
@@ -36,4 +36,70 @@ test("a file that is gone, a lost connection and a stream that breaks are told",
     await assert.rejects(piecesOf(t, answer), (error) => error instanceof GlinferError && message.test(error.message));
     t.mock.restoreAll();
   }
+});
+
+/** A file on a server, which answers ranges where it knows them; `asked` are the ranges of all requests. */
+function serving(t, bytes, { ranges = true, change = (answer) => answer } = {}) {
+  const asked = [];
+  t.mock.method(globalThis, "fetch", async (_, { headers: { Range: range } = {} } = {}) => {
+    const [, first, last] = (range ?? "").match(/^bytes=(\d+)-(\d+)$/) ?? [];
+    asked.push(range);
+    if (!ranges || first === undefined) return new Response(bytes);
+    const part = bytes.subarray(Number(first), Number(last) + 1);
+    const headers = { "Content-Range": `bytes ${first}-${last}/${bytes.length}`, ETag: '"one"' };
+    return change(new Response(part, { status: 206, headers }), asked.length);
+  });
+  return asked;
+}
+
+const BYTES = Uint8Array.from({ length: 5 * PART + 123 }, (_, index) => (index * 31 + (index >> 12)) & 0xff);
+
+async function partsOf(source) {
+  const parts = [];
+  for await (const part of source.parts("some/file", BYTES.length)) parts.push(part);
+  return parts;
+}
+
+for (const ranges of [true, false]) {
+  test(`a large file comes in parts ${ranges ? "by ranges" : "though the server knows no ranges"}`, async (t) => {
+    const asked = serving(t, BYTES, { ranges });
+    const parts = await partsOf(fetchSource("http://localhost/"));
+    assert.deepEqual(parts.map(({ length }) => length), [PART, PART, PART, PART, PART, 123]);
+    assert.ok(Buffer.concat(parts).equals(Buffer.from(BYTES)));
+    assert.equal(asked.length, ranges ? 6 : 1);
+    assert.equal(asked[0], `bytes=0-${PART - 1}`);
+  });
+}
+
+test("parts of another file, and parts that are cut short, are refused", async (t) => {
+  const renamed = (answer, at) => (at > 2 && answer.headers.set("ETag", '"two"'), answer);
+  const longer = (answer) => (answer.headers.set("Content-Range", `bytes 0-1/${BYTES.length + 1}`), answer);
+  const cut = (answer, at) => (at > 2 ? new Response("abc", answer) : answer);
+  const gone = (answer, at) => (at > 2 ? new Response("", { status: 404 }) : answer);
+  for (const [change, message] of [
+    [renamed, /some\/file is not the file that plan\.json was written with/],
+    [longer, /some\/file is not the file that plan\.json was written with/],
+    [cut, /some\/file could not be loaded: the connection broke/],
+    [gone, /some\/file could not be loaded: the server answered 404/],
+  ]) {
+    serving(t, BYTES, { change });
+    await assert.rejects(partsOf(fetchSource("http://localhost/")), (error) => error instanceof GlinferError && message.test(error.message));
+    t.mock.restoreAll();
+  }
+  for (const length of [BYTES.length - 1, 2 * PART]) {
+    serving(t, BYTES.subarray(0, length), { ranges: false });
+    await assert.rejects(partsOf(fetchSource("http://localhost/")), /it ends after \d+ bytes/);
+    t.mock.restoreAll();
+  }
+  serving(t, Buffer.concat([BYTES, Uint8Array.of(1)]), { ranges: false });
+  await assert.rejects(partsOf(fetchSource("http://localhost/")), /is not the file that plan\.json was written with/);
+});
+
+test("who leaves the parts early asks for no more", async (t) => {
+  const asked = serving(t, BYTES);
+  for await (const part of fetchSource("http://localhost/").parts("some/file", BYTES.length)) {
+    assert.equal(part.length, PART);
+    break;
+  }
+  assert.ok(asked.length <= 4);
 });
