@@ -29,23 +29,20 @@ const SHORTEST = 1e-12; // as PyTorch's normalize does it: a vector of zeros sta
 export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
   const address = new URL(base, globalThis.location?.href);
   const source = fetchSource(address);
-  const parts = await loadParts(openContext(canvas), source, address, options);
-  return modelOf(parts, source);
+  const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, wordsFor, options);
+  return new EmbeddingModel(replay, tables, texts, source);
 }
 
 /**
- * The model of what was loaded.
- * @param {Awaited<ReturnType<typeof loadParts>>} parts
- * @param {Source} source where the files came from.
- * @returns {EmbeddingModel}
- * @throws {GlinferError} it embeds no texts.
+ * The tokenizer of a model.
+ * @param {object} plan
+ * @param {object|null} tokenizer tokenizer.json.
+ * @returns {WordTokenizer}
+ * @throws {GlinferError} the model embeds no texts, or the tokenizer cannot be run here.
  */
-export function modelOf({ plan, replay, tables, tokenizer }, source) {
-  if (plan.driver !== "encode" || !tokenizer) {
-    replay.release();
-    throw new GlinferError("this site continues texts; expected one of a model that embeds them");
-  }
-  return new EmbeddingModel(replay, tables, tokenizer, source);
+export function wordsFor(plan, tokenizer) {
+  if (plan.driver === "encode" && tokenizer) return new WordTokenizer(tokenizer, plan.embedding);
+  throw new GlinferError("this site continues texts; expected one of a model that embeds them");
 }
 
 /** A model that makes vectors of texts, bound to WebGL2. */
@@ -53,13 +50,12 @@ export class EmbeddingModel {
   /**
    * @param {Replay} replay the bound plan.
    * @param {Map<string, Int32Array|Uint32Array>} tables line_checksums.
-   * @param {object} tokenizer tokenizer.json.
+   * @param {WordTokenizer} tokenizer
    * @param {Source|null} source where the files came from, for `verifyTextures`.
    */
   constructor(replay, tables, tokenizer, source = null) {
     const { plan } = replay;
-    Object.assign(this, { plan, replay });
-    this.tokenizer = new WordTokenizer(tokenizer, plan.embedding);
+    Object.assign(this, { plan, replay, tokenizer });
     this.checker = new TextureChecker(replay, tableOf(tables, "line_checksums"), source);
     const { rows, texts, vectors } = plan.embedding;
     this.inputs = { rows: this.replay.textures[rows], texts: this.replay.textures[texts] };

@@ -46,16 +46,19 @@ export function parsePlan(text) {
 }
 
 /**
- * Loads and binds an exported model, once the browser is known to run it.
+ * Loads and binds an exported model, once the browser is known to run it. Everything goes on at once: while the driver
+ * compiles, weights are read and uploaded, and the tokenizer is built.
+ * @template T
  * @param {WebGL2RenderingContext|null} gl
  * @param {ReturnType<typeof import("./source.js").fetchSource>} source
  * @param {string|URL} base the address that `source` has.
+ * @param {(plan: object, tokenizer: object|null) => T} textsOf makes what the model needs of its tokenizer.json, if it has one.
  * @param {LoadOptions} options
- * @returns {Promise<{plan: object, replay: Replay, tables: Map<string, Int32Array|Uint32Array>, tokenizer: object|null}>}
- *   `tables`: what the weights' files have beside texels.
+ * @returns {Promise<{plan: object, replay: Replay, tables: Map<string, Int32Array|Uint32Array>, texts: T}>} `tables`: what
+ *   the weights' files have beside texels.
  * @throws {GlinferError} the browser lacks something, or a file is missing, damaged or of another export.
  */
-export async function loadParts(gl, source, base, { minimum = false, cache = true, onPlan, onProgress = () => {} } = {}) {
+export async function loadParts(gl, source, base, textsOf, { minimum = false, cache = true, onPlan, onProgress = () => {} } = {}) {
   onProgress({ part: "plan", done: 0, all: 1 });
   const plan = parsePlan(await source.text("plan.json"));
   onPlan?.(plan);
@@ -63,19 +66,19 @@ export async function loadParts(gl, source, base, { minimum = false, cache = tru
   if (lacks.length) throw new GlinferError(lacks.join(" "));
   onProgress({ part: "plan", done: 1, all: 1 });
   const files = cache ? await keptSource(source, base, plan.files.fingerprint) : source;
-  const tokenizer = plan.model.tokenizer === false ? null : files.optional("tokenizer.json");
-  const shaders = await shadersOf(plan, files, onProgress);
-  const replay = new Replay(gl, plan, shaders);
+  const begun = shadersOf(plan, files, onProgress).then((shaders) => new Replay(gl, plan, shaders));
+  const tokenizer = plan.model.tokenizer === false ? Promise.resolve(null) : files.optional("tokenizer.json");
   try {
-    const [tables, text] = await Promise.all([
-      uploadWeights(replay, plan, files, onProgress),
-      tokenizer,
-      replay.compiled((done, all) => onProgress({ part: "programs", done, all })),
+    const [tables, texts, replay] = await Promise.all([
+      uploadWeights(begun, plan, files, onProgress),
+      Promise.all([tokenizer, begun]).then(([text]) => textsOf(plan, text === null ? null : JSON.parse(text))),
+      begun,
+      begun.then((replay) => replay.compiled((done, all) => onProgress({ part: "programs", done, all }))),
     ]);
     replay.bindAll();
-    return { plan, replay, tables, tokenizer: text === null ? null : JSON.parse(text) };
+    return { plan, replay, tables, texts };
   } catch (error) {
-    replay.release();
+    await begun.then((replay) => replay.release(), () => {});
     throw error;
   }
 }
@@ -94,41 +97,52 @@ async function shadersOf(plan, files, onProgress) {
 
 /**
  * Fills the textures of all weights, a band of lines at a time.
- * @param {Replay} replay whose textures are made.
+ * @param {Promise<Replay>} begun has the textures.
  * @param {object} plan
  * @param {{parts: (path: string, bytes: number) => AsyncIterable<Uint8Array>}} files
  * @param {(progress: Progress) => void} onProgress
  * @returns {Promise<Map<string, Int32Array|Uint32Array>>} the other tensors of the files, joined where several files have
  *   one: line_checksums, and logits_order.
  */
-export async function uploadWeights(replay, plan, files, onProgress) {
-  const textures = new Map(replay.textures.filter(({ spec }) => spec.kind === "weight").map((each) => [each.spec.tensor ?? each.spec.name, each]));
+export async function uploadWeights(begun, plan, files, onProgress) {
   const tables = new Map();
+  let textures = null;
   const all = plan.files.weights.reduce((sum, { bytes }) => sum + bytes, 0);
   const buffer = new ArrayBuffer(BAND_BYTES);
   let before = 0;
   for (const file of plan.files.weights) {
     const reader = new Reader(files.parts(file.name, file.bytes), (why) => damaged(file, why));
     try {
-      await readFile(file, reader, { textures, tables, buffer, replay }, (done) => onProgress({ part: "weights", done: before + done, all }));
+      const entries = await entriesOf(file, reader); // while the textures are made
+      textures ??= weightsOf(await begun);
+      await readFile(file, entries, reader, { textures, tables, buffer }, (done) => onProgress({ part: "weights", done: before + done, all }));
     } finally {
       await reader.close();
     }
     before += file.bytes;
   }
-  const [lacks] = textures.keys();
+  const [lacks] = (textures ?? weightsOf(await begun)).keys();
   if (lacks !== undefined) throw new GlinferError(`the weights have no tensor ${lacks}; export the model again`);
-  replay.check("uploading the weights");
+  (await begun).check("uploading the weights");
   return tables;
 }
 
-async function readFile(file, reader, { textures, tables, buffer, replay }, tell) {
+/** The textures of weights, by the tensor that each is filled with. */
+function weightsOf({ textures }) {
+  return new Map(textures.filter(({ spec }) => spec.kind === "weight").map((each) => [each.spec.tensor ?? each.spec.name, each]));
+}
+
+/** The header of a file, and its tensors in the order of their bytes. */
+async function entriesOf(file, reader) {
   const length = headerLength(await reader.take(PREFIX), file.bytes);
   const header = await reader.take(length);
-  const entries = parseHeader(header).sort((one, other) => one.begin - other.begin);
+  return { header, entries: parseHeader(header).sort((one, other) => one.begin - other.begin) };
+}
+
+async function readFile(file, { header, entries }, reader, { textures, tables, buffer }, tell) {
   const found = new Map();
   for (const entry of entries) {
-    await reader.skipTo(PREFIX + length + entry.begin);
+    await reader.skipTo(PREFIX + header.length + entry.begin);
     const texture = textures.get(entry.name);
     if (!texture) {
       found.set(entry.name, new TYPES[entry.dtype]((await reader.take(entry.end - entry.begin)).buffer));
@@ -136,7 +150,6 @@ async function readFile(file, reader, { textures, tables, buffer, replay }, tell
     }
     await fill(texture, entry, reader, buffer, tell);
     textures.delete(entry.name);
-    replay.check("uploading the weights");
   }
   const sums = found.get(CHECKSUMS);
   if (!sums || crc32(new Uint8Array(sums.buffer), crc32(header)) !== file.crc32) {
@@ -203,6 +216,6 @@ export function progressInWords() {
       return `Loading the weights… ${(each.done / MEGABYTE).toFixed(0)} of ${(each.all / MEGABYTE).toFixed(0)} MB`;
     }
     const programs = known.get("programs");
-    return programs ? `Compiling the shaders… ${programs.done} of ${programs.all}` : "Loading…";
+    return programs && known.has("weights") ? `Compiling the shaders… ${programs.done} of ${programs.all}` : "Loading the weights…";
   };
 }

@@ -24,23 +24,20 @@ const KEPT_LOGITS = 4;
 export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
   const address = new URL(base, globalThis.location?.href);
   const source = fetchSource(address);
-  const parts = await loadParts(openContext(canvas), source, address, options);
-  return modelOf(parts, source);
+  const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, textsFor, options);
+  return new Model(replay, tables, texts, source);
 }
 
 /**
- * The model of what was loaded.
- * @param {Awaited<ReturnType<typeof loadParts>>} parts
- * @param {Source} source where the files came from.
- * @returns {Model}
- * @throws {GlinferError} it does not continue texts.
+ * The tokenizer and the chat form of a model, see ../texts.js.
+ * @param {object} plan
+ * @param {object|null} tokenizer tokenizer.json.
+ * @returns {{tokenizer: Tokenizer|null, form: ChatForm|null, why: string}}
+ * @throws {GlinferError} the model does not continue texts.
  */
-export function modelOf({ plan, replay, tables, tokenizer }, source) {
-  if (plan.driver === "encode") {
-    replay.release();
-    throw new GlinferError("this site embeds texts; expected one of a model that continues them");
-  }
-  return new Model(replay, tables, textsOf(plan.model, tokenizer), source);
+export function textsFor(plan, tokenizer) {
+  if (plan.driver !== "encode") return textsOf(plan.model, tokenizer);
+  throw new GlinferError("this site embeds texts; expected one of a model that continues them");
 }
 
 /** Tokens held by a model, and what it says of the next one. */

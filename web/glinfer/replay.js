@@ -51,7 +51,6 @@ export class Replay {
       this.reset();
       this.programs = beginAll(gl, plan.programs, shaders);
       for (const spec of plan.textures) this.textures.push(new Texture(gl, spec));
-      this.check("making the textures");
     } catch (error) {
       this.release();
       throw gl.isContextLost() ? new GlinferError(LOST) : error;

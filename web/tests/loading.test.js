@@ -53,7 +53,7 @@ async function upload(found, { has = ["big", "small"] } = {}) {
   };
   const told = [];
   const plan = { files: { weights: found.map(({ entry }) => entry) } };
-  const tables = await uploadWeights(replay, plan, { parts }, (progress) => told.push(progress));
+  const tables = await uploadWeights(Promise.resolve(replay), plan, { parts }, (progress) => told.push(progress));
   return { kept, sizes, tables, told };
 }
 
@@ -102,7 +102,7 @@ test("words are of the first part that is not done", () => {
   const words = progressInWords();
   assert.equal(words({ part: "plan", done: 0, all: 1 }), "Loading the plan…");
   words({ part: "plan", done: 1, all: 1 });
-  assert.equal(words({ part: "programs", done: 1, all: 9 }), "Compiling the shaders… 1 of 9");
+  assert.equal(words({ part: "programs", done: 1, all: 9 }), "Loading the weights…");
   assert.equal(words({ part: "weights", done: 2e6, all: 3e6 }), "Loading the weights… 2 of 3 MB");
   assert.equal(words({ part: "programs", done: 2, all: 9 }), "Loading the weights… 2 of 3 MB");
   assert.equal(words({ part: "weights", done: 3e6, all: 3e6 }), "Compiling the shaders… 2 of 9");

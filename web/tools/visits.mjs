@@ -1,0 +1,168 @@
+// How long a site takes from its address to its first token, at a first and at later visits.
+//
+//   node web/tools/visits.mjs SITE [--visits 3] [--prompt "Once upon a time"] [--worker 1]
+//
+// SITE is a folder that `glinfer export-web` wrote. It is served from here, opened in one Chromium that keeps what pages keep
+// (GLINFER_CHROMIUM names another), and the prompt is sent by the page's form. Of each visit it prints: seconds until the page
+// takes messages, and from sending the prompt to the first token of the reply; bytes that the server sent
+// of the model's files (weights, shaders, tokenizer, plan) and of the page's own; the longest time for which the page
+// answered nobody. Beside seconds there are those of processors that Chromium took meanwhile (on Linux), which say more
+// where a machine does other work too.
+
+import { createReadStream, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { createServer } from "node:http";
+import os from "node:os";
+import path from "node:path";
+import process from "node:process";
+import { parseArgs } from "node:util";
+
+import { FLAGS, findChromium, playwright } from "./chromium.mjs";
+
+const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json" };
+const HEADERS = {
+  "Cross-Origin-Opener-Policy": "same-origin",
+  "Cross-Origin-Embedder-Policy": "require-corp",
+  "Cache-Control": "no-cache",
+};
+const WAIT = 600_000; // milliseconds
+const OF_MODEL = /^\/(weights|shaders\/|tokenizer\.json|plan\.json)/;
+
+/** A server of static files with ranges and entity tags, which counts what it sends. */
+async function serve(folder) {
+  const sent = { model: 0, page: 0, requests: 0 };
+  const server = createServer((request, response) => {
+    const url = decodeURIComponent(request.url.split("?")[0]);
+    const file = path.join(folder, path.normalize(url.endsWith("/") ? `${url}index.html` : url));
+    const about = statSync(file, { throwIfNoEntry: false });
+    if (!about?.isFile()) return response.writeHead(404, HEADERS).end();
+    sent.requests += 1;
+    const tag = `"${about.mtimeMs.toString(16)}-${about.size.toString(16)}"`;
+    if (request.headers["if-none-match"] === tag) return response.writeHead(304, { ...HEADERS, ETag: tag }).end();
+    const [, first, last] = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? "") ?? [];
+    const [start, end] = first === undefined ? [0, about.size - 1] : [Number(first), Math.min(Number(last), about.size - 1)];
+    sent[OF_MODEL.test(url) ? "model" : "page"] += end - start + 1;
+    response.writeHead(first === undefined ? 200 : 206, {
+      ...HEADERS,
+      ETag: tag,
+      "Content-Type": TYPES[path.extname(file)] ?? "application/octet-stream",
+      "Content-Length": end - start + 1,
+      ...(first === undefined ? {} : { "Content-Range": `bytes ${start}-${end}/${about.size}` }),
+    });
+    createReadStream(file, { start, end }).pipe(response);
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return { server, sent, address: `http://127.0.0.1:${server.address().port}/` };
+}
+
+/** Before any script of the page: when it was ready, when the first token was there, and for how long it was blocked. */
+function watch() {
+  const seen = (globalThis.seen = { ready: null, first: null, blocked: 0, told: [] });
+  let last = performance.now();
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = () => {
+    const now = performance.now();
+    seen.blocked = Math.max(seen.blocked, now - last);
+    last = now;
+    setTimeout(() => ((last = performance.now()), port2.postMessage(null)), 1);
+  };
+  port2.postMessage(null);
+  new PerformanceObserver((list) => {
+    for (const { duration } of list.getEntries()) seen.blocked = Math.max(seen.blocked, duration);
+  }).observe({ type: "longtask" });
+  addEventListener("DOMContentLoaded", () => {
+    new MutationObserver(() => {
+      const { textContent } = document.getElementById("status");
+      if (seen.told.at(-1)?.text.replace(/\d+/g, "") !== textContent.replace(/\d+/g, "")) seen.told.push({ at: performance.now(), text: textContent });
+      if (textContent === "Ready.") seen.ready ??= performance.now();
+      if (textContent === "Writing…" || textContent === "Done.") seen.first ??= performance.now();
+    }).observe(document.getElementById("status"), { childList: true, characterData: true, subtree: true });
+  });
+}
+
+/** Seconds of processors that all processes started from here have taken; null where that cannot be known. */
+function processorSeconds() {
+  const processes = new Map();
+  try {
+    for (const id of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+      try {
+        const fields = readFileSync(`/proc/${id}/stat`, "utf8").split(") ")[1].split(" ");
+        processes.set(Number(id), { parent: Number(fields[1]), ticks: Number(fields[11]) + Number(fields[12]) });
+      } catch {
+        // it has ended meanwhile
+      }
+    }
+  } catch {
+    return null;
+  }
+  const isOurs = (id) => id === process.pid || (processes.has(id) && isOurs(processes.get(id).parent));
+  const ours = [...processes].filter(([id]) => id !== process.pid && isOurs(id));
+  return ours.reduce((sum, [, { ticks }]) => sum + ticks / 100, 0); // Linux counts in hundredths
+}
+
+async function visit(context, address, { sent, prompt, worker }) {
+  Object.assign(sent, { model: 0, page: 0, requests: 0 });
+  const page = await context.newPage();
+  const taken = [processorSeconds()];
+  page.setDefaultTimeout(WAIT);
+  await page.addInitScript(watch);
+  await page.goto(`${address}?worker=${worker}`);
+  await page.waitForFunction(() => globalThis.seen.ready !== null || globalThis.glinfer?.errors.length);
+  taken.push(processorSeconds());
+  const errors = await page.evaluate(() => globalThis.glinfer.errors);
+  if (errors.length) throw new Error(errors.join(" "));
+  await page.evaluate((text) => {
+    document.getElementById("message").value = text;
+    document.getElementById("length").value = "1";
+    globalThis.seen.sent = performance.now();
+    document.getElementById("send").click();
+  }, prompt);
+  await page.waitForFunction(() => globalThis.seen.first !== null);
+  taken.push(processorSeconds());
+  const seen = await page.evaluate(() => globalThis.seen);
+  const threaded = await page.evaluate(() => Boolean(globalThis.glinfer.model.worker));
+  await page.close();
+  return { ...seen, ...sent, threaded, taken };
+}
+
+async function main() {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      visits: { type: "string", default: "3" },
+      prompt: { type: "string", default: "Once upon a time" },
+      worker: { type: "string", default: "1" },
+    },
+  });
+  const visits = Number(values.visits);
+  const [site] = positionals;
+  if (!site || !statSync(path.join(site, "plan.json"), { throwIfNoEntry: false }) || !(visits >= 1)) {
+    console.error("visits.mjs takes a folder that export-web wrote, and --visits of at least 1");
+    process.exit(2);
+  }
+  const executablePath = findChromium();
+  const launcher = await playwright();
+  const profile = mkdtempSync(path.join(os.tmpdir(), "glinfer-visits-"));
+  const { server, sent, address } = await serve(site);
+  const context = await launcher.launchPersistentContext(profile, { executablePath, headless: true, args: FLAGS });
+  try {
+    const load = os.loadavg()[0].toFixed(1);
+    console.log(`${os.cpus().length} × ${os.cpus()[0].model}, load ${load} at the start\n`);
+    console.log("| visit | in a worker | ready, s (of processors) | then first token, s (of processors) | model's files, MB | page's files, kB | requests | longest blocked, ms |");
+    console.log("|---|---|---|---|---|---|---|---|");
+    for (let number = 1; number <= visits; number++) {
+      const found = await visit(context, address, { sent, prompt: values.prompt, worker: values.worker });
+      const [start, ready, end] = found.taken;
+      const both = (milliseconds, seconds) => `${(milliseconds / 1000).toFixed(2)} (${start === null ? "?" : seconds.toFixed(2)})`;
+      const numbers = [both(found.ready, ready - start), both(found.first - found.sent, end - ready), (found.model / 1e6).toFixed(2)];
+      const more = [(found.page / 1e3).toFixed(0), found.requests, found.blocked.toFixed(0)];
+      console.log(`| ${[number, found.threaded ? "yes" : "no", ...numbers, ...more].join(" | ")} |`);
+      console.error(found.told.map(({ at, text }) => `${(at / 1000).toFixed(2)} ${text}`).join("; "));
+    }
+  } finally {
+    await context.close();
+    server.close();
+    rmSync(profile, { recursive: true, force: true });
+  }
+}
+
+await main();
