@@ -6,11 +6,13 @@
 import { GabForm } from "./glinfer/chat.js";
 import { Tokenizer } from "./glinfer/tokenizer.js";
 
+/** @typedef {import("./glinfer/chat.js").ChatForm} ChatForm */
+
 /**
  * The tokenizer and the chat form of a site.
  * @param {object} about `model` of plan.json.
  * @param {object|null} data the site's tokenizer.json, if it has one.
- * @returns {{tokenizer: Tokenizer|null, form: ChatForm|null, why: string}} `form`: null where texts are continued;
+ * @returns {{tokenizer: import("./glinfer/tokenizer.js").AnyTokenizer|null, form: ChatForm|null, why: string}} `form`: null where texts are continued;
  *   `why`: what the export or the browser lacks to do more, as part of a sentence; empty where there is nothing.
  * @throws {GlinferError} the tokenizer is of another kind.
  */

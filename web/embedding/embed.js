@@ -9,11 +9,15 @@
 import { GlinferError } from "../glinfer/errors.js";
 import { placeOf, region } from "../glinfer/layouts.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
-import { loadParts, tableOf } from "../glinfer/loading.js";
+import { checksumsOf, loadParts } from "../glinfer/loading.js";
 import { fetchSource } from "../glinfer/source.js";
 import { TextureChecker } from "../glinfer/verify.js";
 import { encodeFeed, runsOf, TableTexels } from "./feed.js";
 import { WordTokenizer } from "./words.js";
+
+/** @typedef {import("../glinfer/loading.js").LoadOptions} LoadOptions */
+/** @typedef {import("../glinfer/replay.js").Replay} Replay */
+/** @typedef {import("../glinfer/source.js").Source} Source */
 
 const POLL = 4; // milliseconds between questions whether a run is done
 const SHORTEST = 1e-12; // as PyTorch's normalize does it: a vector of zeros stays one
@@ -55,8 +59,10 @@ export class EmbeddingModel {
    */
   constructor(replay, tables, tokenizer, source = null) {
     const { plan } = replay;
-    Object.assign(this, { plan, replay, tokenizer });
-    this.checker = new TextureChecker(replay, tableOf(tables, "line_checksums"), source);
+    this.plan = plan;
+    this.replay = replay;
+    this.tokenizer = tokenizer;
+    this.checker = new TextureChecker(replay, checksumsOf(tables), source);
     const { rows, texts, vectors } = plan.embedding;
     this.inputs = { rows: this.replay.textures[rows], texts: this.replay.textures[texts] };
     this.tables = {
@@ -65,6 +71,7 @@ export class EmbeddingModel {
     };
     this.targets = vectors.length;
     this.vectorLayout = plan.textures[vectors[0]].layout;
+    /** @type {Promise<any>} */
     this.turn = Promise.resolve(); // one call after another: they share the tables
   }
 

@@ -46,6 +46,7 @@ export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooli
     const padded = rowsOf(ids.length, targets);
     for (let row = 0; row < padded; row++) {
       const held = row <= last;
+      /** @type {[number, number][]} */
       const words = [[TOKEN, held ? ids[row] : 0], [POSITION, row], [BASE, first]];
       const type = types[row] ?? 0;
       rows.set(first + row, [...words, [PLACE, held ? type * (positions || 1) + (positions && row) : 0], [LAST, last]]);

@@ -14,7 +14,11 @@ export class WordTokenizer {
    */
   constructor(json, texts) {
     const { characters, before, after, most_tokens: most, lower, probes, ranks } = texts;
-    Object.assign(this, { before, after, most, lower, ranks });
+    this.before = before;
+    this.after = after;
+    this.most = most;
+    this.lower = lower;
+    this.ranks = ranks;
     try {
       this.library = new Pipeline(json, characters);
     } catch (error) {

@@ -5,6 +5,8 @@
  * @typedef {{message: string, ids: number[], reply: number[], text?: string}} Turn a user's message with its ids, and the
  *   ids of the reply, or its text where it was given as one.
  *
+ * @typedef {{role: string, content: string}} Message of a conversation: the system's, the user's or the assistant's.
+ *
  * @typedef {object} ChatForm the chat form of a model.
  * @property {Set<number>} stopIds tokens that end a reply.
  * @property {number|null} think the token that begins the model's thoughts.
@@ -15,6 +17,9 @@
  */
 
 import { GlinferError } from "./errors.js";
+
+/** @typedef {import("./tokenizer.js").Tokenizer} Tokenizer */
+/** @typedef {import("./tokenizer.js").AnyTokenizer} AnyTokenizer */
 
 /**
  * A message, if it is one.
@@ -38,7 +43,11 @@ export class GabForm {
    * @param {number[]} stopIds further tokens that end a reply.
    */
   constructor(tokenizer, { user, assistant, end, think }, stopIds = []) {
-    Object.assign(this, { tokenizer, user, assistant, end, think });
+    this.tokenizer = tokenizer;
+    this.user = user;
+    this.assistant = assistant;
+    this.end = end;
+    this.think = think;
     this.stopIds = new Set([...stopIds, end, user]);
     this.answer = tokenizer.control.get("</think>") ?? assistant;
   }
@@ -65,13 +74,15 @@ export class GabForm {
 /** The turns so far, and prompts made from as many of the newest as fit the context. */
 export class Conversation {
   /**
-   * @param {Tokenizer} tokenizer
+   * @param {AnyTokenizer} tokenizer
    * @param {ChatForm|null} form null continues each message as plain text.
    * @param {number} context how many tokens the model holds.
    * @param {number[]} stopIds tokens that end a text that is continued.
    */
   constructor(tokenizer, form, context, stopIds = []) {
-    Object.assign(this, { tokenizer, form, context });
+    this.tokenizer = tokenizer;
+    this.form = form;
+    this.context = context;
     this.stopIds = form?.stopIds ?? new Set(stopIds);
     this.turns = [];
     this.open = null;
@@ -133,7 +144,8 @@ export class Conversation {
       const ids = this.form.encodeMessage(texts[place]);
       turns.push({ message: texts[place], ids, reply: [], text: texts[place + 1] });
     }
-    Object.assign(this, { turns, open: null });
+    this.turns = turns;
+    this.open = null;
     return { system, message: texts.at(-1) };
   }
 

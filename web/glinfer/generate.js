@@ -9,6 +9,9 @@
 import { GlinferError } from "./errors.js";
 import { Sampler } from "./sampler.js";
 
+/** @typedef {import("./model.js").Model} Model */
+/** @typedef {import("./chat.js").Conversation} Conversation */
+
 const LONGEST_BUSY = 24; // milliseconds
 
 /** Lets the page handle what has happened meanwhile; unlike a timer this is quick in a background tab, too. */

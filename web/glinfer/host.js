@@ -75,7 +75,7 @@ export class RemoteModel {
    */
   constructor(link, facts, threaded) {
     this.link = link;
-    /** plan.json. */
+    /** @type {Record<string, any>} plan.json. */
     this.plan = facts.plan;
     /** Why the site does less than its model could, as part of a sentence; empty where it does all. */
     this.why = facts.why;

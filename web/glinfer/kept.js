@@ -64,7 +64,8 @@ class Kept {
    * @param {string[]} keys of what it has.
    */
   constructor(store, name, keys) {
-    Object.assign(this, { store, name });
+    this.store = store;
+    this.name = name;
     this.keys = new Set(keys);
     this.works = true;
   }

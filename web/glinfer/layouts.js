@@ -188,7 +188,10 @@ export class Cells {
    * @param {number} count cells in all.
    */
   constructor(edge, across, each, count) {
-    Object.assign(this, { edge, across, each, count });
+    this.edge = edge;
+    this.across = across;
+    this.each = each;
+    this.count = count;
   }
 
   /**

@@ -1,5 +1,7 @@
 /** What a browser offers, and what of it is too little for a plan. */
 
+import { GlinferError } from "./errors.js";
+
 /** Vendor-neutral names of the limits that a plan asks for, and what WebGL2 promises of each. */
 export const MINIMUM = { max_texture_size: 2048, draw_buffers: 4, texture_units: 16, point_size: 1 };
 
@@ -17,9 +19,12 @@ const EXTENSIONS = {
 /**
  * A canvas whose context computes, in a page or in a worker.
  * @returns {HTMLCanvasElement|OffscreenCanvas}
+ * @throws {GlinferError} this is neither.
  */
 export function computingCanvas() {
-  return typeof OffscreenCanvas === "undefined" ? document.createElement("canvas") : new OffscreenCanvas(1, 1);
+  if (typeof OffscreenCanvas !== "undefined") return new OffscreenCanvas(1, 1);
+  if (typeof document !== "undefined") return document.createElement("canvas");
+  throw new GlinferError("there is no WebGL2 here; load the model in a page of a browser");
 }
 
 /**
@@ -38,7 +43,8 @@ export function lossOf(canvas) {
  */
 export function openContext(canvas) {
   const plain = { alpha: false, antialias: false, depth: false, stencil: false };
-  return canvas.getContext("webgl2", { ...plain, powerPreference: "high-performance" });
+  const context = canvas.getContext("webgl2", { ...plain, powerPreference: "high-performance" });
+  return /** @type {WebGL2RenderingContext|null} */ (context);
 }
 
 /**

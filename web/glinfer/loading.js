@@ -201,6 +201,16 @@ export function tableOf(tables, name) {
 }
 
 /**
+ * The CRC-32 of each line of texels, all weights one after another.
+ * @param {Map<string, Int32Array|Uint32Array>} tables
+ * @returns {Uint32Array}
+ * @throws {GlinferError} the files do not have it.
+ */
+export function checksumsOf(tables) {
+  return new Uint32Array(tableOf(tables, CHECKSUMS));
+}
+
+/**
  * Says in words how far loading is. Parts go on at the same time; words are of the first that is not done.
  * @returns {(progress: Progress) => string}
  */

@@ -5,10 +5,18 @@ import { Conversation } from "./chat.js";
 import { GlinferError } from "./errors.js";
 import { continuation, replyParts } from "./generate.js";
 import { computingCanvas, openContext } from "./limits.js";
-import { loadParts, tableOf } from "./loading.js";
+import { checksumsOf, loadParts, tableOf } from "./loading.js";
 import { argmax } from "./sampler.js";
 import { fetchSource } from "./source.js";
 import { TextureChecker } from "./verify.js";
+
+/** @typedef {import("./loading.js").LoadOptions} LoadOptions */
+/** @typedef {import("./tokenizer.js").AnyTokenizer} AnyTokenizer */
+/** @typedef {import("./chat.js").ChatForm} ChatForm */
+/** @typedef {import("./replay.js").Replay} Replay */
+/** @typedef {import("./source.js").Source} Source */
+/** @typedef {import("./generate.js").Options} Options */
+/** @typedef {import("./verify.js").TextureReport} TextureReport */
 
 const SLOT_TOKENS = 64;
 const KEPT_LOGITS = 4;
@@ -32,7 +40,7 @@ export async function load(base, { canvas = computingCanvas(), ...options } = {}
  * The tokenizer and the chat form of a model, see ../texts.js.
  * @param {object} plan
  * @param {object|null} tokenizer tokenizer.json.
- * @returns {{tokenizer: Tokenizer|null, form: ChatForm|null, why: string}}
+ * @returns {{tokenizer: AnyTokenizer|null, form: ChatForm|null, why: string}}
  * @throws {GlinferError} the model does not continue texts.
  */
 export function textsFor(plan, tokenizer) {
@@ -40,19 +48,29 @@ export function textsFor(plan, tokenizer) {
   throw new GlinferError("this site embeds texts; expected one of a model that continues them");
 }
 
+/**
+ * A reply. `ids` are those of its tokens, with thoughts and the token that ended it.
+ * @typedef {{text: string, thinking: string, finishReason: "stop"|"length"|"context"|"aborted", promptTokens: number,
+ *   tokens: number, ids: number[]}} Reply
+ */
+
 /** Tokens held by a model, and what it says of the next one. */
 export class Model {
   /**
    * @param {Replay} replay the bound plan.
    * @param {Map<string, Int32Array|Uint32Array>} tables logits_order and line_checksums.
-   * @param {{tokenizer: Tokenizer|null, form: ChatForm|null, why: string}} texts see ../texts.js.
+   * @param {{tokenizer: AnyTokenizer|null, form: ChatForm|null, why: string}} texts see ../texts.js.
    * @param {Source|null} source where the files came from, for `verifyTextures`.
    */
   constructor(replay, tables, { tokenizer, form, why }, source = null) {
     const { plan } = replay;
-    Object.assign(this, { plan, replay, tokenizer, form, why });
+    this.plan = plan;
+    this.replay = replay;
+    this.tokenizer = tokenizer;
+    this.form = form;
+    this.why = why;
     this.order = tableOf(tables, "logits_order");
-    this.checker = new TextureChecker(replay, tableOf(tables, "line_checksums"), source);
+    this.checker = new TextureChecker(replay, checksumsOf(tables), source);
     this.driver = driverOf(plan, this.replay);
     this.ids = [];
     this.dropped = 0;
@@ -80,7 +98,7 @@ export class Model {
   /**
    * Appends tokens, and runs all of them but the last, which waits until something is asked of it. Where the context
    * is full the oldest half is dropped, and the rest runs again from position 0.
-   * @param {ArrayLike<number>} ids
+   * @param {number[]} ids
    * @throws {GlinferError} an id is no token of the vocabulary.
    */
   prefill(ids) {
@@ -164,10 +182,10 @@ export class Model {
 
   /**
    * Replies to a conversation, as `model.chat` in Python; arguments and errors are those of `streamChat`.
-   * @returns {Promise<{text: string, thinking: string, finishReason: "stop"|"length"|"context"|"aborted", promptTokens: number,
-   *   tokens: number, ids: number[]}>} `ids`: those of the reply, with thoughts and the token that ended it.
+   * @returns {Promise<Reply>}
    */
   async chat(messages, options = {}) {
+    /** @type {Reply} */
     const reply = { text: "", thinking: "", finishReason: "length", promptTokens: 0, tokens: 0, ids: [] };
     for await (const { kind, text, id, finishReason, promptTokens } of this.replyTo(messages, options)) {
       if (kind === "answer") reply.text += text;

@@ -2,6 +2,8 @@
 
 import { placeOf, region, sizeOf } from "./layouts.js";
 
+/** @typedef {import("./model.js").Model} Model */
+
 const BLOCK_FLOATS = 64;
 const MOST_ROWS = 256;
 const MASKED = -1e29;

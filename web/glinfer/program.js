@@ -171,7 +171,7 @@ export class Program {
     for (let index = gl.getProgramParameter(handle, gl.ACTIVE_UNIFORMS) - 1; index >= 0; index--) {
       const { name, type } = gl.getActiveUniform(handle, index);
       const location = gl.getUniformLocation(handle, name);
-      if (!samplers.includes(type)) {
+      if (!samplers.some((each) => each === type)) {
         this.uniforms.set(name, { location, type });
         continue;
       }

@@ -41,7 +41,8 @@ export class Replay {
    * @throws {GlinferError} something does not fit, or the driver refuses it.
    */
   constructor(gl, plan, shaders) {
-    Object.assign(this, { gl, plan });
+    this.gl = gl;
+    this.plan = plan;
     this.drawsIssued = 0;
     this.textures = [];
     this.programs = [];

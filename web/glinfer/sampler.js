@@ -39,7 +39,11 @@ export class Sampler {
     if (seed !== null && !((typeof seed === "bigint" || Number.isSafeInteger(seed)) && seed >= 0)) {
       throw bad("seed", seed, "a whole number of at least 0");
     }
-    Object.assign(this, { temperature, topK, topP, minP, repetitionPenalty });
+    this.temperature = temperature;
+    this.topK = topK;
+    this.topP = topP;
+    this.minP = minP;
+    this.repetitionPenalty = repetitionPenalty;
     this.seed = seed ?? crypto.getRandomValues(new BigUint64Array(1))[0];
     this.step = 0;
   }

@@ -90,7 +90,9 @@ class FetchedParts {
    * @param {number} bytes of the file, as the plan says.
    */
   constructor(get, path, bytes) {
-    Object.assign(this, { get, path, bytes });
+    this.get = get;
+    this.path = path;
+    this.bytes = bytes;
     /** @type {string|null|undefined} */
     this.version = undefined; // what the server calls the file that it gave the first part of
     /** @type {Promise<Response>|null} */

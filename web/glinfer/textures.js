@@ -37,7 +37,11 @@ export class Texture {
     const format = FORMATS[spec.format];
     if (!format) throw new GlinferError(`texture ${spec.name} has the unknown format ${spec.format}`);
     const [sized, pixels, type, channels, integer, Array] = format;
-    Object.assign(this, { gl, spec, channels, integer, Array });
+    this.gl = gl;
+    this.spec = spec;
+    this.channels = channels;
+    this.integer = integer;
+    this.Array = Array;
     this.pixels = gl[pixels];
     this.type = gl[type];
     this.handle = gl.createTexture();
@@ -54,7 +58,7 @@ export class Texture {
 
   /**
    * Overwrites lines of texels.
-   * @param {ArrayLike<number>} texels whole lines, of the texture's own type.
+   * @param {Float32Array|Int8Array|Uint16Array|Int32Array|Uint32Array} texels whole lines, of the texture's own type.
    * @param {number} y the first line.
    * @throws {GlinferError} they are of another type, or no whole lines of the texture.
    */
@@ -131,7 +135,8 @@ export class Framebuffer {
    * @throws {GlinferError} the driver cannot render to them.
    */
   constructor(gl, textures) {
-    Object.assign(this, { gl, textures });
+    this.gl = gl;
+    this.textures = textures;
     this.handle = gl.createFramebuffer();
     gl.bindFramebuffer(gl.FRAMEBUFFER, this.handle);
     const attachments = textures.map((_, index) => gl.COLOR_ATTACHMENT0 + index);

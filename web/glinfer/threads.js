@@ -2,6 +2,9 @@
  * Calls of an object in another thread: methods that give a promise or an async iterable, with callbacks and abort signals
  * among their arguments. An iterable gives the next value when it is asked for, as one in this thread.
  *
+ * @typedef {Pick<MessagePort, "postMessage"|"addEventListener"> & {start?: () => void}} Port a worker, the inside of one, or
+ *   one end of a channel.
+ *
  * @typedef {object} Link to an object, in a worker or here.
  * @property {(name: string, ...given: any[]) => Promise<any>} call a method that gives one value.
  * @property {(name: string, ...given: any[]) => AsyncGenerator<any, any, any>} iterate over what a method gives; what `next`
@@ -17,7 +20,7 @@ const MARK = "glinfer-given";
 /**
  * Lets another thread call the methods of an object.
  * @param {object} target
- * @param {DedicatedWorkerGlobalScope|MessagePort} port to that thread.
+ * @param {Port} port to that thread.
  */
 export function expose(target, port) {
   const running = new Map(); // iterators, by the call
@@ -63,7 +66,7 @@ export function expose(target, port) {
 
 /**
  * The other end of `expose`.
- * @param {Worker|MessagePort} port
+ * @param {Port & ({terminate: () => void}|{close: () => void})} port
  * @returns {Link}
  */
 export function connect(port) {
@@ -95,6 +98,7 @@ export function connect(port) {
   const begin = (given) => {
     const id = ++last;
     const functions = [];
+    /** @type {(() => void)[]} */
     const endings = [() => callbacks.delete(id)];
     const sent = (value) => {
       if (typeof value === "function") return { [MARK]: "function", place: functions.push(value) - 1 };
@@ -163,7 +167,7 @@ export function direct(target) {
  * @param {object} target
  */
 export function serveWorker(target) {
-  const port = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (globalThis));
+  const port = /** @type {Port} */ (/** @type {unknown} */ (globalThis));
   expose(target, port);
   const gl = typeof OffscreenCanvas === "undefined" ? null : openContext(new OffscreenCanvas(1, 1));
   gl?.getExtension("WEBGL_lose_context")?.loseContext();
@@ -185,7 +189,7 @@ export async function startWorker(start) {
   }
   const able = await new Promise((resolve) => {
     worker.addEventListener("message", ({ data }) => resolve(data.able), { once: true });
-    worker.addEventListener("error", (event) => (event.preventDefault(), resolve(false)), { once: true });
+    worker.addEventListener("error", () => resolve(false), { once: true });
   });
   if (able) return connect(worker);
   worker.terminate();

@@ -11,6 +11,16 @@ const CONTROL = /<\|[a-z_]+\|>/;
 const MOST_IDS = 2 ** 24;
 const MOST_BYTES = 2 ** 28;
 
+/**
+ * Text to token ids and back, of any kind.
+ * @typedef {object} AnyTokenizer
+ * @property {(text: string, options?: {allowSpecial?: boolean}) => number[]} encode see `Tokenizer`.
+ * @property {(ids: Iterable<number>) => string} decode
+ * @property {() => {push: (id: number) => string, finish: () => string}} stream
+ * @property {Map<string, number>} control
+ * @property {Set<number>} controlIds
+ */
+
 /** Text to token ids and back. */
 export class Tokenizer {
   /**

@@ -10,6 +10,9 @@ import { elementOf } from "./layouts.js";
 import { headerLength, parseHeader, PREFIX } from "./safetensors.js";
 import { Reader } from "./source.js";
 
+/** @typedef {import("./replay.js").Replay} Replay */
+/** @typedef {import("./source.js").Source} Source */
+
 const BAND_BYTES = 1 << 20; // of what is read back at once
 const MOST_TEXELS = 16; // that are listed of one texture
 const MOST_NAMES = 3; // in one sentence
@@ -45,7 +48,9 @@ export class TextureChecker {
    * @throws {GlinferError} there are not as many checksums as lines.
    */
   constructor(replay, checksums, source) {
-    Object.assign(this, { replay, checksums, source });
+    this.replay = replay;
+    this.checksums = checksums;
+    this.source = source;
     this.cursor = 0;
     this.starts = new Map(); // by the index of a weight: its first checksum
     let lines = 0;

@@ -73,7 +73,7 @@ function functionsAt(now) {
 /** Python's `strftime` in the C locale. */
 function dated(now, form) {
   const two = (number) => String(number).padStart(2, "0");
-  const day = Math.round((new Date(now.getFullYear(), now.getMonth(), now.getDate()) - new Date(now.getFullYear(), 0, 0)) / 864e5);
+  const day = Math.round((new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime() - new Date(now.getFullYear(), 0, 0).getTime()) / 864e5);
   const parts = {
     Y: now.getFullYear(),
     y: two(now.getFullYear() % 100),

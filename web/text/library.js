@@ -121,7 +121,12 @@ export class LibraryTokenizer {
    */
   constructor(data, first = "plain") {
     const { library, characters, pieces, control, prefix, before, after, probes } = data;
-    Object.assign(this, { library, characters, prefix, before, after, probes });
+    this.library = library;
+    this.characters = characters;
+    this.prefix = prefix;
+    this.before = before;
+    this.after = after;
+    this.probes = probes;
     this.pieces = pieces.map(bytesOf);
     this.control = new Map(Object.entries(control));
     this.controlIds = new Set(this.control.values());

@@ -158,7 +158,7 @@ function byteLetters() {
   return Array.from({ length: 256 }, (_, byte) => String.fromCharCode(shown(byte) ? byte : more++));
 }
 
-function patternOf({ String: text, Regex: expression }) {
+function patternOf({ String: text = undefined, Regex: expression = undefined }) {
   const pattern = expression === undefined ? { String: text } : { Regex: folded(expression) };
   return new SplitPreTokenizer({ pattern, invert: true }).pattern;
 }

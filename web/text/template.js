@@ -8,6 +8,8 @@ import { GlinferError } from "../glinfer/errors.js";
 import { Jinja } from "./jinja.js";
 import { strip } from "./spaces.js";
 
+/** @typedef {import("./library.js").LibraryTokenizer} LibraryTokenizer */
+
 const FIRST_MARK = 0xf0000; // of Unicode's private use: no vocabulary has a meaning for them
 const LAST_MARK = 0xffffd;
 
@@ -24,7 +26,10 @@ export class TemplateForm {
    * @throws {GlinferError} the template cannot be rendered here, or not as in Python.
    */
   constructor(tokenizer, { template, tokens, stop_ids: stopIds, system, probes, clock }) {
-    Object.assign(this, { tokenizer, tokens, source: template, takesSystem: system });
+    this.tokenizer = tokenizer;
+    this.tokens = tokens;
+    this.source = template;
+    this.takesSystem = system;
     this.stopIds = new Set(stopIds);
     const names = Array.from(tokenizer.control.keys()).filter((name) => Array.from(name).length > 1);
     const longest = names.sort((one, other) => Array.from(other).length - Array.from(one).length);
