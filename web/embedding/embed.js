@@ -11,9 +11,10 @@ import { placeOf, region } from "../glinfer/layouts.js";
 import { openContext } from "../glinfer/limits.js";
 import { loadParts, tablesOf } from "../glinfer/model.js";
 import { Replay } from "../glinfer/replay.js";
+import { TableTexels } from "../glinfer/rows.js";
 import { fetchSource } from "../glinfer/source.js";
 import { TextureChecker } from "../glinfer/verify.js";
-import { encodeFeed, runsOf, TableTexels } from "./feed.js";
+import { encodeFeed, runsOf } from "./feed.js";
 import { WordTokenizer } from "./words.js";
 
 const POLL = 4; // milliseconds between questions whether a run is done

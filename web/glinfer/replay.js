@@ -28,7 +28,16 @@ function clear(gl, spec, target, values) {
   gl.disable(gl.SCISSOR_TEST);
 }
 
-/** Textures, programs, framebuffers and draws of one plan in one context. */
+function checkValues({ run_values: wanted }, values) {
+  for (const { name, smallest, largest, whole } of wanted) {
+    const value = values[name];
+    if (!(value >= smallest && value <= largest) || (whole && !Number.isInteger(value))) {
+      throw new GlinferError(`run value ${name} is ${value}; expected ${smallest} to ${largest}`);
+    }
+  }
+}
+
+/** Textures, programs, framebuffers and draws of one plan and its companions in one context. */
 export class Replay {
   /**
    * Uploads every weight, compiles and binds.
@@ -44,17 +53,46 @@ export class Replay {
     this.textures = [];
     this.programs = [];
     this.framebuffers = new Map();
+    this.draws = [];
+    this.companions = new Map(); // the bound draws of companions, by name
     try {
       this.reset();
       for (const spec of plan.programs) this.programs.push(new Program(gl, spec, shaders));
       for (const spec of plan.textures) this.textures.push(this.allocate(spec, tensors));
-      for (const program of this.programs) program.finish();
-      this.draws = plan.draws.map((draw) => this.bind(draw));
+      this.draws = this.bindAll(plan.draws);
       this.check("preparing the model");
     } catch (error) {
       this.release();
       throw gl.isContextLost() ? new GlinferError(LOST) : error;
     }
+  }
+
+  /**
+   * The draws of a companion, which are bound when they are first needed: its programs are compiled meanwhile.
+   * @param {string} name its key in plan.json.
+   * @returns {object[]}
+   * @throws {GlinferError} the driver refuses a program, or the context was lost.
+   */
+  companion(name) {
+    if (!this.companions.has(name)) {
+      try {
+        this.companions.set(name, this.bindAll(this.plan.companions[name].draws));
+      } catch (error) {
+        throw this.gl.isContextLost() ? new GlinferError(LOST) : error;
+      }
+      this.check("preparing the model");
+    }
+    return this.companions.get(name);
+  }
+
+  /** The draws that are bound so far, those of companions behind the others. */
+  get bound() {
+    return [this.draws, ...this.companions.values()].flat();
+  }
+
+  bindAll(draws) {
+    for (const program of new Set(draws.map(({ program }) => this.programs[program]))) program.finish();
+    return draws.map((draw) => this.bind(draw));
   }
 
   reset() {
@@ -112,37 +150,31 @@ export class Replay {
   }
 
   /**
-   * Issues the first draws of the plan with these run values, and binds only what differs from the draw before.
+   * Issues draws of a plan with these run values, and binds only what differs from the draw before.
    * @param {Record<string, number>} values of all run values.
-   * @param {{last?: number, watch?: {draw: number, seen: () => void}|null}} options `last`: how many draws, all of
-   *   them if left out; `watch`: `seen` is called after that draw, and may read textures.
+   * @param {{companion?: string|null, first?: number, last?: number, watch?: {draw: number, seen: () => void}|null}}
+   *   options `companion`: the plan, the first one if left out; draws from number `first` on to before `last`, all of them
+   *   if left out; `watch`: `seen` is called after that draw, and may read textures.
    * @returns {number} draw calls issued.
    * @throws {GlinferError} a run value is missing or out of range, the context was lost, or the driver reports an error.
    */
-  run(values, { last = this.draws.length, watch = null } = {}) {
-    const { gl } = this;
-    this.checkValues(values);
+  run(values, { companion = null, first = 0, last, watch = null } = {}) {
+    const { gl, plan } = this;
+    const draws = companion === null ? this.draws : this.companion(companion);
+    const end = last ?? draws.length;
+    checkValues(companion === null ? plan : plan.companions[companion], values);
     const state = { framebuffer: null, program: null, viewport: "", bound: [], blending: false };
-    for (let index = 0; index < last; index++) {
-      this.issue(this.draws[index], values, state);
+    for (let index = first; index < end; index++) {
+      this.issue(draws[index], values, state);
       if (watch?.draw === index) {
         watch.seen();
         state.framebuffer = null;
       }
     }
     if (state.blending) gl.disable(gl.BLEND);
-    this.drawsIssued += last;
+    this.drawsIssued += end - first;
     this.check("running the model");
-    return last;
-  }
-
-  checkValues(values) {
-    for (const { name, smallest, largest, whole } of this.plan.run_values) {
-      const value = values[name];
-      if (!(value >= smallest && value <= largest) || (whole && !Number.isInteger(value))) {
-        throw new GlinferError(`run value ${name} is ${value}; expected ${smallest} to ${largest}`);
-      }
-    }
+    return end - first;
   }
 
   issue(draw, values, state) {
@@ -188,15 +220,16 @@ export class Replay {
   }
 
   /**
-   * Texels [height × width × 4] from the left edge of a texture; waits until they are computed.
+   * Texels [height × width × 4] of a texture; waits until they are computed.
    * @param {number} texture index in the plan.
    * @param {number} width
    * @param {number} height
    * @param {number} first the first line.
+   * @param {number} left the first texel of each line.
    * @returns {Float32Array|Int32Array|Uint32Array}
    */
-  read(texture, width, height, first = 0) {
-    const texels = this.framebuffer([texture]).read(0, first, width, height);
+  read(texture, width, height, first = 0, left = 0) {
+    const texels = this.framebuffer([texture]).read(left, first, width, height);
     this.check(`reading ${this.plan.textures[texture].name} back`);
     return texels;
   }
@@ -220,5 +253,6 @@ export class Replay {
     this.textures = [];
     this.programs = [];
     this.draws = [];
+    this.companions.clear();
   }
 }

@@ -49,6 +49,25 @@ export class Sampler {
     return this.temperature < MIN_TEMPERATURE;
   }
 
+  /** The factor of the logits in a draw, a float32 number; 1 where the likeliest token is always taken. */
+  get inverseTemperature() {
+    return this.greedy ? 1 : Math.fround(1 / this.temperature);
+  }
+
+  /** The number that names the noise of this step. */
+  noiseKey() {
+    return noiseKey(this.seed, this.step);
+  }
+
+  /**
+   * Whether some of so many tokens are left out whatever is drawn, unless the likeliest is always taken.
+   * @param {number} vocabulary how many tokens there are.
+   * @returns {boolean}
+   */
+  filters(vocabulary) {
+    return (this.topK > 0 && this.topK < vocabulary) || this.topP < 1 || this.minP > 0;
+  }
+
   /**
    * The next token's id; goes on to the next step.
    * @param {Float32Array} unpenalised logits, one for each token.
@@ -59,9 +78,10 @@ export class Sampler {
   sample(unpenalised, history = []) {
     const logits = this.penalised(unpenalised, history);
     const best = argmax(logits);
-    const key = noiseKey(this.seed, this.step++);
+    const key = this.noiseKey();
+    this.step += 1;
     if (this.greedy) return best;
-    const scale = Math.fround(1 / this.temperature);
+    const scale = this.inverseTemperature;
     let chosen = best;
     let highest = -Infinity;
     for (const token of this.kept(logits, logits[best])) {

@@ -46,7 +46,7 @@ test("WebGL2's minimum can be pretended", () => {
 });
 
 test("only plans of this version are read", () => {
-  assert.equal(parsePlan('{"format":"glinfer-web","version":1}').version, 1);
-  assert.throws(() => parsePlan('{"format":"glinfer-web","version":2}'), /expected glinfer-web version 1/);
+  assert.equal(parsePlan('{"format":"glinfer-web","version":2}').version, 2);
+  assert.throws(() => parsePlan('{"format":"glinfer-web","version":1}'), /expected glinfer-web version 2; export the model again/);
   assert.throws(() => parsePlan("<html>"), /no JSON/);
 });
