@@ -49,9 +49,12 @@ export function pauses() {
  */
 export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null }) {
   const pause = pauses();
-  for (const work = model.hold(prompt); !work.next().done; ) {
-    await pause();
+  // A run is issued while the one before is computed, and no more: an end that is asked for comes soon.
+  for (let [work, before] = [model.hold(prompt), null]; !work.next().done; ) {
+    const now = model.replay.finished();
+    await before;
     if (signal.aborted) return;
+    before = now;
   }
   let waiting = [];
   let held = 0;

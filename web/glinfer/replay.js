@@ -10,6 +10,7 @@ import { Framebuffer, pendingError, Texture } from "./textures.js";
 
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
+const POLL = 4; // milliseconds between questions whether the driver is done
 const ZEROS = new Float32Array(4);
 
 /** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
@@ -232,6 +233,16 @@ export class Replay {
     const texels = this.framebuffer([texture]).read(left, first, width, height);
     this.check(`reading ${this.plan.textures[texture].name} back`);
     return texels;
+  }
+
+  /** Waits until everything that was issued before is computed, and lets the page answer meanwhile. */
+  async finished() {
+    const { gl } = this;
+    const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    gl.flush();
+    do await new Promise((resolve) => setTimeout(resolve, POLL));
+    while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
+    gl.deleteSync(fence);
   }
 
   /**
