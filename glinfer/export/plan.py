@@ -122,7 +122,7 @@ class PlanExport:
     def _check_shared(self, plan: Plan, names: Collection[str]) -> None:
         for name in sorted(names):
             if plan.table[name].layout_within(self._size) != self.layout(name):
-                raise PlanError(f"tensor {name} of plan {plan.name} is laid out otherwise than in plan {self.plan.name}")
+                raise PlanError(f"tensor {name} of plan {plan.name} is laid out otherwise in plan {self.plan.name}")
 
     def layout(self, name: str) -> TexelLayout:
         """Return the layout of a tensor."""
