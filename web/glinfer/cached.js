@@ -4,8 +4,9 @@
  */
 
 import { GlinferError } from "./errors.js";
-import { placeOf } from "./layouts.js";
-import { rowsFeed, SLOT_TOKENS, TableTexels } from "./rows.js";
+import { placeOf, region } from "./layouts.js";
+import { choiceFeed, rowsFeed, SLOT_TOKENS, TableTexels } from "./rows.js";
+import { sampleShortlist, Shortlist } from "./shortlist.js";
 
 const BLOCK_EDGE = 4;
 const NO_SCORE = Math.fround(-3.4e38); // of a candidate where no logit was a number
@@ -37,8 +38,12 @@ export class CachedDriver {
     this.cached = 0; // how many of the first tokens are in the caches
     this.long = false; // whether those have turned by the second set of angles, where the model has two
     this.handedOver = 0; // after how many tokens the stream of the last one lies ready for its last layer; 0: none
+    this.tables = {}; // of companions
+    for (const [name, { table }] of Object.entries(plan.companions)) {
+      this.tables[name] = new TableTexels(plan.textures[table].layout);
+    }
     this.rows = plan.companions.rows ?? null;
-    if (this.rows) this.table = new TableTexels(plan.textures[this.rows.table].layout);
+    this.lists = Object.hasOwn(plan.companions, "shortlist"); // whether `chooseListed` may be asked
   }
 
   /**
@@ -89,12 +94,17 @@ export class CachedDriver {
 
   /** Runs the next tokens into the caches, as many as a run takes. */
   runPiece(ids) {
-    const { rows, replay, table, cached: first } = this;
+    const { rows, cached: first } = this;
     const piece = ids.slice(first, Math.min(ids.length, this.context, first + rows.most));
-    const values = rowsFeed(table, piece, first, { targets: rows.targets, long: this.long });
-    replay.textures[rows.table].upload(table.texels);
-    replay.run(values, { companion: "rows" });
+    this.runCompanion("rows", rowsFeed(this.tables.rows, piece, first, { targets: rows.targets, long: this.long }));
     this.cached += piece.length;
+  }
+
+  /** Runs a companion with the table that was filled in for it. */
+  runCompanion(name, values) {
+    const { replay, plan, tables } = this;
+    replay.textures[plan.companions[name].table].upload(tables[name].texels);
+    replay.run(values, { companion: name });
   }
 
   /** Runs a token, -1 for the one that the run before chose; of one that is half done only the rest. */
@@ -111,11 +121,30 @@ export class CachedDriver {
    * Computes the logits of the next token.
    * @param {number[]} ids
    * @param {{draw: number, seen: () => void}|null} watch see `Replay.run`.
+   * @param {number} draws so many of the plan, all if left out.
    */
-  runHead(ids, watch) {
+  runHead(ids, watch, draws) {
     const last = ids.length - 1;
-    this.run(ids[last], last, { watch });
+    this.run(ids[last], last, { watch, last: draws });
     this.cached = ids.length;
+  }
+
+  /**
+   * Chooses the next token from a shortlist of its logits.
+   * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
+   * @param {Sampler} sampler goes on by a step where there is a choice.
+   * @param {{draw: number, seen: () => void}|null} watch see `Replay.run`.
+   * @returns {number|null} null where the choice takes all logits, which lie in their texture.
+   */
+  chooseListed(ids, sampler, watch) {
+    const { plan, replay } = this;
+    const { best, facts } = plan.companions.shortlist;
+    this.runHead(ids, watch, plan.draws.length - plan.head_draws + 1);
+    this.runCompanion("shortlist", choiceFeed(this.tables.shortlist, sampler));
+    const { layout } = plan.textures[best];
+    const [width, height] = region(layout, 1, layout.cols);
+    const numbers = [best, facts].map((texture) => replay.read(texture, width, height).subarray(0, layout.cols));
+    return sampleShortlist(sampler, new Shortlist(plan.model.config.vocab_size, ...numbers), ids);
   }
 
   /** Whether the plan itself can choose the token: from all tokens, by their logits alone. */
@@ -223,4 +252,6 @@ export class WholeDriver {
   chooses() {
     return false;
   }
+
+  lists = false;
 }

@@ -225,16 +225,20 @@ export class Model {
     if (this.known === null) {
       this.catchUp();
       this.driver.runHead(this.ids, watch);
-      const { texture, width, height } = this.plan.logits;
-      const texels = this.replay.read(texture, width, height);
-      this.known = Float32Array.from(this.order, (place) => texels[place]);
+      this.known = this.readLogits();
     }
     return this.known.slice();
   }
 
+  readLogits() {
+    const { texture, width, height } = this.plan.logits;
+    const texels = this.replay.read(texture, width, height);
+    return Float32Array.from(this.order, (place) => texels[place]);
+  }
+
   /**
    * Chooses and appends tokens: several without a readback in between where the plan can choose by itself, and otherwise
-   * one. They are those that `sampler.sample` chooses from `logits`.
+   * one, from a shortlist of the logits as long as that tells it. They are those that `sampler.sample` chooses from `logits`.
    * @param {number} most how many at most.
    * @param {Sampler} sampler
    * @param {{draw: number, seen: () => void}|null} watch of the first token, see `Replay.run`; one token is chosen then.
@@ -243,15 +247,22 @@ export class Model {
    */
   choose(most, sampler, watch = null) {
     this.requireTokens();
+    const { driver, ids } = this;
     let chosen;
-    if (this.known === null && !watch && this.driver.chooses(sampler)) {
+    if (this.known === null && !watch && driver.chooses(sampler)) {
       this.catchUp();
-      chosen = this.driver.choose(this.ids, Math.min(most, this.room), sampler);
+      chosen = driver.choose(ids, Math.min(most, this.room), sampler);
     } else {
-      chosen = [sampler.sample(this.logits(watch), this.ids)];
+      let listed = null;
+      if (this.known === null && driver.lists) {
+        this.catchUp();
+        listed = driver.chooseListed(ids, sampler, watch);
+        if (listed === null) this.known = this.readLogits();
+      }
+      chosen = [listed ?? sampler.sample(this.logits(watch), ids)];
     }
     this.known = null;
-    this.ids.push(...chosen);
+    ids.push(...chosen);
     return chosen;
   }
 

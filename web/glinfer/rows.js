@@ -7,7 +7,8 @@
 export const [TOKEN, POSITION, BASE, PLACE, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, LAST] = [0, 1, 2, 3, 4, 5, 6, 7];
 /** Tokens whose scores lie in one slot. */
 export const SLOT_TOKENS = 64;
-const LONG = 2; // of the word NOISE: the row turns by the second set of angles
+const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row turns by the second set of angles
+const SOURCE = LAST; // of a shortlist: the row of logits
 
 /** The texels of a table of rows with 8 words each, in two texels a row. */
 export class TableTexels {
@@ -84,4 +85,17 @@ export function rowsValues(rows, longest, targets, first) {
     last_row: rows - 1,
     adapter: 0,
   };
+}
+
+/**
+ * Says how the token behind the only row of logits is chosen, for its shortlist.
+ * @param {TableTexels} table
+ * @param {Sampler} sampler
+ * @returns {Record<string, number>} the run values.
+ */
+export function choiceFeed(table, sampler) {
+  const [scale] = new Uint32Array(Float32Array.of(sampler.inverseTemperature).buffer);
+  const drawn = sampler.greedy ? [[NOISE, 0], [NOISE_KEY, 0]] : [[NOISE, DRAWN], [NOISE_KEY, sampler.noiseKey()]];
+  table.set(0, [...drawn, [INVERSE_TEMPERATURE, scale], [SOURCE, 0]]);
+  return { rows: 1 };
 }

@@ -65,7 +65,27 @@ export class Sampler {
    * @returns {boolean}
    */
   filters(vocabulary) {
-    return (this.topK > 0 && this.topK < vocabulary) || this.topP < 1 || this.minP > 0;
+    return this.ranks(vocabulary) || this.minP > 0;
+  }
+
+  /**
+   * Whether tokens are left out by their ranks.
+   * @param {number} vocabulary how many tokens there are.
+   * @returns {boolean}
+   */
+  ranks(vocabulary) {
+    return (this.topK > 0 && this.topK < vocabulary) || this.topP < 1;
+  }
+
+  /**
+   * The logit of a token that is in the context; infinite ones stay.
+   * @param {number} logit
+   * @returns {number}
+   */
+  penalty(logit) {
+    if (!Number.isFinite(logit)) return logit;
+    const changed = logit > 0 ? logit / this.repetitionPenalty : logit * this.repetitionPenalty;
+    return Math.max(-Number.MAX_VALUE, Math.min(Number.MAX_VALUE, changed));
   }
 
   /**
@@ -95,11 +115,7 @@ export class Sampler {
   penalised(logits, history) {
     if (this.repetitionPenalty === 1 || !history.length) return logits;
     const scores = Float64Array.from(logits);
-    for (const token of new Set(history)) {
-      const old = scores[token];
-      const changed = old > 0 ? old / this.repetitionPenalty : old * this.repetitionPenalty;
-      if (Number.isFinite(old)) scores[token] = Math.max(-Number.MAX_VALUE, Math.min(Number.MAX_VALUE, changed));
-    }
+    for (const token of new Set(history)) scores[token] = this.penalty(scores[token]);
     return scores;
   }
 
@@ -107,8 +123,7 @@ export class Sampler {
   kept(logits, largest) {
     let tokens = Array.from(logits, (_, token) => token);
     const likely = (token) => Math.exp((logits[token] - largest) / this.temperature) >= this.minP;
-    const ranked = (this.topK > 0 && this.topK < logits.length) || this.topP < 1;
-    if (!ranked) return this.minP > 0 ? tokens.filter(likely) : tokens;
+    if (!this.ranks(logits.length)) return this.minP > 0 ? tokens.filter(likely) : tokens;
     tokens.sort((one, other) => logits[other] - logits[one] || one - other);
     if (this.topK) tokens = tokens.slice(0, this.topK);
     if (this.topP < 1) {
