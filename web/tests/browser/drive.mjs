@@ -162,7 +162,11 @@ async function work(jobs) {
       });
     } else if (job.kind === "stream") {
       const before = globalThis.watched.drawCalls;
-      made.ids = [];
+      Object.assign(made, { ids: [], logitReads: 0 });
+      model.readLogits = () => {
+        made.logitReads += 1;
+        return Object.getPrototypeOf(model).readLogits.call(model);
+      };
       for await (const id of model.stream(job.ids, { maxTokens: job.count, ...job.options })) made.ids.push(id);
       Object.assign(made, { draws: globalThis.watched.drawCalls - before, held: model.ids, dropped: model.dropped });
     } else {

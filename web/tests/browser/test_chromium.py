@@ -91,7 +91,7 @@ def test_a_published_model_counts_on_as_in_llama_cpp(run_site: Drive, tmp_path: 
     job = {"kind": "greedy", "ids": golden["ids"], "count": len(golden["greedy"])}
     (found,) = run_site(made.folder, [job])["results"]
     assert found["ids"] == golden["greedy"]
-    assert set(found["draws"]) == {made.draws} == {6 * 30 + 3}
+    assert set(found["draws"][1:]) == {made.draws} == {6 * 30 + 3}
 
 
 def test_the_same_seed_draws_the_same_text_as_in_python(run_site: Drive, tmp_path: Path) -> None:

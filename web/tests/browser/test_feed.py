@@ -72,6 +72,29 @@ def test_a_seed_draws_the_same_tokens_many_at_once(run_site: Drive, tmp_path: Pa
     assert stopped["held"] == [*prompt, *stopped["ids"]]  # what was chosen behind the end is taken back
 
 
+FILTERS = [(0.7, 40, 1.0, 0.0, 1.0), (0.8, 0, 0.9, 0.0, 1.1), (0.9, 50, 0.95, 0.05, 1.2), (1.0, 0, 1.0, 0.2, 1.0)]
+NAMES = {"temperature": "temperature", "top_k": "topK", "top_p": "topP", "min_p": "minP"}
+
+
+def test_filters_choose_from_a_shortlist(run_site: Drive, tmp_path: Path) -> None:
+    """Of a vocabulary that is worth it; a whole row of logits is read back where the list leaves the choice open."""
+    config = ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=32,inner=64,vocab=5000,context=96")
+    checkpoint = random_checkpoint(config, seed=3)
+    checkpoint.tensors["lm_head.weight"] *= 8  # likely tokens are few, as in models that were trained
+    path, prompt = tmp_path / "model.safetensors", [997 * place % 5000 for place in range(20)]
+    save_checkpoint(checkpoint, path)
+    made = export_web(path, tmp_path / "site", limits="webgl2")
+    names = {**NAMES, "repetition_penalty": "repetitionPenalty"}
+    hows = [dict(zip(names, values, strict=True)) for values in FILTERS]
+    with glinfer.load(path) as model:
+        expected = [model.generate(prompt, max_tokens=30, seed=4, stop_ids=(), **how) for how in hows]
+    asked = [{**{names[name]: value for name, value in how.items()}, "seed": 4} for how in hows]
+    jobs = [{"kind": "stream", "ids": prompt, "count": 30, "options": options} for options in asked]
+    results = run_site(made.folder, jobs, query="?minimum=1")["results"]
+    assert [each["ids"] for each in results] == expected
+    assert sum(each["logitReads"] for each in results) <= 12  # of 120 tokens
+
+
 STATES = {
     "attention": LLAMA,
     "a window": ModelConfig.from_options(f"family=mistral,window=5,{SIZES}"),
