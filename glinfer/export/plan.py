@@ -93,8 +93,8 @@ class PlanExport:
         self._companions = tuple(companions)
         self._plans = (plan, *(each.plan for each in companions))
         sizes = limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
-        for each in self._plans:
-            each.validate(PlanLimits(*sizes))
+        for made in self._plans:
+            made.validate(PlanLimits(*sizes))
         self._textures: list[dict[str, Any]] = []
         self._index: list[dict[str, int]] = [self._indices(plan, {})]
         for each in companions:

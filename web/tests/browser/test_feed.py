@@ -47,7 +47,9 @@ def test_prompts_of_every_length_in_pieces_and_token_by_token(run_site: Drive, t
             with model.session() as session:
                 session.prefill(prompt)
                 expected.append(session.generate_ids(COUNT))
-    jobs = [{"kind": "stream", "ids": prompt, "count": COUNT, "options": {"temperature": 0}} for prompt in prompts]
+    jobs: list[dict[str, Any]] = [
+        {"kind": "stream", "ids": prompt, "count": COUNT, "options": {"temperature": 0}} for prompt in prompts
+    ]
     jobs += [{"kind": "greedy", "ids": prompt, "count": COUNT, "single": True} for prompt in prompts]
     results = run_site(made.folder, jobs, query="?minimum=1")["results"]
     assert [each["ids"] for each in results] == expected * 2
@@ -58,12 +60,13 @@ def test_prompts_of_every_length_in_pieces_and_token_by_token(run_site: Drive, t
 def test_a_seed_draws_the_same_tokens_many_at_once(run_site: Drive, tmp_path: Path) -> None:
     path, prompt = written(LLAMA, tmp_path), prompt_of(20)
     made = export_web(path, tmp_path / "site")
-    how = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    how: dict[str, Any] = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
     with glinfer.load(path) as model:
         expected = [model.generate(prompt, max_tokens=150, seed=seed, stop_ids=(), **how) for seed in (1, 2)]
-    named = {"temperature": 0.8, "topK": 0, "topP": 1, "minP": 0, "repetitionPenalty": 1}
-    jobs = [{"kind": "stream", "ids": prompt, "count": 150, "options": {**named, "seed": seed}} for seed in (1, 2)]
-    jobs.append({**jobs[0], "options": {**jobs[0]["options"], "stopIds": [expected[0][40]]}})
+    named: dict[str, Any] = {"temperature": 0.8, "topK": 0, "topP": 1, "minP": 0, "repetitionPenalty": 1}
+    job: dict[str, Any] = {"kind": "stream", "ids": prompt, "count": 150}
+    jobs = [{**job, "options": {**named, "seed": seed}} for seed in (1, 2)]
+    jobs.append({**job, "options": {**named, "seed": 1, "stopIds": [expected[0][40]]}})
     *found, stopped = run_site(made.folder, jobs)["results"]
     assert [each["ids"] for each in found] == expected
     assert found[0]["dropped"] > 0  # the context was full on the way
@@ -85,7 +88,7 @@ def test_filters_choose_from_a_shortlist(run_site: Drive, tmp_path: Path) -> Non
     save_checkpoint(checkpoint, path)
     made = export_web(path, tmp_path / "site", limits="webgl2")
     names = {**NAMES, "repetition_penalty": "repetitionPenalty"}
-    hows = [dict(zip(names, values, strict=True)) for values in FILTERS]
+    hows: list[dict[str, Any]] = [dict(zip(names, values, strict=True)) for values in FILTERS]
     with glinfer.load(path) as model:
         expected = [model.generate(prompt, max_tokens=30, seed=4, stop_ids=(), **how) for how in hows]
     asked = [{**{names[name]: value for name, value in how.items()}, "seed": 4} for how in hows]
