@@ -18,15 +18,20 @@ kind          further keys, beside rows, cols, width, height (texels)
 From ``table`` on only shaders read such weights; the keys say which row and column a texel belongs to.
 
 Defines that are floats are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
+
+Companions are further plans over textures of the first, as :meth:`glinfer.models.session.Session.companion` binds them.
+All plans share one table of textures, of which those of the first plan come first, and one of programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from glinfer.errors import PlanError
 from glinfer.gl.context import Limits
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
@@ -47,37 +52,77 @@ _LINE_KEYS = {
 _BLOCK_KEYS = ("blocks", "tiles", "pitch", "columns", "slot_step", "block_step", "aside", "every")
 
 
+@dataclass(frozen=True)
+class Companion:
+    """A plan that is exported over textures of another one.
+
+    Attributes:
+        name: its key in ``companions`` of ``plan.json``.
+        plan: the plan.
+        facts: what the runtime has to know besides, by key.
+        inputs: tensors that the runtime writes or reads, by the key under which it finds their texture.
+        kinds: kinds of tensors whose textures are those of the other plan, where the names are equal.
+        names: further such tensors.
+    """
+
+    name: str
+    plan: Plan
+    facts: Mapping[str, int]
+    inputs: Mapping[str, str]
+    kinds: Collection[str] = ("weight", "cache")
+    names: Collection[str] = ()
+
+
 class PlanExport:
-    """Tables of one plan, laid out within limits.
+    """Tables of one plan and its companions, laid out within limits.
 
     Attributes:
         plan: the exported plan.
         weights: its weights in upload order.
-        shaders: names of its shader files in the shader folder, includes too.
+        shaders: names of the shader files in the shader folder, includes too.
     """
 
-    def __init__(self, plan: Plan, limits: Limits) -> None:
-        """Lay the plan out.
+    def __init__(self, plan: Plan, limits: Limits, companions: Sequence[Companion] = ()) -> None:
+        """Lay the plans out.
 
         Raises:
-            PlanError: the plan breaks the limits.
+            PlanError: a plan breaks the limits, or a texture that two of them share is laid out in two ways.
             ShaderError: a shader file is missing or damaged.
         """
-        plan.validate(
-            PlanLimits(
-                limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
-            )
-        )
         self.plan, self._size = plan, limits.max_texture_size
-        self._roots = [tensor for tensor in plan.tensors if not tensor.view_of]
-        self._index = {tensor.name: place for place, tensor in enumerate(self._roots)}
+        self._companions = tuple(companions)
+        self._plans = (plan, *(each.plan for each in companions))
+        sizes = limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
+        for made in self._plans:
+            made.validate(PlanLimits(*sizes))
+        self._textures: list[dict[str, Any]] = []
+        self._index: list[dict[str, int]] = [self._indices(plan, {})]
+        for each in companions:
+            own, first = {tensor.name: tensor for tensor in each.plan.tensors}, self._index[0]
+            shared = {name for name in own.keys() & first.keys() if own[name].kind in each.kinds or name in each.names}
+            self._check_shared(each.plan, shared)
+            self._index.append(self._indices(each.plan, {name: first[name] for name in shared}))
         self._programs: dict[tuple[object, ...], int] = {}
         self._program_table: list[dict[str, Any]] = []
         self.weights = plan.of_kind("weight")
-        self.draws = [self._draw(draw) for draw in plan.draws]
+        self._draws = [[self._draw(number, draw) for draw in each.draws] for number, each in enumerate(self._plans)]
         self.shaders = sorted(
             {name for entry in self._program_table for name in _files(entry["fragment"]) | _files(entry["vertex"])}
         )
+
+    def _indices(self, plan: Plan, shared: Mapping[str, int]) -> dict[str, int]:
+        """The index of each texture of a plan; those that are not shared are appended to the table."""
+        found = dict(shared)
+        for tensor in plan.tensors:
+            if not tensor.view_of and tensor.name not in found:
+                found[tensor.name] = len(self._textures)
+                self._textures.append(self._texture_entry(tensor))
+        return found
+
+    def _check_shared(self, plan: Plan, names: Collection[str]) -> None:
+        for name in sorted(names):
+            if plan.table[name].layout_within(self._size) != self.layout(name):
+                raise PlanError(f"tensor {name} of plan {plan.name} is laid out otherwise in plan {self.plan.name}")
 
     def layout(self, name: str) -> TexelLayout:
         """Return the layout of a tensor."""
@@ -85,16 +130,28 @@ class PlanExport:
 
     def texture(self, name: str) -> int:
         """Return the index of a tensor's texture."""
-        return self._index[self.plan.root(name)]
+        return self._texture(0, name)
+
+    def _texture(self, number: int, name: str) -> int:
+        return self._index[number][self._plans[number].root(name)]
 
     def tables(self) -> dict[str, Any]:
-        """Return ``requires``, ``run_values``, ``textures``, ``programs`` and ``draws``."""
+        """Return ``requires``, ``run_values``, ``textures``, ``programs``, ``draws`` and ``companions``."""
         return {
             "requires": self._requires(),
             "run_values": [_run_value(value) for value in self.plan.run_values],
-            "textures": [self._texture_entry(tensor) for tensor in self._roots],
+            "textures": self._textures,
             "programs": self._program_table,
-            "draws": self.draws,
+            "draws": self._draws[0],
+            "companions": {
+                each.name: {
+                    **each.facts,
+                    **{key: self._texture(number, name) for key, name in each.inputs.items()},
+                    "run_values": [_run_value(value) for value in each.plan.run_values],
+                    "draws": self._draws[number],
+                }
+                for number, each in enumerate(self._companions, start=1)
+            },
         }
 
     def logits(self, name: str) -> tuple[dict[str, int], Array]:
@@ -138,12 +195,11 @@ class PlanExport:
         return {} if found is None else {"sinks": self.texture(found)}
 
     def _requires(self) -> dict[str, Any]:
-        layouts = [self.layout(tensor.name) for tensor in self._roots]
-        draws = self.plan.draws
+        draws = [draw for plan in self._plans for draw in plan.draws]
         points = [BLOCK_EDGE * max(1, draw.largest_cell) for draw in draws if draw.cover == "points"]
         blending = ["EXT_float_blend"] if any(draw.adds for draw in draws) else []
         return {
-            "max_texture_size": max(max(layout.width, layout.height) for layout in layouts),
+            "max_texture_size": max(max(entry["width"], entry["height"]) for entry in self._textures),
             "draw_buffers": max(len(draw.outputs) for draw in draws),
             "texture_units": max(len(draw.inputs) for draw in draws),
             "point_size": max([1, *points]),
@@ -151,7 +207,7 @@ class PlanExport:
         }
 
     def _texture_entry(self, tensor: TensorSpec) -> dict[str, Any]:
-        layout = self.layout(tensor.name)
+        layout = tensor.layout_within(self._size)
         return {
             "name": tensor.name,
             "kind": tensor.kind,
@@ -162,12 +218,14 @@ class PlanExport:
             "tensor": tensor.name if tensor.kind == "weight" else None,
         }
 
-    def _draw(self, draw: DrawSpec) -> dict[str, Any]:
-        """Describe a draw as :meth:`glinfer.models.session.Session._bind` binds it."""
+    def _draw(self, number: int, draw: DrawSpec) -> dict[str, Any]:
+        """Describe a draw of a plan as :meth:`glinfer.models.session.Session._bind` binds it."""
+        plan = self._plans[number]
         vertex, defines, by_cover = shading(draw)
-        target = self.layout(self.plan.root(draw.outputs[0]))
-        used = [self.layout(self.plan.root(name)) for name in (*draw.outputs, *draw.reads)]
-        if any(isinstance(layout, Layout) and layout.wrapped for layout in used):
+        target, *others = (
+            plan.table[plan.root(name)].layout_within(self._size) for name in (*draw.outputs, *draw.reads)
+        )
+        if any(isinstance(layout, Layout) and layout.wrapped for layout in (target, *others)):
             defines.update(WRAPPED=1, OUT_WIDTH=target.width, OUT_ROWS=target.rows)
         uniforms, per_run = dict(draw.uniforms), dict(draw.per_run)
         if FIRST_SLOT in by_cover:
@@ -179,8 +237,8 @@ class PlanExport:
             "name": draw.name,
             "kind": draw.kind,
             "program": self._program(draw, vertex, defines),
-            "inputs": [self.texture(name) for name in draw.reads],
-            "outputs": [self.texture(name) for name in draw.outputs],
+            "inputs": [self._texture(number, name) for name in draw.reads],
+            "outputs": [self._texture(number, name) for name in draw.outputs],
             "uniforms": uniforms,
             "per_run": per_run,
             "size": list(draw.size),
@@ -190,7 +248,7 @@ class PlanExport:
             "adds": draw.adds,
             "clears": draw.clears,
             "largest_cell": draw.largest_cell,
-            "layout": layout_entry(self.layout(draw.outputs[0])),
+            "layout": layout_entry(plan.table[draw.outputs[0]].layout_within(self._size)),
         }
 
     def _program(self, draw: DrawSpec, vertex: str, defines: Mapping[str, int | float]) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 
 from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
+from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
 from glinfer.export.libraries import TOKENIZERS, library_files
 from glinfer.export.page import single_file, single_file_note
@@ -42,14 +43,15 @@ from glinfer.models.choice import (
     weights_for,
     weights_named,
 )
-from glinfer.models.fast.token import HEAD_DRAWS
+from glinfer.models.fast.token import HEAD_DRAWS, PICKS
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import LOGITS, TOKENS
 from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE
 
-VERSION = 1
+VERSION = 2
 PLAN, TOKENIZER, PAGE = "plan.json", "tokenizer.json", "index.html"
 LIMITS: Mapping[str, Limits] = {
     "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),
@@ -207,6 +209,7 @@ def _plan_file(
         "head_draws": HEAD_DRAWS if plan.name == "fast" else 0,
         "input": export.texture(TOKENS) if TOKENS in plan.table else None,
         "logits": logits,
+        "picks": export.texture(PICKS) if PICKS in plan.table else None,
         "pictures": [] if logits is None else export.pictures(),
     }
     return values, order
@@ -216,16 +219,13 @@ def _laid_out(
     checkpoint: Checkpoint, plan: str, weights: str, cache: str, kernels: KernelOptions, limits: Limits
 ) -> tuple[Plan, PlanExport]:
     try:
+        config, formats, size = checkpoint.config, checkpoint.formats(), limits.max_texture_size
         made = plan_for(
-            checkpoint.config,
-            plan,
-            weights=weights,
-            cache=cache,
-            formats=checkpoint.formats(),
-            kernels=kernels,
-            max_texture_size=limits.max_texture_size,
+            config, plan, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=size
         )
-        return made, PlanExport(made, limits)
+        options = PlanOptions(config, weights, kernels, size, formats, cache)
+        companions = companions_of(options, made) if PICKS in made.table else []
+        return made, PlanExport(made, limits, companions)
     except PlanError as error:
         raise PlanError(
             f"this model does not fit a browser's textures: {error}; try a shorter --context, or --weights with "

@@ -25,11 +25,14 @@ from safetensors.numpy import load_file
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine.prefill import Prefill
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
 from glinfer.export import site as module
 from glinfer.export import weights as weights_module
+from glinfer.export.companions import PIECE, companions_of
 from glinfer.export.page import renamed
+from glinfer.export.plan import PlanExport
 from glinfer.export.serve import HOST, byte_range, site_server
 from glinfer.export.site import LIMITS, export_web, web_kernels, web_root
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
@@ -39,6 +42,7 @@ from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source, shader_root
 from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.session import weight_matrix
 
@@ -114,7 +118,7 @@ def test_caches_of_half_floats(tmp_path: Path) -> None:
     assert {cache: each["model"]["cache"] for cache, each in found.items()} == {"f32": "f32", "f16": "f16"}
     assert found["f32"]["requires"] == found["f16"]["requires"]
     for floats, halves in zip(found["f32"]["textures"], found["f16"]["textures"], strict=True):
-        half = floats["name"].endswith("attn.cache")
+        half = floats["name"].endswith("attn.cache") or floats["name"].startswith("row.qkv.")
         assert halves == (floats | {"format": "rgba16f"} if half else floats)
     programs = found["f16"]["programs"]
     rounding = [draw["name"] for draw in found["f16"]["draws"] if "OUT_HALF" in programs[draw["program"]]["defines"]]
@@ -178,6 +182,47 @@ def test_defines_make_the_same_source(case: Case) -> None:
         )
 
 
+def test_a_prompt_goes_in_pieces_by_pythons_plan_over_the_same_weights_and_caches(case: Case) -> None:
+    found, made = case.found, case.made
+    if case.plan == "reference":
+        assert found["companions"] == {}
+        return
+    rows, textures = found["companions"]["rows"], found["textures"]
+    kernels = dataclasses.replace(web_kernels(case.weights), chunk=PIECE)
+    model = load_checkpoint(case.path).config
+    chunk = Prefill(PlanOptions(model, case.weights, kernels, case.size, {})).plan()
+    assert (rows["most"], rows["targets"], rows["least"]) == (chunk.max_rows, 4, 4)
+    assert [value["name"] for value in rows["run_values"]] == [value.name for value in chunk.run_values]
+    own = {texture["name"] for texture in textures[sum(not tensor.view_of for tensor in made.tensors) :]}
+    first = {texture["name"] for texture in textures} - own
+    for entry, draw in zip(rows["draws"], chunk.draws, strict=True):
+        program = found["programs"][entry["program"]]
+        assert (entry["name"], program["fragment"]) == (draw.name, f"{draw.shader}.frag")
+        for indices, names in ((entry["inputs"], draw.reads), (entry["outputs"], draw.writes)):
+            assert [textures[index]["name"] for index in indices] == list(names)
+            for index, name in zip(indices, names, strict=True):
+                shared = chunk.table[name].kind in ("weight", "cache") or name == "hidden.a"
+                assert (name in first, name in own) == (shared, not shared)
+                layout = chunk.table[name].layout_within(case.size)
+                assert (textures[index]["width"], textures[index]["height"]) == (layout.width, layout.height)
+    assert textures[rows["table"]]["name"] == "rows"
+    last = f"h.{model.num_hidden_layers - 1}."
+    assert [draw["name"].startswith(last) for draw in found["draws"][rows["tail"] - 1 : rows["tail"] + 1]] == [
+        False,
+        True,
+    ]
+
+
+def test_textures_that_two_plans_share_lie_alike(tmp_path: Path) -> None:
+    config = load_checkpoint(written(tmp_path, GAB)).config
+    options = PlanOptions(config, "f32", web_kernels(), 4096, {})
+    plan = plan_for(config, "fast", weights="f32", formats={}, kernels=web_kernels(), max_texture_size=4096)
+    other = dataclasses.replace(options, config=dataclasses.replace(config, max_position_embeddings=500))
+    (rows,) = (each for each in companions_of(other, plan) if each.name == "rows")
+    with pytest.raises(PlanError, match="is laid out otherwise in plan fast"):
+        PlanExport(plan, LIMITS["usual"], [rows])
+
+
 def test_long_edges_are_wrapped(tmp_path: Path) -> None:
     wrapped = [
         limits
@@ -202,8 +247,9 @@ def test_textures_and_layouts_are_those_of_the_plan(case: Case) -> None:
         ConstantLayout: "constants",
     }
     names = [tensor.name for tensor in made.tensors if not tensor.view_of]
-    assert [texture["name"] for texture in found["textures"]] == names
-    for texture in found["textures"]:
+    textures = found["textures"][: len(names)]  # those of companions come behind them
+    assert [texture["name"] for texture in textures] == names
+    for texture in textures:
         tensor = made.table[texture["name"]]
         layout = tensor.layout_within(case.size)
         assert (texture["kind"], texture["format"]) == (tensor.kind, tensor.format)
@@ -224,7 +270,11 @@ def test_any_browser_can_run_it(case: Case) -> None:
     assert needs["texture_units"] <= 16
     assert needs["point_size"] == 1
     assert needs["extensions"] == ["EXT_color_buffer_float"]
-    assert {draw["cover"] for draw in found["draws"]} <= {"triangle", "quads", "scatter"}
+    draws = [*found["draws"], *(draw for each in found["companions"].values() for draw in each["draws"])]
+    assert {draw["cover"] for draw in draws} <= {"triangle", "quads", "scatter", "strip"}
+    for draw in draws:
+        assert len(draw["outputs"]) <= needs["draw_buffers"]
+        assert len(draw["inputs"]) <= needs["texture_units"]
     assert not any(program["defines"].get("QUAD") for program in found["programs"])
 
 

@@ -10,16 +10,16 @@ import { GlinferError } from "../glinfer/errors.js";
 import { placeOf, region } from "../glinfer/layouts.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { checksumsOf, loadParts } from "../glinfer/loading.js";
+import { TableTexels } from "../glinfer/rows.js";
 import { fetchSource } from "../glinfer/source.js";
 import { TextureChecker } from "../glinfer/verify.js";
-import { encodeFeed, runsOf, TableTexels } from "./feed.js";
+import { encodeFeed, runsOf } from "./feed.js";
 import { WordTokenizer } from "./words.js";
 
 /** @typedef {import("../glinfer/loading.js").LoadOptions} LoadOptions */
 /** @typedef {import("../glinfer/replay.js").Replay} Replay */
 /** @typedef {import("../glinfer/source.js").Source} Source */
 
-const POLL = 4; // milliseconds between questions whether a run is done
 const SHORTEST = 1e-12; // as PyTorch's normalize does it: a vector of zeros stays one
 
 /**
@@ -205,7 +205,7 @@ export class EmbeddingModel {
       const values = encodeFeed(tables, texts, { targets, ...this.plan.embedding });
       for (const name of ["rows", "texts"]) inputs[name].upload(tables[name].texels);
       replay.run(values);
-      await finishedBy(replay.gl);
+      await replay.finished();
       this.vectors(values.text_slots, texts.length).forEach((vector, index) => (found[places[index]] = vector));
       done += places.length;
       onProgress(done, encoded.length);
@@ -241,15 +241,6 @@ export class EmbeddingModel {
   release() {
     this.replay.release();
   }
-}
-
-/** Waits until the graphics unit has done what it was told, and lets the page answer meanwhile. */
-async function finishedBy(gl) {
-  const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
-  gl.flush();
-  do await new Promise((resolve) => setTimeout(resolve, POLL));
-  while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
-  gl.deleteSync(fence);
 }
 
 /** Places with their scores, best first; of equal ones the first. */

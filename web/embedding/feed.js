@@ -1,7 +1,8 @@
 /** The inputs of a run that embeds texts: the browser's side of `encode_feed` in glinfer/models/feed.py. No GL. */
 
-const [TOKEN, POSITION, BASE, PLACE, LAST] = [0, 1, 2, 3, 7];
-const SLOT_TOKENS = 64;
+import { BASE, LAST, PLACE, POSITION, rowsValues, TOKEN } from "../glinfer/rows.js";
+
+/** @typedef {import("../glinfer/rows.js").TableTexels} TableTexels */
 
 /**
  * Which texts go into one run each: longest first, so that those of a run are of like length.
@@ -56,53 +57,5 @@ export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooli
     first += padded;
     longest = Math.max(longest, ids.length);
   });
-  const [slots, groups] = [Math.ceil(first / targets), Math.ceil(longest / SLOT_TOKENS)];
-  return {
-    rows: first,
-    row_slots: slots,
-    score_groups: groups,
-    score_slots: groups * slots,
-    strip_first: 0,
-    adapter: 0,
-    last_row: first - 1,
-    text_slots: Math.ceil(encoded.length / targets),
-  };
+  return { ...rowsValues(first, longest, targets, 0), text_slots: Math.ceil(encoded.length / targets) };
 }
-
-/** The texels of a table of rows with 8 words each, in two texels a row. */
-export class TableTexels {
-  /**
-   * @param {{stack: number, row_texels: number, width: number, height: number, rows: number}} layout of plan.json.
-   * @param {Iterable<number>|null} texels what it holds; zeros if left out.
-   */
-  constructor(layout, texels = null) {
-    this.layout = layout;
-    this.texels = texels ? Uint32Array.from(texels) : new Uint32Array(4 * layout.width * layout.height);
-  }
-
-  /**
-   * Writes words of a row.
-   * @param {number} row
-   * @param {[number, number][]} words each with its place.
-   */
-  set(row, words) {
-    const start = this.start(row);
-    for (const [place, value] of words) this.texels[start + place] = value;
-  }
-
-  /**
-   * A word of a row.
-   * @param {number} row
-   * @param {number} place
-   * @returns {number}
-   */
-  at(row, place) {
-    return this.texels[this.start(row) + place];
-  }
-
-  start(row) {
-    const { stack, row_texels: texels, width } = this.layout;
-    return 4 * ((row % stack) * width + texels * Math.floor(row / stack));
-  }
-}
-

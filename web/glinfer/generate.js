@@ -13,6 +13,7 @@ import { Sampler } from "./sampler.js";
 /** @typedef {import("./chat.js").Conversation} Conversation */
 
 const LONGEST_BUSY = 24; // milliseconds
+const MOST_AHEAD = 8; // tokens that are chosen between two readbacks
 
 /** Lets the page handle what has happened meanwhile; unlike a timer this is quick in a background tab, too. */
 function breathe() {
@@ -45,26 +46,40 @@ export function pauses() {
  * @param {Sampler} sampler
  * @param {{prompt: number[], count: number, stops: (id: number) => boolean, signal: AbortSignal,
  *   watch?: () => {draw: number, seen: () => void}|null}} options `count`: at most so many tokens; `stops`: the token
- *   ends the text, and is yielded last; `signal` ends it at the next token; `watch` is asked before each token, see
+ *   ends the text, and is yielded last, others that were chosen with it are taken back; `signal` ends it at the next token; `watch` is asked before each token, see
  *   `Replay.run`.
  * @yields {number} a token id.
  */
 export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null }) {
   const pause = pauses();
-  let common = 0;
-  while (common < prompt.length && model.ids[common] === prompt[common]) common++;
-  model.rewind(model.ids.length - common);
-  for (const id of prompt.slice(common)) {
-    model.step(id);
-    await pause();
+  // A run is issued while the one before is computed, and no more: an end that is asked for comes soon.
+  for (let [work, before] = [model.hold(prompt), null]; !work.next().done; ) {
+    const now = model.replay.finished();
+    await before;
     if (signal.aborted) return;
+    before = now;
   }
-  for (let made = 0; made < count && !signal.aborted; made++) {
-    const id = sampler.sample(model.logits(watch()), model.ids);
-    yield id;
-    if (stops(id)) return;
-    model.step(id);
-    await pause();
+  let waiting = [];
+  let held = 0;
+  let size = 1; // tokens that take about as long as a page may be busy
+  try {
+    for (let made = 0; made < count && !signal.aborted; made++) {
+      if (!waiting.length) {
+        const start = performance.now();
+        waiting = model.choose(Math.min(size, count - made), sampler, watch());
+        held = model.ids.length;
+        model.ahead += waiting.length;
+        const each = (performance.now() - start) / waiting.length;
+        size = Math.max(1, Math.min(MOST_AHEAD, Math.floor(LONGEST_BUSY / each)));
+      }
+      const id = waiting.shift();
+      model.ahead -= 1;
+      yield id;
+      if (stops(id)) return;
+      await pause();
+    }
+  } finally {
+    if (model.ids.length === held) model.rewind(waiting.length); // else somebody has changed what is held
   }
 }
 

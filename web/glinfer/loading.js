@@ -23,6 +23,7 @@ import { Reader } from "./source.js";
 
 const BAND_BYTES = 4 << 20; // of texels that are uploaded at once
 const CHECKSUMS = "line_checksums";
+const VERSION = 2;
 const MEGABYTE = 1e6;
 
 /**
@@ -38,8 +39,9 @@ export function parsePlan(text) {
   } catch (error) {
     throw new GlinferError(`plan.json is no JSON (${error.message}); export the model again`);
   }
-  if (plan.format !== "glinfer-web" || plan.version !== 1) {
-    throw new GlinferError(`plan.json is ${plan.format} version ${plan.version}; expected glinfer-web version 1`);
+  if (plan.format !== "glinfer-web" || plan.version !== VERSION) {
+    const found = `${plan.format} version ${plan.version}; expected glinfer-web version ${VERSION}`;
+    throw new GlinferError(`plan.json is ${found}; export the model again, and take the runtime of that export`);
   }
   if (!plan.files) throw new GlinferError("plan.json does not name the files of its weights; export the model again");
   return plan;

@@ -1,6 +1,7 @@
 /** A model in the browser: an exported plan with its weights, and the sequence of tokens that it holds. */
 
 import { textsOf } from "../texts.js";
+import { driverOf } from "./cached.js";
 import { Conversation } from "./chat.js";
 import { GlinferError } from "./errors.js";
 import { continuation, replyParts } from "./generate.js";
@@ -14,11 +15,11 @@ import { TextureChecker } from "./verify.js";
 /** @typedef {import("./tokenizer.js").AnyTokenizer} AnyTokenizer */
 /** @typedef {import("./chat.js").ChatForm} ChatForm */
 /** @typedef {import("./replay.js").Replay} Replay */
+/** @typedef {import("./sampler.js").Sampler} Sampler */
 /** @typedef {import("./source.js").Source} Source */
 /** @typedef {import("./generate.js").Options} Options */
 /** @typedef {import("./verify.js").TextureReport} TextureReport */
 
-const SLOT_TOKENS = 64;
 const KEPT_LOGITS = 4;
 
 /**
@@ -74,9 +75,8 @@ export class Model {
     this.driver = driverOf(plan, this.replay);
     this.ids = [];
     this.dropped = 0;
-    this.cached = 0; // how many of the first tokens are in the caches
-    this.long = false; // whether those have turned by the second set of angles, where the model has two
     this.known = null; // the logits of the next token, once they were asked for
+    this.ahead = 0; // tokens that a stream has chosen and not given, those that it has taken back too
     this.writing = false; // whether a stream is not at its end
   }
 
@@ -95,6 +95,12 @@ export class Model {
     return this.replay.drawsIssued;
   }
 
+  /** How many tokens can be chosen before the context is full; at least 1. */
+  get room() {
+    const held = this.ids.length <= this.context ? this.ids.length : Math.floor(this.context / 2) + 1;
+    return this.context + 1 - held;
+  }
+
   /**
    * Appends tokens, and runs all of them but the last, which waits until something is asked of it. Where the context
    * is full the oldest half is dropped, and the rest runs again from position 0.
@@ -102,6 +108,12 @@ export class Model {
    * @throws {GlinferError} an id is no token of the vocabulary.
    */
   prefill(ids) {
+    this.append(ids);
+    this.catchUp();
+  }
+
+  /** Appends tokens as `prefill` does, and leaves it to later to run them. */
+  append(ids) {
     for (const id of ids) {
       if (!Number.isInteger(id) || id < 0 || id >= this.vocabulary) {
         throw new GlinferError(`found the token ${id}; expected whole numbers from 0 to ${this.vocabulary - 1}`);
@@ -112,7 +124,22 @@ export class Model {
       this.known = null;
       this.ids.push(id);
     }
-    this.catchUp();
+  }
+
+  /**
+   * Holds exactly these tokens, once the loop is at its end: what is the same at the beginning is not run again. The
+   * browser's side of `hold` in glinfer/engine/decode.py.
+   * @param {number[]} ids
+   * @yields {void} after each run, of a piece of them or of one.
+   * @throws {GlinferError} an id is no token of the vocabulary.
+   */
+  *hold(ids) {
+    let common = 0;
+    while (common < ids.length && this.ids[common] === ids[common]) common++;
+    this.rewind(this.ids.length - common);
+    this.append(ids.slice(common));
+    this.makeRoom();
+    yield* this.driver.catchUp(this.ids);
   }
 
   /**
@@ -134,7 +161,7 @@ export class Model {
     }
     if (count === 0) return;
     this.ids.length -= count;
-    this.cached = Math.min(this.cached, this.ids.length);
+    this.driver.forget(this.ids.length);
     this.known = null;
   }
 
@@ -145,16 +172,49 @@ export class Model {
    * @throws {GlinferError} no token is held.
    */
   logits(watch = null) {
-    if (!this.ids.length) throw new GlinferError("the model holds no tokens; give it at least one");
+    this.requireTokens();
     if (this.known === null) {
       this.catchUp();
-      this.driver.run(this.ids, this.ids.length - 1, undefined, watch);
-      this.cached = this.ids.length;
-      const { texture, width, height } = this.plan.logits;
-      const texels = this.replay.read(texture, width, height);
-      this.known = Float32Array.from(this.order, (place) => texels[place]);
+      this.driver.runHead(this.ids, watch);
+      this.known = this.readLogits();
     }
     return this.known.slice();
+  }
+
+  readLogits() {
+    const { texture, width, height } = this.plan.logits;
+    const texels = this.replay.read(texture, width, height);
+    return Float32Array.from(this.order, (place) => texels[place]);
+  }
+
+  /**
+   * Chooses and appends tokens: several without a readback in between where the plan can choose by itself, and otherwise
+   * one, from a shortlist of the logits as long as that tells it. They are those that `sampler.sample` chooses from `logits`.
+   * @param {number} most how many at most.
+   * @param {Sampler} sampler
+   * @param {{draw: number, seen: () => void}|null} watch of the first token, see `Replay.run`; one token is chosen then.
+   * @returns {number[]}
+   * @throws {GlinferError} no token is held, or the model's output is broken.
+   */
+  choose(most, sampler, watch = null) {
+    this.requireTokens();
+    const { driver, ids } = this;
+    let chosen;
+    if (this.known === null && !watch && driver.chooses(sampler)) {
+      this.catchUp();
+      chosen = driver.choose(ids, Math.min(most, this.room), sampler);
+    } else {
+      let listed = null;
+      if (this.known === null && driver.lists) {
+        this.catchUp();
+        listed = driver.chooseListed(ids, sampler, watch);
+        if (listed === null) this.known = this.readLogits();
+      }
+      chosen = [listed ?? sampler.sample(this.logits(watch), ids)];
+    }
+    this.known = null;
+    ids.push(...chosen);
+    return chosen;
   }
 
   /**
@@ -241,72 +301,32 @@ export class Model {
     return this.checker.verify(share);
   }
 
+  /** Refuses an empty sequence, and makes room for the newest token. */
+  requireTokens() {
+    if (!this.ids.length) throw new GlinferError("the model holds no tokens; give it at least one");
+    this.makeRoom();
+  }
+
+  /** A token that was only chosen needs no place: there is one more than the context then, until something is run. */
+  makeRoom() {
+    if (this.ids.length > this.context) this.dropOldest();
+  }
+
   dropOldest() {
     const count = Math.floor((this.context + 1) / 2);
     this.known = null;
-    this.cached = 0;
+    this.driver.forget(0);
     this.ids.splice(0, count);
     this.dropped += count;
   }
 
   catchUp() {
-    if (!this.driver.caches) return;
-    const long = isLong(this.plan, this.ids.length);
-    if (long !== this.long) this.cached = 0; // all keys turn as in one run over the whole text
-    this.long = long;
-    const last = this.plan.draws.length - this.plan.head_draws;
-    for (; this.cached < this.ids.length - 1; this.cached++) this.driver.run(this.ids, this.cached, last);
+    const work = this.driver.catchUp(this.ids);
+    while (!work.next().done);
   }
 
   /** Releases everything that lies in graphics memory. */
   release() {
     this.replay.release();
-  }
-}
-
-/**
- * Whether a text of so many tokens turns by the second set of angles, where a model has two.
- * @param {object} plan
- * @param {number} tokens
- * @returns {boolean}
- */
-function isLong(plan, tokens) {
-  const { long_after: longest = 0 } = plan.model;
-  return longest > 0 && tokens > longest;
-}
-
-/** The run value of plans with two sets of angles: the row of their table for the token at `position`, if there is one. */
-function anglesOf(plan, tokens, position) {
-  if (!plan.model.long_after) return {};
-  const second = isLong(plan, tokens) ? plan.model.config.max_position_embeddings : 0;
-  return { angles: position + second };
-}
-
-/** What one run is given, by plan: `run(ids, position, last, watch)` runs the token at a position, or all up to it. */
-function driverOf(plan, replay) {
-  const { config } = plan.model;
-  const context = config.max_position_embeddings;
-  switch (plan.driver) {
-    case "fast": {
-      const values = { noise: 0, inverse_temperature: 1, noise_key: 0 };
-      const run = (ids, at, last, watch) => {
-        Object.assign(values, { position: at, token: ids[at], score_slots: Math.ceil((at + 1) / SLOT_TOKENS) });
-        Object.assign(values, anglesOf(plan, ids.length, at));
-        replay.run(values, { last, watch });
-      };
-      return { caches: true, context, run };
-    }
-    case "reference": {
-      const input = replay.textures[plan.input];
-      const column = new Int32Array(input.spec.layout.rows);
-      const run = (ids, at, last, watch) => {
-        column.fill(0).set(ids);
-        input.uploadColumn(column);
-        replay.run({ rows: at + 1, last_row: at, ...anglesOf(plan, at + 1, 0) }, { last, watch });
-      };
-      return { caches: false, context, run };
-    }
-    default:
-      throw new GlinferError(`the plan's driver is ${plan.driver}; expected fast or reference; export the model again`);
   }
 }

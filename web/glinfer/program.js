@@ -158,11 +158,12 @@ export class Program {
   }
 
   /**
-   * Waits for the compiler, and fixes the samplers.
+   * Waits for the compiler, and fixes the samplers; does nothing when repeated.
    * @throws {GlinferError} the driver refuses the source, or a sampler has no texture.
    */
   finish() {
     const { gl, handle, spec } = this;
+    if (!this.stages.length) return;
     if (!gl.getProgramParameter(handle, gl.LINK_STATUS)) this.refuse();
     for (const { shader } of this.stages) gl.deleteShader(shader);
     this.stages = [];

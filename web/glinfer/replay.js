@@ -11,8 +11,8 @@ import { Framebuffer, pendingError, Texture } from "./textures.js";
 
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
+const POLL = 4; // milliseconds between questions whether the driver is done
 const ZEROS = new Float32Array(4);
-const POLL = 4; // milliseconds between questions whether a program is compiled
 
 /** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
 function clear(gl, spec, target, values) {
@@ -30,7 +30,16 @@ function clear(gl, spec, target, values) {
   gl.disable(gl.SCISSOR_TEST);
 }
 
-/** Textures, programs, framebuffers and draws of one plan in one context. */
+function checkValues({ run_values: wanted }, values) {
+  for (const { name, smallest, largest, whole } of wanted) {
+    const value = values[name];
+    if (!(value >= smallest && value <= largest) || (whole && !Number.isInteger(value))) {
+      throw new GlinferError(`run value ${name} is ${value}; expected ${smallest} to ${largest}`);
+    }
+  }
+}
+
+/** Textures, programs, framebuffers and draws of one plan and its companions in one context. */
 export class Replay {
   /**
    * Begins to compile all programs, and makes the textures. Once `compiled` is done and the weights are uploaded,
@@ -48,10 +57,12 @@ export class Replay {
     this.programs = [];
     this.framebuffers = new Map();
     this.draws = [];
+    this.companions = new Map(); // the bound draws of companions, by name
     try {
       this.reset();
       this.programs = beginAll(gl, plan.programs, shaders);
       for (const spec of plan.textures) this.textures.push(new Texture(gl, spec));
+      this.check("making the textures");
     } catch (error) {
       this.release();
       throw gl.isContextLost() ? new GlinferError(LOST) : error;
@@ -59,13 +70,14 @@ export class Replay {
   }
 
   /**
-   * Waits until every program is compiled. Where the driver compiles beside the page nothing waits for it; else the page
-   * can answer between two programs.
+   * Waits until every program of the plan itself is compiled. Where the driver compiles beside the page nothing waits for
+   * it; else the page can answer between two programs. Those of companions are compiled meanwhile.
    * @param {(done: number, all: number) => void} onProgress
    * @throws {GlinferError} the driver refuses a shader.
    */
   async compiled(onProgress = () => {}) {
-    const { gl, programs } = this;
+    const { gl } = this;
+    const programs = this.programsOf(this.plan.draws);
     const pause = pauses();
     onProgress(0, programs.length);
     for (const [index, program] of programs.entries()) {
@@ -80,14 +92,40 @@ export class Replay {
     }
   }
 
+  programsOf(draws) {
+    return [...new Set(draws.map(({ program }) => this.programs[program]))];
+  }
+
   /**
-   * Binds the draws.
+   * Binds the draws of the plan itself.
    * @throws {GlinferError} a draw does not fit its shader, or the driver refuses it.
    */
   bindAll() {
+    this.draws = this.boundAll(this.plan.draws);
+  }
+
+  /**
+   * The draws of a companion, which are bound when they are first needed.
+   * @param {string} name its key in plan.json.
+   * @returns {object[]}
+   * @throws {GlinferError} the driver refuses a program, or the context was lost.
+   */
+  companion(name) {
+    if (!this.companions.has(name)) this.companions.set(name, this.boundAll(this.plan.companions[name].draws));
+    return this.companions.get(name);
+  }
+
+  /** The draws that are bound so far, those of companions behind the others. */
+  get bound() {
+    return [this.draws, ...this.companions.values()].flat();
+  }
+
+  boundAll(draws) {
     try {
-      this.draws = this.plan.draws.map((draw) => this.bind(draw));
+      for (const program of this.programsOf(draws)) program.finish();
+      const bound = draws.map((draw) => this.bind(draw));
       this.check("preparing the model");
+      return bound;
     } catch (error) {
       throw this.gl.isContextLost() ? new GlinferError(LOST) : error;
     }
@@ -135,37 +173,31 @@ export class Replay {
   }
 
   /**
-   * Issues the first draws of the plan with these run values, and binds only what differs from the draw before.
+   * Issues draws of a plan with these run values, and binds only what differs from the draw before.
    * @param {Record<string, number>} values of all run values.
-   * @param {{last?: number, watch?: {draw: number, seen: () => void}|null}} options `last`: how many draws, all of
-   *   them if left out; `watch`: `seen` is called after that draw, and may read textures.
+   * @param {{companion?: string|null, first?: number, last?: number, watch?: {draw: number, seen: () => void}|null}}
+   *   options `companion`: the plan, the first one if left out; draws from number `first` on to before `last`, all of them
+   *   if left out; `watch`: `seen` is called after that draw, and may read textures.
    * @returns {number} draw calls issued.
    * @throws {GlinferError} a run value is missing or out of range, the context was lost, or the driver reports an error.
    */
-  run(values, { last = this.draws.length, watch = null } = {}) {
-    const { gl } = this;
-    this.checkValues(values);
+  run(values, { companion = null, first = 0, last, watch = null } = {}) {
+    const { gl, plan } = this;
+    const draws = companion === null ? this.draws : this.companion(companion);
+    const end = last ?? draws.length;
+    checkValues(companion === null ? plan : plan.companions[companion], values);
     const state = { framebuffer: null, program: null, viewport: "", bound: [], blending: false };
-    for (let index = 0; index < last; index++) {
-      this.issue(this.draws[index], values, state);
+    for (let index = first; index < end; index++) {
+      this.issue(draws[index], values, state);
       if (watch?.draw === index) {
         watch.seen();
         state.framebuffer = null;
       }
     }
     if (state.blending) gl.disable(gl.BLEND);
-    this.drawsIssued += last;
+    this.drawsIssued += end - first;
     this.check("running the model");
-    return last;
-  }
-
-  checkValues(values) {
-    for (const { name, smallest, largest, whole } of this.plan.run_values) {
-      const value = values[name];
-      if (!(value >= smallest && value <= largest) || (whole && !Number.isInteger(value))) {
-        throw new GlinferError(`run value ${name} is ${value}; expected ${smallest} to ${largest}`);
-      }
-    }
+    return end - first;
   }
 
   issue(draw, values, state) {
@@ -211,17 +243,28 @@ export class Replay {
   }
 
   /**
-   * Texels [height × width × 4] from the left edge of a texture; waits until they are computed.
+   * Texels [height × width × 4] of a texture; waits until they are computed.
    * @param {number} texture index in the plan.
    * @param {number} width
    * @param {number} height
    * @param {number} first the first line.
+   * @param {number} left the first texel of each line.
    * @returns {Float32Array|Int32Array|Uint32Array}
    */
-  read(texture, width, height, first = 0) {
-    const texels = this.framebuffer([texture]).read(0, first, width, height);
+  read(texture, width, height, first = 0, left = 0) {
+    const texels = this.framebuffer([texture]).read(left, first, width, height);
     this.check(`reading ${this.plan.textures[texture].name} back`);
     return texels;
+  }
+
+  /** Waits until everything that was issued before is computed, and lets the page answer meanwhile. */
+  async finished() {
+    const { gl } = this;
+    const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
+    gl.flush();
+    do await new Promise((resolve) => setTimeout(resolve, POLL));
+    while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
+    gl.deleteSync(fence);
   }
 
   /**
@@ -243,5 +286,6 @@ export class Replay {
     this.textures = [];
     this.programs = [];
     this.draws = [];
+    this.companions.clear();
   }
 }

@@ -53,6 +53,45 @@ export class Sampler {
     return this.temperature < MIN_TEMPERATURE;
   }
 
+  /** The factor of the logits in a draw, a float32 number; 1 where the likeliest token is always taken. */
+  get inverseTemperature() {
+    return this.greedy ? 1 : Math.fround(1 / this.temperature);
+  }
+
+  /** The number that names the noise of this step. */
+  noiseKey() {
+    return noiseKey(this.seed, this.step);
+  }
+
+  /**
+   * Whether some of so many tokens are left out whatever is drawn, unless the likeliest is always taken.
+   * @param {number} vocabulary how many tokens there are.
+   * @returns {boolean}
+   */
+  filters(vocabulary) {
+    return this.ranks(vocabulary) || this.minP > 0;
+  }
+
+  /**
+   * Whether tokens are left out by their ranks.
+   * @param {number} vocabulary how many tokens there are.
+   * @returns {boolean}
+   */
+  ranks(vocabulary) {
+    return (this.topK > 0 && this.topK < vocabulary) || this.topP < 1;
+  }
+
+  /**
+   * The logit of a token that is in the context; infinite ones stay.
+   * @param {number} logit
+   * @returns {number}
+   */
+  penalty(logit) {
+    if (!Number.isFinite(logit)) return logit;
+    const changed = logit > 0 ? logit / this.repetitionPenalty : logit * this.repetitionPenalty;
+    return Math.max(-Number.MAX_VALUE, Math.min(Number.MAX_VALUE, changed));
+  }
+
   /**
    * The next token's id; goes on to the next step.
    * @param {Float32Array} unpenalised logits, one for each token.
@@ -63,9 +102,10 @@ export class Sampler {
   sample(unpenalised, history = []) {
     const logits = this.penalised(unpenalised, history);
     const best = argmax(logits);
-    const key = noiseKey(this.seed, this.step++);
+    const key = this.noiseKey();
+    this.step += 1;
     if (this.greedy) return best;
-    const scale = Math.fround(1 / this.temperature);
+    const scale = this.inverseTemperature;
     let chosen = best;
     let highest = -Infinity;
     for (const token of this.kept(logits, logits[best])) {
@@ -79,11 +119,7 @@ export class Sampler {
   penalised(logits, history) {
     if (this.repetitionPenalty === 1 || !history.length) return logits;
     const scores = Float64Array.from(logits);
-    for (const token of new Set(history)) {
-      const old = scores[token];
-      const changed = old > 0 ? old / this.repetitionPenalty : old * this.repetitionPenalty;
-      if (Number.isFinite(old)) scores[token] = Math.max(-Number.MAX_VALUE, Math.min(Number.MAX_VALUE, changed));
-    }
+    for (const token of new Set(history)) scores[token] = this.penalty(scores[token]);
     return scores;
   }
 
@@ -91,8 +127,7 @@ export class Sampler {
   kept(logits, largest) {
     let tokens = Array.from(logits, (_, token) => token);
     const likely = (token) => Math.exp((logits[token] - largest) / this.temperature) >= this.minP;
-    const ranked = (this.topK > 0 && this.topK < logits.length) || this.topP < 1;
-    if (!ranked) return this.minP > 0 ? tokens.filter(likely) : tokens;
+    if (!this.ranks(logits.length)) return this.minP > 0 ? tokens.filter(likely) : tokens;
     tokens.sort((one, other) => logits[other] - logits[one] || one - other);
     if (this.topK) tokens = tokens.slice(0, this.topK);
     if (this.topP < 1) {

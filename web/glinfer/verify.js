@@ -83,7 +83,7 @@ export class TextureChecker {
 
   /** Each texture that has to hold a weight, because the plan or a draw says so, and what differs without a look inside. */
   bound() {
-    const { draws, plan, textures } = this.replay;
+    const { bound: draws, plan, textures } = this.replay;
     const parts = [];
     const different = [];
     const known = new Map([...this.starts.keys()].map((index) => [index, new Map()]));
@@ -119,7 +119,7 @@ export class TextureChecker {
 
   /** Samplers that read another texture unit than the plan binds their texture to. */
   misread() {
-    const { draws, plan } = this.replay;
+    const { bound: draws, plan } = this.replay;
     const seen = new Set();
     const different = [];
     for (const { spec, program } of draws) {

@@ -37,8 +37,8 @@ export class LocalEngine {
   }
 
   get figures() {
-    const { ids, context, drawsIssued } = this.model;
-    return { held: ids.length, context, draws: drawsIssued };
+    const { ids, context, drawsIssued, ahead, plan } = this.model;
+    return { held: ids.length, context, draws: drawsIssued - ahead * plan.model.draws_per_token };
   }
 
   /**

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { encodeFeed, runsOf, TableTexels } from "../embedding/feed.js";
+import { encodeFeed, runsOf } from "../embedding/feed.js";
+import { rowsFeed, TableTexels } from "../glinfer/rows.js";
 import { noPython, python } from "./python.js";
 
 const PROGRAM = `
@@ -42,6 +43,43 @@ test("the tables of a run are those that Python fills in", { skip: noPython }, (
     const read = (table, count) => Array.from({ length: count }, (_, at) => table.at(Math.floor(at / 8), at % 8));
     assert.deepEqual(read(tables.rows, used), read(new TableTexels(tables.rows.layout, rows), used));
     assert.deepEqual(Array.from(tables.texts.texels), texts);
+  }
+});
+
+const CHUNK = `
+import json, sys
+from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.models.feed import chunk_feed
+from glinfer.ops.fused.rows import row_table
+pieces, size = json.loads(sys.argv[1])
+rows, found = row_table(20), []
+layout = RowLayout.of(rows.shape, "rgba32ui", size)
+for ids, position, targets, long in pieces:
+    values = chunk_feed(rows, ids, position, targets, long=long)
+    found.append([values, layout.pack(rows).ravel().tolist()])
+print(json.dumps([found, [layout.width, layout.height, layout.stack]]))
+`;
+
+test("the table of a piece of a prompt is the one that Python fills in", { skip: noPython }, () => {
+  const ids = Array.from({ length: 20 }, (_, place) => 7 * place + 3);
+  const pieces = [[ids, 0, 4, false], [ids.slice(2, 15), 20, 4, false], [ids.slice(1, 2), 33, 4, true], [ids.slice(0, 7), 60, 8, true]];
+  for (const size of [64, 16]) {
+    const [found, [width, height, stack]] = python(CHUNK, JSON.stringify([pieces, size]));
+    const layout = { rows: 20, stack, row_texels: 2, width, height };
+    const table = new TableTexels(layout);
+    pieces.forEach(([given, position, targets, long], piece) => {
+      const [values, texels] = found[piece];
+      assert.deepEqual(rowsFeed(table, given, position, { targets, long }), values);
+      const theirs = new TableTexels(layout, texels);
+      for (let row = 0; row < 20; row++) {
+        for (let word = 0; word < 8; word++) {
+          const padding = word === 0 && row >= given.length; // what token stands there does not matter
+          if (!padding && !(word === 1 && row >= targets * Math.ceil(given.length / targets))) {
+            assert.equal(table.at(row, word), theirs.at(row, word), `piece ${piece}, row ${row}, word ${word}`);
+          }
+        }
+      }
+    });
   }
 });
 

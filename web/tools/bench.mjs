@@ -88,7 +88,7 @@ async function serve(folder) {
 async function openSite(context, url, ids) {
   const page = await context.newPage();
   page.setDefaultTimeout(WAIT);
-  await page.goto(url);
+  await page.goto(`${url}?worker=0`); // which keeps the model where scripts reach it
   const renderer = await page.evaluate(async (given) => {
     const model = await globalThis.glinfer.ready;
     if (!model) throw new Error(globalThis.glinfer.errors.join(" "));

@@ -160,10 +160,20 @@ async function work(jobs) {
         model.logits({ draw: picture.draw, seen: () => (seen = readAttention(model, picture)) });
         return { ...seen, weights: Array.from(seen.weights) };
       });
+    } else if (job.kind === "stream") {
+      const before = globalThis.watched.drawCalls;
+      Object.assign(made, { ids: [], logitReads: 0 });
+      model.readLogits = () => {
+        made.logitReads += 1;
+        return Object.getPrototypeOf(model).readLogits.call(model);
+      };
+      for await (const id of model.stream(job.ids, { maxTokens: job.count, ...job.options })) made.ids.push(id);
+      Object.assign(made, { draws: globalThis.watched.drawCalls - before, held: model.ids, dropped: model.dropped });
     } else {
       model.rewind(model.ids.length);
       const before = globalThis.watched.drawCalls;
-      model.prefill(job.ids);
+      if (job.single) job.ids.forEach((id) => model.step(id));
+      else model.prefill(job.ids);
       Object.assign(made, { promptDraws: globalThis.watched.drawCalls - before, ids: [], logits: [], draws: [] });
       let sampler = null;
       if (job.kind === "drawn") {

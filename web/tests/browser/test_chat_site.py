@@ -56,6 +56,29 @@ def write_llama(folder: Path, template: str) -> Path:
     return folder / "model.safetensors"
 
 
+EDITED = f"""(async () => {{
+  const {{ model }} = glinfer;
+  let rows = 0;
+  const {{ run }} = model.replay;
+  model.replay.run = function (values, options) {{
+    rows += options.companion === "rows" ? values.rows : 0;
+    return run.call(this, values, options);
+  }};
+  const said = async (messages) => {{
+    rows = 0;
+    return [(await model.chat(messages, {{ temperature: 0, maxTokens: 4 }})).ids, rows];
+  }};
+  const edited = {json.dumps([*MESSAGES[:-1], {"role": "user", "content": "two hundred worlds"}])};
+  await said({json.dumps(MESSAGES)});
+  const found = await said(edited);
+  model.rewind(model.ids.length);
+  found.push(...(await said(edited)));
+  model.replay.run = run;
+  return found;
+}})()"""
+"""What an edited conversation gives behind the one before, and by itself; with the rows of prompts that were run."""
+
+
 def called(method: str, *given: Any) -> str:
     """A call of a method of the model as an expression; a generator's pieces become an array."""
     options = {JS_NAMES.get(name, name): value for name, value in given[-1].items()}
@@ -108,6 +131,9 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
             assert browsed.do("evaluate", loaded) == str(model.chat(MESSAGES, temperature=0, max_tokens=5))
         wrong = "glinfer.model.chat([{role: 'assistant', content: 'a'}]).catch((error) => error.message)"
         assert browsed.do("evaluate", wrong) == 'message 0 has the role "assistant"; expected system or user there'
+        ids, rows, again, all_rows = browsed.do("evaluate", EDITED)
+        assert ids == again
+        assert 0 < rows < all_rows  # an edited message: the conversation before it is not computed again
 
         # The page itself: a system prompt among the settings, turns, and the oldest left out where the context is full.
         for selector, text in (("#system", "Be kind."), ("#length", "24"), ("#temperature", "0")):

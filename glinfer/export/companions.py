@@ -1,0 +1,61 @@
+"""Companions of the fast plan in a browser: the plans that the runtime replays besides the one of a token.
+
+``rows`` runs a piece of a prompt, as :mod:`glinfer.engine.prefill` does in Python. ``shortlist`` finds what the sampler
+needs of the logits where the plan of a token cannot choose by itself, as :mod:`glinfer.engine.shortlist` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
+from glinfer.export.plan import Companion
+from glinfer.models.fast.rows import ROWS
+from glinfer.models.fast.shortlist import BEST, FACTS, TABLE, shortlist_plan
+from glinfer.models.fast.token import HIDDEN, LOGITS, tail_draws
+from glinfer.models.options import PlanOptions
+from glinfer.models.plan import Plan
+from glinfer.ops.fused.shortlist import TOKENS_PER_PIECE, pieces_for
+
+PIECE = 64
+"""Tokens of a prompt that one run takes at most, see docs/performance.md."""
+_NUMBERS_LISTED = 2 * TOKENS_PER_PIECE
+"""Numbers that a shortlist has of each piece of the vocabulary; where all logits are fewer they are read instead."""
+
+
+def companions_of(options: PlanOptions, plan: Plan) -> list[Companion]:
+    """The companions of a model's fast plan.
+
+    Args:
+        options: how the plans are built.
+        plan: the fast plan.
+
+    Raises:
+        PlanError: a plan does not fit the textures.
+    """
+    found = [_rows(options, plan)]
+    if options.config.vocab_size > _NUMBERS_LISTED * pieces_for(options.config.vocab_size):
+        found.append(_shortlist(options, plan))
+    return found
+
+
+def _rows(options: PlanOptions, plan: Plan) -> Companion:
+    """The plan ``chunk``: ``least`` new tokens or more run in pieces, of ``most`` each, ``targets`` rows to a slot.
+
+    Draws of ``plan`` from ``tail`` on remain for the last token of the last piece.
+    """
+    kernels = replace(options.kernels, chunk=min(options.kernels.chunk, PIECE))
+    made = Prefill(replace(options, kernels=kernels)).plan()
+    facts = {
+        "least": MAX_SINGLE_TOKENS + 1,
+        "most": made.max_rows,
+        "targets": kernels.rows_per_draw,
+        "tail": len(plan.draws) - tail_draws(plan, options.config),
+    }
+    return Companion("rows", made, facts, {"table": ROWS}, names=(HIDDEN,))
+
+
+def _shortlist(options: PlanOptions, plan: Plan) -> Companion:
+    made = shortlist_plan(plan, kernels=options.kernels, max_texture_size=options.max_texture_size)
+    inputs = {"table": TABLE, "best": BEST, "facts": FACTS}
+    return Companion("shortlist", made, {}, inputs, kinds=(), names=(LOGITS,))

@@ -1,0 +1,103 @@
+/**
+ * The inputs of a run over many rows: the browser's side of glinfer/ops/fused/rows.py, where each word of the table is
+ * explained, and of `chunk_feed` in glinfer/models/feed.py. No GL.
+ */
+
+/** @typedef {import("./sampler.js").Sampler} Sampler */
+
+/** The places of words in a row of the table. */
+export const [TOKEN, POSITION, BASE, PLACE, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, LAST] = [0, 1, 2, 3, 4, 5, 6, 7];
+/** Tokens whose scores lie in one slot. */
+export const SLOT_TOKENS = 64;
+const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row turns by the second set of angles
+const SOURCE = LAST; // of a shortlist: the row of logits
+
+/** The texels of a table of rows with 8 words each, in two texels a row. */
+export class TableTexels {
+  /**
+   * @param {{stack: number, row_texels: number, width: number, height: number, rows: number}} layout of plan.json.
+   * @param {Iterable<number>|null} texels what it holds; zeros if left out.
+   */
+  constructor(layout, texels = null) {
+    this.layout = layout;
+    this.texels = texels ? Uint32Array.from(texels) : new Uint32Array(4 * layout.width * layout.height);
+  }
+
+  /**
+   * Writes words of a row.
+   * @param {number} row
+   * @param {number[][]} words each with its place before it.
+   */
+  set(row, words) {
+    const start = this.start(row);
+    for (const [place, value] of words) this.texels[start + place] = value;
+  }
+
+  /**
+   * A word of a row.
+   * @param {number} row
+   * @param {number} place
+   * @returns {number}
+   */
+  at(row, place) {
+    return this.texels[this.start(row) + place];
+  }
+
+  start(row) {
+    const { stack, row_texels: texels, width } = this.layout;
+    return 4 * ((row % stack) * width + texels * Math.floor(row / stack));
+  }
+}
+
+/**
+ * Fills in tokens that follow each other in a sequence, from `position` on. Padding rows continue the positions; their
+ * results and cache slots are ignored.
+ * @param {TableTexels} table
+ * @param {number[]} ids
+ * @param {number} position of the first of them.
+ * @param {{targets: number, long?: boolean}} how `targets`: rows of a slot; `long`: whether they turn by the second set of
+ *   angles.
+ * @returns {Record<string, number>} the run values.
+ */
+export function rowsFeed(table, ids, position, { targets, long = false }) {
+  const padded = targets * Math.ceil(ids.length / targets);
+  const same = [[BASE, 0], [NOISE, long ? LONG : 0], [LAST, position + ids.length - 1]];
+  for (let row = 0; row < table.layout.rows; row++) {
+    table.set(row, row < padded ? [[TOKEN, ids[row] ?? 0], [POSITION, position + row], ...same] : same);
+  }
+  return rowsValues(ids.length, position + padded, targets, position);
+}
+
+/**
+ * The run values of some rows.
+ * @param {number} rows how many.
+ * @param {number} longest tokens that a row sees at most.
+ * @param {number} targets rows of a slot.
+ * @param {number} first the cache slot of the first row.
+ * @returns {Record<string, number>}
+ */
+export function rowsValues(rows, longest, targets, first) {
+  const [slots, groups] = [Math.ceil(rows / targets), Math.ceil(longest / SLOT_TOKENS)];
+  return {
+    rows,
+    row_slots: slots,
+    score_groups: groups,
+    score_slots: groups * slots,
+    strip_first: first,
+    last_row: rows - 1,
+    adapter: 0,
+  };
+}
+
+/**
+ * Says how the token behind the only row of logits is chosen, for its shortlist.
+ * @param {TableTexels} table
+ * @param {Sampler} sampler
+ * @returns {Record<string, number>} the run values.
+ */
+export function choiceFeed(table, sampler) {
+  const [scale] = new Uint32Array(Float32Array.of(sampler.inverseTemperature).buffer);
+  const drawn = sampler.greedy ? [[NOISE, 0], [NOISE_KEY, 0]] : [[NOISE, DRAWN], [NOISE_KEY, sampler.noiseKey()]];
+  table.set(0, [...drawn, [INVERSE_TEMPERATURE, scale], [SOURCE, 0]]);
+  return { rows: 1 };
+}

@@ -1,0 +1,182 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { bestCandidate, CachedDriver } from "../glinfer/cached.js";
+import { GlinferError } from "../glinfer/errors.js";
+import { generate } from "../glinfer/generate.js";
+import { Sampler } from "../glinfer/sampler.js";
+
+const [PIECE, CONTEXT, TAIL, DRAWS] = [8, 40, 7, 12];
+const TABLE = { layout: { rows: PIECE, stack: PIECE, row_texels: 2, width: 2, height: PIECE } };
+const PICKS = { layout: { kind: "block", rows: CONTEXT, cols: 64, blocks: 1, tiles: 1, pitch: 64, columns: 16, slot_step: 1, block_step: 1, aside: 0, every: 1, width: 64, height: 12 } };
+
+/** A driver over a plan that notes what is run; what it reads back says that each position has chosen its own number. */
+function driver({ rows = true, longAfter = 0, broken = false } = {}) {
+  const companions = rows ? { rows: { table: 0, least: 4, most: PIECE, targets: 4, tail: TAIL, draws: [], run_values: [] } } : {};
+  const config = { max_position_embeddings: CONTEXT, vocab_size: 100 };
+  const plan = { companions, model: { config, long_after: longAfter }, draws: Array(DRAWS), head_draws: 2, picks: 1, textures: [TABLE, PICKS] };
+  const runs = [];
+  const reads = [];
+  const replay = {
+    textures: [{ upload: () => {} }],
+    run: ({ position, token, strip_first: from, rows: count, angles }, { companion = null, first = 0, last }) =>
+      runs.push(companion ? `rows ${from}+${count}` : `${position}:${token} ${first}-${last ?? DRAWS}${longAfter ? ` by ${angles}` : ""}`),
+    read: (texture, width, height, y, x) => {
+      reads.push([x, y, width]);
+      const texels = new Float32Array(4 * width * height).fill(broken ? -3.4e38 : 0);
+      for (let block = 0; block < width / 4 && !broken; block++) texels.set([5, 16 * (y / 4) + x / 4 + block], 16 * block);
+      return texels;
+    },
+  };
+  return { driver: new CachedDriver(plan, replay), runs, reads };
+}
+
+const idsOf = (count) => Array.from({ length: count }, (_, place) => place + 50);
+const done = (work) => {
+  let steps = 0;
+  while (!work.next().done) steps += 1;
+  return steps;
+};
+
+test("prompts run in pieces, few tokens one by one, and the last is left to its last layer or whole", () => {
+  const expected = [
+    [1, [], "0:50 0-12"],
+    [3, ["0:50 0-10", "1:51 0-10"], "2:52 0-12"],
+    [4, ["rows 0+4"], "3:53 7-12"],
+    [PIECE - 1, ["rows 0+7"], "6:56 7-12"],
+    [PIECE, ["rows 0+8"], "7:57 7-12"],
+    [PIECE + 1, ["rows 0+8", "rows 8+1"], "8:58 7-12"],
+    [CONTEXT, [0, 8, 16, 24, 32].map((from) => `rows ${from}+8`), "39:89 7-12"],
+  ];
+  for (const [count, prompt, head] of expected) {
+    const { driver: made, runs } = driver();
+    assert.equal(done(made.catchUp(idsOf(count))), prompt.length);
+    made.runHead(idsOf(count), null);
+    assert.deepEqual(runs, [...prompt, head]);
+    assert.equal(made.cached, count);
+  }
+});
+
+test("a plan without the companion runs each token", () => {
+  const { driver: made, runs } = driver({ rows: false });
+  done(made.catchUp(idsOf(6)));
+  assert.deepEqual(runs, [0, 1, 2, 3, 4].map((place) => `${place}:${50 + place} 0-10`));
+});
+
+test("what was forgotten runs again, and a token that is half done is whole again then", () => {
+  const { driver: made, runs } = driver();
+  done(made.catchUp(idsOf(12)));
+  made.forget(10);
+  runs.length = 0;
+  const edited = [...idsOf(10), 1, 2];
+  done(made.catchUp(edited));
+  made.runHead(edited, null);
+  assert.deepEqual(runs, ["10:1 0-10", "11:2 0-12"]);
+});
+
+test("who watches sees the whole token", () => {
+  const { driver: made, runs } = driver();
+  done(made.catchUp(idsOf(5)));
+  made.runHead(idsOf(5), { draw: 1, seen: () => {} });
+  assert.equal(runs.at(-1), "4:54 0-12");
+});
+
+test("work that ends early goes on where it stopped", () => {
+  const { driver: made, runs } = driver();
+  made.catchUp(idsOf(20)).next();
+  assert.deepEqual([made.cached, made.handedOver], [8, 0]);
+  done(made.catchUp(idsOf(20)));
+  assert.deepEqual(runs, ["rows 0+8", "rows 8+8", "rows 16+4"]);
+});
+
+test("a text that changes to the second set of angles runs again, and choices end before they change", () => {
+  const { driver: made, runs } = driver({ longAfter: 10 });
+  const greedy = new Sampler({ temperature: 0 });
+  done(made.catchUp(idsOf(9)));
+  assert.equal(made.choose(idsOf(9), 8, greedy).length, 2); // behind 9 and 10 tokens
+  runs.length = 0;
+  done(made.catchUp(idsOf(11)));
+  made.runHead(idsOf(11), null);
+  assert.deepEqual(runs, ["rows 0+8", "rows 8+3", `10:60 7-12 by ${10 + CONTEXT}`]);
+});
+
+test("several tokens are chosen without a readback in between, and read in as few pieces as their squares lie in", () => {
+  const { driver: made, runs, reads } = driver();
+  const sampler = new Sampler({ temperature: 0.5, seed: 3 });
+  done(made.catchUp(idsOf(13)));
+  assert.deepEqual(made.choose(idsOf(13), 6, sampler), [12, 13, 14, 15, 16, 17]);
+  assert.deepEqual(runs.slice(2), ["12:62 7-12", ...[13, 14, 15, 16, 17].map((place) => `${place}:-1 0-12`)]);
+  assert.deepEqual(reads, [[48, 0, 16], [0, 4, 8]]); // 16 squares lie side by side
+  assert.deepEqual([made.cached, sampler.step], [18, 6]);
+  const filtered = [{ topK: 5 }, { topP: 0.9 }, { minP: 0.1 }, { repetitionPenalty: 1.1 }].map((each) => new Sampler(each));
+  assert.deepEqual(filtered.map((each) => made.chooses(each)), [false, false, false, false]);
+  assert.ok(made.chooses(sampler) && made.chooses(new Sampler({ topK: 5, temperature: 0 })));
+});
+
+test("where no logit is a number nothing was chosen", () => {
+  const { driver: made } = driver({ broken: true });
+  const sampler = new Sampler({ seed: 3 });
+  done(made.catchUp(idsOf(5)));
+  assert.throws(() => made.choose(idsOf(5), 2, sampler), GlinferError);
+  assert.deepEqual([made.cached, sampler.step], [0, 0]);
+});
+
+test("of candidates the largest score wins, and of equal ones the lowest id", () => {
+  const texels = new Float32Array(4 * 8 * 4).fill(-3.4e38);
+  const put = (x, y, score, id) => texels.set([score, id], 4 * (8 * y + x));
+  put(1, 2, 3, 40);
+  put(0, 3, 3, 9);
+  put(2, 0, 2, 1);
+  put(5, 1, 7, 2); // of the other block
+  assert.equal(bestCandidate(texels, 8, 0), 9);
+  assert.equal(bestCandidate(texels, 8, 1), 2);
+});
+
+/** A model that chooses 0, 1, 2 … */
+function counting() {
+  const model = { ids: [], ahead: 0, asked: [], replay: { finished: async () => {} } };
+  model.hold = function* (ids) {
+    model.ids = [...ids];
+    yield;
+  };
+  model.choose = (most, sampler, watch) => {
+    model.asked.push(watch ? "watched" : most);
+    const chosen = Array.from({ length: watch ? 1 : most }, (_, place) => model.ids.length - 2 + place);
+    model.ids.push(...chosen);
+    return chosen;
+  };
+  model.rewind = (count) => (model.ids.length -= count);
+  return model;
+}
+
+const written = async (model, options, take = Infinity) => {
+  const found = [];
+  const signal = new AbortController().signal;
+  for await (const id of generate(model, null, { prompt: [7, 8], count: 30, stops: () => false, signal, ...options })) {
+    found.push(id);
+    if (found.length === take) break;
+  }
+  return found;
+};
+
+test("tokens that were chosen behind the end of a text, or of a loop, are taken back", async () => {
+  const [whole, stopped, left] = [counting(), counting(), counting()];
+  assert.deepEqual(await written(whole, {}), Array.from({ length: 30 }, (_, place) => place));
+  assert.deepEqual([whole.asked.reduce((one, other) => one + other), whole.ahead], [30, 0]);
+  assert.equal(whole.asked[0], 1); // how long one takes is not known yet
+  assert.ok(Math.max(...whole.asked) <= 8 && whole.asked.length < 30);
+  assert.deepEqual(await written(stopped, { stops: (id) => id === 3 }), [0, 1, 2, 3]);
+  assert.deepEqual(stopped.ids, [7, 8, 0, 1, 2, 3]);
+  await written(left, {}, 5);
+  assert.deepEqual(left.ids, [7, 8, 0, 1, 2, 3, 4]);
+  assert.equal(left.ahead, left.asked.reduce((one, other) => one + other) - 5);
+});
+
+test("what somebody else holds meanwhile is not taken back, and an end that is asked for is heard behind a piece", async () => {
+  const model = counting();
+  await written(model, { stops: (id) => id === 2 && Boolean((model.ids = [1])) });
+  assert.deepEqual(model.ids, [1]);
+  const ended = new AbortController();
+  ended.abort();
+  assert.deepEqual(await written(counting(), { signal: ended.signal }), []);
+});

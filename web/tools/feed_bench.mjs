@@ -1,0 +1,136 @@
+// How long a prompt and the tokens behind it take in Chromium: in pieces and token by token, chosen by the plan and in
+// JavaScript.
+//
+//   node web/tools/feed_bench.mjs [--models gab,shakespeare] [--weights q8] [--context 1024] [--tokens 128] [--count 24] [--rounds 5]
+//
+// `gab` is Gab's full shape with random weights; other names are what export-web takes. All ways take turns in one page;
+// the first round warms up. The tokens of all ways have to be equal. GLINFER_CHROMIUM names another browser.
+
+import { spawn, spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import process from "node:process";
+import { parseArgs } from "node:util";
+
+import { FLAGS, ROOT, findChromium, playwright } from "./chromium.mjs";
+
+const PYTHON = path.join(ROOT, ".venv/bin/python");
+const WAIT = 1_800_000; // milliseconds
+
+function python(...options) {
+  const { status, stderr, stdout } = spawnSync(PYTHON, options, { encoding: "utf8", cwd: ROOT });
+  if (status !== 0) throw new Error(`python ${options.join(" ")}\n${stderr}`);
+  return stdout.trim();
+}
+
+/** Writes the site of a model; returns its folder. */
+function exportSite(name, folder, options) {
+  const write = "import sys,pathlib; from glinfer.engine.random_model import write_demo; " +
+    "print(write_demo(pathlib.Path(sys.argv[1]))[0])";
+  const model = name === "gab" ? python("-c", write, path.join(folder, "demo")) : name;
+  const site = path.join(folder, "site");
+  python("-m", "glinfer", "export-web", model, site, ...options);
+  return site;
+}
+
+/** The server of a site, and its address. */
+async function serve(site) {
+  const server = spawn(PYTHON, ["-m", "glinfer", "serve-web", site, "--port", "0"], { cwd: ROOT });
+  const said = await new Promise((resolve) => server.stdout.once("data", (line) => resolve(String(line))));
+  return { server, address: said.match(/http:\S+/)[0] };
+}
+
+/** In the page: a prompt and the tokens behind it, one way; milliseconds of both, and the tokens. */
+async function timed({ ids, count, way }) {
+  const { model } = globalThis.glinfer;
+  const { Sampler } = await import(new URL("glinfer/sampler.js", document.baseURI));
+  const sampler = new Sampler({ temperature: 0 });
+  const argmax = (logits) => logits.reduce((best, each, place) => (each > logits[best] ? place : best), 0);
+  const next = () => {
+    const id = argmax(model.logits());
+    model.step(id);
+    return [id];
+  };
+  model.rewind(model.ids.length);
+  const start = performance.now();
+  if (way === "pieces") model.prefill(ids);
+  else for (const id of ids) model.step(id);
+  const made = way === "pieces" ? model.choose(1, sampler) : next();
+  const read = performance.now();
+  while (made.length < count) made.push(...(way === "pieces" ? model.choose(Math.min(8, count - made.length), sampler) : next()));
+  const end = performance.now();
+  return { prompt: read - start, token: (end - read) / (count - 1), made };
+}
+
+const median = (numbers) => {
+  const sorted = numbers.toSorted((one, other) => one - other);
+  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
+};
+
+async function bench(browser, name, { weights, context, tokens, count, rounds }) {
+  const folder = mkdtempSync(path.join(os.tmpdir(), "glinfer-feed-bench-"));
+  try {
+    const site = exportSite(name, folder, ["--weights", weights, ...(context ? ["--context", context] : [])]);
+    const { server, address } = await serve(site);
+    const page = await browser.newPage();
+    page.setDefaultTimeout(WAIT);
+    await page.goto(`${address}?worker=0`);
+    await page.evaluate(() => globalThis.glinfer.ready);
+    const about = await page.evaluate(() => {
+      const { plan, replay } = globalThis.glinfer.model;
+      const info = replay.gl.getExtension("WEBGL_debug_renderer_info");
+      const { vocab_size: vocabulary } = plan.model.config;
+      return { vocabulary, rows: plan.companions.rows.most, renderer: replay.gl.getParameter(info.UNMASKED_RENDERER_WEBGL) };
+    });
+    const ids = Array.from({ length: tokens }, (_, index) => (index * 7919 + 11) % about.vocabulary);
+    const spent = { pieces: [], single: [] };
+    for (let round = 0; round <= rounds; round++) {
+      const found = {};
+      for (const way of Object.keys(spent)) {
+        found[way] = await page.evaluate(timed, { ids, count, way });
+        if (round > 0) spent[way].push(found[way]);
+      }
+      if (found.pieces.made.join() !== found.single.made.join()) throw new Error(`${name}: the tokens of both ways differ`);
+    }
+    console.log(`\n${name}, ${weights}, ${tokens} tokens of prompt in pieces of ${about.rows}, ${count} chosen; ${about.renderer}`);
+    console.log("| | prompt and first token, ms | fastest | a token, ms | fastest |\n|---|---|---|---|---|");
+    const titles = { pieces: "pieces, chosen by the plan", single: "token by token, logits read" };
+    for (const [way, all] of Object.entries(spent)) {
+      const numbers = ["prompt", "token"].flatMap((key) => {
+        const times = all.map((each) => each[key]);
+        return [median(times).toFixed(1), Math.min(...times).toFixed(1)];
+      });
+      console.log(`| ${[titles[way], ...numbers].join(" | ")} |`);
+    }
+    await page.close();
+    server.kill("SIGINT");
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+const { values } = parseArgs({
+  options: {
+    models: { type: "string", default: "gab,shakespeare" },
+    weights: { type: "string", default: "q8" },
+    context: { type: "string" },
+    tokens: { type: "string", default: "128" },
+    count: { type: "string", default: "24" },
+    rounds: { type: "string", default: "5" },
+  },
+});
+const numbers = Object.fromEntries(["tokens", "count", "rounds"].map((name) => [name, Number(values[name])]));
+const odd = Object.entries(numbers).find(([, number]) => !Number.isInteger(number) || number < 2);
+if (odd) {
+  console.error(`--${odd[0]} takes a whole number from 2 on`);
+  process.exit(2);
+}
+const launcher = await playwright();
+const browser = await launcher.launch({ executablePath: findChromium(), headless: true, args: FLAGS });
+try {
+  console.log(`Chromium ${browser.version()}, ${os.cpus().length} × ${os.cpus()[0].model}, load ${os.loadavg()[0].toFixed(1)} at the start`);
+  for (const name of values.models.split(",")) await bench(browser, name, { ...values, ...numbers });
+} finally {
+  await browser.close();
+}
