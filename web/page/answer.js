@@ -1,0 +1,92 @@
+/**
+ * Answers as elements of the page, built one by one from plain values.
+ *
+ * @typedef {string|{tag: string, children: AnswerNode[], href?: string, start?: number, level?: number, language?: string,
+ *   code?: string}} AnswerNode a text or an element: `href` of a link, `start` of a list, `level` of a heading (all are
+ *   h3, below those of the page), `language` and `code` of a block of code.
+ */
+
+import { elementsOf } from "../answers.js";
+import { copyButton } from "./copy.js";
+
+const LEAST_PAUSE = 60; // milliseconds between two versions of an answer that is being written
+const SHARE = 8; // and so many times as long as making the last one took
+const OF_TEXTS = new Set(["p", "h3", "li", "td", "th"]);
+
+function build(node) {
+  if (typeof node === "string") return node;
+  const children = node.children.map(build);
+  if (node.tag === "pre") return codeBlock(node, children);
+  const element = document.createElement(node.tag);
+  element.append(...children);
+  if (OF_TEXTS.has(node.tag)) element.dir = "auto";
+  if (node.tag === "ol" && node.start !== undefined) element.start = node.start;
+  if (node.tag === "h3") element.className = `level-${node.level}`;
+  if (node.tag === "a") {
+    Object.assign(element, { href: node.href, target: "_blank", rel: "noopener noreferrer nofollow", title: node.href });
+  }
+  return node.tag === "table" ? around(element, "table") : element;
+}
+
+/** What is wider than the page scrolls, by keys too. */
+function around(element, className) {
+  const box = Object.assign(document.createElement("div"), { className, tabIndex: 0 });
+  box.append(element);
+  return box;
+}
+
+function codeBlock({ language, code }, children) {
+  const box = Object.assign(document.createElement("div"), { className: "code" });
+  const head = Object.assign(document.createElement("div"), { className: "code-head" });
+  const name = Object.assign(document.createElement("span"), { textContent: language });
+  const pre = Object.assign(document.createElement("pre"), { tabIndex: 0, dir: "ltr" });
+  const content = document.createElement("code");
+  content.append(...children);
+  pre.append(content);
+  head.append(name, copyButton("Copy code", () => code));
+  box.append(head, pre);
+  return box;
+}
+
+/** One answer in the page, which grows. */
+export class Answer {
+  /**
+   * @param {HTMLElement} place what it fills.
+   * @param {boolean} formats whether Markdown of it is shown.
+   */
+  constructor(place, formats) {
+    Object.assign(this, { place, formats, text: "", keys: [], shown: -Infinity, pause: 0 });
+  }
+
+  /** Takes more text, and shows it where the last time was long enough ago; no timer, which a background tab delays. */
+  add(text) {
+    this.text += text;
+    if (performance.now() - this.shown > this.pause) this.show();
+  }
+
+  /** Shows all of it. */
+  show() {
+    const start = performance.now();
+    const nodes = this.formats ? elementsOf(this.text) : null;
+    this.place.classList.toggle("plain", nodes === null);
+    if (nodes === null) {
+      this.place.textContent = this.text;
+      this.keys = [];
+    } else {
+      this.replace(nodes);
+    }
+    this.shown = performance.now();
+    this.pause = this.formats ? Math.max(LEAST_PAUSE, SHARE * (this.shown - start)) : 0;
+  }
+
+  /** Puts elements in place; those that are as they were stay, with what is selected in them. */
+  replace(nodes) {
+    if (!this.keys.length) this.place.replaceChildren();
+    const keys = nodes.map((node) => JSON.stringify(node));
+    const same = keys.findIndex((key, place) => key !== this.keys[place]);
+    const kept = same < 0 ? keys.length : same;
+    while (this.place.childNodes.length > kept) this.place.lastChild.remove();
+    this.place.append(...nodes.slice(kept).map(build));
+    this.keys = keys;
+  }
+}

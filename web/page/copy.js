@@ -1,0 +1,38 @@
+/** Copying to the clipboard. */
+
+const SHOWN = 1500; // milliseconds
+
+/** The way of pages that came without encryption, which browsers keep from the clipboard. */
+function copyBySelection(text) {
+  const field = Object.assign(document.createElement("textarea"), { value: text, className: "unseen" });
+  const before = document.activeElement;
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  before?.focus();
+  if (!done) throw new Error("the browser does not let this page copy");
+}
+
+async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  return copyBySelection(text);
+}
+
+/**
+ * A button that copies a text, and says whether it did.
+ * @param {string} label
+ * @param {() => string} textOf asked when it is pressed.
+ * @returns {HTMLButtonElement}
+ */
+export function copyButton(label, textOf) {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "small copy", textContent: label });
+  let timer = 0;
+  button.addEventListener("click", async () => {
+    const done = await copy(textOf()).then(() => "Copied", () => "Not copied");
+    button.textContent = done;
+    clearTimeout(timer);
+    timer = setTimeout(() => (button.textContent = label), SHOWN);
+  });
+  return button;
+}
