@@ -138,7 +138,7 @@ describe("formatted answers", { skip: noLibraries }, () => {
     const [block] = elementsOf("```js extra\nlet a = '<b>';");
     assert.deepEqual(block, { tag: "pre", language: "js", code: "let a = '<b>';", children: ["let a = '<b>';"] });
     const [indented] = elementsOf("    a\n    b");
-    assert.deepEqual([indented.tag, indented.language, indented.code], ["pre", "", "a\nb"]);
+    assert.deepEqual([indented.tag, indented.language, indented.code], ["pre", "", "a\nb\n"]);
   });
 
   test("every beginning of an answer can be shown", () => {
