@@ -27,6 +27,7 @@ from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
 from glinfer.export.libraries import MARKDOWN, TOKENIZERS, library_files
+from glinfer.export.licence import licence_of
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts
@@ -174,6 +175,7 @@ def export_web(
         "cache": cache,
         **({"long_after": made.long_after} if made.long_after else {}),
         "tokenizer": texts.tokenizer is not None,
+        "licence": licence_of(path),
         **texts.about,
     }
     values, order = _plan_file(about, made, export, checkpoint)

@@ -52,7 +52,16 @@ def package_files() -> list[str]:
     return [file.as_posix() for file in files if file.suffix != ".pyc" and not file.name.startswith(".")]
 
 
-PAGE = ("index.html", "app.js", "style.css", "embedded.js", "texts.js", "library_texts.js", "answers.js", "markdown_answers.js")
+PAGE = (
+    "index.html",
+    "app.js",
+    "style.css",
+    "embedded.js",
+    "texts.js",
+    "library_texts.js",
+    "answers.js",
+    "markdown_answers.js",
+)
 
 
 def web_files() -> list[str]:

@@ -8,6 +8,7 @@
 
 import { elementsOf } from "../answers.js";
 import { copyButton } from "./copy.js";
+import { element } from "./elements.js";
 
 const LEAST_PAUSE = 60; // milliseconds between two versions of an answer that is being written
 const SHARE = 8; // and so many times as long as making the last one took
@@ -15,37 +16,23 @@ const OF_TEXTS = new Set(["p", "h3", "li", "td", "th"]);
 
 function build(node) {
   if (typeof node === "string") return node;
+  const { tag, href, start, level } = node;
   const children = node.children.map(build);
-  if (node.tag === "pre") return codeBlock(node, children);
-  const element = document.createElement(node.tag);
-  element.append(...children);
-  if (OF_TEXTS.has(node.tag)) element.dir = "auto";
-  if (node.tag === "ol" && node.start !== undefined) element.start = node.start;
-  if (node.tag === "h3") element.className = `level-${node.level}`;
-  if (node.tag === "a") {
-    Object.assign(element, { href: node.href, target: "_blank", rel: "noopener noreferrer nofollow", title: node.href });
-  }
-  return node.tag === "table" ? around(element, "table") : element;
-}
-
-/** What is wider than the page scrolls, by keys too. */
-function around(element, className) {
-  const box = Object.assign(document.createElement("div"), { className, tabIndex: 0 });
-  box.append(element);
-  return box;
+  if (tag === "pre") return codeBlock(node, children);
+  const made = element(tag, {}, ...children);
+  if (OF_TEXTS.has(tag)) made.dir = "auto";
+  if (tag === "ol" && start !== undefined) made.start = start;
+  if (tag === "h3") made.className = `level-${level}`;
+  if (tag === "a") Object.assign(made, { href, title: href, target: "_blank", rel: "noopener noreferrer nofollow" });
+  // What is wider than the page scrolls, by keys too.
+  return tag === "table" ? element("div", { className: "table", tabIndex: 0 }, made) : made;
 }
 
 function codeBlock({ language, code }, children) {
-  const box = Object.assign(document.createElement("div"), { className: "code" });
-  const head = Object.assign(document.createElement("div"), { className: "code-head" });
-  const name = Object.assign(document.createElement("span"), { textContent: language });
-  const pre = Object.assign(document.createElement("pre"), { tabIndex: 0, dir: "ltr" });
-  const content = document.createElement("code");
-  content.append(...children);
-  pre.append(content);
-  head.append(name, copyButton("Copy code", () => code));
-  box.append(head, pre);
-  return box;
+  const name = element("span", { textContent: language });
+  const head = element("div", { className: "code-head" }, name, copyButton("Copy code", () => code));
+  const pre = element("pre", { tabIndex: 0, dir: "ltr" }, element("code", {}, ...children));
+  return element("div", { className: "code" }, head, pre);
 }
 
 /** One answer in the page, which grows. */

@@ -3,6 +3,25 @@
 import { GlinferError } from "../glinfer/errors.js";
 
 const LONGEST_TITLE = 60; // characters
+const OPEN = "glinfer-conversation";
+
+/** Which conversation this tab has open, while it is loaded again. */
+export const THIS_TAB = {
+  remembered() {
+    try {
+      return sessionStorage.getItem(OPEN);
+    } catch {
+      return null;
+    }
+  },
+  remember(id) {
+    try {
+      sessionStorage.setItem(OPEN, id);
+    } catch {
+      // then a page that is loaded again begins anew
+    }
+  },
+};
 
 /** A conversation that nobody has begun, see store.js. @returns {Saved} */
 function blank() {

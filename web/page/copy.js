@@ -1,10 +1,12 @@
 /** Copying to the clipboard. */
 
+import { button, element } from "./elements.js";
+
 const SHOWN = 1500; // milliseconds
 
 /** The way of pages that came without encryption, which browsers keep from the clipboard. */
 function copyBySelection(text) {
-  const field = Object.assign(document.createElement("textarea"), { value: text, className: "unseen" });
+  const field = element("textarea", { value: text, className: "unseen" });
   const before = document.activeElement;
   document.body.append(field);
   field.select();
@@ -26,13 +28,12 @@ async function copy(text) {
  * @returns {HTMLButtonElement}
  */
 export function copyButton(label, textOf) {
-  const button = Object.assign(document.createElement("button"), { type: "button", className: "small copy", textContent: label });
   let timer = 0;
-  button.addEventListener("click", async () => {
-    const done = await copy(textOf()).then(() => "Copied", () => "Not copied");
-    button.textContent = done;
+  const press = async () => {
+    made.textContent = await copy(textOf()).then(() => "Copied", () => "Not copied");
     clearTimeout(timer);
-    timer = setTimeout(() => (button.textContent = label), SHOWN);
-  });
-  return button;
+    timer = setTimeout(() => (made.textContent = label), SHOWN);
+  };
+  const made = button(label, press, { className: "small copy" });
+  return made;
 }

@@ -9,6 +9,8 @@ import { fetchSource } from "../glinfer/source.js";
 import { IdTokenizer } from "../glinfer/tokenizer.js";
 import { describeCheck } from "../glinfer/verify.js";
 
+const LOST = "The browser took the graphics context away, and the model with it.";
+
 /** An engine of the page, see page.js: WebGL2 in this browser. */
 export class LocalEngine {
   name = "browser";
@@ -21,28 +23,35 @@ export class LocalEngine {
     this.model = null;
   }
 
-  /** Loads the model beside the page. */
+  /** Gets ready, and loads the model beside the page. */
   async open(page) {
     this.page = page;
     document.getElementById("check").addEventListener("click", () => this.check());
+    return this.load();
+  }
+
+  /** Loads the model, with a context of its own; again where that was lost. */
+  async load() {
+    const { page } = this;
     const canvas = document.createElement("canvas");
     canvas.width = canvas.height = 1;
     const gl = openContext(canvas);
     canvas.addEventListener("webglcontextlost", () => {
       document.getElementById("check").disabled = true;
-      page.close("The browser took the graphics context away. Reload the page to go on.");
+      page.interrupted(LOST);
     });
     const model = await loadModel(gl, fetchSource(document.baseURI), {
       minimum: this.minimum,
       onPlan: (plan) => {
         page.shared.plan = plan;
-        page.describe(aboutOf(plan));
+        if (this.model === null) page.describe(aboutOf(plan)); // or the person's settings would be gone
       },
       onProgress: page.say,
     });
     this.model = page.shared.model = model;
     const { tokenizer, form, context, plan } = model;
     this.conversation = new Conversation(tokenizer ?? new IdTokenizer(), form, context, plan.model.stop_ids);
+    this.encoded = new Map(); // turns by their texts, as the conversation has them
     document.getElementById("check").disabled = false;
     page.ready(takesOf(model));
     if (this.verifies) await this.check();
@@ -50,7 +59,7 @@ export class LocalEngine {
   }
 
   get lost() {
-    return this.model.replay.gl.isContextLost();
+    return this.model?.replay.gl.isContextLost() ?? false;
   }
 
   get figures() {
@@ -59,21 +68,36 @@ export class LocalEngine {
   }
 
   /** See `Engine` in page.js. */
-  async *write(message, { count, system, ...sampling }, { signal, watch }) {
-    const { model, conversation } = this;
+  async *write(turns, { count, system, ...sampling }, { signal, watch }) {
+    const { model, conversation, encoded } = this;
+    const { message } = turns.at(-1);
+    conversation.turns = conversation.form ? turns.slice(0, -1).map((turn) => this.encode(turn)) : [];
     const reserve = Math.min(count, Math.max(1, Math.floor(model.context / 2)));
     const prompt = conversation.prompt(message, reserve, { system });
+    const left = conversation.turns.length - (conversation.open?.past ?? conversation.turns).length;
+    if (left) yield { kind: "left", text: "", tokens: 0, left };
     const written = [];
+    let answer = "";
     const options = { maxTokens: count, signal, watch: () => this.watched(watch()), ...sampling };
     try {
       for await (const { kind, text, id } of replyParts(model, conversation, prompt, options)) {
+        if (this.lost) return; // what was read then are no logits
         if (id !== null) written.push(id);
+        if (kind === "answer") answer += text;
         yield { kind, text, tokens: id === null ? 0 : 1 };
       }
     } finally {
       conversation.addReply(written);
+      if (conversation.form) encoded.set(keyOf({ message, answer }), conversation.turns.at(-1));
       if (this.verifies && !this.lost) this.check();
     }
+  }
+
+  /** A turn as the conversation has it: with the tokens that were written, or those of its text. */
+  encode(turn) {
+    const { message, answer: text } = turn;
+    const known = this.encoded.get(keyOf(turn));
+    return known ?? { message, ids: this.conversation.form.encodeMessage(message), reply: [], text };
   }
 
   /** What `Model.logits` is to watch where the page wants a picture of the next token. */
@@ -84,8 +108,9 @@ export class LocalEngine {
   }
 
   reset() {
-    this.conversation.reset();
-    this.model.rewind(this.model.ids.length);
+    this.conversation?.reset();
+    this.encoded?.clear();
+    this.model?.rewind(this.model.ids.length);
   }
 
   /** Compares the model's textures with its files and says what was found, once earlier checks are done. */
@@ -107,19 +132,30 @@ export class LocalEngine {
   }
 }
 
-function aboutOf({ model }) {
-  const millions = (model.parameters / 1e6).toFixed(1);
+function keyOf({ message, answer }) {
+  return JSON.stringify([message, answer]);
+}
+
+function aboutOf({ model, requires }) {
+  const { name, parameters, weights, cache, plan, config, draws_per_token: draws, licence } = model;
   return {
-    name: model.name,
-    about: `${model.name}, a language model, runs on this computer, inside this page. Nothing that you write leaves it.`,
-    facts:
-      `This one, ${model.name}, has ${millions} million numbers (parameters), kept as ${model.weights}. It is computed ` +
-      `with WebGL2 by the plan “${model.plan}”.`,
+    name,
+    about: `${name}, a language model, runs on this computer, inside this page. Nothing that you write leaves it.`,
+    card: [
+      ["Model", name],
+      ["Parameters", `${(parameters / 1e6).toFixed(1)} million numbers, in ${config.num_hidden_layers} blocks`],
+      ["Weights", weights],
+      ["Context", `${config.max_position_embeddings} tokens, kept as ${cache}`],
+      ["Vocabulary", `${config.vocab_size} tokens`],
+      ["Computed", `with WebGL2, ${draws} draws a token by the plan “${plan}”`],
+      ["Needs", `textures of ${requires.max_texture_size} texels a side`],
+      ["Licence", licence],
+    ],
     sampling: model.generation,
   };
 }
 
-function takesOf({ plan, tokenizer, form, why, context }) {
+function takesOf({ plan, tokenizer, form, why, context, replay: { gl } }) {
   const { chat, examples, config, draws_per_token: draws } = plan.model;
   const ofTokens = plan.pictures.some(({ name }) => name.includes(".head."));
   return {
@@ -132,5 +168,6 @@ function takesOf({ plan, tokenizer, form, why, context }) {
     draws,
     pictures: plan.pictures.map(({ name }) => pictureName(name)),
     lines: ofTokens ? "tokens" : "heads",
+    renderer: gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info")?.UNMASKED_RENDERER_WEBGL ?? gl.RENDERER),
   };
 }
