@@ -27,7 +27,12 @@ export function ask(text, { yes, value }) {
     $("ask-yes").addEventListener("click", () => finish(field.value), { signal });
     $("ask-no").addEventListener("click", () => finish(null), { signal });
     dialog.addEventListener("cancel", () => finish(null), { signal });
-    field.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && finish(field.value), { signal });
+    const enter = (event) => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault(); // or it would press the button that has the focus next
+      finish(field.value);
+    };
+    field.addEventListener("keydown", enter, { signal });
     dialog.showModal();
     (value === undefined ? $("ask-no") : field).focus();
     field.select();
