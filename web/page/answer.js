@@ -42,7 +42,7 @@ export class Answer {
    * @param {boolean} formats whether Markdown of it is shown.
    */
   constructor(place, formats) {
-    Object.assign(this, { place, formats, text: "", keys: [], shown: -Infinity, pause: 0 });
+    Object.assign(this, { place, formats, text: "", keys: [], plain: -1, shown: -Infinity, pause: 0 });
   }
 
   /** Takes more text, and shows it where the last time was long enough ago; no timer, which a background tab delays. */
@@ -56,14 +56,17 @@ export class Answer {
     const start = performance.now();
     const nodes = this.formats ? elementsOf(this.text) : null;
     this.place.classList.toggle("plain", nodes === null);
-    if (nodes === null) {
-      this.place.textContent = this.text;
-      this.keys = [];
-    } else {
-      this.replace(nodes);
-    }
+    if (nodes === null) this.showPlain();
+    else this.replace(nodes);
     this.shown = performance.now();
     this.pause = this.formats ? Math.max(LEAST_PAUSE, SHARE * (this.shown - start)) : 0;
+  }
+
+  /** Shows the text as it is written: as far as it was shown so before, it stays. */
+  showPlain() {
+    if (this.plain < 0) this.place.replaceChildren();
+    this.place.append(this.text.slice(Math.max(0, this.plain)));
+    Object.assign(this, { keys: [], plain: this.text.length });
   }
 
   /** Puts elements in place; those that are as they were stay, with what is selected in them. */
@@ -74,6 +77,6 @@ export class Answer {
     const kept = same < 0 ? keys.length : same;
     while (this.place.childNodes.length > kept) this.place.lastChild.remove();
     this.place.append(...nodes.slice(kept).map(build));
-    this.keys = keys;
+    Object.assign(this, { keys, plain: -1 });
   }
 }

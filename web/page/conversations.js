@@ -90,12 +90,12 @@ export class Conversations {
   }
 
   /**
-   * Keeps the open one as it is now. Where another tab has changed or deleted it meanwhile, it is kept as a new one.
+   * Keeps one as it is now. Where another tab has changed or deleted it meanwhile, it is kept as a new one.
+   * @param {Saved} current the one that is open, or was.
    * @returns {Promise<boolean>} whether it is the same one still.
    * @throws {Error} the browser has no room.
    */
-  save() {
-    const { current } = this;
+  save(current = this.current) {
     const done = this.saving.then(async () => {
       if (!current.named) current.title = titleOf(current);
       const version = () => ({ ...current, revision: current.revision + 1, changed: Date.now() });

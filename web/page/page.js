@@ -87,7 +87,6 @@ export class Page {
 
   /** Nothing can be run until the next `ready`, and why. */
   close(problem) {
-    this.running?.abort();
     this.pause();
     this.say("Stopped.");
     this.showProblems([problem]);
@@ -114,8 +113,9 @@ export class Page {
     }
   }
 
-  /** Takes no messages until the next `ready`. */
+  /** Takes no messages until the next `ready`, and ends what is being written. */
   pause() {
+    this.running?.abort();
     this.can = null;
     this.able();
   }
@@ -195,10 +195,10 @@ export class Page {
     }
   }
 
-  /** Writes the answer of the last turn, which is in the log already. */
-  async write(view) {
+  /** Writes the answer of the last turn of a conversation, which is in the log already. */
+  async write(conversation, view) {
     const meter = new Meter(this.engine);
-    const seen = this.turns.slice(this.left);
+    const seen = conversation.turns.slice(this.left);
     let [begun, saved] = [false, performance.now()];
     this.say("Reading your text…");
     try {
@@ -210,7 +210,7 @@ export class Page {
         if (text) this.log.grow(() => view.add(kind, text));
         meter.count(tokens);
         if (performance.now() - saved > SAVE_PAUSE) {
-          this.save();
+          this.save(conversation);
           saved = performance.now();
         }
       }
@@ -226,34 +226,40 @@ export class Page {
    * @param {string} message
    */
   async reply(past, message) {
-    const before = this.turns;
+    const conversation = this.kept.current;
+    const before = conversation.turns;
     const turn = { message, answer: "", thinking: "", model: this.model.name };
-    this.kept.current.turns = [...past, turn];
-    this.running = new AbortController();
+    conversation.turns = [...past, turn];
+    const { signal } = (this.running = new AbortController());
     this.able();
     $("problem").hidden = $("welcome").hidden = true;
     this.log.keep(past.length);
     const view = this.log.add(turn, this.chats);
     let ended = false;
     try {
-      await this.write(view);
-      ended = !this.running.signal.aborted;
+      await this.write(conversation, view);
+      ended = !signal.aborted;
       this.say(ended ? "Done." : "Stopped.");
     } catch (error) {
       this.say("Stopped by an error.");
       this.showError(error);
     }
     const wrote = ended || turn.answer !== "" || turn.thinking !== "";
-    if (!wrote) {
-      this.kept.current.turns = before;
-      if (!$("message").value) $("message").value = message;
-      this.log.show(before, this.chats);
-    }
+    if (!wrote) this.takeBack(conversation, before, message);
     this.running = null;
     $("spoken").textContent = wrote ? turn.answer : "";
-    if (wrote || before.length) await this.save();
+    if (conversation.turns.length) await this.save(conversation);
     if (this.stale) await this.follow();
     this.able();
+  }
+
+  /** Makes a conversation what it was before a message, which can be sent again. */
+  takeBack(conversation, before, message) {
+    conversation.turns = before;
+    if (!$("message").value) $("message").value = message;
+    if (conversation !== this.kept.current) return;
+    this.log.show(before, this.chats);
+    $("welcome").hidden = before.length > 0;
   }
 
   async send() {
@@ -273,9 +279,9 @@ export class Page {
   }
 
   /** Keeps the conversation, and says where it cannot be. */
-  async save() {
+  async save(conversation = this.kept.current) {
     try {
-      const same = await this.kept.save();
+      const same = await this.kept.save(conversation);
       showList(this.kept, this.handlers);
       if (!same) this.say("Another tab has changed or deleted this conversation: what was written here is kept as a new one.");
     } catch (error) {
@@ -300,10 +306,11 @@ export class Page {
     open: (id) => this.change(() => this.kept.open(id)).then(() => $("message").focus()),
     remove: (id) => this.change(() => this.kept.remove(id)),
     clear: () => this.change(() => this.kept.clear()),
-    rename: async (id, title) => {
-      await this.kept.rename(id, title);
-      showList(this.kept, this.handlers);
-    },
+    rename: (id, title) =>
+      this.kept
+        .rename(id, title)
+        .catch((error) => this.showError(error))
+        .then(() => showList(this.kept, this.handlers)),
   };
 
   /** Begins a new conversation. */
