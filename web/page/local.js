@@ -86,6 +86,8 @@ export class LocalEngine {
         if (kind === "answer") answer += text;
         yield { kind, text, tokens: id === null ? 0 : 1 };
       }
+    } catch (error) {
+      if (!this.lost) throw error; // of a lost context the page is told anyway
     } finally {
       conversation.addReply(written);
       if (conversation.form) encoded.set(keyOf({ message, answer }), conversation.turns.at(-1));
