@@ -54,6 +54,6 @@ def _in_card(folder: Path) -> str:
     except FormatError:
         return ""
     front = _FRONT_MATTER.match(text)
-    fields = {} if front is None else dict(_FIELD.findall(front[1]))
+    fields: dict[str, str] = {} if front is None else dict(_FIELD.findall(front[1]))
     named = {name: value.strip("\"'") for name, value in fields.items()}
     return named.get("license_name") or named.get("license", "")
