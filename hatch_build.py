@@ -1,7 +1,7 @@
 """What a build adds that is not in the repository: the libraries of pages, where npm has put them.
 
-They tokenize texts and render chat templates. A build fetches nothing. Without a library, or with another version of it
-than the lock file names, the wheel is built without, and its export-web says what its pages lack.
+They tokenize texts, render chat templates and parse Markdown. A build fetches nothing. Without a library, or with
+another version of it than the lock file names, the wheel is built without, and its export-web says what its pages lack.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SCOPE = "node_modules/@huggingface"
 LIBRARIES = {
-    "tokenizers": {"dist/tokenizers.min.mjs": "tokenizers.js", "LICENSE": "LICENSE"},
-    "jinja": {"dist/index.js": "jinja.js", "LICENSE": "LICENSE.jinja"},
+    "@huggingface/tokenizers": {"dist/tokenizers.min.mjs": "tokenizers.js", "LICENSE": "LICENSE"},
+    "@huggingface/jinja": {"dist/index.js": "jinja.js", "LICENSE": "LICENSE.jinja"},
+    "markdown-it": {"dist/browser/markdown-it.esm.min.mjs": "markdown-it.js", "LICENSE": "LICENSE.markdown-it"},
+    # Packages that are part of the file of markdown-it.
+    "entities": {"LICENSE": "LICENSE.entities"},
+    "linkify-it": {"LICENSE": "LICENSE.linkify-it"},
+    "mdurl": {"LICENSE": "LICENSE.mdurl"},
+    "punycode.js": {"LICENSE-MIT.txt": "LICENSE.punycode"},
+    "uc.micro": {"LICENSE.txt": "LICENSE.uc.micro"},
 }
 """Files of each package, and their names in ``glinfer/web/libraries`` of the wheel."""
 
@@ -32,13 +38,13 @@ class Libraries(BuildHookInterface):  # type: ignore[type-arg]
 
     def included(self, name: str, files: dict[str, str]) -> dict[str, str]:
         """The files of one library, and where they go; none where it is missing."""
-        web, package = Path(self.root) / "web", f"{SCOPE}/{name}"
+        web, package = Path(self.root) / "web", f"node_modules/{name}"
         locked = json.loads((web / "package-lock.json").read_text("utf-8"))["packages"][package]["version"]
         about = web / package / "package.json"
         found = json.loads(about.read_text("utf-8"))["version"] if about.is_file() else "none"
         if found != locked:
             self.app.display_warning(
-                f"@huggingface/{name}: found {found} in web/node_modules; expected {locked}; the build goes on "
+                f"{name}: found {found} in web/node_modules; expected {locked}; the build goes on "
                 "without it, and pages of its export-web lack what it does; run 'npm ci --prefix web' before"
             )
             return {}

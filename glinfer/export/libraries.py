@@ -7,7 +7,7 @@ from pathlib import Path
 
 from glinfer.errors import FormatError
 
-TOKENIZERS, JINJA = "tokenizers", "jinja"
+TOKENIZERS, JINJA, MARKDOWN = "tokenizers", "jinja", "markdown-it"
 _SCOPE = "node_modules/@huggingface"
 LIBRARIES = {
     TOKENIZERS: {
@@ -17,6 +17,16 @@ LIBRARIES = {
     JINJA: {
         "libraries/jinja.js": f"{_SCOPE}/jinja/dist/index.js",
         "libraries/LICENSE.jinja": f"{_SCOPE}/jinja/LICENSE",
+    },
+    MARKDOWN: {
+        "libraries/markdown-it.js": "node_modules/markdown-it/dist/browser/markdown-it.esm.min.mjs",
+        "libraries/LICENSE.markdown-it": "node_modules/markdown-it/LICENSE",
+        # Packages that are part of that file.
+        "libraries/LICENSE.entities": "node_modules/entities/LICENSE",
+        "libraries/LICENSE.linkify-it": "node_modules/linkify-it/LICENSE",
+        "libraries/LICENSE.mdurl": "node_modules/mdurl/LICENSE",
+        "libraries/LICENSE.punycode": "node_modules/punycode.js/LICENSE-MIT.txt",
+        "libraries/LICENSE.uc.micro": "node_modules/uc.micro/LICENSE.txt",
     },
 }
 """The files of each library in the installed package and in sites, and where npm puts them in a source checkout."""

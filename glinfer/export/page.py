@@ -3,11 +3,15 @@
 Modules go into an import map as ``data:`` URLs. Such a module cannot import ``./other.js``, so static imports are
 renamed to the keys of the map; nothing else changes in them. All other files are embedded as base64, where ``fetch``
 finds them with the help of ``embedded.js``.
+
+The page's Content-Security-Policy names what is inline by its hash. Scripts may come from ``data:`` URLs, as the
+modules do, and nothing at all from a network.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import json
 import posixpath
@@ -43,14 +47,18 @@ def single_file(site: Path, fetch: Path) -> Iterator[str]:
     modules = {name: path for name, path in _files(site) if name.endswith(".js")}
     imports = {f"{_PREFIX}{name}": _data_url(renamed(name, path)) for name, path in modules.items()}
     data = [(name, path.read_bytes()) for name, path in _files(site) if not name.endswith((".js", ".css", ".html"))]
-    head = [f'<script type="importmap">{json.dumps({"imports": imports})}</script>']
+    import_map = json.dumps({"imports": imports})
+    head = [f'<script type="importmap">{import_map}</script>']
     head += [element for name, content in data for element in _elements(name, content)]
     head.append(f'<script src="{_data_url(fetch.read_text(encoding="utf-8"))}"></script>')
-    page = _Page(site, "\n".join(head))
+    page = _Page(site, "\n".join(head), import_map)
     page.feed((site / PAGE).read_text(encoding="utf-8"))
     page.close()
     if page.head:
         raise FormatError(f"{PAGE} has no <script type=module>, before which everything would be embedded")
+    if page.policy_place is None:
+        raise FormatError(f"{PAGE} has no Content-Security-Policy, which would say what it may load")
+    page.parts[page.policy_place] = f'<meta http-equiv="Content-Security-Policy" content="{page.policy()}">'
     return iter(page.parts)
 
 
@@ -85,6 +93,11 @@ def _data_url(module: str) -> str:
     return f"data:text/javascript;base64,{base64.b64encode(module.encode()).decode()}"
 
 
+def _hashed(inline: str) -> str:
+    """A source of a Content-Security-Policy that allows an inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}'"
+
+
 def _elements(name: str, content: bytes) -> Iterator[str]:
     """Embed a file in inert elements, one for each piece."""
     for start in range(0, max(1, len(content)), _PIECE):
@@ -95,12 +108,24 @@ def _elements(name: str, content: bytes) -> Iterator[str]:
 class _Page(HTMLParser):
     """Copies a page, but embeds its style sheets and modules, and puts ``head`` before the modules."""
 
-    def __init__(self, site: Path, head: str) -> None:
+    def __init__(self, site: Path, head: str, import_map: str) -> None:
         super().__init__(convert_charrefs=False)
         self.site, self.head, self.parts = site, head, list[str]()
+        self.scripts, self.styles = [import_map], list[str]()
+        self.policy_place: int | None = None
+
+    def policy(self) -> str:
+        """What the page may load, once all of it was read."""
+        scripts, styles = (" ".join(map(_hashed, texts)) for texts in (self.scripts, self.styles))
+        return (
+            f"default-src 'none'; script-src data: {scripts}; style-src {styles}; img-src data:; base-uri 'none'; "
+            "form-action 'none'"
+        )
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
+        if tag == "meta" and values.get("http-equiv") == "Content-Security-Policy":
+            self.policy_place = len(self.parts)
         source = values.get("href") if tag == "link" else values.get("src")
         local = source is not None and not re.match(r"[a-z]+:|#|//", source)
         if not local:
@@ -108,11 +133,13 @@ class _Page(HTMLParser):
         elif not (self.site / str(source)).is_file():
             raise FormatError(f"{PAGE} names {source}, which is not in the site")
         elif tag == "link" and values.get("rel") == "stylesheet":
-            self.parts.append(f"<style>\n{(self.site / str(source)).read_text(encoding='utf-8')}</style>")
+            self.styles.append(f"\n{(self.site / str(source)).read_text(encoding='utf-8')}")
+            self.parts.append(f"<style>{self.styles[-1]}</style>")
         elif tag == "script" and values.get("type") == "module":
             name = posixpath.normpath(str(source))
             # The import map precedes all modules.
-            self.parts += [self.head, "\n", f'<script type="module">import "{_PREFIX}{name}";']
+            self.scripts.append(f'import "{_PREFIX}{name}";')
+            self.parts += [self.head, "\n", f'<script type="module">{self.scripts[-1]}']
             self.head = ""
         else:
             raise FormatError(f"{PAGE} names {source} in <{tag}>, which cannot be embedded in a page")

@@ -24,7 +24,8 @@ from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.companions import companions_of
 from glinfer.export.embedding import embedding_entry, exported_tokenizer
-from glinfer.export.libraries import TOKENIZERS, library_files
+from glinfer.export.libraries import MARKDOWN, TOKENIZERS, library_files
+from glinfer.export.licence import licence_of
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts
@@ -60,7 +61,9 @@ LIMITS: Mapping[str, Limits] = {
 """Limits for layouts: those of nearly every browser, or WebGL2's minimum."""
 _TEXTS, _LIBRARY_TEXTS = "texts.js", "library_texts.js"
 """The module by which the runtime finds its tokenizer, and the one that takes its place where libraries run it."""
-_SITE = (PAGE, "app.js", "style.css", "page", "glinfer", _TEXTS)
+ANSWERS, MARKDOWN_ANSWERS = "answers.js", "markdown_answers.js"
+"""The module by which the page shows answers, and the one that takes its place beside the library for Markdown."""
+_SITE = (PAGE, "app.js", "style.css", "page", "glinfer", _TEXTS, ANSWERS)
 _WORDS = ("text/charsmap.js", "text/library.js", "text/spaces.js", "text/steps.js")
 _SEARCH = ("style.css", "page/theme.js", "search", "embedding", "glinfer", _TEXTS, *_WORDS)
 _SEARCH_PAGE = "search/index.html"
@@ -96,7 +99,7 @@ def web_root() -> Path:
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
-        if all((folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, "text")):
+        if all((folder / name).exists() for name in (*_SITE, *_SEARCH, _LIBRARY_TEXTS, MARKDOWN_ANSWERS, "text")):
             return folder
     raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
 
@@ -168,6 +171,7 @@ def export_web(
         "cache": cache,
         **({"long_after": made.long_after} if made.long_after else {}),
         "tokenizer": texts.tokenizer is not None,
+        "licence": licence_of(path),
         **texts.about,
     }
     values, order = _plan_file(about, made, export, checkpoint)
@@ -245,10 +249,12 @@ def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, P
     """The files and folders of a site's page, by their place in the site."""
     if embeds:
         own = {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}}
-    elif libraries:
+    elif TOKENIZERS in libraries:
         own = {**{name: root / name for name in (*_SITE, "text")}, _TEXTS: root / _LIBRARY_TEXTS}
     else:
         own = {name: root / name for name in _SITE}
+    if MARKDOWN in libraries:
+        own[ANSWERS] = root / MARKDOWN_ANSWERS
     return {**own, **library_files(root, libraries)}
 
 

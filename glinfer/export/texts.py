@@ -21,7 +21,7 @@ from glinfer.engine.defaults import default_sampling
 from glinfer.errors import FormatError, InputError
 from glinfer.export.embedding import PROBES, around_text, characters_of
 from glinfer.export.examples import examples_for
-from glinfer.export.libraries import JINJA, TOKENIZERS, library_files
+from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS, library_files
 from glinfer.formats import BpeModel, Checkpoint, read_bpe
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
 from glinfer.formats.sampling import NAMES
@@ -107,7 +107,7 @@ def continued_texts(
         return TextSupport(None, about), [f"the site takes token ids only: {why}"]
     bpe = _bpe_of(path, given, config.vocab_size)
     entry: dict[str, Any]
-    libraries = () if bpe is not None else (TOKENIZERS, JINJA)
+    libraries: tuple[str, ...] = () if bpe is not None else (TOKENIZERS, JINJA)
     try:
         library_files(web, libraries)
         entry = library_entry(found) if bpe is None else tokenizer_entry(bpe, found.control_tokens)
@@ -117,6 +117,12 @@ def continued_texts(
     about["chat"], about["why"] = _chat_of(path, found, checkpoint, has_library=bpe is None)
     about["examples"] = examples_for(path, chats=about["chat"] is not None)
     notes = [f"the site continues texts and does not chat: {about['why']}"] if about["why"] else []
+    if about["chat"] is not None:
+        try:
+            library_files(web, (MARKDOWN,))
+            libraries = (*libraries, MARKDOWN)
+        except FormatError as error:
+            notes.append(f"the page shows answers as they are written, without formatting: {error}")
     return TextSupport(entry, about, libraries), notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from glinfer.errors import FormatError
+from glinfer.export.libraries import MARKDOWN, library_files
 from glinfer.export.page import imports_of
-from glinfer.export.site import PAGE, web_root
+from glinfer.export.site import ANSWERS, MARKDOWN_ANSWERS, PAGE, web_root
 from glinfer.export.static import HEADERS, media_type
 
 _ENTRY, _OWN_ENTRY = 'src="app.js"', 'src="server/app.js"'
@@ -39,25 +42,34 @@ class ChatPage:
         assert _ENTRY in text
         page = text.replace(_ENTRY, _OWN_ENTRY).encode()
         self._files = {f"/{PAGE}": page, "/": page, "/style.css": (root / "style.css").read_bytes()}
-        for file in _modules(root, root / "server" / "app.js"):
-            self._files[f"/{file.relative_to(root).as_posix()}"] = file.read_bytes()
+        for name, file in _modules(root, "server/app.js").items():
+            self._files[f"/{name}"] = file.read_bytes()
         self.paths = frozenset(self._files)
+
+    def file(self, path: str) -> bytes:
+        """The file at a path of ``paths``."""
+        return self._files[path]
 
     async def answer(self, request: Request) -> Response:
         """Answer with a file."""
         path = request.url.path
         headers = {**HEADERS, "Content-Security-Policy": _POLICY}
-        return Response(self._files[path], headers=headers, media_type=media_type(PAGE if path == "/" else path))
+        return Response(self.file(path), headers=headers, media_type=media_type(PAGE if path == "/" else path))
 
 
-def _modules(root: Path, entry: Path) -> list[Path]:
-    """A module of the page and all that it imports."""
-    found, waiting = list[Path](), [entry]
+def _modules(root: Path, entry: str) -> dict[str, Path]:
+    """A module of the page and all that it imports, by their places in the page."""
+    try:
+        places = {ANSWERS: root / MARKDOWN_ANSWERS, **library_files(root, (MARKDOWN,))}
+    except FormatError:  # answers are shown as they are written
+        places = {}
+    found, waiting = dict[str, Path](), [entry]
     while waiting:
-        file = waiting.pop()
-        if file not in found:
-            found.append(file)
-            waiting += [(file.parent / name).resolve() for name in imports_of(file.read_text(encoding="utf-8"))]
+        name = waiting.pop()
+        if name not in found:
+            found[name] = file = places.get(name, root / name)
+            imported = imports_of(file.read_text(encoding="utf-8"))
+            waiting += [posixpath.normpath(posixpath.join(posixpath.dirname(name), each)) for each in imported]
     return found
 
 

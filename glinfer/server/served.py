@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from glinfer.engine.loading import DEFAULT_ADAPTER
 from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.export.examples import examples_for
+from glinfer.export.licence import licence_of
+from glinfer.formats import weight_shapes
 from glinfer.formats.sampling import NAMES
 from glinfer.server.errors import ApiError, not_ready
 from glinfer.text.chat import ChatForm
@@ -90,7 +93,10 @@ class Served:
         self.facts = {
             "max_model_len": model.config.max_position_embeddings,
             "chat": chats,
+            "system": self.form is not None and _takes_system(self.form),
             "embeds": model.config.embeds,
+            "parameters": sum(math.prod(shape) for shape in weight_shapes(model.config).values()),
+            "licence": licence_of(self.source.path),
             "blocks": model.config.num_hidden_layers,
             "weights": model.weights,
             "renderer": model.device.description,
@@ -179,3 +185,13 @@ class Served:
                 code="context_length_exceeded",
             )
         return room
+
+
+def _takes_system(form: ChatForm) -> bool:
+    """Whether a conversation may begin with a system prompt: one changes the prompt's tokens."""
+    system: Message = {"role": "system", "content": "Be kind."}
+    message: Message = {"role": "user", "content": "Hello"}
+    try:
+        return form.encode_messages([system, message]) != form.encode_messages([message])
+    except InputError:
+        return False

@@ -57,6 +57,7 @@ def test_the_site_has_tokenizer_template_and_libraries(web: Path, tmp_path: Path
     for name in ("text/template.js", *(name for files in LIBRARIES.values() for name in files)):
         assert (made.folder / name).read_bytes() == (web / name).read_bytes()
     assert (made.folder / "texts.js").read_bytes() == (web / "library_texts.js").read_bytes()
+    assert (made.folder / "answers.js").read_bytes() == (web / "markdown_answers.js").read_bytes()
     tokenizer = Tokenizer.from_file(path.parent)
     entry = json.loads((made.folder / "tokenizer.json").read_text())
     assert (entry["kind"], entry["prefix"], entry["before"], entry["after"]) == ("library", 0, [0], [])
@@ -102,6 +103,12 @@ def test_what_a_page_lacks_is_said(web: Path, tmp_path: Path) -> None:
     why = "the page does not know the pre_tokenizer UnicodeScripts of this model's tokenizer"
     assert (made.notes, made.plan["model"]["why"]) == ((f"the site takes token ids only: {why}",), why)
     assert made.plan["model"]["tokenizer"] is False
+    (web / "libraries" / "markdown-it.js").unlink()
+    made = export_web(written(tmp_path / "unformatted"), tmp_path / "out")
+    (note,) = made.notes
+    assert note.startswith("the page shows answers as they are written, without formatting: a library of the page is")
+    assert made.plan["model"]["chat"] is not None
+    assert (made.folder / "answers.js").read_bytes() == (web / "answers.js").read_bytes()
     (web / "libraries" / "jinja.js").unlink()
     made = export_web(written(tmp_path / "m"), tmp_path / "out")
     (note,) = made.notes

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import re
 import signal
@@ -436,6 +437,7 @@ def test_the_site_has_page_tokenizer_and_facts(site: Path) -> None:
     facts = plan_of(site)["model"]
     assert facts["name"] == "model"
     assert facts["tokenizer"] is True
+    assert facts["licence"] == ""
     assert facts["config"] == GAB.to_dict()
     assert facts["parameters"] == random_checkpoint(GAB).parameter_count
     control = tokenizer["control"]
@@ -557,6 +559,10 @@ def test_weights_that_no_page_can_hold_are_refused(tmp_path: Path, monkeypatch: 
         export_web(written(tmp_path, GAB), tmp_path / "out", single=True)
 
 
+def hashed(inline: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}'"
+
+
 def test_a_single_file_has_everything(site: Path, tmp_path: Path) -> None:
     model = site.parent / "model.gab"
     out = export_web(model, tmp_path / "one", single=True).folder
@@ -578,6 +584,15 @@ def test_a_single_file_has_everything(site: Path, tmp_path: Path) -> None:
         assert all(f"glinfer-site/{other}" in imports for other in re.findall(r'from "glinfer-site/([^"]+)"', text))
     assert (site / "style.css").read_text() in page
     assert not re.search(r'<(?:script|link|img)[^>]*(?:src|href)="(?!data:)', page)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    inline = re.findall(r'<script type="(?:importmap|module)">(.*?)</script>', page, re.DOTALL)
+    (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+    scripts, styles = (" ".join(map(hashed, texts)) for texts in (inline, [style]))
+    assert policy.split("; ") == [
+        *("default-src 'none'", f"script-src data: {scripts}", f"style-src {styles}", "img-src data:"),
+        *("base-uri 'none'", "form-action 'none'"),
+    ]
+    assert page.index("Content-Security-Policy") < page.index("<script")
     export_web(model, out, single=True)  # such a page is an earlier export too
     export_web(model, out)
     assert (out / "plan.json").is_file()

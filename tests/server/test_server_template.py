@@ -41,6 +41,8 @@ def replied(server: Running, messages: list[Any]) -> str:
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_a_system_prompt(templated: tuple[Running, Tokenizer], role: str) -> None:
     assert replied(templated[0], [{**SYSTEM, "role": role}, USER]) == "hello"
+    (model,) = templated[0].get("/v1/models").json()["data"]
+    assert (model["chat"], model["system"]) == (True, True), "the page offers a field for one"
 
 
 @pytest.mark.parametrize(

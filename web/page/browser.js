@@ -6,6 +6,7 @@ import { describeCheck } from "../glinfer/verify.js";
 import { LocalEngine } from "./local.js";
 
 const WORKER = "page/worker.js";
+const LOST = "The browser took the graphics context away, and the model with it.";
 
 /** An engine of the page, see page.js. */
 export class BrowserEngine {
@@ -26,27 +27,40 @@ export class BrowserEngine {
     this.link = null;
   }
 
-  /** Loads the model beside the page. */
+  /** Gets ready, and loads the model beside the page. */
   async open(page) {
     this.page = page;
     document.getElementById("check").addEventListener("click", () => this.check());
+    return this.load();
+  }
+
+  /** Loads the model, with a context of its own; again where that was lost. */
+  async load() {
+    const { page } = this;
+    this.link?.close();
     const local = new LocalEngine();
     // A page with all its files in it has no worker's, and gives its files only to itself.
     const whole = document.querySelector("script[data-file]") !== null;
     const remote = this.threaded && !whole ? await startWorker(() => new Worker(new URL(WORKER, document.baseURI), { type: "module" })) : null;
-    this.link = remote ?? direct(local);
-    this.link.call("untilLost").then(() => {
-      this.lost = true;
-      document.getElementById("check").disabled = true;
-      page.close("The browser took the graphics context away. Reload the page to go on.");
-    });
+    const link = (this.link = remote ?? direct(local));
+    this.lost = false;
+    link.call("untilLost").then(
+      () => {
+        if (link !== this.link) return;
+        this.lost = true;
+        document.getElementById("check").disabled = true;
+        page.interrupted(LOST);
+      },
+      () => {}, // it was let go of
+    );
     const inWords = progressInWords();
-    const can = await this.link.call("open", document.baseURI, {
+    const can = await link.call("open", document.baseURI, {
       minimum: this.minimum,
       cache: this.cache,
       onPlan: (plan) => {
+        const first = page.shared.plan === null;
         page.shared.plan = plan;
-        page.describe(aboutOf(plan));
+        if (first) page.describe(aboutOf(plan)); // or the person's settings would be gone
       },
       onProgress: (progress) => page.say(inWords(progress)),
     });
@@ -59,9 +73,10 @@ export class BrowserEngine {
   }
 
   /** See `Engine` in page.js. */
-  async *write(message, settings, { signal, watch }) {
+  async *write(turns, settings, { signal, watch }) {
+    const { link } = this;
     let wish = watch();
-    const pieces = this.link.iterate("write", message, settings, { signal, wish: wish?.picture ?? null });
+    const pieces = link.iterate("write", turns, settings, { signal, wish: wish?.picture ?? null });
     try {
       for (;;) {
         const { done, value } = await pieces.next(wish?.picture ?? null);
@@ -75,6 +90,8 @@ export class BrowserEngine {
           wish = watch();
         }
       }
+    } catch (error) {
+      if (!this.lost && link === this.link) throw error; // of a lost context the page is told anyway
     } finally {
       await pieces.return?.();
       if (this.verifies && !this.lost) this.check();
@@ -82,7 +99,7 @@ export class BrowserEngine {
   }
 
   reset() {
-    this.link.call("reset");
+    this.link?.call("reset").catch(() => {}); // it was let go of
     this.figures = { ...this.figures, held: 0 };
   }
 
@@ -105,14 +122,21 @@ export class BrowserEngine {
   }
 }
 
-function aboutOf({ model }) {
-  const millions = (model.parameters / 1e6).toFixed(1);
+function aboutOf({ model, requires }) {
+  const { name, parameters, weights, cache, plan, config, draws_per_token: draws, licence } = model;
   return {
-    name: model.name,
-    about: `${model.name}, a language model, runs on this computer, inside this page. Nothing that you write leaves it.`,
-    facts:
-      `This one, ${model.name}, has ${millions} million numbers (parameters), kept as ${model.weights}. It is computed ` +
-      `with WebGL2 by the plan “${model.plan}”.`,
+    name,
+    about: `${name}, a language model, runs on this computer, inside this page. Nothing that you write leaves it.`,
+    card: [
+      ["Model", name],
+      ["Parameters", `${(parameters / 1e6).toFixed(1)} million numbers, in ${config.num_hidden_layers} blocks`],
+      ["Weights", weights],
+      ["Context", `${config.max_position_embeddings} tokens, kept as ${cache}`],
+      ["Vocabulary", `${config.vocab_size} tokens`],
+      ["Computed", `with WebGL2, ${draws} draws a token by the plan “${plan}”`],
+      ["Needs", `textures of ${requires.max_texture_size} texels a side`],
+      ["Licence", licence],
+    ],
     sampling: model.generation,
   };
 }

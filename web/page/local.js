@@ -33,7 +33,12 @@ export class LocalEngine {
     this.model = await load(base, { canvas: this.canvas, ...options });
     const { tokenizer, form, context, plan } = this.model;
     this.conversation = new Conversation(tokenizer ?? new IdTokenizer(), form, context, plan.model.stop_ids);
+    this.encoded = new Map(); // turns by their texts, as the conversation has them
     return takesOf(this.model);
+  }
+
+  get lost() {
+    return this.model.replay.gl.isContextLost();
   }
 
   get figures() {
@@ -45,23 +50,40 @@ export class LocalEngine {
    * See `Engine` in page.js. Each piece has the `figures` of its moment. The number of the picture that is wanted, or null,
    * is `wish`, and from then on what `next` is given; pieces of the kind `picture` have it, and its `attention`.
    */
-  async *write(message, { count, system, ...sampling }, { signal, wish = null }) {
-    const { model, conversation } = this;
+  async *write(turns, { count, system, ...sampling }, { signal, wish = null }) {
+    const { model, conversation, encoded } = this;
+    const { message } = turns.at(-1);
+    conversation.turns = conversation.form ? turns.slice(0, -1).map((turn) => this.encode(turn)) : [];
     const reserve = Math.min(count, Math.max(1, Math.floor(model.context / 2)));
     const prompt = conversation.prompt(message, reserve, { system });
+    const left = conversation.turns.length - (conversation.open?.past ?? conversation.turns).length;
+    if (left) yield { kind: "left", text: "", tokens: 0, left, figures: this.figures };
     const written = [];
+    let answer = "";
     const seen = [];
     this.wish = wish;
     const options = { maxTokens: count, signal, watch: () => this.watched(seen), ...sampling };
     try {
       for await (const { kind, text, id } of replyParts(model, conversation, prompt, options)) {
+        if (this.lost) return; // what was read then are no logits
         if (id !== null) written.push(id);
+        if (kind === "answer") answer += text;
         for (const picture of seen.splice(0)) yield { kind: "picture", text: "", tokens: 0, ...picture, figures: this.figures };
         this.wish = (yield { kind, text, tokens: id === null ? 0 : 1, figures: this.figures }) ?? null;
       }
+    } catch (error) {
+      if (!this.lost) throw error; // of a lost context the page is told anyway
     } finally {
       conversation.addReply(written);
+      if (conversation.form) encoded.set(keyOf({ message, answer }), conversation.turns.at(-1));
     }
+  }
+
+  /** A turn as the conversation has it: with the tokens that were written, or those of its text. */
+  encode(turn) {
+    const { message, answer: text } = turn;
+    const known = this.encoded.get(keyOf(turn));
+    return known ?? { message, ids: this.conversation.form.encodeMessage(message), reply: [], text };
   }
 
   /** What `Model.logits` is to watch where the page wants a picture of the next token. */
@@ -73,8 +95,9 @@ export class LocalEngine {
   }
 
   reset() {
-    this.conversation.reset();
-    this.model.rewind(this.model.ids.length);
+    this.conversation?.reset();
+    this.encoded?.clear();
+    this.model?.rewind(this.model.ids.length);
   }
 
   /** Compares the model's textures with its files, see `Model.verifyTextures`. */
@@ -83,7 +106,11 @@ export class LocalEngine {
   }
 }
 
-function takesOf({ plan, tokenizer, form, why, context }) {
+function keyOf({ message, answer }) {
+  return JSON.stringify([message, answer]);
+}
+
+function takesOf({ plan, tokenizer, form, why, context, replay: { gl } }) {
   const { chat, examples, config, draws_per_token: draws } = plan.model;
   const ofTokens = plan.pictures.some(({ name }) => name.includes(".head."));
   return {
@@ -96,5 +123,6 @@ function takesOf({ plan, tokenizer, form, why, context }) {
     draws,
     pictures: plan.pictures.map(({ name }) => pictureName(name)),
     lines: ofTokens ? "tokens" : "heads",
+    renderer: gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info")?.UNMASKED_RENDERER_WEBGL ?? gl.RENDERER),
   };
 }

@@ -5,79 +5,37 @@
  * @property {string} name parts of the page with another `data-engine` are hidden.
  * @property {(page: Page) => Promise<object|null>} open gets a model ready, and tells the page by `describe` and `ready`;
  *   an error is shown.
- * @property {(message: string, settings: Settings, how: {signal: AbortSignal, watch: () => Wish|null}) =>
- *   AsyncIterable<{kind: string, text: string, tokens: number}>} write replies, or goes on with the text: pieces of kind
- *   `answer`, `thinking` or another, which is not shown, each with the number of its tokens. An abort ends it at once,
- *   and is no error. It asks `watch` before each token, if it can give pictures meanwhile.
+ * @property {(turns: Turn[], settings: Settings, how: {signal: AbortSignal, watch: () => Wish|null}) =>
+ *   AsyncIterable<{kind: string, text: string, tokens: number, left?: number}>} write replies to the last of the turns, or
+ *   goes on with its text: pieces of kind `answer`, `thinking` or another, which is not shown, each with the number of its
+ *   tokens; `left` says how many of the oldest turns the context has no room for. An abort ends it at once, and is no error.
+ *   It asks `watch` before each token, if it can give pictures meanwhile.
+ * @property {(() => Promise<object>)|undefined} load gets the model ready again after `Page.interrupted`.
  * @property {((picture: number) => Promise<Attention>)|undefined} attention what the last token of the last reply looks
  *   at; where an engine cannot give pictures while it writes.
- * @property {() => void} reset forgets the conversation.
+ * @property {() => void} reset forgets what it holds.
  * @property {boolean} lost whether nothing can be run any more.
  * @property {{held: number, context: number, draws: number|null}} figures tokens held, and draw calls issued so far.
  *
- * @typedef {{count: number, temperature: number, topK: number, topP: number, minP: number, repetitionPenalty: number,
- *   seed: number|null, system: string}} Settings `system`: the system prompt, for a model that takes one.
  * @typedef {{rows: number, cols: number, weights: Float32Array}} Attention
  * @typedef {{picture: number, seen: (attention: Attention) => void}} Wish
  */
 
 import { GlinferError } from "../glinfer/errors.js";
-import { paintAttention } from "../glinfer/pictures.js";
+import { asking } from "./ask.js";
+import { AttentionView } from "./attention.js";
+import { Conversations, THIS_TAB } from "./conversations.js";
+import { $, button, element, sentence } from "./elements.js";
+import { showList, startList } from "./list.js";
+import { Log } from "./log.js";
+import { Meter } from "./meter.js";
+import { settings, showSampling, startSettings } from "./settings.js";
+import { openStore } from "./store.js";
 import { startTheme } from "./theme.js";
+import { invite, showCard } from "./welcome.js";
 
-const PICTURE_PAUSE = 350; // milliseconds; each picture makes the browser wait for the graphics card
-const NUMBERS_PAUSE = 250;
-
-const $ = (id) => document.getElementById(id);
-
-function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
-}
-
-function append(place, text) {
-  const log = $("log");
-  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  place.append(text);
-  if (atEnd) log.scrollTop = log.scrollHeight;
-}
-
-function addTurn(who, given) {
-  const turn = document.createElement("p");
-  turn.className = "turn";
-  const part = (name, text) => {
-    const span = Object.assign(document.createElement("span"), { className: name, textContent: text });
-    turn.append(span);
-    return span;
-  };
-  part("who", who);
-  const parts = { given: part("given", given), thinking: part("thinking", ""), answer: part("answer", "") };
-  $("log").append(turn);
-  return parts;
-}
-
-function accent() {
-  const colour = getComputedStyle($("send")).backgroundColor;
-  return (colour.match(/\d+/g) ?? [22, 80, 176]).slice(0, 3).map(Number);
-}
-
-function showTemperature() {
-  $("temperature-value").textContent = $("temperature").value;
-}
-
-/** @returns {Settings} what the form says. */
-function settings() {
-  const number = (id) => Number($(id).value);
-  return {
-    count: Math.max(1, Math.floor(number("length")) || 1),
-    temperature: number("temperature"),
-    topK: number("top-k"),
-    topP: number("top-p"),
-    minP: number("min-p"),
-    repetitionPenalty: number("penalty"),
-    seed: $("seed").value.trim() === "" ? null : number("seed"),
-    system: $("system-field").hidden ? "" : $("system").value,
-  };
-}
+const RELOAD_PAUSE = 60_000; // milliseconds between two times that a lost model is loaded again by itself
+const SAVE_PAUSE = 2000; // milliseconds between two times that an answer is kept while it is written
 
 /** The page's state, and what an engine may do with it. */
 export class Page {
@@ -85,15 +43,29 @@ export class Page {
   constructor(engine) {
     this.engine = engine;
     this.running = null; // the AbortController of what is being written
-    this.painted = null; // the attention that is shown
     this.model = null; // what `describe` was told
     this.can = null; // what `ready` was told
+    this.chats = true; // whether turns are shown as messages and replies
+    this.left = 0; // how many of the oldest turns the model does not see
+    this.stale = false; // whether another tab has changed something meanwhile
+    this.reloaded = -Infinity; // when the model was loaded again
+    this.kept = null; // the conversations
+    this.attention = new AttentionView();
+    this.log = new Log({
+      edit: (place, message) => this.rewrite(place, message),
+      again: (place) => this.rewrite(place, this.turns[place].message),
+    });
     /**
      * What automated tests look at; `ready` gives the model, or null where `errors` says why there is none; `checks` are
      * the reports of checks of textures.
      */
-    this.shared = { model: null, plan: null, errors: [], ready: null, checks: [] };
+    this.shared = { model: null, plan: null, errors: [], ready: null, checks: [], page: this };
     for (const each of document.querySelectorAll("[data-engine]")) each.hidden ||= each.dataset.engine !== engine.name;
+  }
+
+  /** The turns of the conversation that is open. */
+  get turns() {
+    return this.kept.current.turns;
   }
 
   /** Says in one line how things stand. */
@@ -103,9 +75,7 @@ export class Page {
 
   showProblems(sentences) {
     this.shared.errors.push(...sentences);
-    const list = document.createElement("ul");
-    list.append(...sentences.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
-    $("problem").replaceChildren(list);
+    $("problem").replaceChildren(element("ul", {}, ...sentences.map((text) => element("li", { textContent: text }))));
     $("problem").hidden = false;
   }
 
@@ -115,209 +85,280 @@ export class Page {
     this.showProblems([known ? sentence(error.message) : `Something went wrong: ${error}`]);
   }
 
-  /** Nothing more can be run, and why. */
+  /** Nothing can be run until the next `ready`, and why. */
   close(problem) {
-    this.running?.abort();
     this.pause();
     this.say("Stopped.");
     this.showProblems([problem]);
   }
 
-  /** Takes no messages until the next `ready`. */
+  /**
+   * What the engine ran on was taken away: says so, and gets it ready again, at once unless that was just done.
+   * @param {string} problem one sentence.
+   */
+  interrupted(problem) {
+    this.close(problem);
+    const again = button("Load the model again", () => this.reload());
+    $("problem").append(again);
+    if (performance.now() - this.reloaded > RELOAD_PAUSE) this.reload();
+  }
+
+  async reload() {
+    this.reloaded = performance.now();
+    try {
+      await this.engine.load();
+      this.say("The model was lost, and is ready again. What was not written to its end can be regenerated.");
+    } catch (error) {
+      this.interrupted(sentence(error.message));
+    }
+  }
+
+  /** Takes no messages until the next `ready`, and ends what is being written. */
   pause() {
+    this.running?.abort();
     this.can = null;
-    for (const id of ["send", "clear", "look"]) $(id).disabled = true;
+    this.able();
+  }
+
+  /** Lets the person do what can be done now. */
+  able() {
+    const idle = this.can !== null && !this.running && !this.engine.lost;
+    for (const id of ["send", "clear"]) $(id).disabled = !idle;
+    $("look").disabled = !idle || this.turns.length === 0;
+    $("stop").disabled = this.running === null;
+    $("log").setAttribute("aria-busy", String(this.running !== null));
+    $("kept-fields").disabled = this.running !== null;
   }
 
   /**
    * Shows what is known of a model before it is ready.
-   * @param {{name: string, about: string, facts: string, sampling: object}} model `sampling`: its own settings, by the
-   *   names of glinfer's options.
+   * @param {{name: string, about: string, card: [string, string][], sampling: object}} model `card`: facts with their
+   *   names; `sampling`: its own settings, by the names of glinfer's options.
    */
   describe(model) {
     this.model = model;
     document.title = `${model.name} – glinfer`;
     $("about").textContent = model.about;
-    $("facts").textContent = model.facts;
-    const { temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: penalty } = model.sampling;
-    Object.entries({ temperature, "top-k": topK, "top-p": topP, "min-p": minP, penalty }).forEach(([id, value]) => {
-      if (id === "temperature") $(id).max = String(Math.max(2, value));
-      $(id).value = String(value);
-    });
-    showTemperature();
+    showCard(model.card);
+    showSampling(model.sampling);
   }
 
   /**
    * Takes messages from now on.
    * @param {{takes: "chat"|"text"|"ids", vocabulary: number, examples: string[], context: number, draws: number|null,
-   *   pictures: string[], lines: "heads"|"tokens", system?: boolean, why?: string}} can what the model takes, whether that
-   *   may be a system prompt, why it is no more, and the names of its pictures.
+   *   pictures: string[], lines: "heads"|"tokens", system?: boolean, why?: string, renderer?: string}} can what the model
+   *   takes, whether that may be a system prompt, why it is no more, the names of its pictures, and what it runs on.
    */
   ready(can) {
     this.can = can;
-    $("message-label").textContent = { chat: "Your message", text: "A text to go on with", ids: "Token ids" }[can.takes];
+    this.chats = can.takes === "chat";
     $("system-field").hidden = !can.system;
-    $("attention").hidden = can.pictures.length === 0;
-    $("layer").replaceChildren(...can.pictures.map((name, index) => new Option(name, String(index))));
+    showCard([...this.model.card, ["Runs on", can.renderer]]);
+    this.attention.offer(can.pictures, can.lines);
     $("draws").textContent = String(can.draws ?? "–");
     $("length").max = String(can.context);
-    const lines =
-      can.lines === "tokens"
-        ? "Each line is a token of the text, the newest at the bottom"
-        : "Each line is one of the block's heads, which look at different things";
-    $("attention-hint").textContent =
-      "Before each token the model weighs all those before it, in several blocks one after another. " +
-      `${lines}; each column is a token that it looks at, the newest at the right. The stronger the colour, the more it counts.`;
-    this.invite(can);
-    for (const id of ["send", "clear"]) $(id).disabled = false;
+    invite(can, (text) => {
+      $("message").value = text;
+      this.send();
+    });
+    $("problem").hidden = true;
+    this.showConversation();
     this.say("Ready.");
     $("message").focus();
   }
 
-  /** Says what the model takes, with examples to click on. */
-  invite({ takes, examples, vocabulary, why }) {
-    const kinds = {
-      chat: "Ask something, or click on one of these. It is a small model: it writes fluently, and often makes things up.",
-      text: "This model goes on with the beginning of a text; it does not answer questions. Write one, or click on one of these.",
-      ids:
-        "The words of this model are not on this page, only their numbers (token ids). " +
-        `Write some whole numbers from 0 to ${vocabulary - 1}, with spaces between them.`,
-    };
-    $("invitation").textContent = why ? `${kinds[takes]} ${sentence(why)}` : kinds[takes];
-    const buttons = examples.map((text) => {
-      const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
-      button.addEventListener("click", () => {
-        $("message").value = text;
-        this.send();
-      });
-      return button;
-    });
-    $("examples").replaceChildren(...buttons);
-    $("welcome").hidden = false;
-  }
-
-  paint(name, attention) {
-    this.painted = attention;
-    paintAttention($("picture"), attention, accent());
-    const label = `Attention of ${name}: ${attention.rows} lines over ${attention.cols} tokens`;
-    $("picture").setAttribute("aria-label", label);
-  }
-
-  /** What an engine asks before each token: which picture is wanted, where it is time for a new one. */
-  watch() {
-    let last = -Infinity;
-    return () => {
-      const picture = Number($("layer").value);
-      const name = this.can?.pictures[picture];
-      if (!name || !$("watch").checked || performance.now() - last < PICTURE_PAUSE) return null;
-      const seen = (attention) => {
-        this.paint(name, attention);
-        last = performance.now();
-      };
-      return { picture, seen };
-    };
+  /** Shows the conversation that is open, which the engine holds nothing of. */
+  showConversation() {
+    this.left = 0;
+    this.log.show(this.turns, this.chats);
+    this.log.markLeft(0);
+    $("system").value = this.kept.current.system;
+    $("welcome").hidden = this.can === null || this.turns.length > 0;
+    $("held").textContent = "0";
+    showList(this.kept, this.handlers);
+    this.able();
   }
 
   /** Asks the engine for the picture that is chosen. */
   async look() {
-    const picture = Number($("layer").value);
-    const name = this.can.pictures[picture];
+    const picture = this.attention.chosen;
     $("look").disabled = true;
     this.say("Computing attention…");
     try {
-      this.paint(name, await this.engine.attention(picture));
+      this.attention.paint(picture, await this.engine.attention(picture));
       this.say("Done.");
     } catch (error) {
       this.say("Stopped by an error.");
       this.showError(error);
     } finally {
-      $("look").disabled = this.can === null || this.running !== null;
+      this.able();
     }
   }
 
-  /** Tokens per second from the first token on, without the prompt. */
-  meter() {
-    const { engine } = this;
-    let [first, tokens, early, shown, drawn] = [0, 0, 0, 0, 0];
-    const show = (now) => {
-      const { held, context, draws } = engine.figures;
-      if (tokens > early) {
-        $("speed").textContent = ((1000 * (tokens - early)) / (now - first)).toFixed(1);
-        if (draws !== null) $("draws").textContent = String(Math.round((draws - drawn) / (tokens - early)));
-      }
-      $("held").textContent = `${held} of ${context}`;
-      shown = now;
-    };
-    return {
-      count: (more) => {
-        const now = performance.now();
-        if (tokens === 0) [first, early, drawn] = [now, more, engine.figures.draws];
-        tokens += more;
-        if (now - shown > NUMBERS_PAUSE) show(now);
-      },
-      finish: () => tokens > 0 && show(performance.now()),
-    };
-  }
-
-  async write(message) {
-    const chats = this.can.takes === "chat";
-    if (chats) addTurn("You", message);
-    const parts = addTurn(this.model.name, chats ? "" : message);
-    const meter = this.meter();
-    let begun = false;
+  /** Writes the answer of the last turn of a conversation, which is in the log already. */
+  async write(conversation, view) {
+    const meter = new Meter(this.engine);
+    const seen = conversation.turns.slice(this.left);
+    let [begun, saved] = [false, performance.now()];
     this.say("Reading your text…");
     try {
-      const how = { signal: this.running.signal, watch: this.watch() };
-      for await (const { kind, text, tokens } of this.engine.write(message, settings(), how)) {
+      const how = { signal: this.running.signal, watch: this.attention.watch() };
+      for await (const { kind, text, tokens, left } of this.engine.write(seen, settings(), how)) {
         if (tokens && !begun) this.say("Writing…");
         begun ||= tokens > 0;
-        if (parts[kind] && text) append(parts[kind], text);
+        if (left) this.log.markLeft((this.left += left));
+        if (text) this.log.grow(() => view.add(kind, text));
         meter.count(tokens);
+        if (performance.now() - saved > SAVE_PAUSE) {
+          this.save(conversation);
+          saved = performance.now();
+        }
       }
     } finally {
       meter.finish();
+      this.log.grow(() => view.answer.show());
     }
+  }
+
+  /**
+   * Writes a new last turn. Where nothing comes of it, the conversation is as it was.
+   * @param {Turn[]} past the turns before it.
+   * @param {string} message
+   */
+  async reply(past, message) {
+    const conversation = this.kept.current;
+    const before = conversation.turns;
+    const turn = { message, answer: "", thinking: "", model: this.model.name };
+    conversation.turns = [...past, turn];
+    const { signal } = (this.running = new AbortController());
+    this.able();
+    $("problem").hidden = $("welcome").hidden = true;
+    this.log.keep(past.length);
+    const view = this.log.add(turn, this.chats);
+    let ended = false;
+    try {
+      await this.write(conversation, view);
+      ended = !signal.aborted;
+      this.say(ended ? "Done." : "Stopped.");
+    } catch (error) {
+      this.say("Stopped by an error.");
+      this.showError(error);
+    }
+    const wrote = ended || turn.answer !== "" || turn.thinking !== "";
+    if (!wrote) this.takeBack(conversation, before, message);
+    this.running = null;
+    $("spoken").textContent = wrote ? turn.answer : "";
+    if (conversation.turns.length) await this.save(conversation);
+    if (this.stale) await this.follow();
+    this.able();
+  }
+
+  /** Makes a conversation what it was before a message, which can be sent again. */
+  takeBack(conversation, before, message) {
+    conversation.turns = before;
+    if (!$("message").value) $("message").value = message;
+    if (conversation !== this.kept.current) return;
+    this.log.show(before, this.chats);
+    $("welcome").hidden = before.length > 0;
   }
 
   async send() {
     const message = $("message").value;
     if (this.can === null || this.running || !message.trim()) return;
-    this.running = new AbortController();
-    $("problem").hidden = $("welcome").hidden = true;
-    for (const id of ["send", "clear", "look"]) $(id).disabled = true;
-    $("stop").disabled = false;
-    $("log").setAttribute("aria-busy", "true");
+    if (this.chats) $("message").value = "";
+    await this.reply(this.turns, message);
+  }
+
+  /** Writes another answer to a message, which may be another one too; later turns are dropped. */
+  async rewrite(place, message) {
+    if (this.can === null || this.running) return;
+    this.left = 0;
+    this.log.markLeft(0);
+    $("message").focus();
+    await this.reply(this.turns.slice(0, place), message);
+  }
+
+  /** Keeps the conversation, and says where it cannot be. */
+  async save(conversation = this.kept.current) {
     try {
-      await this.write(message);
-      if (this.can?.takes === "chat") $("message").value = "";
-      this.say(this.running.signal.aborted ? "Stopped." : "Done.");
+      const same = await this.kept.save(conversation);
+      showList(this.kept, this.handlers);
+      if (!same) this.say("Another tab has changed or deleted this conversation: what was written here is kept as a new one.");
     } catch (error) {
-      this.say("Stopped by an error.");
-      this.showError(error);
-    } finally {
-      this.running = null;
-      $("log").setAttribute("aria-busy", "false");
-      $("stop").disabled = true;
-      for (const id of ["send", "clear", "look"]) $(id).disabled = this.can === null || this.engine.lost;
+      this.showProblems([`This conversation cannot be kept: ${error.message}. Delete some others, or copy what you need.`]);
     }
   }
 
+  /** Does something with the conversations, shows the one that is open then, and shows why it cannot be done. */
+  async change(act) {
+    if (this.running) return;
+    try {
+      await act();
+      this.engine.reset();
+      this.showConversation();
+    } catch (error) {
+      showList(this.kept, this.handlers);
+      this.showError(error);
+    }
+  }
+
+  handlers = {
+    open: (id) => this.change(() => this.kept.open(id)).then(() => $("message").focus()),
+    remove: (id) => this.change(() => this.kept.remove(id)),
+    clear: () => this.change(() => this.kept.clear()),
+    rename: (id, title) =>
+      this.kept
+        .rename(id, title)
+        .catch((error) => this.showError(error))
+        .then(() => showList(this.kept, this.handlers)),
+  };
+
+  /** Begins a new conversation. */
   startOver() {
+    if (this.running) return;
+    this.kept.begin();
     this.engine.reset();
-    $("log").replaceChildren();
-    $("welcome").hidden = false;
     $("problem").hidden = true;
-    $("held").textContent = "0";
-    $("look").disabled = true;
-    this.say("Ready.");
+    this.showConversation();
+    if (this.can) this.say("Ready.");
     $("message").focus();
   }
 
-  /** Listens to the person. */
+  /** Shows what another tab has changed, at once or when the answer is written. */
+  async follow() {
+    this.stale = this.running !== null;
+    if (this.stale) return;
+    const found = await this.kept.follow();
+    if (found === "same") {
+      showList(this.kept, this.handlers);
+      return;
+    }
+    this.engine.reset();
+    this.showConversation();
+    if (found === "deleted") this.say("This conversation was deleted in another tab.");
+  }
+
+  /** Opens what is kept of earlier conversations. */
+  async openConversations() {
+    const name = `glinfer ${new URL(".", document.baseURI).pathname}`;
+    this.kept = new Conversations(await openStore(name), THIS_TAB);
+    await this.kept.start();
+    if (globalThis.BroadcastChannel && this.kept.lasts) {
+      const channel = new BroadcastChannel(name);
+      channel.onmessage = () => this.follow();
+      this.kept.announce = () => channel.postMessage(null);
+    }
+    startList(this.kept, this.handlers);
+    this.showConversation();
+  }
+
+  /** Listens to the person, and gets everything ready. */
   start() {
     addEventListener("error", ({ message }) => this.shared.errors.push(message));
     addEventListener("unhandledrejection", ({ reason }) => this.shared.errors.push(String(reason)));
-    startTheme($("theme"), () => this.painted && paintAttention($("picture"), this.painted, accent()));
+    $("waiting").remove();
+    startTheme($("theme"), () => this.attention.repaint());
+    startSettings();
     $("form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
@@ -327,12 +368,20 @@ export class Page {
       event.preventDefault();
       this.send();
     });
-    addEventListener("keydown", (event) => event.key === "Escape" && this.running?.abort());
+    $("system").addEventListener("input", () => {
+      this.kept.current.system = $("system").value;
+      this.left = 0;
+    });
+    $("system").addEventListener("change", () => this.kept.current.revision && this.save());
+    addEventListener("keydown", (event) => event.key === "Escape" && !asking() && this.running?.abort());
     $("stop").addEventListener("click", () => this.running?.abort());
     $("clear").addEventListener("click", () => this.startOver());
     $("look").addEventListener("click", () => this.look());
-    $("temperature").addEventListener("input", showTemperature);
-    this.shared.ready = this.engine.open(this).catch((error) => {
+    const open = async () => {
+      await this.openConversations();
+      return this.engine.open(this);
+    };
+    this.shared.ready = open().catch((error) => {
       this.say("This model cannot run here.");
       this.showError(error);
       return null;

@@ -227,6 +227,7 @@ class SearchPage {
   start() {
     addEventListener("error", ({ message }) => this.shared.errors.push(message));
     addEventListener("unhandledrejection", ({ reason }) => this.shared.errors.push(String(reason)));
+    $("waiting").remove();
     startTheme($("theme"), () => {});
     for (const id of ["folder", "files"]) $(id).addEventListener("change", () => this.read(Array.from($(id).files)));
     $("form").addEventListener("submit", (event) => {

@@ -2,7 +2,7 @@
 
 import { GlinferError } from "../glinfer/errors.js";
 import { ServerError } from "./client.js";
-import { Messages } from "./conversation.js";
+import { fitting } from "./conversation.js";
 
 const KEY = "glinfer-key";
 const LOADING_PAUSE = 1000;
@@ -18,7 +18,6 @@ export class ServerEngine {
   /** @param {Client} client */
   constructor(client) {
     this.client = client;
-    this.messages = new Messages();
     this.model = null; // an entry of /v1/models
     this.held = 0;
     this.last = null; // the last prompt and its reply, as POST /v1/attention takes them
@@ -91,11 +90,12 @@ export class ServerEngine {
     page.describe({
       name: model.id,
       about: `${model.id}, a language model that runs on the server of this page.`,
-      facts: `This one, ${model.id}, has ${model.blocks} blocks, keeps its weights as ${model.weights}, and runs on ${model.renderer}.`,
+      card: cardOf(model),
       sampling: model.sampling,
     });
     page.ready({
       takes: model.chat ? "chat" : "text",
+      system: model.system,
       vocabulary: 0,
       examples: model.examples,
       context: model.max_model_len,
@@ -110,11 +110,12 @@ export class ServerEngine {
   }
 
   /** See `Engine` in page.js. */
-  async *write(message, settings, { signal }) {
+  async *write(turns, settings, { signal }) {
     const told = { text: "", ended: false, asked: null };
     try {
-      const [path, prompt] = await this.prompt(message, settings.count, signal);
+      const { path, prompt, left } = await this.prompt(turns, settings, signal);
       told.asked = prompt;
+      if (left) yield { kind: "left", text: "", tokens: 0, left };
       yield* this.pieces(path, { ...prompt, ...optionsOf(settings) }, signal, told);
       told.ended = true;
     } catch (error) {
@@ -123,19 +124,19 @@ export class ServerEngine {
       throw error;
     } finally {
       const done = told.ended || signal.aborted;
-      if (done && this.model.chat) this.messages.add(message, told.text);
       this.last = done && told.asked ? { ...told.asked, reply: told.text } : null;
     }
   }
 
-  /** The route and the prompt for a message: the conversation, or the message as the beginning of a text. */
-  async prompt(message, count, signal) {
+  /** The route and the prompt for the last turn: the conversation, or its message as the beginning of a text. */
+  async prompt(turns, { count, system }, signal) {
     const model = this.model.id;
-    if (!this.model.chat) return ["v1/completions", { model, prompt: message }];
+    if (!this.model.chat) return { path: "v1/completions", prompt: { model, prompt: turns.at(-1).message }, left: 0 };
     const context = this.model.max_model_len;
     const room = context - Math.min(count, Math.floor(context / 2));
     const counting = async (messages) => (await this.client.json("tokenize", { model, messages }, signal)).count;
-    return ["v1/chat/completions", { model, messages: await this.messages.with(message, room, counting) }];
+    const { messages, left } = await fitting(turns, system, room, counting);
+    return { path: "v1/chat/completions", prompt: { model, messages }, left };
   }
 
   async *pieces(path, body, signal, told) {
@@ -160,10 +161,20 @@ export class ServerEngine {
   }
 
   reset() {
-    this.messages.reset();
     this.held = 0;
     this.last = null;
   }
+}
+
+function cardOf({ id, parameters, blocks, weights, max_model_len: context, licence, renderer }) {
+  return [
+    ["Model", id],
+    ["Parameters", `${(parameters / 1e6).toFixed(1)} million numbers, in ${blocks} blocks`],
+    ["Weights", weights],
+    ["Context", `${context} tokens`],
+    ["Licence", licence],
+    ["Runs on", renderer],
+  ];
 }
 
 function optionsOf({ count, temperature, topK, topP, minP, repetitionPenalty, seed }) {

@@ -3,7 +3,7 @@ import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
 import { Client, ServerError, eventsOf } from "../server/client.js";
-import { Messages } from "../server/conversation.js";
+import { fitting } from "../server/conversation.js";
 
 /** A stream of bytes that comes in these pieces, and then ends or breaks. */
 function streamOf(pieces, broken = null) {
@@ -81,15 +81,17 @@ test("an abort is passed on as it is", async (t) => {
 });
 
 test("the oldest turns are left out until a conversation fits", async () => {
-  const messages = new Messages();
-  for (const turn of ["a", "b", "c"]) messages.add(turn, turn.toUpperCase());
+  const turns = ["a", "b", "c", "d"].map((message) => ({ message, answer: message.toUpperCase() }));
   const count = async (given) => given.length;
-  assert.equal((await messages.with("d", 7, count)).length, 7);
-  const some = await messages.with("d", 4, count);
-  assert.deepEqual(some.map(({ content }) => content), ["c", "C", "d"]);
-  assert.deepEqual(some.map(({ role }) => role), ["user", "assistant", "user"]);
-  assert.deepEqual(await messages.with("d", 0, count), [{ role: "user", content: "d" }]); // which the server refuses
-  messages.add("e", "E");
-  messages.reset();
-  assert.equal((await messages.with("d", 9, count)).length, 1);
+  const all = await fitting(turns, "", 7, count);
+  assert.deepEqual([all.messages.length, all.left], [7, 0]);
+  const some = await fitting(turns, "", 4, count);
+  assert.deepEqual(some.messages.map(({ content }) => content), ["c", "C", "d"]);
+  assert.deepEqual(some.messages.map(({ role }) => role), ["user", "assistant", "user"]);
+  assert.equal(some.left, 2);
+  const none = await fitting(turns, "", 0, count); // which the server refuses
+  assert.deepEqual(none, { messages: [{ role: "user", content: "d" }], left: 3 });
+  const told = await fitting(turns, "Be kind.", 4, count);
+  assert.deepEqual(told.messages[0], { role: "system", content: "Be kind." });
+  assert.deepEqual([told.messages.length, told.left], [4, 2]);
 });

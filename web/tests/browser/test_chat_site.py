@@ -144,8 +144,9 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
             browsed.do("wait", f"#log .turn:nth-of-type({2 * number})")
             browsed.do("wait", "#stop:disabled")
             browsed.do("says", "#status", "Done.")
-            answers = browsed.do("evaluate", "[...document.querySelectorAll('#log .answer')].at(-1).textContent")
-            assert answers == reply
+            # What was written, and not how its Markdown is shown.
+            assert browsed.do("evaluate", "glinfer.page.turns.at(-1).answer") == reply
+        assert "the model does not see what is above" in browsed.do("text", "#log .left-out")
         assert [address for address in browsed.asked if not address.startswith(url)] == []
     assert [line for line in browsed.console if EXPECTED not in line] == []
 

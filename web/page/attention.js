@@ -1,0 +1,69 @@
+/** Pictures of attention in the page. */
+
+import { paintAttention } from "../glinfer/pictures.js";
+import { $ } from "./elements.js";
+
+const PAUSE = 350; // milliseconds; each picture makes the browser wait for the graphics card
+
+function accent() {
+  const colour = getComputedStyle($("send")).backgroundColor;
+  return (colour.match(/\d+/g) ?? [22, 80, 176]).slice(0, 3).map(Number);
+}
+
+/** See the head of this file. */
+export class AttentionView {
+  constructor() {
+    this.painted = null; // the attention that is shown
+    this.names = []; // of the pictures that there are
+  }
+
+  /**
+   * Offers a model's pictures.
+   * @param {string[]} names
+   * @param {"heads"|"tokens"} lines what the lines of a picture are.
+   */
+  offer(names, lines) {
+    this.names = names;
+    $("attention").hidden = names.length === 0;
+    $("layer").replaceChildren(...names.map((name, index) => new Option(name, String(index))));
+    const told =
+      lines === "tokens"
+        ? "Each line is a token of the text, the newest at the bottom"
+        : "Each line is one of the block's heads, which look at different things";
+    $("attention-hint").textContent =
+      "Before each token the model weighs all those before it, in several blocks one after another. " +
+      `${told}; each column is a token that it looks at, the newest at the right. The stronger the colour, the more it counts.`;
+  }
+
+  /** The picture that is chosen. */
+  get chosen() {
+    return Number($("layer").value);
+  }
+
+  /** Shows one. */
+  paint(picture, attention) {
+    this.painted = attention;
+    paintAttention($("picture"), attention, accent());
+    const label = `Attention of ${this.names[picture]}: ${attention.rows} lines over ${attention.cols} tokens`;
+    $("picture").setAttribute("aria-label", label);
+  }
+
+  /** Shows it again, in the colours of now. */
+  repaint() {
+    if (this.painted) paintAttention($("picture"), this.painted, accent());
+  }
+
+  /** What an engine asks before each token: which picture is wanted, where it is time for a new one. */
+  watch() {
+    let last = -Infinity;
+    return () => {
+      const picture = this.chosen;
+      if (!this.names[picture] || !$("watch").checked || performance.now() - last < PAUSE) return null;
+      const seen = (attention) => {
+        this.paint(picture, attention);
+        last = performance.now();
+      };
+      return { picture, seen };
+    };
+  }
+}

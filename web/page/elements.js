@@ -1,0 +1,39 @@
+/** Small things that all parts of the page use. */
+
+/** The element of the page with an id. */
+export const $ = (id) => document.getElementById(id);
+
+/**
+ * A new element.
+ * @param {string} tag
+ * @param {object} values its properties, such as `className` and `textContent`.
+ * @param {...(Node|string)} children
+ * @returns {HTMLElement}
+ */
+export function element(tag, values = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), values);
+  made.append(...children);
+  return made;
+}
+
+/**
+ * A button of type "button".
+ * @param {string} label
+ * @param {() => void} press
+ * @param {object} values further properties.
+ * @returns {HTMLButtonElement}
+ */
+export function button(label, press, values = {}) {
+  const made = element("button", { type: "button", textContent: label, ...values });
+  made.addEventListener("click", press);
+  return made;
+}
+
+/**
+ * The sentence of a problem.
+ * @param {string} text
+ * @returns {string} with a capital letter and a full stop.
+ */
+export function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+}

@@ -1,0 +1,44 @@
+/** The form's settings. */
+
+import { $ } from "./elements.js";
+
+function showTemperature() {
+  $("temperature-value").textContent = $("temperature").value;
+}
+
+/**
+ * @typedef {{count: number, temperature: number, topK: number, topP: number, minP: number, repetitionPenalty: number,
+ *   seed: number|null, system: string}} Settings `system`: the system prompt, for a model that takes one.
+ *
+ * @returns {Settings} what the form says.
+ */
+export function settings() {
+  const number = (id) => Number($(id).value);
+  return {
+    count: Math.max(1, Math.floor(number("length")) || 1),
+    temperature: number("temperature"),
+    topK: number("top-k"),
+    topP: number("top-p"),
+    minP: number("min-p"),
+    repetitionPenalty: number("penalty"),
+    seed: $("seed").value.trim() === "" ? null : number("seed"),
+    system: $("system-field").hidden ? "" : $("system").value,
+  };
+}
+
+/**
+ * Shows a model's own settings.
+ * @param {object} sampling by the names of glinfer's options.
+ */
+export function showSampling({ temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: penalty }) {
+  Object.entries({ temperature, "top-k": topK, "top-p": topP, "min-p": minP, penalty }).forEach(([id, value]) => {
+    if (id === "temperature") $(id).max = String(Math.max(2, value));
+    $(id).value = String(value);
+  });
+  showTemperature();
+}
+
+/** Listens to the form. */
+export function startSettings() {
+  $("temperature").addEventListener("input", showTemperature);
+}
