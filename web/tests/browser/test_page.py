@@ -259,8 +259,8 @@ def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Ca
     page = opened(browse(), site)
     lose = "glinfer.model.replay.gl.getExtension('WEBGL_lose_context').loseContext()"
     step = (
-        "(() => { const { model } = glinfer; const step = model.step.bind(model); let count = 0; "
-        f"model.step = (id) => {{ if (++count === 30) {lose}; step(id); }}; }})()"
+        "(() => { const { model } = glinfer; const choose = model.choose.bind(model); let count = 0; "
+        f"model.choose = (...given) => {{ if (++count === 3) {lose}; return choose(...given); }}; }})()"
     )
     page.do("evaluate", step)
     page.do("fill", "#message", "hi")

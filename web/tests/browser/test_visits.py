@@ -195,8 +195,11 @@ def test_a_lost_context_is_told(browse: Callable[[], Browsed], tmp_path: Path) -
     with serving(tmp_path / "site") as url:
         opened(page, url)
         page.do("evaluate", "new BroadcastChannel('lose').postMessage(1)")
-        page.do("says", "#problem", "The browser took the graphics context away. Reload the page to go on.")
-        assert page.do("evaluate", "document.getElementById('send').disabled") is True
+        page.do("says", "#status", "The model was lost, and is ready again.")
+        assert page.do("evaluate", "glinfer.errors") == [
+            "The browser took the graphics context away, and the model with it."
+        ]
+        assert page.do("evaluate", "document.getElementById('send').disabled") is False
 
 
 def test_a_script_has_the_model_in_a_worker(browse: Callable[[], Browsed], tmp_path: Path) -> None:
