@@ -114,8 +114,10 @@ export async function uploadWeights(begun, plan, files, onProgress) {
     const reader = new Reader(files.parts(file.name, file.bytes), (why) => damaged(file, why));
     try {
       const entries = await entriesOf(file, reader); // while the textures are made
-      textures ??= weightsOf(await begun);
-      await readFile(file, entries, reader, { textures, tables, buffer }, (done) => onProgress({ part: "weights", done: before + done, all }));
+      const replay = await begun;
+      textures ??= weightsOf(replay);
+      const alive = () => replay.textures.length > 0;
+      await readFile(file, entries, reader, { textures, tables, buffer, alive }, (done) => onProgress({ part: "weights", done: before + done, all }));
     } finally {
       await reader.close();
     }
@@ -139,11 +141,12 @@ async function entriesOf(file, reader) {
   return { header, entries: parseHeader(header).sort((one, other) => one.begin - other.begin) };
 }
 
-async function readFile(file, { header, entries }, reader, { textures, tables, buffer }, tell) {
+async function readFile(file, { header, entries }, reader, { textures, tables, buffer, alive }, tell) {
   const found = new Map();
   for (const entry of entries) {
     await reader.skipTo(PREFIX + header.length + entry.begin);
     const texture = textures.get(entry.name);
+    if (!alive()) throw new GlinferError("the model was released while it was loaded");
     if (!texture) {
       found.set(entry.name, new TYPES[entry.dtype]((await reader.take(entry.end - entry.begin)).buffer));
       continue;

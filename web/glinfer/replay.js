@@ -60,7 +60,7 @@ export class Replay {
 
   /**
    * Waits until every program is compiled. Where the driver compiles beside the page nothing waits for it; else the page
-   * can answer between two programs.
+   * can answer between two programs. Ends early where everything is released meanwhile.
    * @param {(done: number, all: number) => void} onProgress
    * @throws {GlinferError} the driver refuses a shader.
    */
@@ -69,7 +69,8 @@ export class Replay {
     const pause = pauses();
     onProgress(0, programs.length);
     for (const [index, program] of programs.entries()) {
-      while (!program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
+      while (this.programs === programs && !program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
+      if (this.programs !== programs) return;
       try {
         program.finish();
       } catch (error) {

@@ -35,11 +35,13 @@ export class BrowserEngine {
     const whole = document.querySelector("script[data-file]") !== null;
     const remote = this.threaded && !whole ? await startWorker(() => new Worker(new URL(WORKER, document.baseURI), { type: "module" })) : null;
     this.link = remote ?? direct(local);
-    this.link.call("untilLost").then(() => {
+    const ended = (problem) => {
       this.lost = true;
       document.getElementById("check").disabled = true;
-      page.close("The browser took the graphics context away. Reload the page to go on.");
-    });
+      page.close(problem);
+    };
+    const lost = "The browser took the graphics context away. Reload the page to go on.";
+    this.link.call("untilLost").then(() => ended(lost), ({ message }) => ended(message));
     const inWords = progressInWords();
     const can = await this.link.call("open", document.baseURI, {
       minimum: this.minimum,
