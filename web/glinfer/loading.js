@@ -146,12 +146,11 @@ async function readFile(file, { header, entries }, reader, { textures, tables, b
   for (const entry of entries) {
     await reader.skipTo(PREFIX + header.length + entry.begin);
     const texture = textures.get(entry.name);
-    if (!alive()) throw new GlinferError("the model was released while it was loaded");
     if (!texture) {
       found.set(entry.name, new TYPES[entry.dtype]((await reader.take(entry.end - entry.begin)).buffer));
       continue;
     }
-    await fill(texture, entry, reader, buffer, tell);
+    await fill(texture, entry, reader, { buffer, alive }, tell);
     textures.delete(entry.name);
   }
   const sums = found.get(CHECKSUMS);
@@ -169,7 +168,7 @@ async function readFile(file, { header, entries }, reader, { textures, tables, b
 }
 
 /** Fills one texture with the bytes that come next. */
-async function fill(texture, { name, dtype, shape, begin, end }, reader, buffer, tell) {
+async function fill(texture, { name, dtype, shape, begin, end }, reader, { buffer, alive }, tell) {
   const { width, height } = texture.spec;
   const Type = TYPES[dtype];
   if (Type !== texture.Array || (end - begin) !== width * height * texture.channels * Type.BYTES_PER_ELEMENT) {
@@ -181,6 +180,7 @@ async function fill(texture, { name, dtype, shape, begin, end }, reader, buffer,
   for (let y = 0; y < height; y += most) {
     const size = Math.min(most, height - y) * line;
     const bytes = await reader.take(size, size <= buffer.byteLength ? buffer : undefined);
+    if (!alive()) throw new GlinferError("the model was released while it was loaded");
     texture.upload(new Type(bytes.buffer, 0, size / Type.BYTES_PER_ELEMENT), y);
     tell(reader.at);
   }

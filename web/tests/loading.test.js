@@ -92,6 +92,20 @@ for (const [what, [found, options, message]] of Object.entries(REFUSED)) {
   test(`refuses ${what}`, () => assert.rejects(upload(found, options), (error) => error instanceof GlinferError && message.test(error.message)));
 }
 
+test("nothing is uploaded once the textures were released", async () => {
+  const found = files();
+  const uploads = [];
+  const replay = { textures: [], check: () => {} };
+  const put = (texels) => (uploads.push(texels.length), (replay.textures = []));
+  replay.textures = [{ spec: { name: "big", kind: "weight", width: WIDTH, height: HEIGHT }, Array: Float32Array, channels: 4, upload: put }];
+  const parts = async function* () {
+    yield new Uint8Array(found[0].bytes);
+  };
+  const plan = { files: { weights: [found[0].entry] } };
+  await assert.rejects(uploadWeights(Promise.resolve(replay), plan, { parts }, () => {}), /released while it was loaded/);
+  assert.deepEqual(uploads, [(4 << 20) / 4]);
+});
+
 test("plans of other versions, and without files, are refused", () => {
   const plan = { format: "glinfer-web", version: 1, files: { weights: [] } };
   assert.deepEqual(parsePlan(JSON.stringify(plan)), plan);
