@@ -116,8 +116,10 @@ export async function uploadWeights(begun, plan, files, onProgress) {
     const reader = new Reader(files.parts(file.name, file.bytes), (why) => damaged(file, why));
     try {
       const entries = await entriesOf(file, reader); // while the textures are made
-      textures ??= weightsOf(await begun);
-      await readFile(file, entries, reader, { textures, tables, buffer }, (done) => onProgress({ part: "weights", done: before + done, all }));
+      const replay = await begun;
+      textures ??= weightsOf(replay);
+      const alive = () => replay.textures.length > 0;
+      await readFile(file, entries, reader, { textures, tables, buffer, alive }, (done) => onProgress({ part: "weights", done: before + done, all }));
     } finally {
       await reader.close();
     }
@@ -141,7 +143,7 @@ async function entriesOf(file, reader) {
   return { header, entries: parseHeader(header).sort((one, other) => one.begin - other.begin) };
 }
 
-async function readFile(file, { header, entries }, reader, { textures, tables, buffer }, tell) {
+async function readFile(file, { header, entries }, reader, { textures, tables, buffer, alive }, tell) {
   const found = new Map();
   for (const entry of entries) {
     await reader.skipTo(PREFIX + header.length + entry.begin);
@@ -150,7 +152,7 @@ async function readFile(file, { header, entries }, reader, { textures, tables, b
       found.set(entry.name, new TYPES[entry.dtype]((await reader.take(entry.end - entry.begin)).buffer));
       continue;
     }
-    await fill(texture, entry, reader, buffer, tell);
+    await fill(texture, entry, reader, { buffer, alive }, tell);
     textures.delete(entry.name);
   }
   const sums = found.get(CHECKSUMS);
@@ -168,7 +170,7 @@ async function readFile(file, { header, entries }, reader, { textures, tables, b
 }
 
 /** Fills one texture with the bytes that come next. */
-async function fill(texture, { name, dtype, shape, begin, end }, reader, buffer, tell) {
+async function fill(texture, { name, dtype, shape, begin, end }, reader, { buffer, alive }, tell) {
   const { width, height } = texture.spec;
   const Type = TYPES[dtype];
   if (Type !== texture.Array || (end - begin) !== width * height * texture.channels * Type.BYTES_PER_ELEMENT) {
@@ -180,6 +182,7 @@ async function fill(texture, { name, dtype, shape, begin, end }, reader, buffer,
   for (let y = 0; y < height; y += most) {
     const size = Math.min(most, height - y) * line;
     const bytes = await reader.take(size, size <= buffer.byteLength ? buffer : undefined);
+    if (!alive()) throw new GlinferError("the model was released while it was loaded");
     texture.upload(new Type(bytes.buffer, 0, size / Type.BYTES_PER_ELEMENT), y);
     tell(reader.at);
   }

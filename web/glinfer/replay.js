@@ -71,7 +71,8 @@ export class Replay {
 
   /**
    * Waits until every program of the plan itself is compiled. Where the driver compiles beside the page nothing waits for
-   * it; else the page can answer between two programs. Those of companions are compiled meanwhile.
+   * it; else the page can answer between two programs. Those of companions are compiled meanwhile. Ends early where
+   * everything is released meanwhile.
    * @param {(done: number, all: number) => void} onProgress
    * @throws {GlinferError} the driver refuses a shader.
    */
@@ -81,7 +82,8 @@ export class Replay {
     const pause = pauses();
     onProgress(0, programs.length);
     for (const [index, program] of programs.entries()) {
-      while (!program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
+      while (this.programs === programs && !program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
+      if (this.programs !== programs) return;
       try {
         program.finish();
       } catch (error) {

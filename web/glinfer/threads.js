@@ -1,6 +1,6 @@
 /**
  * Calls of an object in another thread: methods that give a promise or an async iterable, with callbacks and abort signals
- * among their arguments. An iterable gives the next value when it is asked for, as one in this thread.
+ * among their arguments, which are told while the call lasts. An iterable gives the next value when it is asked for, as one in this thread.
  *
  * @typedef {Pick<MessagePort, "postMessage"|"addEventListener"> & {start?: () => void}} Port a worker, the inside of one, or
  *   one end of a channel.
@@ -77,8 +77,8 @@ export function connect(port) {
   const ask = (id, message) =>
     new Promise((resolve, reject) => {
       if (gone) return reject(gone);
+      port.postMessage({ id, ...message }); // raises what cannot be sent
       waiting.set(id, { resolve, reject });
-      port.postMessage({ id, ...message });
     });
   const end = (error) => {
     gone = error;

@@ -44,15 +44,13 @@ export class BrowserEngine {
     const remote = this.threaded && !whole ? await startWorker(() => new Worker(new URL(WORKER, document.baseURI), { type: "module" })) : null;
     const link = (this.link = remote ?? direct(local));
     this.lost = false;
-    link.call("untilLost").then(
-      () => {
-        if (link !== this.link) return;
-        this.lost = true;
-        document.getElementById("check").disabled = true;
-        page.interrupted(LOST);
-      },
-      () => {}, // it was let go of
-    );
+    const ended = (problem) => {
+      if (link !== this.link) return; // it was let go of
+      this.lost = true;
+      document.getElementById("check").disabled = true;
+      page.interrupted(problem);
+    };
+    link.call("untilLost").then(() => ended(LOST), ({ message }) => ended(message));
     const inWords = progressInWords();
     const can = await link.call("open", document.baseURI, {
       minimum: this.minimum,

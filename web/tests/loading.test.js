@@ -4,6 +4,8 @@ import test from "node:test";
 import { crc32 } from "../glinfer/checksum.js";
 import { GlinferError } from "../glinfer/errors.js";
 import { parsePlan, progressInWords, uploadWeights } from "../glinfer/loading.js";
+import { beginAll } from "../glinfer/program.js";
+import { Replay } from "../glinfer/replay.js";
 
 const WIDTH = 512;
 const HEIGHT = 1500; // lines of 8 KB, of which a band has 512
@@ -90,12 +92,71 @@ for (const [what, [found, options, message]] of Object.entries(REFUSED)) {
   test(`refuses ${what}`, () => assert.rejects(upload(found, options), (error) => error instanceof GlinferError && message.test(error.message)));
 }
 
+test("nothing is uploaded once the textures were released", async () => {
+  const found = files();
+  const uploads = [];
+  const replay = { textures: [], check: () => {} };
+  const put = (texels) => (uploads.push(texels.length), (replay.textures = []));
+  replay.textures = [{ spec: { name: "big", kind: "weight", width: WIDTH, height: HEIGHT }, Array: Float32Array, channels: 4, upload: put }];
+  const parts = async function* () {
+    yield new Uint8Array(found[0].bytes);
+  };
+  const plan = { files: { weights: [found[0].entry] } };
+  await assert.rejects(uploadWeights(Promise.resolve(replay), plan, { parts }, () => {}), /released while it was loaded/);
+  assert.deepEqual(uploads, [(4 << 20) / 4]);
+});
+
 test("plans of other versions, and without files, are refused", () => {
   const plan = { format: "glinfer-web", version: 2, files: { weights: [] } };
   assert.deepEqual(parsePlan(JSON.stringify(plan)), plan);
   assert.throws(() => parsePlan("<html>"), /no JSON/);
   assert.throws(() => parsePlan(JSON.stringify({ ...plan, version: 1 })), /version 1; expected glinfer-web version 2; export the model again/);
   assert.throws(() => parsePlan(JSON.stringify({ ...plan, files: undefined })), /export the model again/);
+});
+
+/** A replay whose programs are done after so many questions each; `told` is what happened, in order. */
+function compiling(...questions) {
+  const told = [];
+  const programs = questions.map((left, index) => ({
+    isDone: () => (told.push(`${index}?`), left-- === 0),
+    finish: () => told.push(`${index} finished`),
+  }));
+  const replay = { gl: { isContextLost: () => false }, programs };
+  const done = Replay.prototype.compiled.call(replay, (count, all) => told.push(`${count} of ${all}`));
+  return { replay, told, done };
+}
+
+test("programs are finished once the driver has them, and not before", async () => {
+  const { told, done } = compiling(2, 0);
+  assert.deepEqual(told, ["0 of 2", "0?"]); // nobody was waited for
+  await done;
+  assert.deepEqual(told, ["0 of 2", "0?", "0?", "0?", "0 finished", "1 of 2", "1?", "1 finished", "2 of 2"]);
+});
+
+test("nobody asks for programs that were released", async () => {
+  const { replay, told, done } = compiling(Infinity);
+  replay.programs = [];
+  await done;
+  assert.ok(told.length <= 3 && !told.includes("0 finished"));
+});
+
+test("all shaders are compiled before the first program is linked", () => {
+  const calls = [];
+  const gl = new Proxy({}, {
+    get: (_, name) => (/^[A-Z]/.test(name) ? name : (...given) => (calls.push(name), name === "getExtension" ? { COMPLETION_STATUS_KHR: 7, given } : {})),
+  });
+  const files = new Map([["a.frag", "#version 300 es\n"], ["common/triangle.vert", "#version 300 es\n"]]);
+  const spec = { fragment: "a.frag", vertex: "common/triangle.vert", defines: {}, samplers: [] };
+  const [program] = beginAll(gl, [spec, spec], files);
+  const order = calls.filter((name) => ["compileShader", "linkProgram"].includes(name));
+  assert.deepEqual(order, [...Array(4).fill("compileShader"), "linkProgram", "linkProgram"]);
+  const answers = { getProgramParameter: (_, name) => name !== 7, isContextLost: () => false };
+  program.gl = answers;
+  assert.equal(program.isDone(), false);
+  program.gl = { ...answers, isContextLost: () => true };
+  assert.equal(program.isDone(), true);
+  program.parallel = null; // `finish` waits then
+  assert.equal(program.isDone(), true);
 });
 
 test("words are of the first part that is not done", () => {

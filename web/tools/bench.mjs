@@ -153,7 +153,7 @@ async function bench(browser, address, shape, { rounds, samples, tokens, short }
   const sites = {};
   for (const name of Object.keys(EXPORTS)) {
     const given = name === "reference" ? ids.slice(0, short) : ids;
-    sites[name] = await openSite(context, `${address}/${shape}-${name}/`, given);
+    sites[name] = await openSite(context, `${address}/${shape}-${name}/?worker=0`, given); // the model is reached into
   }
   const peer = await openPeer(context, address, config, ids);
   const grower = await openPeer(context, address, config, ids);

@@ -9,7 +9,7 @@
 // answered nobody. Beside seconds there are those of processors that Chromium took meanwhile (on Linux), which say more
 // where a machine does other work too.
 
-import { createReadStream, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { createReadStream, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { createServer } from "node:http";
 import os from "node:os";
 import path from "node:path";
@@ -79,35 +79,36 @@ function watch() {
   });
 }
 
-/** Seconds of processors that all processes started from here have taken; null where that cannot be known. */
+const taken = new Map(); // hundredths of seconds, by the process; those that have ended count on
+
+/** Seconds of processors that all processes started from here have taken so far; null where that cannot be known. */
 function processorSeconds() {
-  const processes = new Map();
-  try {
-    for (const id of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
-      try {
-        const fields = readFileSync(`/proc/${id}/stat`, "utf8").split(") ")[1].split(" ");
-        processes.set(Number(id), { parent: Number(fields[1]), ticks: Number(fields[11]) + Number(fields[12]) });
-      } catch {
-        // it has ended meanwhile
-      }
+  if (!existsSync("/proc/self/stat")) return null;
+  const parents = new Map();
+  const ticks = new Map();
+  for (const id of readdirSync("/proc").filter((name) => /^\d+$/.test(name)).map(Number)) {
+    try {
+      const fields = readFileSync(`/proc/${id}/stat`, "utf8").split(") ")[1].split(" ");
+      parents.set(id, Number(fields[1]));
+      ticks.set(id, Number(fields[11]) + Number(fields[12]));
+    } catch {
+      // it has ended meanwhile
     }
-  } catch {
-    return null;
   }
-  const isOurs = (id) => id === process.pid || (processes.has(id) && isOurs(processes.get(id).parent));
-  const ours = [...processes].filter(([id]) => id !== process.pid && isOurs(id));
-  return ours.reduce((sum, [, { ticks }]) => sum + ticks / 100, 0); // Linux counts in hundredths
+  const isOurs = (id) => id === process.pid || (parents.has(id) && isOurs(parents.get(id)));
+  for (const [id, count] of ticks) if (id !== process.pid && isOurs(id)) taken.set(id, count);
+  return [...taken.values()].reduce((sum, count) => sum + count / 100, 0);
 }
 
 async function visit(context, address, { sent, prompt, worker }) {
   Object.assign(sent, { model: 0, page: 0, requests: 0 });
   const page = await context.newPage();
-  const taken = [processorSeconds()];
+  const spent = [processorSeconds()];
   page.setDefaultTimeout(WAIT);
   await page.addInitScript(watch);
   await page.goto(`${address}?worker=${worker}`);
   await page.waitForFunction(() => globalThis.seen.ready !== null || globalThis.glinfer?.errors.length);
-  taken.push(processorSeconds());
+  spent.push(processorSeconds());
   const errors = await page.evaluate(() => globalThis.glinfer.errors);
   if (errors.length) throw new Error(errors.join(" "));
   await page.evaluate((text) => {
@@ -117,11 +118,11 @@ async function visit(context, address, { sent, prompt, worker }) {
     document.getElementById("send").click();
   }, prompt);
   await page.waitForFunction(() => globalThis.seen.first !== null);
-  taken.push(processorSeconds());
+  spent.push(processorSeconds());
   const seen = await page.evaluate(() => globalThis.seen);
   const threaded = await page.evaluate(() => Boolean(globalThis.glinfer.model.worker));
   await page.close();
-  return { ...seen, ...sent, threaded, taken };
+  return { ...seen, ...sent, threaded, spent };
 }
 
 async function main() {
@@ -151,7 +152,7 @@ async function main() {
     console.log("|---|---|---|---|---|---|---|---|");
     for (let number = 1; number <= visits; number++) {
       const found = await visit(context, address, { sent, prompt: values.prompt, worker: values.worker });
-      const [start, ready, end] = found.taken;
+      const [start, ready, end] = found.spent;
       const both = (milliseconds, seconds) => `${(milliseconds / 1000).toFixed(2)} (${start === null ? "?" : seconds.toFixed(2)})`;
       const numbers = [both(found.ready, ready - start), both(found.first - found.sent, end - ready), (found.model / 1e6).toFixed(2)];
       const more = [(found.page / 1e3).toFixed(0), found.requests, found.blocked.toFixed(0)];

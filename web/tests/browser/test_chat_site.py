@@ -105,7 +105,7 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
         assert model.tokenizer is not None
         ids = model.generate(model.tokenizer.encode("hello"), temperature=0, max_tokens=120)
     with serving(made.folder) as url:
-        browsed.do("open", f"{url}?minimum=1")
+        browsed.do("open", f"{url}?minimum=1&worker=0")
         browsed.do("says", "#status", "Ready.")
         assert "Ask something" in browsed.do("text", "#invitation")
         found = browsed.do("evaluate", called("chat", [SYSTEM, *MESSAGES], {"temperature": 0, "maxTokens": 24}))
@@ -184,7 +184,7 @@ def test_a_published_model_chats_as_in_python(browsed: Browsed, tmp_path: Path) 
         reply = model.chat(messages, temperature=0, max_tokens=12)
         ids = model.chat_form().encode_messages(messages)
     with serving(made.folder) as url:
-        browsed.do("open", url)
+        browsed.do("open", f"{url}?worker=0")
         browsed.do("says", "#status", "Ready.")
         found = browsed.do("evaluate", called("chat", messages, {"temperature": 0, "maxTokens": 12}))
         held = browsed.do("evaluate", "glinfer.model.ids")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browsed import Browsed
+from tiny_embedders import TEXTS, write_embedder
 
 import glinfer
-from conftest import serving
+from conftest import WEB, serving
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export import serve
@@ -268,3 +272,65 @@ def test_several_files_of_weights(
         shutil.copy(sorted((tmp_path / "site").glob("weights-*.safetensors"))[0], spoilt)
         page.do("click", "#check")
         page.do("says", "#problem", "no longer those that were loaded")
+
+
+@pytest.fixture(scope="module")
+def package(node: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The npm package, unpacked from its archive."""
+    folder = tmp_path_factory.mktemp("npm")
+    command = [node, str(WEB / "tools" / "package.mjs"), str(folder / "made")]
+    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    if made.stdout.startswith("skipped"):
+        pytest.skip(made.stdout.strip())
+    assert made.returncode == 0, made.stderr
+    quiet = ["--offline", "--ignore-scripts", "--loglevel=error", "--pack-destination", str(folder)]
+    subprocess.run(["npm", "pack", *quiet], cwd=folder / "made", check=True, capture_output=True)
+    (archive,) = folder.glob("glinfer-*.tgz")
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    return folder / "package"
+
+
+@pytest.mark.parametrize("threaded", [True, False], ids=["worker", "page"])
+def test_the_npm_package_runs_sites_of_both_kinds(
+    browse: Callable[[], Browsed], package: Path, tmp_path: Path, threaded: bool
+) -> None:
+    path = exported(tmp_path)
+    write_embedder(tmp_path / "bert", prompts={"query": "find: "})
+    export_web(tmp_path / "bert", tmp_path / "vectors", limits="webgl2")
+    site = tmp_path / "site"
+    shutil.copytree(package, site / "package")
+    shutil.copytree(tmp_path / "vectors", site / "vectors")
+    (site / "mine.html").write_text('<!DOCTYPE html><link rel="icon" href="data:,"><title>mine</title>')
+    texts = list(TEXTS[:3])
+    with glinfer.load(tmp_path / "bert") as model:
+        vectors = model.embed(texts, normalize=True)
+        ranked = model.rerank(texts[0], texts)
+    script = """(async (here) => {
+      const { load, GlinferError } = await import("./package/index.js");
+      const options = { worker: here.threaded };
+      const model = await load(".", options);
+      const found = { threaded: model.threaded };
+      found.reply = (await model.chat(here.prompt, { maxTokens: here.tokens, temperature: 0 })).text;
+      await model.release();
+      const other = await load("vectors/", options);
+      found.vectors = (await other.embed(here.texts, { normalize: true })).map((vector) => Array.from(vector));
+      found.ranked = (await other.rerank(here.texts[0], here.texts)).map(({ index }) => index);
+      found.error = await other.chat("Hi").catch((error) => error instanceof GlinferError && error.message);
+      await other.release();
+      found.gone = await other.embed(["a"]).then(() => "", ({ message }) => message);
+      found.none = await load("nowhere/", options).catch(({ message }) => message);
+      return found;
+    })("""
+    given = {"prompt": PROMPT, "tokens": TOKENS, "texts": texts, "threaded": threaded}
+    page = browse()
+    with serving(site) as url:
+        page.do("open", f"{url}mine.html")
+        found = page.do("evaluate", script + json.dumps(given) + ")")
+    assert found["threaded"] is threaded
+    assert found["reply"] == reply_in_python(path)
+    np.testing.assert_allclose(found["vectors"], vectors, atol=1e-5)
+    assert found["ranked"] == [each.index for each in ranked]
+    assert found["error"] == "this model embeds texts, and has no chat"
+    assert "released" in found["gone"] or not threaded
+    assert found["none"] == "plan.json could not be loaded: the server answered 404"
