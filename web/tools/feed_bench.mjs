@@ -53,14 +53,16 @@ async function timed({ ids, count, way }) {
     return [id];
   };
   model.rewind(model.ids.length);
+  const before = model.drawsIssued;
   const start = performance.now();
   if (way === "pieces") model.prefill(ids);
   else for (const id of ids) model.step(id);
   const made = way === "pieces" ? model.choose(1, sampler) : next();
   const read = performance.now();
+  const draws = model.drawsIssued - before;
   while (made.length < count) made.push(...(way === "pieces" ? model.choose(Math.min(8, count - made.length), sampler) : next()));
   const end = performance.now();
-  return { prompt: read - start, token: (end - read) / (count - 1), made };
+  return { prompt: read - start, token: (end - read) / (count - 1), draws, made };
 }
 
 const median = (numbers) => {
@@ -81,7 +83,11 @@ async function bench(browser, name, { weights, context, tokens, count, rounds })
       const { plan, replay } = globalThis.glinfer.model;
       const info = replay.gl.getExtension("WEBGL_debug_renderer_info");
       const { vocab_size: vocabulary } = plan.model.config;
-      return { vocabulary, rows: plan.companions.rows.most, renderer: replay.gl.getParameter(info.UNMASKED_RENDERER_WEBGL) };
+      const used = new Set(plan.draws.flatMap(({ inputs, outputs }) => [...inputs, ...outputs]));
+      const own = replay.textures.filter((_, index) => !used.has(index));
+      const bytes = own.reduce((sum, { spec, channels, Array }) => sum + spec.width * spec.height * channels * Array.BYTES_PER_ELEMENT, 0);
+      const renderer = replay.gl.getParameter(info.UNMASKED_RENDERER_WEBGL);
+      return { vocabulary, rows: plan.companions.rows.most, megabytes: (bytes / 1e6).toFixed(1), renderer };
     });
     const ids = Array.from({ length: tokens }, (_, index) => (index * 7919 + 11) % about.vocabulary);
     const spent = { pieces: [], single: [] };
@@ -94,12 +100,13 @@ async function bench(browser, name, { weights, context, tokens, count, rounds })
       if (found.pieces.made.join() !== found.single.made.join()) throw new Error(`${name}: the tokens of both ways differ`);
     }
     console.log(`\n${name}, ${weights}, ${tokens} tokens of prompt in pieces of ${about.rows}, ${count} chosen; ${about.renderer}`);
-    console.log("| | prompt and first token, ms | fastest | a token, ms | fastest |\n|---|---|---|---|---|");
+    console.log(`textures of companions: ${about.megabytes} MB`);
+    console.log("| | prompt and first token, ms | fastest | draws | a token, ms | fastest |\n|---|---|---|---|---|---|");
     const titles = { pieces: "pieces, chosen by the plan", single: "token by token, logits read" };
     for (const [way, all] of Object.entries(spent)) {
       const numbers = ["prompt", "token"].flatMap((key) => {
         const times = all.map((each) => each[key]);
-        return [median(times).toFixed(1), Math.min(...times).toFixed(1)];
+        return [median(times).toFixed(1), Math.min(...times).toFixed(1), ...(key === "prompt" ? [all[0].draws] : [])];
       });
       console.log(`| ${[titles[way], ...numbers].join(" | ")} |`);
     }
@@ -121,9 +128,10 @@ const { values } = parseArgs({
   },
 });
 const numbers = Object.fromEntries(["tokens", "count", "rounds"].map((name) => [name, Number(values[name])]));
-const odd = Object.entries(numbers).find(([, number]) => !Number.isInteger(number) || number < 2);
+const least = { tokens: 2, count: 2, rounds: 1 };
+const odd = Object.entries(numbers).find(([name, number]) => !Number.isInteger(number) || number < least[name]);
 if (odd) {
-  console.error(`--${odd[0]} takes a whole number from 2 on`);
+  console.error(`--${odd[0]} takes a whole number from ${least[odd[0]]} on`);
   process.exit(2);
 }
 const launcher = await playwright();

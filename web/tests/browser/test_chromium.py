@@ -157,8 +157,12 @@ def compare_with_python(run_site: Drive, made: ExportedSite, path: Path, prompt:
     """12 greedy tokens, and the logits of the first, of a site within WebGL2's minimum and of the same model here."""
     with glinfer.load(path, **options) as model:
         ids, logits = expected_of(model, prompt, 12)
-    job = {"kind": "greedy", "ids": prompt, "count": 12, "logits": COMPARED}
-    (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
+    jobs = [
+        {"kind": "greedy", "ids": prompt, "count": 12, "logits": COMPARED},
+        {"kind": "stream", "ids": [*prompt, *ids[:2]], "count": 9, "options": {"temperature": 0}},
+    ]
+    found, chosen = run_site(made.folder, jobs, query=LIMITS["webgl2"])["results"]
+    assert chosen["ids"] == ids[2:11]  # by the plan itself, several at once
     if made.plan["driver"] == "reference":
         assert found["promptDraws"] == 0
         found["promptDraws"] = (len(prompt) - 1) * made.draws  # the whole sequence is run each time, and only then
