@@ -77,13 +77,13 @@ export class Replay {
    * @throws {GlinferError} the driver refuses a shader.
    */
   async compiled(onProgress = () => {}) {
-    const { gl } = this;
+    const { gl, programs: made } = this;
     const programs = this.programsOf(this.plan.draws);
     const pause = pauses();
     onProgress(0, programs.length);
     for (const [index, program] of programs.entries()) {
-      while (this.programs === programs && !program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
-      if (this.programs !== programs) return;
+      while (this.programs === made && !program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
+      if (this.programs !== made) return;
       try {
         program.finish();
       } catch (error) {

@@ -19,16 +19,16 @@ const GLINFER = path.join(ROOT, ".venv/bin/glinfer");
 const PROMPT = "ROMEO:\nWhat light";
 const TEMPERATURE = 0.7;
 const SEED = 1;
-const TOKENS = 80;
+const TOKENS = 60;
 const LARGEST = 150_000; // bytes of a picture
 const PICTURES = {
   "web-start": { width: 1000, height: 470, colorScheme: "light", opening: true },
-  "web-light": { width: 1000, height: 1040, colorScheme: "light" },
-  "web-dark": { width: 1000, height: 1040, colorScheme: "dark" },
+  "web-light": { width: 960, height: 1040, colorScheme: "light" },
+  "web-dark": { width: 960, height: 1040, colorScheme: "dark", folded: true },
   "web-phone": { width: 390, height: 844, colorScheme: "light", isMobile: true, hasTouch: true },
 };
 const SERVED = {
-  "server-page": { width: 1000, height: 1040, colorScheme: "light", asks: true },
+  "server-page": { width: 960, height: 1040, colorScheme: "light", asks: true, folded: true },
 };
 
 /** Exports the bundled model as the documentation does. */
@@ -53,7 +53,7 @@ async function serve(...command) {
 }
 
 /** One picture: of the whole page once the model has written, or of its beginning as it opens. */
-async function picture(browser, address, file, { width, height, opening = false, asks = false, ...look }) {
+async function picture(browser, address, file, { width, height, opening = false, asks = false, folded = false, ...look }) {
   const context = await browser.newContext({ viewport: { width, height }, deviceScaleFactor: 1, ...look });
   const page = await context.newPage();
   page.setDefaultTimeout(120_000);
@@ -62,6 +62,7 @@ async function picture(browser, address, file, { width, height, opening = false,
   if (opening) await page.waitForFunction(() => globalThis.glinfer.checks.length > 0);
   else await write(page);
   if (asks) await lookAt(page);
+  if (folded) await page.click("#settings summary");
   await page.locator("#numbers").click(); // nothing stays in focus
   await page.evaluate(() => scrollTo(0, 0));
   const beyond = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
