@@ -394,6 +394,7 @@ class ModelConfig:
                     self.linear_conv_kernel_dim,
                     norms=family.norms,
                     branch_scale=self.residual_multiplier,
+                    experts=self._experts,
                     delta=self._delta,
                 )
         window = self.sliding_window if slides else 0
@@ -425,7 +426,8 @@ class ModelConfig:
         if not self.family.experts:
             return None
         gate = (self.swiglu_limit, self.swiglu_alpha) if self.swiglu_limit else ()
-        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, *gate)
+        shared = self.family.shared_expert
+        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, *gate, shared=shared)
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
         turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])

@@ -369,13 +369,14 @@ class PartsBuilder(ABC, Generic[Stream]):
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
         name, config, kernels = f"h.{layer}.mlp", self.config, self.kernels
         x, rows = self.rows_of(layer, residual)
+        chooses, experts = experts, experts.stacked
         logits = self.row_vector("mlp.router", experts.count)
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         router, eps = self.recipes.router(layer), config.layer_norm_eps
         shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
         self.plan.draw(
             rowwise_gemv(router.name, "mlp.router", x, self.matrix(router), logits, norm_eps=eps, **shared),
-            route(f"{name}.choice", "mlp.choice", logits, choice, experts, **shared),
+            route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared),
         )
         parts, choice = self.expert_products(layer, experts, x, choice, rows)
         stream, target, slots = self.as_rows(residual, out)

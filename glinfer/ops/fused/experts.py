@@ -57,12 +57,14 @@ def route(
 
     logits [rows, experts] and out [rows, 4 · used] in blocks; out has (expert, weight, 0, 0) for each choice, the
     largest first, of equal ones the first. The softmax is over the chosen ones, or over all, as ``experts`` says
-    (Shazeer et al. 2017).
+    (Shazeer et al. 2017). With a shared expert both have one more: its choice is the last one, and its weight the
+    sigmoid of the last logit.
     """
     defines = (
         *block_layout(name, logits).defines("LOGITS"),
         *block_layout(name, out).defines("OUT"),
         *route_defines(experts),
+        ("SHARED", int(experts.shared)),
     )
     inputs, size = [("logits", logits.name)], (rows, out.shape[1])
     return block_draw(name, kind, "route", inputs, (out.name,), size, defines, kernels=kernels)
@@ -185,16 +187,19 @@ def _oracle_join(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 def _check_route(shapes: Shapes, params: Params) -> None:
-    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"])
-    shapes.expect("output", None, CHOICE_FLOATS * params["USED"])
+    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"] + params["SHARED"])
+    shapes.expect("output", None, CHOICE_FLOATS * (params["USED"] + params["SHARED"]))
     shapes.require(1 <= params["USED"] <= params["EXPERTS"], f"{params['USED']} of {params['EXPERTS']} experts")
 
 
 def _oracle_route(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (logits,) = float64(inputs, ["logits"])
-    chosen, weights = routed(logits[: size[0]], int(params["USED"]), bool(params["NORMALISED"]))
-    found = np.zeros((size[0], int(params["USED"]), CHOICE_FLOATS))
-    found[:, :, 0], found[:, :, 1] = chosen, weights
+    used, count, shared = int(params["USED"]), int(params["EXPERTS"]), int(params["SHARED"])
+    chosen, weights = routed(logits[: size[0], :count], used, bool(params["NORMALISED"]))
+    found = np.zeros((size[0], used + shared, CHOICE_FLOATS))
+    found[:, :used, 0], found[:, :used, 1] = chosen, weights
+    if shared:
+        found[:, used, 0], found[:, used, 1] = count, np.exp(-np.logaddexp(0.0, -logits[: size[0], count]))
     return found.reshape(size)
 
 
