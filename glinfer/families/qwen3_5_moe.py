@@ -1,7 +1,7 @@
 """The texts of Qwen 3.5 with experts (Qwen Team 2026): its layers with many small MLPs, and one that all tokens share.
 
-Defaults are those of Qwen3_5MoeTextConfig in Hugging Face's transformers 5. The files have the matrices of all experts of
-a layer in one tensor, those of gates above those that they multiply.
+Defaults are those of Qwen3_5MoeTextConfig in Hugging Face's transformers 5. The files have the matrices of all experts
+of a layer in one tensor, those of gates above those that they multiply.
 """
 
 from dataclasses import replace
@@ -19,7 +19,12 @@ FAMILY = replace(
     names=EXPERT_NAMES,
     experts=True,
     shared_expert=True,
-    usual={**qwen3_5.FAMILY.usual, "tie_word_embeddings": False, "norm_topk_prob": True},
+    usual={
+        **qwen3_5.FAMILY.usual,
+        "tie_word_embeddings": False,
+        "norm_topk_prob": True,
+        "linear_num_value_heads": 32,
+    },
     huggingface=replace(
         _FORM,
         sizes=(248320, 2048, 512, 40, 16, 2, 256, 32768),

@@ -1,7 +1,7 @@
 """Qwen3-Next (Qwen Team 2025): the layers that Qwen 3.5 with experts has, in files of another form.
 
-Defaults are those of Qwen3NextConfig in Hugging Face's transformers 5. Each expert has tensors of its own, and the matrices
-before a delta rule have their rows by heads of keys.
+Defaults are those of Qwen3NextConfig in Hugging Face's transformers 5. Each expert has tensors of its own, and the
+matrices before a delta rule have their rows by heads of keys.
 """
 
 from dataclasses import replace

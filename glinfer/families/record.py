@@ -217,8 +217,8 @@ class HuggingFace:
         experts: what the file says about experts; None in a family without them.
         quantized: the ``quant_method`` of a ``quantization_config`` that is read: of ``mxfp4``, the matrices of experts
             are blocks of four bits and their scales, in two tensors.
-        delta_by_key: whether the matrices before a delta rule have their rows by heads of keys: of each the queries, the
-            keys, and the values and gates of the heads that share it; and of another matrix the shares and decays.
+        delta_by_key: whether the matrices before a delta rule have their rows by heads of keys: of each the queries,
+            the keys, and the values and gates of the heads that share it; in another matrix the shares and decays.
     """
 
     sizes: tuple[int, ...]

@@ -169,7 +169,8 @@ def test_the_draws_of_any_model(name: str, shape: tuple[int, ...], kernels: str,
 
 def ungrouped(config: ModelConfig, plan: Plan) -> int:
     """The draws that a plan is spared where its rows choose fewer experts than there are."""
-    few = plan.max_rows * config.num_experts_per_tok < config.num_experts
+    experts = config.layer(0).experts
+    few = experts is not None and plan.max_rows * experts.stacked.used < experts.stacked.count
     return 3 * few * (config.num_hidden_layers - (plan.name == "chunk"))
 
 
