@@ -152,7 +152,8 @@ class ModelConfig:
     ``layer_types`` may have ``linear_attention`` in families whose layers may have the gated delta rule: with
     ``linear_num_value_heads`` heads of values of ``linear_value_head_dim`` elements, which share
     ``linear_num_key_heads`` heads of queries and keys of ``linear_key_head_dim``, behind a convolution over
-    ``linear_conv_kernel_dim`` positions.
+    ``linear_conv_kernel_dim`` positions. With ``linear_keys_in_turn`` heads of values take turns in the heads of keys,
+    as in GGUF files; otherwise those that share one follow each other.
 
     :meth:`layer` says what all of this means for one layer.
 
@@ -203,6 +204,7 @@ class ModelConfig:
     linear_key_head_dim: int = 0
     linear_value_head_dim: int = 0
     linear_conv_kernel_dim: int = 0
+    linear_keys_in_turn: bool = False
 
     def __post_init__(self) -> None:
         """Fill in what was left out, then check every field."""
@@ -419,6 +421,7 @@ class ModelConfig:
             self.linear_num_value_heads,
             self.linear_key_head_dim,
             self.linear_value_head_dim,
+            self.linear_keys_in_turn,
         )
 
     @property

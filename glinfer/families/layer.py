@@ -75,12 +75,15 @@ class DeltaRule:
         heads: heads of values, of which equally many share each head of keys.
         key: elements of a head of queries or keys.
         value: elements of a head of values.
+        in_turn: whether heads of values take turns in the heads of keys, as in GGUF files; otherwise those that share
+            one follow each other.
     """
 
     key_heads: int
     heads: int
     key: int
     value: int
+    in_turn: bool = False
 
     @property
     def keys(self) -> int:

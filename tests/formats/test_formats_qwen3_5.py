@@ -274,10 +274,20 @@ def test_a_gguf_file_has_llama_cpps_names(tmp_path: Path) -> None:
     assert names <= set(file.tensors)
 
 
+def test_heads_of_a_gguf_file_take_turns_in_those_that_they_share(tmp_path: Path) -> None:
+    made = config_of(gguf_file(tmp_path))
+    assert not made.linear_keys_in_turn
+    shared = {"linear_num_value_heads": 4, "linear_keys_in_turn": True}
+    found = config_of(gguf_file(tmp_path, **shared))
+    assert found == dataclasses.replace(made, **shared)
+    assert found.layer(0).delta == DeltaRule(2, 4, 36, 36, in_turn=True)
+    assert ModelConfig.from_json(found.to_json()) == found
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("ssm.time_step_rank", 4, "is 4; expected 2 as in ssm.group_count: llama.cpp has heads of values that share"),
+        ("ssm.time_step_rank", 3, "is 3; expected a multiple of the 2 of ssm.group_count"),
         ("ssm.inner_size", 73, "is 73; expected a multiple of the 2 heads"),
         ("full_attention_interval", 2000, "is 2000; expected a whole number from 1 to 1024"),
         ("nextn_predict_layers", 1, "is 1, which is not supported; expected 0"),

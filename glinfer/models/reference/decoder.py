@@ -194,6 +194,7 @@ class _ReferenceBuilder(DecoderBuilder):
                 sequence=rows,
                 scale=of.key**-0.5,
                 norm_eps=DELTA_EPS,
+                in_turn=of.in_turn,
                 kernels=kernels,
             ),
         )
