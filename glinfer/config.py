@@ -428,9 +428,9 @@ class ModelConfig:
     def _experts(self) -> Experts | None:
         if not self.family.experts:
             return None
-        gate = (self.swiglu_limit, self.swiglu_alpha) if self.swiglu_limit else ()
+        limit, slope = (self.swiglu_limit, self.swiglu_alpha) if self.swiglu_limit else (0.0, 1.0)
         shared = self.family.shared_expert
-        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, *gate, shared=shared)
+        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, limit, slope, shared)
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
         turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])

@@ -169,9 +169,9 @@ class DeltaHeads:
     @classmethod
     def of(cls, params: Params) -> DeltaHeads:
         """The heads of a draw's defines."""
-        counts = (int(params[name]) for name in ("KEY_HEADS", "HEADS"))
-        sizes = (4 * int(params[f"{name}_TEXELS"]) for name in ("KEY", "VALUE"))
-        return cls(DeltaRule(*counts, *sizes, in_turn=bool(params["IN_TURN"])))
+        key_heads, heads = (int(params[name]) for name in ("KEY_HEADS", "HEADS"))
+        key, value = (4 * int(params[f"{name}_TEXELS"]) for name in ("KEY", "VALUE"))
+        return cls(DeltaRule(key_heads, heads, key, value, bool(params["IN_TURN"])))
 
 
 def _draw(
