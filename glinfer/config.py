@@ -152,7 +152,8 @@ class ModelConfig:
     ``layer_types`` may have ``linear_attention`` in families whose layers may have the gated delta rule: with
     ``linear_num_value_heads`` heads of values of ``linear_value_head_dim`` elements, which share
     ``linear_num_key_heads`` heads of queries and keys of ``linear_key_head_dim``, behind a convolution over
-    ``linear_conv_kernel_dim`` positions.
+    ``linear_conv_kernel_dim`` positions. With ``linear_keys_in_turn`` heads of values take turns in the heads of keys,
+    as in GGUF files; otherwise those that share one follow each other.
 
     :meth:`layer` says what all of this means for one layer.
 
@@ -203,6 +204,7 @@ class ModelConfig:
     linear_key_head_dim: int = 0
     linear_value_head_dim: int = 0
     linear_conv_kernel_dim: int = 0
+    linear_keys_in_turn: bool = False
 
     def __post_init__(self) -> None:
         """Fill in what was left out, then check every field."""
@@ -394,6 +396,7 @@ class ModelConfig:
                     self.linear_conv_kernel_dim,
                     norms=family.norms,
                     branch_scale=self.residual_multiplier,
+                    experts=self._experts,
                     delta=self._delta,
                 )
         window = self.sliding_window if slides else 0
@@ -418,14 +421,16 @@ class ModelConfig:
             self.linear_num_value_heads,
             self.linear_key_head_dim,
             self.linear_value_head_dim,
+            self.linear_keys_in_turn,
         )
 
     @property
     def _experts(self) -> Experts | None:
         if not self.family.experts:
             return None
-        gate = (self.swiglu_limit, self.swiglu_alpha) if self.swiglu_limit else ()
-        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, *gate)
+        limit, slope = (self.swiglu_limit, self.swiglu_alpha) if self.swiglu_limit else (0.0, 1.0)
+        shared = self.family.shared_expert
+        return Experts(self.num_experts, self.num_experts_per_tok, self.norm_topk_prob, limit, slope, shared)
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
         turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])

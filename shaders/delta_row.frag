@@ -43,7 +43,7 @@ vec4 state_row(int row, int texel) {
 #if EARLY
     if (end > begin) return vec4(0.0);
 #endif
-    int start = end - SPAN, at = head / (HEADS / KEY_HEADS) * KEY_TEXELS + (key >> 2);
+    int start = end - SPAN, at = key_of(head) + (key >> 2);
     float last = kept_decay(base + end - 1, head);
     vec4 sum = start > 0 ? exp(last) * kept(base + start + key, C_S + texel) : vec4(0.0);
     for (int seen = start; seen < min(end, begin); seen++) {

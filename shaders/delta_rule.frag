@@ -3,7 +3,7 @@
 // the first row of each sequence:
 //   S = exp(g) · S;  S = S + k ⊗ beta · (v - Sᵀ k);  y = SCALE · Sᵀ q.
 // q, k [rows · KEY_HEADS, D_K]; v, y [rows · HEADS, D_V]; g, beta [rows, HEADS]; SEQUENCE rows a sequence. HEADS / KEY_HEADS heads
-// of values share one of keys. With NORMALIZE q and k are divided by sqrt(Σ x² + EPS). A fragment takes four columns of S
+// of values share one of keys, those that follow each other or, where IN_TURN is 1, all that are KEY_HEADS apart. With NORMALIZE q and k are divided by sqrt(Σ x² + EPS). A fragment takes four columns of S
 // through all tokens up to its own.
 #include "common/flat.glsl"
 #include "common/elements.glsl"
@@ -25,7 +25,7 @@ float factor(float squares) {
 
 void main() {
     ivec2 at = output_place();
-    int row = at.x / HEADS, head = at.x % HEADS, key_head = head / (HEADS / KEY_HEADS);
+    int row = at.x / HEADS, head = at.x % HEADS, key_head = IN_TURN == 1 ? head % KEY_HEADS : head / (HEADS / KEY_HEADS);
     vec4 state[4 * K_TEXELS];
     for (int i = 0; i < 4 * K_TEXELS; i++) state[i] = vec4(0.0);
     for (int token = row - row % SEQUENCE; token <= row; token++) {

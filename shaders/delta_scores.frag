@@ -11,7 +11,7 @@ void main() {
     int position = POSITION_OF(at.slot), base = BASE_OF(at.slot);
     int kind = at.block / (HEADS * SPAN_BLOCKS), head = at.block / SPAN_BLOCKS % HEADS;
     int first = first_seen(position), start = first + at.block % SPAN_BLOCKS * 64 + 4 * at.lane;
-    int key = head / (HEADS / KEY_HEADS) * KEY_TEXELS, vector = (kind == 0 ? X_K : 0) + key;
+    int key = key_of(head), vector = (kind == 0 ? X_K : 0) + key;
     int span = position - position % SPAN;  // which begins with this token
     vec4 found = vec4(0.0);
     if (kind < 2 && start <= position) {

@@ -6,7 +6,9 @@
 // With PARTS, RAW and RAW_INPUT instances share a product, leave sums to the reader and finish them as there.
 // With LORA each row's adapter adds to the sums, as common/low_rank.glsl says.
 // Row ROWS · slot + n lies in slot `slot` of texture n (x, residual and y), or with TOGETHER in slot ROWS · slot + n of
-// the one texture x.
+// the one texture x. With EXPERT_BLOCKS a slot is a group of rows that chose one expert (shaders/group_experts.frag): the
+// matrix stacks those of all experts, of which each has so many blocks of outputs, and with TOGETHER each row of a group has the
+// slot of x that the group names. A group that no expert needs becomes zero.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #if !GROUPED
@@ -20,7 +22,7 @@ uniform WEIGHT_SAMPLER weight;
 #undef ACTIVATION
 #define ACTIVATION X_ACTIVATION
 #endif
-#include "common/activation.glsl"
+#include "common/limited_gate.glsl"
 #ifdef OUTPUT_CAP
 #include "common/soft_cap.glsl"
 #define BOUNDED(Y) Y = soft_capped(Y, float(OUTPUT_CAP));
@@ -79,6 +81,16 @@ uniform sampler2D norms;
                                ivec2(NORMS_WIDTH, NORMS_HEIGHT))
 #endif
 EACH_ROW(DECLARE_TARGET)
+#ifdef EXPERT_BLOCKS
+uniform sampler2D chosen;
+#define CHOSEN_PLACES CHOSEN_TILES, CHOSEN_PITCH, CHOSEN_SLOT_STEP, CHOSEN_BLOCK_STEP, CHOSEN_COLUMNS
+#define CHOSEN_ROW(n) \
+    FETCH(chosen, (block_origin(at.slot, 0, CHOSEN_PLACES) + lane_offset(n)), ivec2(CHOSEN_WIDTH, CHOSEN_HEIGHT))
+#define LEAVE_OUT(n, X, R, Y, V, A, B, C, D, E, F, S) Y = vec4(0.0);
+#define X_SLOT(n) x_slots[n]
+#else
+#define X_SLOT(n) (ROWS * at.slot + (n))
+#endif
 #ifdef PARTS
 flat in int part;
 #else
@@ -98,9 +110,9 @@ const int part = 0;
 // One texel of every row, four inputs; `from` is its place in a slot's texture, `inner` its place in its block `block`.
 #if TOGETHER
 #define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    V = FETCH(x, (block_origin(ROWS * at.slot + n, block, X_PLACES) + inner), X_SIZE);
+    V = FETCH(x, (block_origin(X_SLOT(n), block, X_PLACES) + inner), X_SIZE);
 #define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) \
-    F = FETCH(x, (block_origin(ROWS * at.slot + n, block, X_PLACES) + inner), X_SIZE);
+    F = FETCH(x, (block_origin(X_SLOT(n), block, X_PLACES) + inner), X_SIZE);
 #else
 #define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) V = FINISHED(n, X);
 #define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) F = FINISHED(n, X);
@@ -247,7 +259,9 @@ float input_norm[ROWS];
 #else
 #define TURN(n, Y)
 #endif
-#if GATED
+#if GATED && defined(GATE_LIMIT)
+#define OPEN_GATE(Y, E) if (half_block == 0) E = Y; else Y = gated(E, total);
+#elif GATED
 #define OPEN_GATE(Y, E) if (half_block == 0) E = Y; else Y = E * total;
 #else
 #define OPEN_GATE(Y, E)
@@ -271,7 +285,7 @@ float input_norm[ROWS];
     LESS_MEAN \
     Y = gathers ? vec4(gathered.xy, 0.0, 0.0) : total;
 #else
-#ifdef RAW_INPUT
+#if defined(RAW_INPUT) || defined(GATE_LIMIT)
 #define ACTIVATED(total) total
 #else
 #define ACTIVATED(total) vec4(activation(total.x), activation(total.y), activation(total.z), activation(total.w))
@@ -294,6 +308,20 @@ float input_norm[ROWS];
 void main() {
     Place at = output_place();
     int member = at.lane & 3;
+#ifdef EXPERT_BLOCKS
+    vec4 leader = CHOSEN_ROW(0);
+    if (leader.z == 0.0) {
+        EACH_ROW(LEAVE_OUT)
+        return;
+    }
+    int expert_block = int(leader.y + 0.5) * EXPERT_BLOCKS;
+#if TOGETHER
+    int x_slots[ROWS];
+    for (int n = 0; n < ROWS; n++) x_slots[n] = int(CHOSEN_ROW(n).x + 0.5);
+#endif
+#else
+    const int expert_block = 0;
+#endif
     EACH_ROW(DECLARE_SUMS)
     int first = part * share;
 #ifdef RAW
@@ -327,10 +355,10 @@ void main() {
     // The gate's block comes first, then the block that it multiplies. The inputs are fetched twice, which costs less than
     // twice the sums.
     for (int half_block = 0; half_block < 2; half_block++) {
-        int matrix_block = 2 * at.block + half_block;
+        int matrix_block = 2 * (expert_block + at.block) + half_block;
         EACH_ROW(START_SUMS)
 #else
-        int matrix_block = at.block;
+        int matrix_block = expert_block + at.block;
 #endif
     // The line of this fragment's half block and step; the words of accumulator a begin 8 · PIECE · a texels on.
     int number = (2 * matrix_block + (at.lane >> 3)) * STEPS + first;

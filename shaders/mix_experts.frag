@@ -1,13 +1,18 @@
 #version 300 es
 // The end of a layer with experts: y[r] = sum over i < USED of weight[r, i] · x[r, i] + residual[r], the weights from the texels
 // that shaders/route.frag wrote. Without RESIDUAL blending adds to what y holds. x has USED parts of OUT_BLOCKS blocks in slot
-// r; row ROWS · slot + n of residual and y lies in slot `slot` of texture n. Rows from number `held` on are padding: zero.
+// r, or with PLACED x[r, i] lies in slot p / ROWS of texture p % ROWS, p as shaders/place_experts.frag wrote it;
+// row ROWS · slot + n of residual and y lies in slot `slot` of texture n. Rows from number `held` on are padding: zero.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
-#define CHOICE_PLACES CHOICE_TILES, CHOICE_PITCH, CHOICE_SLOT_STEP, CHOICE_BLOCK_STEP, CHOICE_COLUMNS
+#include "common/choices.glsl"
+#if PLACED
+EACH_ROW(DECLARE_INPUT)
+#define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (target == n) part = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
+#else
 uniform sampler2D x;
-uniform sampler2D choice;
+#endif
 uniform int held;
 #ifdef RESIDUAL
 EACH_ROW(DECLARE_SECOND)
@@ -21,10 +26,17 @@ vec4 mixed(int row, Place at) {
     vec4 sum = vec4(0.0);
     if (row >= held) return sum;
     for (int i = 0; i < USED; i++) {
-        float weight = FETCH(choice, (block_origin(row, i >> 4, CHOICE_PLACES) + lane_offset(i & 15)),
-                             ivec2(CHOICE_WIDTH, CHOICE_HEIGHT)).y;
+        vec4 chosen = choice_at(row, i);
+#if PLACED
+        int place = int(chosen.z + 0.5), target = place % ROWS;
+        ivec2 from = block_origin(place / ROWS, at.block, X_PLACES) + lane_offset(at.lane);
+        vec4 part = vec4(0.0);
+        EACH_ROW(PICK)
+#else
         ivec2 from = block_origin(row, i * OUT_BLOCKS + at.block, X_PLACES) + lane_offset(at.lane);
-        sum += weight * FETCH(x, IN_X(from), ivec2(X_WIDTH, X_HEIGHT));
+        vec4 part = FETCH(x, IN_X(from), ivec2(X_WIDTH, X_HEIGHT));
+#endif
+        sum += chosen.y * part;
     }
     return sum;
 }

@@ -1,6 +1,7 @@
 #version 300 es
 // The experts of each row, by the logits of its router (common/route.glsl): texel i of a slot of the output is (expert,
-// weight, 0, 0) of the row's choice number i. Row r of logits and output lies in slot r, in blocks.
+// weight, 0, 0) of the row's choice number i. With SHARED there is one expert more, the last choice of every row, with the
+// sigmoid of the last logit. Row r of logits and output lies in slot r, in blocks.
 #include "common/block_pass.glsl"
 #define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
 uniform sampler2D logits;
@@ -16,4 +17,9 @@ void main() {
     int rank = 16 * at.block + at.lane;
     Choice choice = choice_of(min(rank, USED - 1));
     y = rank < USED ? vec4(float(choice.expert), weight_of(choice.logit, choice), 0.0, 0.0) : vec4(0.0);
+#if SHARED
+    // Below -88 exp overflows, and the weight is less than any normal number.
+    float last = ROUTED(EXPERTS >> 2)[EXPERTS & 3];
+    if (rank == USED) y = vec4(float(EXPERTS), last < -88.0 ? 0.0 : 1.0 / (1.0 + exp(-last)), 0.0, 0.0);
+#endif
 }

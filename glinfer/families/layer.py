@@ -6,7 +6,7 @@ plans, formats and estimates read here what a layer computes, and ask no family.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Mixing = Literal["attention", "conv", "delta"]
@@ -49,6 +49,8 @@ class Experts:
         limit: the bound L of a gated MLP act(s · g) / s · (u + 1), where the gate g is at most L and u, which it
             multiplies, lies within -L and L; 0 for the plain act(g) · u.
         slope: the factor s there.
+        shared: whether there is one more expert, the last one, that every token uses too, weighed by the sigmoid of
+            one more output of the router.
     """
 
     count: int
@@ -56,6 +58,12 @@ class Experts:
     normed: bool
     limit: float = 0.0
     slope: float = 1.0
+    shared: bool = False
+
+    @property
+    def stacked(self) -> Experts:
+        """The same, with the shared expert as one among the others, once the choice is made."""
+        return replace(self, count=self.count + self.shared, used=self.used + self.shared, shared=False)
 
 
 @dataclass(frozen=True)
@@ -67,12 +75,15 @@ class DeltaRule:
         heads: heads of values, of which equally many share each head of keys.
         key: elements of a head of queries or keys.
         value: elements of a head of values.
+        in_turn: whether heads of values take turns in the heads of keys, as in GGUF files; otherwise those that share
+            one follow each other.
     """
 
     key_heads: int
     heads: int
     key: int
     value: int
+    in_turn: bool = False
 
     @property
     def keys(self) -> int:

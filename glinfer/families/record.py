@@ -43,6 +43,8 @@ class Names:
         sinks: the logits that each head's softmax has beside those of the tokens, where a family has them.
         router: the matrix whose outputs choose the experts of a layer, where layers have them. ``gate``, ``up`` and
             ``down`` then have a place for an expert's number; without one, a single tensor holds those of all experts.
+        shared_router, shared_gate, shared_up, shared_down: the vector that weighs the expert that all tokens share, and
+            its matrices, where layers have one.
         endings: what follows a name where it is not ``.weight`` or ``.bias``, by role and part, such as ``gate.bias``.
     """
 
@@ -76,6 +78,10 @@ class Names:
     letters: Mapping[str, str] = field(default_factory=dict)
     sinks: str = ""
     router: str = ""
+    shared_router: str = "mlp.shared_expert_gate"
+    shared_gate: str = "mlp.shared_expert.gate_proj"
+    shared_up: str = "mlp.shared_expert.up_proj"
+    shared_down: str = "mlp.shared_expert.down_proj"
     endings: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, role: str, layer: int | None = None, letter: str = "") -> str:
@@ -155,6 +161,8 @@ class ExpertSettings:
             :class:`glinfer.families.layer.Experts`; 0 in a family without them.
         turned: whether matrices of floats are stored as [experts, in, out].
         alternate: whether the rows of gate and up take turns in the tensor that holds both.
+        shared: the default of ``shared_expert_intermediate_size``, which has to be the width of the other experts; 0 in
+            a family without an expert that all tokens share.
     """
 
     count: int
@@ -165,6 +173,7 @@ class ExpertSettings:
     slope: float = 0.0
     turned: bool = False
     alternate: bool = False
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -208,6 +217,8 @@ class HuggingFace:
         experts: what the file says about experts; None in a family without them.
         quantized: the ``quant_method`` of a ``quantization_config`` that is read: of ``mxfp4``, the matrices of experts
             are blocks of four bits and their scales, in two tensors.
+        delta_by_key: whether the matrices before a delta rule have their rows by heads of keys: of each the queries,
+            the keys, and the values and gates of the heads that share it; in another matrix the shares and decays.
     """
 
     sizes: tuple[int, ...]
@@ -243,6 +254,7 @@ class HuggingFace:
     classifier_pooling: str = "cls"
     experts: ExpertSettings | None = None
     quantized: tuple[str, ...] = ()
+    delta_by_key: bool = False
 
 
 @dataclass(frozen=True)
@@ -328,6 +340,7 @@ class Family:
         delta_rule: whether layers may have the gated delta rule in place of attention.
         gated_attention: whether results of attention are multiplied by gates, which queries have beside them.
         experts: whether each layer has many gated MLPs, of which each token uses a few.
+        shared_expert: whether every token uses one more, see :class:`glinfer.families.layer.Experts`.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         looks: whether a token sees those before it, or all of its text; models of the second kind embed texts.
         token_types, embedding_norm: whether embeddings have vectors of token types, and a norm behind their sum.
@@ -362,6 +375,7 @@ class Family:
     delta_rule: bool = False
     gated_attention: bool = False
     experts: bool = False
+    shared_expert: bool = False
     scaled_embeddings: bool = False
     looks: Literal["back", "both"] = "back"
     token_types: bool = False

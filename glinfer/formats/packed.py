@@ -81,14 +81,18 @@ class PackedTensor:
 
     def first_not_finite(self) -> tuple[int, int] | None:
         """(row, input) of the first weight that is NaN or infinite, or None; only scales are examined."""
-        blocks = self.blocks
-        step = max(1, _CHUNK // blocks.shape[1])
-        for start in range(0, len(blocks), step):
-            bad = self._bad_rows(np.ascontiguousarray(blocks[start : start + step]))
+        rows, inputs = self.shape
+        step = max(1, _CHUNK // row_bytes(self.format, inputs))
+        for start in range(0, rows, step):
+            bad = self._bad_rows(np.ascontiguousarray(self.piece(start, start + step)))
             if bad.any():
                 row = start + int(bad.argmax())
-                return row, self._first_bad(np.ascontiguousarray(blocks[row : row + 1]))
+                return row, self._first_bad(np.ascontiguousarray(self.piece(row, row + 1)))
         return None
+
+    def piece(self, start: int, end: int) -> Bytes:
+        """The bytes of rows [start, end)."""
+        return self.blocks[start:end]
 
     def _first_bad(self, row: Bytes) -> int:
         """The first weight of a bad row; of a block with a bad scale the first of the block."""
@@ -113,10 +117,23 @@ class GatheredTensor(PackedTensor):
     """
 
     _shape: tuple[int, int]
-    _gather: Callable[[], Bytes]
+    _gather: Callable[[slice], Bytes]
+    _is_finite: Callable[[], bool] | None
 
-    def __init__(self, form: str, shape: tuple[int, int], gather: Callable[[], Bytes]) -> None:
-        """A matrix of ``shape`` in the format ``form``, whose bytes [rows, bytes of a row] ``gather`` gives.
+    def __init__(
+        self,
+        form: str,
+        shape: tuple[int, int],
+        gather: Callable[[slice], Bytes],
+        is_finite: Callable[[], bool] | None = None,
+    ) -> None:
+        """A matrix in the format ``form``.
+
+        Args:
+            form: one of :data:`PACKED_FORMATS`.
+            shape: (rows, inputs).
+            gather: gives the bytes [rows, bytes of a row] of some rows.
+            is_finite: whether the scales alone, which take less time, say that all weights are finite.
 
         Raises:
             InputError: there is no such format.
@@ -126,11 +143,20 @@ class GatheredTensor(PackedTensor):
         object.__setattr__(self, "format", form)
         object.__setattr__(self, "_shape", shape)
         object.__setattr__(self, "_gather", gather)
+        object.__setattr__(self, "_is_finite", is_finite)
 
     @property
     def blocks(self) -> Bytes:
         """uint8 [rows, bytes of a row]."""
-        return self._gather()
+        return self._gather(slice(None))
+
+    def piece(self, start: int, end: int) -> Bytes:
+        """The bytes of rows [start, end); only these are put in order."""
+        return self._gather(slice(start, end))
+
+    def first_not_finite(self) -> tuple[int, int] | None:
+        """See :meth:`PackedTensor.first_not_finite`."""
+        return None if self._is_finite is not None and self._is_finite() else super().first_not_finite()
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -12,14 +12,18 @@ from glinfer.families.record import Family, Names
 from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.gab.file import StoredArray, stored_arrays
 from glinfer.formats.tensors import ModelTensor, tensors_of
+from glinfer.quant.threads import in_threads
+
+_PIECE = 1 << 20  # weights that one generator draws
 
 
 def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:
     """A model with seeded random weights, the same on every machine: for tests and for measuring speed.
 
     Every tensor is drawn with ``numpy.random.default_rng(seed)`` from a normal distribution of standard deviation
-    ``scale``, gains around what leaves numbers as they are. Where a GAB1 file holds the model, its arrays are drawn so
-    in file order; token embeddings are 4 times that, output weights 3 times.
+    ``scale``, gains around what leaves numbers as they are. Matrices of more than a million weights are drawn in
+    pieces, each with a generator of its own, on several cores. Where a GAB1 file holds the model, its arrays are drawn
+    so in file order; token embeddings are 4 times that, output weights 3 times.
 
     Raises:
         InputError: ``seed`` is negative or ``scale`` is not a finite number of at least 0.
@@ -32,15 +36,34 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
     tensors: dict[str, FloatArray] = {}
     family = config.family
     if not family.gab1:
-        for tensor in tensors_of(config):
-            drawn = generator.standard_normal(tensor.shape, dtype=np.float32)
+        for number, tensor in enumerate(tensors_of(config)):
             around = _usual(tensor, family)
-            tensors[tensor.name(family.names)] = drawn * np.float32(scale) + np.float32(around)
+            if math.prod(tensor.shape) > _PIECE:
+                drawn = _large(tensor.shape, (seed, number), np.float32(scale), np.float32(around))
+            else:
+                drawn = generator.standard_normal(tensor.shape, dtype=np.float32)
+                drawn = drawn * np.float32(scale) + np.float32(around)
+            tensors[tensor.name(family.names)] = drawn
         return Checkpoint(config, tensors, f"random weights (seed {seed})")
     for array in stored_arrays(config):
         drawn = (generator.standard_normal(array.shape) * scale).astype(np.float32)
         tensors.update(array.split(_around(array, drawn, family.names)))
     return Checkpoint(config, tensors, f"random weights (seed {seed})")
+
+
+def _large(shape: tuple[int, ...], seed: tuple[int, int], scale: np.float32, around: np.float32) -> FloatArray:
+    """A tensor drawn in pieces, with the seed and the number of each piece as its seed."""
+    drawn = np.empty(shape, dtype=np.float32)
+    flat = drawn.reshape(-1)
+
+    def draw(start: int) -> None:
+        piece = flat[start : start + _PIECE]
+        np.random.default_rng((*seed, start // _PIECE)).standard_normal(dtype=np.float32, out=piece)
+        piece *= scale
+        piece += around
+
+    in_threads(draw, range(0, len(flat), _PIECE))
+    return drawn
 
 
 def _usual(tensor: ModelTensor, family: Family) -> float:

@@ -171,6 +171,11 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
         yield from linear("up", inner, width, letter=number)
     for number in numbers:
         yield from linear("down", width, inner, letter=number)
+    if of.experts is not None and of.experts.shared:
+        yield from linear("shared_router", 1, width)
+        yield from linear("shared_gate", inner, width)
+        yield from linear("shared_up", inner, width)
+        yield from linear("shared_down", width, inner)
     if of.norm_behind:
         yield from _norm(config, "mlp_post_norm", layer)
 
@@ -185,7 +190,8 @@ def weight_shapes(config: ModelConfig) -> Shapes:
     Where attention has gates, queries are [2·H·d, D], each head's followed by its gates. Before a delta rule with H
     heads of v values and G of k keys, queries, keys and values are [2·G·k + H·v, D], gates [H·v, D], decays and shares
     [H, D]; the matrix behind it is [D, H·v].
-    With E experts in a layer the router is [E, D], and each expert has gate, up and down of its own. Sinks are [H].
+    With E experts in a layer the router is [E, D], and each expert has gate, up and down of its own, and so has one
+    that all tokens share, beside a vector [1, D] that weighs it. Sinks are [H].
     """
     names = config.family.names
     return {tensor.name(names): tensor.shape for tensor in tensors_of(config)}

@@ -24,6 +24,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_EDGE
 from glinfer.gl.quirks import exact_derivatives
 from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
+from glinfer.quant.threads import cores
 
 VERSION = 3
 """Version of the files and of the passes that were measured; files with another version are ignored."""
@@ -80,11 +81,6 @@ class Tuned:
     kernels: KernelOptions
     milliseconds: float
     default_milliseconds: float
-
-
-def cores() -> int:
-    """Number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def kernels_for(device: Device, config: ModelConfig, weights: str) -> KernelOptions:

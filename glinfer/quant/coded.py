@@ -30,10 +30,12 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError, install_command
 from glinfer.quant.formats import CODED_BYTES, block_format
+from glinfer.quant.parts import Bytes, parts_of
 
-Bytes = npt.NDArray[np.uint8]
+_Codes = npt.NDArray[np.uint64]
 _WEIGHTS = 256
 _HALVES = _WEIGHTS // 16
+_HIGH = np.uint64(0x8888888888888888)
 _NEGATIVE = np.uint8(15)  # what is exclusive-or'ed with the code of a magnitude to make it negative
 
 
@@ -70,7 +72,7 @@ def carried(rows: Bytes, name: str) -> Bytes:
         return rows
     blocks = np.ascontiguousarray(rows).reshape(-1, form.nbytes)
     if name == "MXFP4":
-        found = np.concatenate([blocks[:, :1], _in_order(blocks[:, 1:])], axis=1)
+        found = _with_codes(blocks, _in_order)
     else:
         codes, factors, scale = _CODECS[name].apart(blocks)
         nibbles = codes.reshape(-1, 8, 2, 16)
@@ -88,7 +90,7 @@ def from_carried(rows: Bytes, name: str) -> Bytes:
         return rows
     blocks = np.ascontiguousarray(rows).reshape(-1, form.carried)
     if name == "MXFP4":
-        found = np.concatenate([blocks[:, :1], _as_signs(blocks[:, 1:])], axis=1)
+        found = _with_codes(blocks, _as_signs)
     else:
         packed = blocks[:, :128].reshape(-1, 8, 1, 16)
         codes = np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=2).reshape(-1, _WEIGHTS)
@@ -108,20 +110,29 @@ def scattered_scales(blocks: Bytes, name: str) -> npt.NDArray[np.uint16] | None:
     return _iq1_m_scale(_words(blocks, 48, 8)) if name == "IQ1_M" else None
 
 
-def _in_order(codes: Bytes) -> Bytes:
-    """Bytes with two codes of a sign and a magnitude each, as codes 7 - m and 8 + m."""
-    return codes ^ (_spread(codes) | np.uint8(0x88))
+def _with_codes(blocks: Bytes, change: Callable[[_Codes], _Codes]) -> Bytes:
+    """Blocks of MXFP4 with other codes, which are changed sixteen at a time."""
+    nbytes = blocks.shape[1]
+    codes = np.ascontiguousarray(parts_of(blocks, 1, nbytes - 1, nbytes)).view(np.uint64)
+    found = blocks.copy()
+    parts_of(found, 1, nbytes - 1, nbytes)[...] = change(codes).view(f"V{nbytes - 1}").reshape(-1, 1)
+    return found
 
 
-def _as_signs(codes: Bytes) -> Bytes:
+def _in_order(codes: _Codes) -> _Codes:
+    """Codes of a sign and a magnitude as codes 7 - m and 8 + m."""
+    return codes ^ _flips(codes)
+
+
+def _as_signs(codes: _Codes) -> _Codes:
     """The reverse of :func:`_in_order`."""
-    return codes ^ (_spread(~codes) | np.uint8(0x88))
+    return codes ^ _flips(~codes)
 
 
-def _spread(codes: Bytes) -> Bytes:
-    """All four bits of each code as its highest one."""
-    high = codes & np.uint8(0x88)
-    return np.asarray(high | (high >> np.uint8(1)) | (high >> np.uint8(2)) | (high >> np.uint8(3)))
+def _flips(codes: _Codes) -> _Codes:
+    """15 for each code whose highest bit is set, and 8 for the others."""
+    high = codes & _HIGH
+    return np.asarray((high - (high >> np.uint64(3))) | _HIGH)
 
 
 # Pieces of blocks

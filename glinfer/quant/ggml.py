@@ -37,6 +37,8 @@ PACKABLE = (
     "Q16_ROW",
 )
 """The formats that :func:`pack` makes of floats."""
+MAX_EXPONENT = 252
+"""The largest exponent of MXFP4 with which every weight is a float32."""
 
 
 def inputs_of(values: npt.NDArray[Any], name: str) -> int:
@@ -197,7 +199,7 @@ def not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
 def _beyond_floats(rows: Bytes) -> npt.NDArray[np.bool_]:
     """Mask of the rows of MXFP4 with a weight beyond float32, which the largest exponents give."""
     found = np.zeros(len(rows), dtype=np.bool_)
-    for row in np.flatnonzero((rows.reshape(len(rows), -1, 17)[..., 0] > 252).any(axis=1)):
+    for row in np.flatnonzero((rows.reshape(len(rows), -1, 17)[..., 0] > MAX_EXPONENT).any(axis=1)):
         with np.errstate(over="ignore"):
             found[row] = not np.isfinite(dequantize(rows[row : row + 1], "MXFP4")).all()
     return found

@@ -36,6 +36,7 @@ FILE_INTEGERS = tuple(name for name, form in WORD_FORMATS.items() if form.scaled
 ENCODINGS = tuple(name for name in WORD_FORMATS if name not in FILE_INTEGERS)
 """The packings that floats can be encoded in."""
 GROUPS = 4
+_ROUND = 4 * GROUPS  # inputs from one that belongs to the first group to the next such
 
 
 def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
@@ -75,16 +76,10 @@ def _rounded_halves(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
 def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatrix]:
     outputs, inputs = weights.shape
     per_word, largest = 32 // bits, (1 << (bits - 1)) - 1
-    grouped = weights.reshape(outputs, inputs // 4, 4)
-    pieces = np.abs(grouped).max(axis=2)
-    peaks = np.zeros((outputs, GROUPS), dtype=np.float32)
-    for group in range(min(GROUPS, pieces.shape[1])):
-        peaks[:, group] = pieces[:, group::GROUPS].max(axis=1)
-    step = peaks / np.float32(largest)
+    step = _peaks(weights) / np.float32(largest)
     inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step > 0)
-    by_piece = np.tile(inverse, (1, -(-inputs // 4 // GROUPS)))[:, : inputs // 4]
-    scaled = grouped * by_piece[:, :, None]
-    numbers = scaled.reshape(outputs, inputs // per_word, per_word)
+    by_input = np.tile(np.repeat(inverse, 4, axis=1), (1, -(-inputs // _ROUND)))[:, :inputs]
+    numbers = (weights * by_input).reshape(outputs, inputs // per_word, per_word)
     words = np.zeros(numbers.shape[:2], dtype=np.uint32)
     for place in reversed(range(per_word)):
         shift = 32 - bits * (place + 1)
@@ -93,6 +88,18 @@ def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatri
         rounded = np.rint(numbers[:, :, place] - behind).clip(-largest - 1, largest).astype(np.int32)
         words |= (rounded.view(np.uint32) & np.uint32((1 << bits) - 1)) << np.uint32(shift)
     return words, step * np.float32(2.0 ** (bits - 32))
+
+
+def _peaks(weights: FloatMatrix) -> FloatMatrix:
+    """The largest magnitude of each row in each group of inputs."""
+    sizes = np.abs(weights)
+    whole = sizes.shape[1] // _ROUND * _ROUND
+    peaks = np.zeros((len(sizes), _ROUND), dtype=np.float32)
+    if whole:
+        peaks = sizes[:, :whole].reshape(len(sizes), -1, _ROUND).max(axis=1)
+    rest = sizes.shape[1] - whole
+    peaks[:, :rest] = np.maximum(peaks[:, :rest], sizes[:, whole:])
+    return np.asarray(peaks.reshape(len(sizes), GROUPS, 4).max(axis=2))
 
 
 def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: str) -> tuple[Words, FloatMatrix]:

@@ -8,7 +8,7 @@ import click
 
 from glinfer.cli.common import LIMITS, device_options, json_option, out, print_json, progress, table
 from glinfer.errors import InputError
-from glinfer.models.tuning import cores
+from glinfer.quant.threads import cores
 from qa.kernels.measure import (
     KernelReport,
     KernelRow,

@@ -27,6 +27,11 @@ vec4 kept(int slot, int texel) {
     return FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));
 }
 
+// The first texel of the head of keys that a head of values has: those that share one follow each other, or take turns.
+int key_of(int head) {
+    return (IN_TURN == 1 ? head % KEY_HEADS : head / (HEADS / KEY_HEADS)) * KEY_TEXELS;
+}
+
 // Of a row, the logarithm of the decay since the beginning of its span.
 float own_decay(int row, int head) {
     return given(row, X_G + (head >> 2))[head & 3];
@@ -60,7 +65,7 @@ vec4 recalled(int row, int vector, int kind, int texel, int stop) {
     int head = texel / VALUE_TEXELS, first = first_seen(position);
     vec4 sum = vec4(0.0);
     if (first > 0) {
-        vector += head / (HEADS / KEY_HEADS) * KEY_TEXELS;
+        vector += key_of(head);
         for (int i = 0; i < KEY_TEXELS; i++) {
             vec4 each = given(row, vector + i);
             for (int n = 0; n < 4; n++) sum += each[n] * kept(base + first + 4 * i + n, C_S + texel);

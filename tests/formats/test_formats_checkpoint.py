@@ -14,6 +14,7 @@ from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint, read_gab, weight_shapes, write_gab
 from glinfer.formats.gab.file import float_count, stored_arrays
 from glinfer.formats.tensors import tensor_count
+from glinfer.quant import threads
 
 SMALL = ModelConfig.from_options("vocab=7,dim=6,heads=3,blocks=2,context=5")
 
@@ -64,6 +65,20 @@ def test_counting_an_absurd_model_takes_no_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+def test_large_random_matrices_are_the_same_on_any_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ModelConfig(1025, 1028, 4, 1, 8, intermediate_size=8, model_type="llama")
+    found = []
+    for cores in (1, 3):
+        monkeypatch.setattr(threads, "cores", lambda count=cores: count)
+        found.append(random_checkpoint(config, seed=7, scale=0.5).tensors["model.embed_tokens.weight"])
+    assert np.array_equal(*found)
+    table = found[0].reshape(-1)
+    assert len(np.unique(table[: 1 << 20])) > 900_000
+    assert not np.array_equal(table[:1000], table[1 << 20 :][:1000])
+    assert abs(table.mean()) < 0.003
+    assert table.std() == pytest.approx(0.5, rel=0.01)
 
 
 def test_random_weights_have_the_shapes_and_depend_on_the_seed() -> None:

@@ -171,12 +171,15 @@ class TestExperts:
     def test_bytes_are_put_in_order_when_they_are_asked_for(self) -> None:
         calls: list[int] = []
 
-        def gather() -> Array:
+        def gather(rows: slice) -> Array:
             calls.append(1)
-            return np.array([[1, 2, 3, 4]], np.uint8)
+            return np.array([[1, 2, 3, 4]], np.uint8)[rows]
 
         tensor = GatheredTensor("F16", (1, 2), gather)
         assert (tensor.shape, tensor.size, tensor.format, len(calls)) == ((1, 2), 2, "F16", 0)
+        assert tensor.piece(0, 1).tolist() == [[1, 2, 3, 4]]
+        assert tensor.piece(1, 2).shape == (0, 4)
+        calls.clear()
         assert isinstance(tensor, PackedTensor)
         expected = np.array([[1, 2, 3, 4]], np.uint8).view("<f2").astype(np.float32)
         assert np.array_equal(tensor.floats(), expected)

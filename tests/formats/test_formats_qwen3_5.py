@@ -14,7 +14,7 @@ from goldens.models import Made, model_tensors, save_tensors, write_model
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
-from glinfer.families.layer import DeltaRule
+from glinfer.families.layer import DeltaRule, Experts
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.config import config_of
 from glinfer.formats.gguf.split import read_gguf_file
@@ -117,9 +117,110 @@ def test_what_is_refused_in_a_directory_is_named(tmp_path: Path, changes: dict[s
         config_with(tmp_path, PUBLISHED, **changes)
 
 
-def test_the_mixture_of_experts_is_another_family(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="found model_type 'qwen3_5_moe'; expected one of"):
-        config_with(tmp_path, {"model_type": "qwen3_5_moe"})
+EXPERTS: dict[str, Any] = {
+    **{name: value for name, value in PUBLISHED.items() if name not in ("intermediate_size", "tie_word_embeddings")},
+    "model_type": "qwen3_5_moe_text",
+    "hidden_size": 2048,
+    "linear_num_value_heads": 32,
+    "moe_intermediate_size": 512,
+    "num_attention_heads": 16,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 40,
+    "shared_expert_intermediate_size": 512,
+    "tie_word_embeddings": False,
+}
+"""Settings as published files with experts have them."""
+NEXT: dict[str, Any] = {
+    **EXPERTS,
+    "model_type": "qwen3_next",
+    "decoder_sparse_step": 1,
+    "intermediate_size": 5120,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 48,
+    "vocab_size": 151936,
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        (EXPERTS, "blocks=40,vocab=248320,experts=256,experts_used=8"),
+        (NEXT, "blocks=48,vocab=151936,experts=512,experts_used=10"),
+    ],
+)
+def test_the_settings_of_files_with_experts(tmp_path: Path, settings: dict[str, Any], sizes: str) -> None:
+    found = config_with(tmp_path, settings)
+    shape = f"dim=2048,heads=16,kv_heads=2,head_dim=256,inner=512,context=262144,{sizes}"
+    assert found == ModelConfig.from_options(f"family={settings['model_type']},{shape}")
+    count, used = settings["num_experts"], settings["num_experts_per_tok"]
+    for layer in (0, 3):
+        assert found.layer(layer).experts == Experts(count, used, normed=True, shared=True)
+    assert found.layer(0).delta == DeltaRule(16, 32, 128, 128)
+    assert ModelConfig.from_json(found.to_json()) == found
+    left_out = config_with(tmp_path, {"model_type": settings["model_type"]})
+    assert (left_out.num_experts, left_out.num_experts_per_tok, left_out.intermediate_size) == (count, used, 512)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        (EXPERTS, {"shared_expert_intermediate_size": 256}, "is 256; expected 512, the width of the other experts"),
+        (EXPERTS, {"n_shared_experts": 1}, "n_shared_experts is 1; expected none, as experts that all tokens share"),
+        (NEXT, {"mlp_only_layers": [1]}, r"mlp_only_layers is \[1\], which is not supported"),
+        (NEXT, {"decoder_sparse_step": 2}, "decoder_sparse_step is 2, which is not supported"),
+    ],
+)
+def test_other_experts_are_refused(
+    tmp_path: Path, settings: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(FormatError, match=message):
+        config_with(tmp_path, settings, **changes)
+
+
+def test_experts_of_a_model_that_sees_are_read(tmp_path: Path) -> None:
+    small = {**SMALL, "model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2}
+    small |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "tie_word_embeddings": False}
+    made = load_checkpoint(write_model(Made(small, seed=1), tmp_path / "text"))
+    first = "model.layers.0.mlp."
+    joined = model_tensors(Made(small, seed=1), tmp_path / "text" / "config.json")[f"{first}experts.gate_up_proj"]
+    assert joined.shape == (4, 48, 64)
+    assert np.array_equal(made.floats(f"{first}experts.3.gate_proj.weight"), joined[3, :24])
+    assert np.array_equal(made.floats(f"{first}experts.3.up_proj.weight"), joined[3, 24:])
+    assert made.floats(f"{first}shared_expert_gate.weight").shape == (1, 64)
+    settings = {"model_type": "qwen3_5_moe", "text_config": small}
+    (tmp_path / "text" / "config.json").write_text(json.dumps(settings))
+    assert load_checkpoint(tmp_path / "text").config == made.config
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_by_heads_of_keys_are_put_in_order(tmp_path: Path, dtype: str) -> None:
+    """Of each of two heads of keys 16 queries, 16 keys, and 8 values and gates of each of two heads."""
+    small = {**SMALL, "model_type": "qwen3_next", "num_experts": 4, "num_experts_per_tok": 2}
+    small |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "tie_word_embeddings": False}
+    folder = write_model(Made(small, seed=1, dtype=dtype), tmp_path / "next")
+    made, first = load_checkpoint(folder), "model.layers.0.linear_attn."
+    tensors = model_tensors(Made(small, seed=1), folder / "config.json")
+    wide, few = tensors[f"{first}in_proj_qkvz.weight"], tensors[f"{first}in_proj_ba.weight"]
+    assert (wide.shape, few.shape) == ((128, 64), (8, 64))
+    heads = [range(64 * head, 64 * (head + 1)) for head in (0, 1)]
+    parts = {
+        "qkv": [row for start, end in ((0, 16), (16, 32), (32, 48)) for head in heads for row in head[start:end]],
+        "z": [row for head in heads for row in head[48:]],
+    }
+    for letter, rows in parts.items():
+        found, expected = made.floats(f"{first}in_proj_{letter}.weight"), wide[rows]
+        assert np.abs(found - expected).max() <= (0.0 if dtype == "float32" else 0.004 * np.abs(expected).max())
+    for letter, rows in {"b": [0, 1, 4, 5], "a": [2, 3, 6, 7]}.items():
+        found, expected = made.floats(f"{first}in_proj_{letter}.weight"), few[rows]
+        assert np.abs(found - expected).max() <= (0.0 if dtype == "float32" else 0.004 * np.abs(expected).max())
+    save_checkpoint(made, tmp_path / "again.safetensors", dtype="float32")
+    again = load_checkpoint(tmp_path / "again.safetensors")
+    assert again.config == made.config
+    assert all(np.array_equal(again.floats(name), made.floats(name)) for name in weight_shapes(made.config))
 
 
 @pytest.mark.parametrize(
@@ -173,10 +274,20 @@ def test_a_gguf_file_has_llama_cpps_names(tmp_path: Path) -> None:
     assert names <= set(file.tensors)
 
 
+def test_heads_of_a_gguf_file_take_turns_in_those_that_they_share(tmp_path: Path) -> None:
+    made = config_of(gguf_file(tmp_path))
+    assert not made.linear_keys_in_turn
+    shared = {"linear_num_value_heads": 4, "linear_keys_in_turn": True}
+    found = config_of(gguf_file(tmp_path, **shared))
+    assert found == dataclasses.replace(made, **shared)
+    assert found.layer(0).delta == DeltaRule(2, 4, 36, 36, in_turn=True)
+    assert ModelConfig.from_json(found.to_json()) == found
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("ssm.time_step_rank", 4, "is 4; expected 2 as in ssm.group_count: llama.cpp has heads of values that share"),
+        ("ssm.time_step_rank", 3, "is 3; expected a multiple of the 2 of ssm.group_count"),
         ("ssm.inner_size", 73, "is 73; expected a multiple of the 2 heads"),
         ("full_attention_interval", 2000, "is 2000; expected a whole number from 1 to 1024"),
         ("nextn_predict_layers", 1, "is 1, which is not supported; expected 0"),

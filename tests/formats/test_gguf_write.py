@@ -371,7 +371,7 @@ class Model:
         return self.linear(names.of("output", index), mixed * gates)
 
     def by_delta_rule(self, index: int, x: Array) -> Array:
-        """What the delta rule of a layer adds, by its states; as many heads of values as of keys."""
+        """What the delta rule of a layer adds, by its states; heads of values take turns in those of keys."""
         names, rule = self.config.family.names, self.config.layer(index).delta
         assert rule is not None
         qkv, z, a, b = (self.linear(names.of("delta_in", index, part), x) for part in ("qkv", "z", "a", "b"))
@@ -379,7 +379,10 @@ class Model:
         padded = np.concatenate([np.zeros((taps.shape[1] - 1, qkv.shape[1])), qkv])
         mixed = sum(padded[k : k + len(qkv)] * taps[:, k] for k in range(taps.shape[1]))
         mixed = mixed / (1 + np.exp(-mixed))
-        q, k, v = (part.reshape(len(x), rule.heads, -1) for part in np.split(mixed, [rule.keys, 2 * rule.keys], axis=1))
+        parts = zip(np.split(mixed, [rule.keys, 2 * rule.keys], axis=1), (rule.key, rule.key, rule.value), strict=True)
+        q, k, v = (part.reshape(len(x), -1, each) for part, each in parts)
+        own = np.arange(rule.heads) % rule.key_heads
+        q, k = q[:, own], k[:, own]
         q, k = (part / np.sqrt((part**2).sum(axis=-1, keepdims=True) + 1e-6) for part in (q, k))
         rate, shift = (self.weights[names.of(role, index)] for role in ("decay_rate", "decay_shift"))
         decay, share = np.exp(-np.exp(rate) * np.logaddexp(0, a + shift)), 1 / (1 + np.exp(-b))

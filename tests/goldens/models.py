@@ -206,6 +206,35 @@ MODELS = {
     "qwen3_moe": Made(
         {**ODD, **EXPERTS, "model_type": "qwen3_moe", "head_dim": 10, "num_experts": 9, "norm_topk_prob": True}, seed=4
     ),
+    "qwen3_5_moe": Made(
+        {
+            **EVEN,
+            **EXPERTS,
+            **DELTA,
+            "model_type": "qwen3_5_moe_text",
+            "head_dim": 16,
+            "num_experts": 7,
+            "shared_expert_intermediate_size": 70,
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+        },
+        seed=2,
+    ),
+    "qwen3_next": Made(
+        {
+            **EVEN,
+            **EXPERTS,
+            **DELTA,
+            "model_type": "qwen3_next",
+            "head_dim": 16,
+            "num_experts": 9,
+            "shared_expert_intermediate_size": 70,
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+            "norm_topk_prob": False,
+        },
+        seed=1,
+    ),
     "olmoe": Made({**EVEN, **EXPERTS, "model_type": "olmoe", "pad_token_id": 0, "num_experts": 8}, seed=3),
     "granitemoe": Made(
         {**EVEN, **EXPERTS, "model_type": "granitemoe", **GRANITE, "pad_token_id": 0, "num_local_experts": 6}, seed=4

@@ -28,6 +28,8 @@ NORMS_OF_LAYERS = {
     "lfm2": (1, 2, 0),
     "qwen3_5_text": (1, 2, 0),
     "qwen3_moe": (1, 2, 0),
+    "qwen3_5_moe_text": (1, 2, 0),
+    "qwen3_next": (1, 2, 0),
     "olmoe": (1, 2, 0),
 }
 """Norms of a layer of each family: of heads together (a pass), before branches, and behind them (a pass each)."""

@@ -28,6 +28,7 @@ from glinfer.models.oracle import final_tensors, relative_error
 from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
 from glinfer.models.reference.gab import TOKENS, reference_plan
 from glinfer.models.session import weight_matrix
+from glinfer.models.transforms import fold as fold_module
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import PADDING, Recipes, head_floats, taken
 from glinfer.ops.kernels import KernelOptions
@@ -601,3 +602,20 @@ def test_a_weight_beyond_float16_is_named(tensor: str, place: str, message: str)
     with pytest.raises(PlanError, match=rf"\A{place}: a weight of \S+ is beyond float16's 65504{message}\Z"):
         fold(ODD, weights, "f16")
     fold(ODD, weights, "f32")
+
+
+@pytest.mark.parametrize("weights", ["file", "q8", "f16"])
+@pytest.mark.parametrize("family", ["llama", "gemma", "gpt_oss"])
+def test_pieces_of_a_matrix_have_the_bits_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, family: str, weights: str
+) -> None:
+    """Of floats and of blocks, of one source and of several, with padding between their rows."""
+    packed = in_formats(tiny(family, 18, hidden_size=64, intermediate_size=96), "Q8_0")
+    found = {}
+    for size in (1 << 30, 1):  # all rows together, and row by row
+        monkeypatch.setattr(fold_module, "_PIECE_WEIGHTS", size)
+        found[size] = dict(FoldedWeights(packed, weights))
+    whole, apart = found.values()
+    for name, array in whole.items():
+        assert array.dtype == apart[name].dtype, name
+        assert np.array_equal(array.view(np.uint8), apart[name].view(np.uint8)), name

@@ -25,7 +25,17 @@ from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.replay import Cells
-from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, fitting_chunk_plan, slots_for
+from glinfer.models.fast.rows import (
+    LOGITS,
+    PICKS,
+    ROWS,
+    SCORES,
+    batch_plan,
+    chunk_plan,
+    drafted_plan,
+    fitting_chunk_plan,
+    slots_for,
+)
 from glinfer.models.fast.token import HIDDEN, fast_plan
 from glinfer.models.feed import TOKENS, chunk_feed, runs
 from glinfer.models.options import PlanOptions
@@ -126,13 +136,14 @@ def refused(message: str) -> Any:
 def draws_of(name: str, blocks: int, family: str = "llama") -> int:
     """The draws of a plan: norms of heads and behind branches are passes, those before branches too but in a batch.
 
-    Experts take four more: rows in one tensor, the router, the choice and the sum. The norm is in their products.
+    Experts take seven more: rows in one tensor, the router, the choice, the groups of rows with one expert, which are
+    counted, placed and listed, and the sum. The norm is in their products.
     """
     turns, before, after = NORMS_OF_LAYERS[family]
     experts = DECODERS[family].experts
     if name == "batch":
-        return (7 + turns + after + 4 * experts) * blocks + 3
-    whole = 7 + turns + before - experts + after + 4 * experts
+        return (7 + turns + after + 7 * experts) * blocks + 3
+    whole = 7 + turns + before - experts + after + 7 * experts
     if name == "score":
         return 1 + whole * blocks + 3
     return 1 + whole * (blocks - 1) + 2 + turns + before // 2  # the last layer ends with its keys and values
@@ -156,22 +167,32 @@ def test_the_draws_of_any_model(name: str, shape: tuple[int, ...], kernels: str,
     assert len(plan.draws) == draws_of(name, blocks) == draw_table(plan, plan.max_rows).total
 
 
+def ungrouped(config: ModelConfig, plan: Plan) -> int:
+    """The draws that a plan is spared where its rows choose fewer experts than there are."""
+    experts = config.layer(0).experts
+    few = experts is not None and plan.max_rows * experts.stacked.used < experts.stacked.count
+    return 3 * few * (config.num_hidden_layers - (plan.name == "chunk"))
+
+
 @every_plan
 @pytest.mark.parametrize("family", sorted(DECODERS))
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_draws_of_every_family(make: Callable[..., Plan], family: str, layers: int) -> None:
-    """A batch takes a draw more a layer than a token alone, two more with experts or gates, none with a convolution."""
+    """A batch takes a draw more a layer than a token alone, two with gates, five with experts, none with a convolution.
+
+    Of experts one is for rows in one tensor, and three deal rows to groups, whatever the number of rows.
+    """
     shared: dict[str, Any] = {}
     if FAMILIES[family].rotary:
         shared = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
     for config in (tiny(family, 6, num_hidden_layers=layers), tiny(family, 64, num_hidden_layers=layers, **shared)):
         plan = make(config)
-        expected = draws_of(plan.name, layers, family) + further_draws(config, plan.name)
+        expected = draws_of(plan.name, layers, family) + further_draws(config, plan.name) - ungrouped(config, plan)
         assert len(plan.draws) == expected == draw_table(plan, 1).total
         fast = fast_plan(PlanOptions(config, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
-        more = 1 + DECODERS[family].experts  # experts take their rows out of one tensor
-        apart = further_draws(config, "batch") - further_draws(config)
-        assert len(batch_of(config).draws) == len(fast.draws) + more * layers + apart
+        more = 1 + 4 * DECODERS[family].experts
+        apart, batch = further_draws(config, "batch") - further_draws(config), batch_of(config)
+        assert len(batch.draws) == len(fast.draws) + more * layers + apart - ungrouped(config, batch)
 
 
 @every_plan
@@ -900,3 +921,14 @@ def test_the_rows_of_a_chunk_are_halved_until_their_scores_fit() -> None:
     assert fitting_chunk_plan(options, rows=256, **scored).max_rows == 256
     with refused(r".*; the largest texture here is 16×16"):
         fitting_chunk_plan(narrow, rows=64, **scored)
+
+
+def test_draws_do_not_grow_with_rows_and_few_rows_are_not_grouped() -> None:
+    """Rows that choose fewer experts than there are go one by one, and so do drafted ones."""
+    config = tiny("qwen3_moe", num_experts=7, num_experts_per_tok=2)
+    counts = {rows: len(chunk_of(config, rows=rows).draws) for rows in (3, 4, 16, 64)}
+    assert counts[4] == counts[16] == counts[64] == counts[3] + 3
+    ops = {rows: [draw.op for draw in batch_of(config, sequences=rows).draws] for rows in (3, 4)}
+    assert ops[3].count("expert_gemm") == ops[4].count("tally_experts") - 2 == 0
+    drafted = drafted_plan(PlanOptions(config, "f32", KernelOptions(), 2048), rows=16, cache_slots=64)
+    assert "expert_gemm" not in [draw.op for draw in drafted.draws]

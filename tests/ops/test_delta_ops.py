@@ -33,6 +33,7 @@ from glinfer.ops.spec import OPS, DrawSpec, TensorSpec
 SLOTS, ROWS = 128, 16
 RULES = {
     "shared keys": DeltaRule(2, 6, 12, 20),
+    "keys in turn": DeltaRule(2, 6, 12, 20, in_turn=True),
     "longer keys than a span step": DeltaRule(1, 3, 20, 8),
     "whole blocks": DeltaRule(4, 4, 16, 16),
 }
@@ -110,7 +111,9 @@ def by_state(heads: DeltaHeads, given: Array) -> Array:
     rule, rows = heads.rule, len(given)
     wide = given.astype(np.float64)
     q, k = (wide[:, at : at + rule.keys].reshape(rows, rule.key_heads, -1) for at in (0, heads.k_at))
-    q, k = (np.repeat(each, rule.heads // rule.key_heads, axis=1) for each in (q, k))
+    shared = rule.heads // rule.key_heads
+    own = [head % rule.key_heads if rule.in_turn else head // shared for head in range(rule.heads)]
+    q, k = q[:, own], k[:, own]
     v = wide[:, heads.v_at : heads.v_at + rule.values].reshape(rows, rule.heads, -1)
     sums = wide[:, heads.g_at : heads.g_at + rule.heads]
     begins = (np.arange(rows) % heads.span == 0)[:, None]

@@ -48,7 +48,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 
 _PERIOD = "full_attention_interval"
-_OTHER_HEADS = "llama.cpp has heads of values that share keys in another order, which is not supported"
+_OTHER_HEADS = "llama.cpp has heads of values that share keys in another order, which is not made here"
 _NEUTRAL = {
     "attn_logit_softcapping": 0.0,
     "final_logit_softcapping": 0.0,
@@ -209,8 +209,8 @@ def _delta_fields(keys: Keys, layers: int) -> dict[str, Any]:
     if DELTA not in pattern:
         return {}
     key_heads, heads, inner = (keys.whole(f"ssm.{each}") for each in ("group_count", "time_step_rank", "inner_size"))
-    if heads != key_heads:
-        keys.refuse("ssm.time_step_rank", f"is {heads}; expected {key_heads} as in ssm.group_count: {_OTHER_HEADS}")
+    if heads % key_heads:
+        keys.refuse("ssm.time_step_rank", f"is {heads}; expected a multiple of the {key_heads} of ssm.group_count")
     if inner % heads:
         keys.refuse("ssm.inner_size", f"is {inner}; expected a multiple of the {heads} heads of ssm.time_step_rank")
     return {
@@ -220,6 +220,7 @@ def _delta_fields(keys: Keys, layers: int) -> dict[str, Any]:
         "linear_key_head_dim": keys.whole("ssm.state_size"),
         "linear_value_head_dim": inner // heads,
         "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
+        "linear_keys_in_turn": heads != key_heads,
     }
 
 
@@ -440,7 +441,7 @@ def _other_delta_rule(config: ModelConfig, name: str) -> str:
     period = attends.index(True) + 1 if True in attends else layers + 1
     if all(attends) or attends != [(layer + 1) % period == 0 for layer in range(layers)]:
         return f"the architecture {name} has attention in each so many-th layer, and the delta rule in all others"
-    if config.linear_num_key_heads != config.linear_num_value_heads:
+    if config.linear_num_key_heads != config.linear_num_value_heads and not config.linear_keys_in_turn:
         return _OTHER_HEADS
     if config.linear_key_head_dim != config.linear_value_head_dim:
         return f"the architecture {name} has values as long as keys in its delta rules"

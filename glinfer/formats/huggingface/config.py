@@ -27,7 +27,8 @@ from glinfer.limits import MAX_CONFIG_BYTES
 __all__ = ["quoted", "read_config", "read_json", "recognised"]
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
-_SHARED_EXPERTS = ("n_shared_experts", "shared_expert_intermediate_size", "shared_intermediate_size")
+_SHARED = "shared_expert_intermediate_size"
+_SHARED_EXPERTS = ("n_shared_experts", _SHARED, "shared_intermediate_size")
 _USUAL_FULL_LAYERS = 28
 
 
@@ -236,8 +237,10 @@ class _Reader:
                     "supported; expected a model whose layers have one MLP each"
                 )
         for name in _SHARED_EXPERTS if self.form.experts is not None else ():
+            if name == _SHARED and self.form.experts is not None and self.form.experts.shared:
+                continue
             if settings.values.get(name):
-                raise settings.refused(name, "none, as experts that all tokens share are not supported")
+                raise settings.refused(name, "none, as experts that all tokens share are not supported here")
 
     def expert_fields(self) -> dict[str, Any]:
         """The fields of models whose layers have experts."""
@@ -251,6 +254,8 @@ class _Reader:
                 raise settings.refused(other, f"{count}, as {key} says")
         used = settings.whole("num_experts_per_tok", form.used)
         normed = True if form.normed is None else settings.flag("norm_topk_prob", default=form.normed)
+        if form.shared and settings.whole(_SHARED, form.shared) != self.inner_size():
+            raise settings.refused(_SHARED, f"{self.inner_size()}, the width of the other experts")
         found = {"num_experts": count, "num_experts_per_tok": used, "norm_topk_prob": normed}
         if not form.limit:
             return found

@@ -1,11 +1,22 @@
-"""The settings of layers with the delta rule, as Qwen3_5TextConfig of Hugging Face's transformers reads them."""
+"""Layers with the delta rule: their settings, as Qwen3_5TextConfig of Hugging Face's transformers reads them, and the
+matrices of Qwen3-Next, whose rows lie by heads of keys.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
-from glinfer.config import DELTA, FULL, LONGEST_PERIOD, every, shortest_pattern
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import DELTA, FULL, LONGEST_PERIOD, ModelConfig, every, shortest_pattern
+from glinfer.families.record import HuggingFace
 from glinfer.formats.json_files import Settings
+from glinfer.formats.packed import GatheredTensor
+from glinfer.formats.tensors import ModelTensor, StoredTensor
+from glinfer.quant.parts import Bytes
 
 _SIZES = {
     "linear_num_key_heads": 16,
@@ -36,3 +47,43 @@ def delta_fields(settings: Settings, layers: int) -> dict[str, Any]:
     if DELTA not in pattern:
         return {}
     return {"layer_types": pattern, **{name: settings.whole(name, usual) for name, usual in _SIZES.items()}}
+
+
+def is_by_key(stored: StoredTensor, form: HuggingFace) -> bool:
+    """Whether a file has the rows of these matrices by heads of keys."""
+    return form.delta_by_key and stored.tensors[0].role == "delta_in"
+
+
+def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.intp]:
+    """The rows of a tensor by heads of keys, in the order of the tensors that it holds.
+
+    Of each head of keys there are its queries, its keys, and the values and the gates of the heads of values that share
+    it; or the shares and the decays of those heads.
+    """
+    layer = stored.tensors[0].layer
+    assert layer is not None
+    rule = config.layer(layer).delta
+    assert rule is not None
+    shared = rule.heads // rule.key_heads
+    sizes = {
+        "qkv": (rule.key, rule.key, shared * rule.value),
+        "z": (shared * rule.value,),
+        "b": (shared,),
+        "a": (shared,),
+    }
+    parts = [size for tensor in stored.tensors for size in sizes[tensor.letter]]
+    by_head = np.arange(stored.shape[0]).reshape(rule.key_heads, sum(parts))
+    return np.concatenate([part.reshape(-1) for part in np.split(by_head, list(accumulate(parts))[:-1], axis=1)])
+
+
+def packed_by_part(
+    stored: StoredTensor, dtype: str, rows: Bytes, config: ModelConfig
+) -> Iterator[tuple[ModelTensor, GatheredTensor]]:
+    """The tensors in a packed tensor by heads of keys, whose rows are put in order when they are asked for."""
+    for tensor, own in stored.split(rows_by_part(stored, config)):
+        shape = tensor.shape[0], tensor.shape[1]
+
+        def gather(asked: slice, own: npt.NDArray[np.intp] = own) -> Bytes:
+            return rows[own[asked]]
+
+        yield tensor, GatheredTensor(dtype, shape, gather)

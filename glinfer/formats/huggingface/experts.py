@@ -22,11 +22,13 @@ from glinfer.formats.packed import GatheredTensor, PackedTensor
 from glinfer.formats.safetensors_file import FoundTensor, floats_of
 from glinfer.formats.tensors import ModelTensor, StoredTensor
 from glinfer.quant.formats import GROUP
-from glinfer.quant.parts import Bytes
+from glinfer.quant.ggml import MAX_EXPONENT
+from glinfer.quant.parts import Bytes, parts_of
 
 MXFP4 = "MXFP4"
 BLOCKS, SCALES = "_blocks", "_scales"
 _BYTE = "U8"
+_LOW = np.uint64(0x0F0F0F0F0F0F0F0F)
 
 Parts = Iterator[tuple[ModelTensor, PackedTensor | npt.NDArray[np.float32]]]
 
@@ -103,8 +105,8 @@ def _halves(data: Bytes, found: FoundTensor, expert: int, own: slice, tensor: Mo
     """The matrix of an expert in half floats or bfloat16, [in, out] in the file."""
     whole = data.view("<u2").reshape(found.shape)
 
-    def gather() -> Bytes:
-        return np.ascontiguousarray(whole[expert, :, own].T).view(np.uint8)
+    def gather(rows: slice) -> Bytes:
+        return np.ascontiguousarray(whole[expert, :, own][:, rows].T).view(np.uint8)
 
     rows, inputs = tensor.shape
     return GatheredTensor(found.dtype, (rows, inputs), gather)
@@ -114,16 +116,24 @@ def _blocks(
     blocks: Bytes, scales: Bytes, found: FoundBlocks, expert: int, own: slice, tensor: ModelTensor
 ) -> PackedTensor:
     """The matrix of an expert in MXFP4, as GGML's blocks: an exponent, then sixteen bytes."""
-    halves = blocks.reshape(*found.scales.shape, GROUP // 2)
-    exponents = scales.reshape(found.scales.shape)
+    halves = blocks.reshape(*found.scales.shape, GROUP // 2)[expert, own]
+    exponents = scales.reshape(found.scales.shape)[expert, own]
 
-    def gather() -> Bytes:
-        first, second = np.split(halves[expert, own], 2, axis=-1)  # 16 weights each, of which even ones are low
-        made = np.empty((*first.shape[:2], 1 + GROUP // 2), dtype=np.uint8)
-        made[:, :, 0] = exponents[expert, own]
-        made[:, :, 1::2] = (first & 15) | (second << 4)
-        made[:, :, 2::2] = (first >> 4) | (second & 0xF0)
-        return made.reshape(len(made), -1)
+    def gather(rows: slice) -> Bytes:
+        # Eight bytes at a time, of which each has two weights that follow each other, the first one low.
+        pairs = np.ascontiguousarray(halves[rows]).view(np.uint64).reshape(-1, 2)
+        first, second = pairs.T
+        codes = np.empty((len(pairs), GROUP // 2), dtype=np.uint8)
+        in_turn = codes.reshape(-1)
+        in_turn[0::2] = ((first & _LOW) | ((second & _LOW) << np.uint64(4))).view(np.uint8)
+        in_turn[1::2] = (((first >> np.uint64(4)) & _LOW) | (second & ~_LOW)).view(np.uint8)
+        made = np.empty((len(exponents[rows]), exponents.shape[1] * (1 + GROUP // 2)), dtype=np.uint8)
+        parts_of(made, 0, 1, 1 + GROUP // 2)[...] = np.ascontiguousarray(exponents[rows]).view("V1")
+        parts_of(made, 1, GROUP // 2, 1 + GROUP // 2)[...] = codes.view(f"V{GROUP // 2}").reshape(exponents[rows].shape)
+        return made
+
+    def is_finite() -> bool:
+        return int(exponents.max()) <= MAX_EXPONENT
 
     rows, inputs = tensor.shape
-    return GatheredTensor(MXFP4, (rows, inputs), gather)
+    return GatheredTensor(MXFP4, (rows, inputs), gather, is_finite)

@@ -21,6 +21,7 @@ from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.huggingface.config import form_of, read_config, scores_of
+from glinfer.formats.huggingface.delta import is_by_key, packed_by_part, rows_by_part
 from glinfer.formats.huggingface.experts import (
     FoundBlocks,
     is_turned,
@@ -182,9 +183,14 @@ def _loaded(
         tensor = replace(held, shape=_flat_shape(each, held))
         if not as_floats and len(tensor.shape) == 2 and tensor.dtype != "F32" and not turned:
             rows = data[each.name].reshape(tensor.shape[0], -1)
+            if is_by_key(each, form):
+                packed.update((part.name(names), own) for part, own in packed_by_part(each, tensor.dtype, rows, config))
+                continue
             packed.update((part.name(names), PackedTensor(tensor.dtype, own)) for part, own in each.split(rows))
             continue
         floats = load_tensor(tensor) if as_floats else floats_of(data[each.name], tensor)
+        if is_by_key(each, form):
+            floats = floats[rows_by_part(each, config)]
         tensors.update((part.name(names), own) for part, own in each.split(floats.T if turned else floats))
     return Checkpoint(config, MappingProxyType(tensors), source, MappingProxyType(packed))
 

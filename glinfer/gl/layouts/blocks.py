@@ -423,11 +423,11 @@ class RowLayout:
         if part and self.cols == self.texels * 4:
             return np.ascontiguousarray(matrix).reshape(rows, self.texels, 4)
         stacks = -(-self.rows // self.stack)
-        padded = np.zeros((stacks * self.stack, self.texels * 4), dtype=matrix.dtype)
-        padded[:rows, : self.cols] = matrix
-        stacked = padded.reshape(stacks, self.stack, self.texels, 4).transpose(1, 0, 2, 3)
-        texels = stacked.reshape(self.stack, self.width, 4)
-        return np.ascontiguousarray(texels[:rows] if part else texels)
+        texels = np.zeros((rows if part else self.stack, stacks, self.texels * 4), dtype=matrix.dtype)
+        for number in range(stacks):
+            held = matrix[number * self.stack : (number + 1) * self.stack]
+            texels[: len(held), number, : self.cols] = held
+        return texels.reshape(-1, self.width, 4)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The first rows out of the texels of ``region(rows, cols)``; the reverse of pack."""

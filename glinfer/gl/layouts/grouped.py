@@ -23,6 +23,7 @@ from glinfer.gl.layouts.packing import LineLayout, Lines
 from glinfer.quant.formats import GROUP, WIDE, WIDE_WORDS, GroupForm, block_format, group_form
 from glinfer.quant.ggml import carried_of, words_of_carried
 from glinfer.quant.groups import Groups, Words, carried_from, groups_of_carried, groups_of_wide
+from glinfer.quant.threads import in_threads
 
 ROUND_GROUPS = 4
 _LANES = 8
@@ -117,9 +118,13 @@ class GroupedLayout(LineLayout):
                 f"found an array {matrix.dtype} {list(matrix.shape)}; expected uint32 {[self.rows, self.cols]}"
             )
         lines = np.empty((self._lines.blocks, self._lines.lines_per_block, self._lines.line, 4), dtype=np.uint32)
-        for first, strip in self._strips():
+
+        def sort(piece: tuple[int, GroupedLayout]) -> None:
+            first, strip = piece
             rows = matrix[BLOCK_FLOATS * first :][: strip.rows]
             lines[first : first + strip._lines.blocks] = strip._lines_of(rows)
+
+        in_threads(sort, list(self._strips()))
         return self._lines.join(lines)
 
     def _strips(self) -> Iterator[tuple[int, GroupedLayout]]:

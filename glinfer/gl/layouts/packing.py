@@ -21,6 +21,9 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
 from glinfer.quant.formats import WORD_FORMATS
+from glinfer.quant.threads import in_threads
+
+_STRIP_BYTES = 1 << 18  # of rows that are sorted together: a CPU's cache holds them
 
 
 @dataclass(frozen=True)
@@ -194,13 +197,20 @@ class GemvLayout(LineLayout):
                 f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
             )
         shape = self._pieces()
-        outputs, words = shape[0] * BLOCK_FLOATS, int(np.prod(shape[5:]))
-        if (outputs, words) != matrix.shape:
-            padded = np.zeros((outputs, words), dtype=matrix.dtype)
-            padded[: self.rows, : self.cols] = matrix
-            matrix = padded
-        ordered = matrix.reshape(shape).transpose(self._order)
-        return self._lines.join(ordered.reshape(shape[0], self._lines.lines_per_block, self._lines.line, 4))
+        words = int(np.prod(shape[5:]))
+        lines = np.empty([shape[axis] for axis in self._order], dtype=matrix.dtype)
+
+        def sort(blocks: range) -> None:
+            rows = matrix[BLOCK_FLOATS * blocks.start : BLOCK_FLOATS * blocks.stop]
+            if rows.shape != (BLOCK_FLOATS * len(blocks), words):
+                padded = np.zeros((BLOCK_FLOATS * len(blocks), words), dtype=matrix.dtype)
+                padded[: len(rows), : self.cols] = rows
+                rows = padded
+            lines[blocks.start : blocks.stop] = rows.reshape(len(blocks), *shape[1:]).transpose(self._order)
+
+        each = max(1, _STRIP_BYTES // (BLOCK_FLOATS * words * matrix.itemsize))
+        in_threads(sort, [range(at, min(at + each, shape[0])) for at in range(0, shape[0], each)])
+        return self._lines.join(lines.reshape(shape[0], self._lines.lines_per_block, self._lines.line, 4))
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The words [rows, cols]; the reverse of pack."""

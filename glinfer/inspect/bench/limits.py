@@ -28,7 +28,7 @@ from glinfer.quant.formats import CACHE_FORMATS, GROUP
 
 _TABLES = {"wte", "wpe", "rope", "weight"}
 """Samplers of embedding tables: a token reads one row, unless a product reads the whole."""
-_PRODUCTS = {"gemv", "gemm", "rowwise_gemv"}
+_PRODUCTS = {"gemv", "gemm", "rowwise_gemv", "expert_gemm"}
 _PARTS = ("fetch", "multiply", "passes")
 
 
@@ -166,7 +166,7 @@ def _expert_shares(plan: Plan) -> dict[str, float]:
     for draw in plan.draws:
         sizes = dict(draw.defines)
         if "EXPERT_BLOCKS" in sizes:
-            chosen = plan.max_rows if draw.size[0] == "rows" else 1
+            chosen = plan.max_rows if draw.op == "expert_gemm" or draw.size[0] == "rows" else 1
             share = min(1.0, chosen * sizes["USED"] / sizes["EXPERTS"])
             found.update((draw.input(sampler), share) for sampler in ("weight", "consts"))
     return found

@@ -276,7 +276,9 @@ def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
 
 def _last_of_mlp(at: str, of: LayerConfig) -> str:
     """The draw of a reference plan that ends an MLP, or the sum over experts."""
-    return f"{at}.mlp.experts.{of.experts.count - 1}.sum" if of.experts else f"{at}.mlp.down"
+    if of.experts is None:
+        return f"{at}.mlp.down"
+    return f"{at}.mlp.shared.sum" if of.experts.shared else f"{at}.mlp.experts.{of.experts.count - 1}.sum"
 
 
 def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:

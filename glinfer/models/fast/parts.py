@@ -366,28 +366,19 @@ class PartsBuilder(ABC, Generic[Stream]):
             self.add(self.recipes.down(layer), self.expanded(layer, behind), behind, before)
 
     def use_experts(self, layer: int, experts: Experts, residual: Stream, out: Stream) -> None:
-        """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream.
-
-        Each row is computed by itself, by the same passes whether it is alone or one of many.
-        """
+        """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
         name, config, kernels = f"h.{layer}.mlp", self.config, self.kernels
         x, rows = self.rows_of(layer, residual)
+        chooses, experts = experts, experts.stacked
         logits = self.row_vector("mlp.router", experts.count)
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
-        inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
-        parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
-        router, up, down = self.recipes.router(layer), self.recipes.up(layer), self.recipes.down(layer)
+        router, eps = self.recipes.router(layer), config.layer_norm_eps
         shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
-        chosen: dict[str, Any] = {**shared, "experts": experts, "choice": choice}
-        eps = config.layer_norm_eps
         self.plan.draw(
             rowwise_gemv(router.name, "mlp.router", x, self.matrix(router), logits, norm_eps=eps, **shared),
-            route(f"{name}.choice", "mlp.choice", logits, choice, experts, **shared),
-            rowwise_gemv(
-                up.name, "mlp.fc_in", x, self.matrix(up), inner, norm_eps=eps, activation=config.hidden_act, **chosen
-            ),
-            rowwise_gemv(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen),
+            route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared),
         )
+        parts, choice = self.expert_products(layer, experts, x, choice, rows)
         stream, target, slots = self.as_rows(residual, out)
         self.plan.draw(
             mix_experts(
@@ -402,6 +393,24 @@ class PartsBuilder(ABC, Generic[Stream]):
                 **shared,
             )
         )
+
+    def expert_products(
+        self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec, rows: Extent
+    ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
+        """Draw the products of rows with their experts; returns those, and the choices that say where each lies.
+
+        Here each row is computed by itself.
+        """
+        config, up, down = self.config, self.recipes.up(layer), self.recipes.down(layer)
+        inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
+        parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
+        chosen: dict[str, Any] = {"rows": rows, "kernels": self.kernels, "experts": experts, "choice": choice}
+        norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
+        self.plan.draw(
+            rowwise_gemv(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen),
+            rowwise_gemv(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen),
+        )
+        return parts, choice
 
     @abstractmethod
     def rows_of(self, layer: int, x: Stream) -> tuple[TensorSpec, Extent]:

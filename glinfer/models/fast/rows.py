@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from glinfer.errors import PlanError
+from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.models.fast.parts import PartsBuilder, adapter_values, kind_of
@@ -30,7 +31,15 @@ from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gat
 from glinfer.ops.fused.delta import gate_heads
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_rows
-from glinfer.ops.fused.experts import join_rows
+from glinfer.ops.fused.expert_groups import (
+    expert_gemm,
+    group_experts,
+    most_groups,
+    place_experts,
+    tally_experts,
+    tally_rows,
+)
+from glinfer.ops.fused.experts import CHOICE_FLOATS, join_rows
 from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.norms import norm_floats, row_norms
 from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved
@@ -303,13 +312,51 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         self.plan.draw(join_rows(f"h.{layer}.mlp.rows", "mlp.rows", x, joined, rows="rows", kernels=self.kernels))
         return joined, "rows"
 
-    def row_vector(self, name: str, floats: int) -> TensorSpec:
+    few = False
+    """Whether rows are few, so that passes share their sums out as those of one row do."""
+
+    def expert_products(
+        self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec, rows: Extent
+    ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
+        """Draw the products of rows with their experts, rows of one expert together unless they are few."""
+        if self.few or self.plan.max_rows * experts.used < experts.count:
+            return super().expert_products(layer, experts, x, choice, rows)
+        name, config, targets = f"h.{layer}.mlp", self.config, self.targets
+        up, down = self.recipes.up(layer), self.recipes.down(layer)
+        groups = most_groups(self.slots * targets, targets, experts)
+        tally = self.whole_vector("mlp.tally", tally_rows(self.slots * targets), experts.count)
+        chosen = self.whole_vector("mlp.groups", groups, CHOICE_FLOATS * targets)
+        places = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
+        inner = self.in_groups("mlp.inner", groups, config.intermediate_size)
+        parts = self.in_groups("mlp.parts", groups, config.hidden_size)
+        shared: dict[str, Any] = {"rows": rows, "kernels": self.kernels}
+        norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
+        self.plan.draw(
+            tally_experts(f"{name}.tally", choice, tally, experts, **shared),
+            place_experts(f"{name}.places", choice, tally, places, experts, targets=targets, **shared),
+            group_experts(f"{name}.groups", choice, tally, chosen, experts, targets=targets, **shared),
+            expert_gemm(up.name, "mlp.fc_in", x, self.matrix(up), chosen, inner, experts, kernels=self.kernels, **norm),
+            expert_gemm(
+                down.name, "mlp.fc_out", inner, self.matrix(down), chosen, parts, experts, kernels=self.kernels
+            ),
+        )
+        return parts, places
+
+    def in_groups(self, name: str, groups: int, floats: int) -> RowInterleaved:
+        """An activation with a row in each place of each group of rows, declared at the first call."""
+        names = [f"{name}.{number}" for number in range(self.targets)]
+        return RowInterleaved(tuple(self.whole_vector(each, groups, floats) for each in names))
+
+    def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
+        """An activation of so many slots, declared at the first call."""
         name = f"row.{name}"
         if name not in self._declared:
-            shape, tiles = (self.slots * self.targets, floats), self.kernels.row_tiles
-            layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles)
+            layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
             self._declared[name] = self.plan.laid_out(name, "activation", layout)
         return self._declared[name]
+
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        return self.whole_vector(name, self.slots * self.targets, floats)
 
     def as_rows(self, residual: RowInterleaved, out: RowInterleaved) -> tuple[RowInterleaved, RowInterleaved, Extent]:
         return residual, out, self.used
@@ -370,8 +417,6 @@ class ChunkBuilder(_RowsBuilder):
     name = "chunk"
     has_head = False
     """Whether the last layer goes on to the end, and :meth:`finish` to a head."""
-    few = False
-    """Whether rows are few, so that passes share their sums out as those of one row do."""
     together = True
 
     def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int) -> None:

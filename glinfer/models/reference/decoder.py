@@ -194,6 +194,7 @@ class _ReferenceBuilder(DecoderBuilder):
                 sequence=rows,
                 scale=of.key**-0.5,
                 norm_eps=DELTA_EPS,
+                in_turn=of.in_turn,
                 kernels=kernels,
             ),
         )
@@ -342,6 +343,21 @@ class _ReferenceBuilder(DecoderBuilder):
             if number:
                 plan.draw(arithmetic(f"{own}.sum", "mlp.mix", sums, part, other, operation="add", kernels=kernels))
                 sums, other = other, sums
+        if experts.shared:
+            own, logit = f"{name}.shared", self.scratch(f"{name}.shared_router", rows, 1)
+            self.linear(f"{own}.router", "mlp.router", names.of("shared_router", index), normed, logit)
+            self.linear(f"{own}.gate_proj", "mlp.gate_proj", names.of("shared_gate", index), normed, gates)
+            self.linear(f"{own}.up_proj", "mlp.up_proj", names.of("shared_up", index), normed, up)
+            plan.draw(
+                gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, activation=config.hidden_act, kernels=kernels)
+            )
+            self.linear(f"{own}.down", "mlp.down_proj", names.of("shared_down", index), hidden, out)
+            plan.draw(
+                sigmoid(f"{own}.weight", "mlp.choice", logit, weight, kernels=kernels),
+                arithmetic(f"{own}.part", "mlp.mix", out, weight, part, operation="multiply", kernels=kernels),
+                arithmetic(f"{own}.sum", "mlp.mix", sums, part, other, operation="add", kernels=kernels),
+            )
+            sums = other
         self.end_branch(name, "mlp", index, sums)
 
     def end_branch(self, name: str, kind: str, index: int, out: TensorSpec) -> None:

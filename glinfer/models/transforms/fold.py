@@ -12,7 +12,7 @@ what the mean of the inputs adds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,16 +24,19 @@ from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.ropes import rope_of
 from glinfer.models.transforms.low_rank import AdapterRanks, down_matrix, up_matrix
-from glinfer.models.transforms.recipe import Formats, Recipe, Recipes, taken, weight_name
+from glinfer.models.transforms.recipe import PADDING, Formats, Recipe, Recipes, taken, weight_name
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import F16, GROUP_FORMS, WIDE, WORD_FORMATS
 from glinfer.quant.ggml import integers_and_scales, words_of
 from glinfer.quant.groups import wide_words
 from glinfer.quant.parts import Bytes
+from glinfer.quant.threads import in_threads
 from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
 
 Wide = npt.NDArray[np.float64]
+_Matrix = Array | PackedTensor
 TABLE, POSITIONS = "wte", "wpe"
+_PIECE_WEIGHTS = 1 << 17  # that are put in order together, so that a CPU's cache holds them
 
 
 class FoldedWeights(Mapping[str, Array]):
@@ -195,25 +198,40 @@ class FoldedWeights(Mapping[str, Array]):
         return self._shapes[weight_name(source)][0]
 
     def _folded(self, recipe: Recipe) -> tuple[Array, Array]:
-        layer_norm = self._recipes.family.norm == "layer"
-        # One multiplication in floats rounds like one in doubles that is rounded afterwards, in half the time.
-        take = self._take if layer_norm or self._recipes.family.norm_offset else self._floats
-        matrix: Array = np.concatenate([take(weight_name(source)) for source in recipe.sources])
-        bias = self._bias(recipe)
-        if recipe.norm:
-            if layer_norm:
+        bias, sources = self._bias(recipe), [self._source(source) for source in recipe.sources]
+        gain, scale = self._gain(recipe.norm) if recipe.norm else None, recipe.scale
+        if self._recipes.family.norm == "layer":  # means are taken of whole columns
+            matrix = np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
+            if gain is not None:
                 bias = bias + matrix @ self._norm_bias(recipe.norm)
-            matrix = matrix * self._gain(recipe.norm).astype(matrix.dtype)
-            if layer_norm:
-                matrix = _centred(matrix, axis=1)
-        if recipe.scale != 1.0:
-            matrix, bias = matrix * matrix.dtype.type(recipe.scale), bias * recipe.scale
-        if recipe.writes_stream and self._recipes.centred:
-            matrix, bias = _centred(matrix, axis=0), bias - bias.mean()
-        if recipe.inputs is not None:
-            matrix = taken(matrix, recipe.inputs, axis=1)
-        words, scales = encode(np.asarray(taken(matrix, recipe.rows), dtype=np.float32), recipe.packing)
-        return words, self._consts(recipe, bias, scales, np.zeros(len(bias)))
+                matrix = _centred(matrix * gain, axis=1)
+            if scale != 1.0:
+                matrix, bias = matrix * scale, bias * scale
+            if recipe.writes_stream and self._recipes.centred:
+                matrix, bias = _centred(matrix, axis=0), bias - bias.mean()
+            sources, gain, scale = [matrix], None, 1.0
+        # One multiplication in floats rounds like one in doubles that is rounded afterwards, in half the time.
+        wide = self._recipes.family.norm == "layer" or self._recipes.family.norm_offset
+        dtype = np.dtype(np.float64 if wide else np.float32)
+        factors = None if gain is None else gain.astype(dtype)
+
+        def fold(rows: Array) -> tuple[Array, ...]:
+            rows = rows.astype(dtype, copy=False)
+            if factors is not None:
+                rows = rows * factors
+            if scale != 1.0:
+                rows = rows * dtype.type(scale)
+            return _encoded(rows, recipe)
+
+        words, *scales = _by_piece(sources, recipe, _float_rows, fold)
+        consts = self._consts(recipe, bias * scale, scales[0] if scales else None, np.zeros(len(bias)))
+        return words, consts
+
+    def _source(self, source: str) -> Array | PackedTensor:
+        """A matrix of the checkpoint, packed if it is."""
+        name = weight_name(source)
+        packed = self._checkpoint.packed.get(name)
+        return self._floats(name) if packed is None else packed
 
     def _stacked(self, recipe: Recipe) -> Wide:
         """A of all adapters of a product, as their files have it."""
@@ -248,16 +266,12 @@ class FoldedWeights(Mapping[str, Array]):
         if recipe.packing == WIDE:
             words: Array = taken(np.concatenate([wide_words(each.blocks, each.format) for each in packed]), recipe.rows)
         elif recipe.packing in GROUP_FORMS:
-            blocks = np.concatenate([each.blocks for each in packed]) if len(packed) > 1 else packed[0].blocks
-            words = words_of(np.ascontiguousarray(taken(blocks, recipe.rows)), recipe.packing)
+            (words,) = _by_piece(packed, recipe, _packed_rows, lambda rows: (words_of(rows, recipe.packing),))
         elif recipe.packing in FILE_INTEGERS:
             words, scales = self._kept_integers(recipe, np.concatenate([each.blocks for each in packed]))
             return words, self._consts(recipe, bias, scales, sums)
         else:
-            floats = np.concatenate([each.floats() for each in packed])
-            if recipe.inputs is not None:
-                floats = taken(floats, recipe.inputs, axis=1)
-            words = np.asarray(encode(np.asarray(taken(floats, recipe.rows), dtype=np.float32), recipe.packing)[0])
+            (words,) = _by_piece(packed, recipe, _float_rows, lambda rows: _encoded(rows, recipe))
         return words, self._consts(recipe, bias, None, sums)
 
     def _kept_integers(self, recipe: Recipe, blocks: Bytes) -> tuple[Array, Array]:
@@ -343,6 +357,63 @@ class FoldedWeights(Mapping[str, Array]):
             by_head = gain.reshape(count if recipes.family.head_norms == "width" else 1, -1)
             found[row, : len(by_head) * floats] = taken(by_head, order, axis=1).reshape(-1)
         return found
+
+
+def _by_piece(
+    sources: Sequence[_Matrix],
+    recipe: Recipe,
+    read: Callable[[_Matrix, int, int], Array],
+    make: Callable[[Array], tuple[Array, ...]],
+) -> list[Array]:
+    """The arrays of a product, made of few rows of a source at a time, on several cores.
+
+    Args:
+        sources: the matrices whose rows the product has.
+        recipe: the product.
+        read: gives rows [start, end) of a source.
+        make: makes the rows of each array of such rows; of rows of zeros for padding.
+    """
+    empty = make(np.zeros_like(read(sources[0], 0, 1)))
+    found = [np.empty((len(recipe.rows), *each.shape[1:]), dtype=each.dtype) for each in empty]
+    for array, row in zip(found, empty, strict=True):
+        array[recipe.rows == PADDING] = row
+    order = np.argsort(recipe.rows, kind="stable")
+    in_order = recipe.rows[order]
+
+    def fill(piece: tuple[_Matrix, int, int, int]) -> None:
+        source, above, start, end = piece
+        places = order[slice(*np.searchsorted(in_order, (above + start, above + end)))]
+        for array, rows in zip(found, make(read(source, start, end)), strict=True):
+            array[places] = rows[recipe.rows[places] - above - start]
+
+    pieces, above, step = [], 0, max(1, _PIECE_WEIGHTS // sources[0].shape[1])
+    for source in sources:
+        rows = source.shape[0]
+        pieces += [(source, above, start, min(start + step, rows)) for start in range(0, rows, step)]
+        above += rows
+    in_threads(fill, pieces)
+    return found
+
+
+def _packed_rows(source: _Matrix, start: int, end: int) -> Array:
+    """Rows [start, end) of a packed matrix, uint8 [rows, bytes]."""
+    assert isinstance(source, PackedTensor)
+    return np.ascontiguousarray(source.piece(start, end))
+
+
+def _float_rows(source: _Matrix, start: int, end: int) -> Array:
+    """Rows [start, end) of a matrix in floats."""
+    if isinstance(source, PackedTensor):
+        return PackedTensor(source.format, source.piece(start, end)).floats()
+    return source[start:end]
+
+
+def _encoded(rows: Array, recipe: Recipe) -> tuple[Array, ...]:
+    """The words of rows of floats, and the scales of integers."""
+    if recipe.inputs is not None:
+        rows = taken(rows, recipe.inputs, axis=1)
+    words, scales = encode(np.asarray(rows, dtype=np.float32), recipe.packing)
+    return (words,) if scales is None else (words, scales)
 
 
 def _centred(matrix: Wide, axis: int) -> Wide:

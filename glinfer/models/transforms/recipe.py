@@ -343,9 +343,20 @@ class Recipes:
 
     def router(self, layer: int) -> Recipe:
         """The product that chooses experts; it is not rounded, since another expert is another result."""
-        rows, source = np.arange(self.config.num_experts), self.names.of("router", layer)
+        experts = self.config.layer(layer).experts
+        assert experts is not None
+        roles = ("router", "shared_router") if experts.shared else ("router",)
+        sources = tuple(self.names.of(role, layer) for role in roles)
         norm = self._norm_before("mlp_norm", layer)
-        return self._recipe(f"h.{layer}.mlp.router", (source,), rows, norm=norm, exact=True)
+        rows = np.arange(experts.stacked.count)
+        return self._recipe(f"h.{layer}.mlp.router", sources, rows, norm=norm, exact=True)
+
+    def _experts(self, layer: int, roles: tuple[str, ...]) -> tuple[str, ...]:
+        """The matrices of all experts of a layer for some roles, those of a shared one last."""
+        experts = self.config.layer(layer).experts
+        assert experts is not None
+        found = [self.names.of(role, layer, str(n)) for n in range(experts.count) for role in roles]
+        return (*found, *(self.names.of(f"shared_{role}", layer) for role in roles if experts.shared))
 
     def up(self, layer: int) -> Recipe:
         """The first product of the MLP, with alternating blocks of gate and up where the family has a gate.
@@ -353,11 +364,10 @@ class Recipes:
         Where a layer has experts, their matrices are one below the other, and so they are in :meth:`down`.
         """
         inner, norm = self.config.intermediate_size, self._norm_before("mlp_norm", layer)
-        if self.config.layer(layer).experts is not None:
-            each = _blocks_of_both(inner)
-            numbers = range(self.config.num_experts)
-            sources = tuple(self.names.of(role, layer, str(n)) for n in numbers for role in ("gate", "up"))
-            rows = np.concatenate([_moved(each, 2 * inner * n) for n in numbers])
+        experts = self.config.layer(layer).experts
+        if experts is not None:
+            each, sources = _blocks_of_both(inner), self._experts(layer, ("gate", "up"))
+            rows = np.concatenate([_moved(each, 2 * inner * n) for n in range(experts.stacked.count)])
             return self._recipe(f"h.{layer}.mlp.fc_in", sources, rows, norm=norm)
         gate, up = (self.names.of(role, layer) for role in ("gate", "up"))
         if not self.family.gated:
@@ -368,10 +378,10 @@ class Recipes:
         """The second product of the MLP."""
         end, width = self._branch_end("mlp_post_norm", layer), self.config.hidden_size
         rows = np.arange(width)
-        if self.config.layer(layer).experts is not None:
-            numbers, each = range(self.config.num_experts), _whole_blocks(rows)
-            sources = tuple(self.names.of("down", layer, str(n)) for n in numbers)
-            rows = np.concatenate([_moved(each, width * n) for n in numbers])
+        experts = self.config.layer(layer).experts
+        if experts is not None:
+            each, sources = _whole_blocks(rows), self._experts(layer, ("down",))
+            rows = np.concatenate([_moved(each, width * n) for n in range(experts.stacked.count)])
             return self._recipe(f"h.{layer}.mlp.fc_out", sources, rows, writes_stream=True, **end)
         source = self.names.of("down", layer)
         return self._recipe(f"h.{layer}.mlp.fc_out", (source,), rows, writes_stream=True, **end)

@@ -30,6 +30,7 @@ def delta_rule(
     sequence: int,
     scale: float,
     norm_eps: float | None = None,
+    in_turn: bool = False,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[t] = scale · Sᵀ q[t]`` for each head, where ``S = exp(g) · S``, then ``S += k ⊗ beta · (v - Sᵀ k)``.
@@ -46,6 +47,8 @@ def delta_rule(
         sequence: rows of each sequence, which begins with S = 0.
         scale: the factor of results.
         norm_eps: divide each q and k by ``sqrt(Σ x² + norm_eps)`` first; None leaves them as they are.
+        in_turn: whether heads of values take turns in the heads of keys; otherwise those that share one follow each
+            other.
         kernels: how passes are shaped.
 
     Raises:
@@ -58,6 +61,7 @@ def delta_rule(
     defines = [
         ("HEADS", heads),
         ("KEY_HEADS", max(1, k.shape[0] // rows)),
+        ("IN_TURN", int(in_turn)),
         ("SEQUENCE", sequence),
         ("SCALE", float(scale)),
         ("NORMALIZE", int(norm_eps is not None)),
@@ -127,13 +131,19 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     q, k = (each.reshape(rows, int(params["KEY_HEADS"]), -1) for each in (q, k))
     if params["NORMALIZE"]:
         q, k = (each / np.sqrt((each**2).sum(axis=-1, keepdims=True) + params["EPS"]) for each in (q, k))
-    q, k = (np.repeat(each, heads // each.shape[1], axis=1) for each in (q, k))
+    q, k = (of_values(each, heads, in_turn=bool(params["IN_TURN"])) for each in (q, k))
     found, length = np.zeros((rows, heads, size[1])), int(params["SEQUENCE"])
     for first in range(0, rows, length):
         part = slice(first, first + length)
         of_heads = v.reshape(rows, heads, -1)[part]
         found[part] = gated_delta(q[part], k[part], of_heads, g[part], beta[part])[0]
     return params["SCALE"] * found.reshape(size)
+
+
+def of_values(vectors: Array, heads: int, *, in_turn: bool) -> Array:
+    """For an oracle: the queries or keys [rows, heads of keys, elements] of each of ``heads`` heads of values."""
+    shared = heads // vectors.shape[1]
+    return np.tile(vectors, (1, shared, 1)) if in_turn else np.repeat(vectors, shared, axis=1)
 
 
 def gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array | None = None) -> tuple[Array, Array]:

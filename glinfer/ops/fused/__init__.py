@@ -6,6 +6,7 @@ from glinfer.ops.fused import (
     convolve,
     delta,
     embed,
+    expert_groups,
     experts,
     gemm,
     gemv,

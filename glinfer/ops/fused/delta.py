@@ -27,6 +27,7 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import DeltaRule
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.flat.delta import of_values
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
     BASE,
@@ -151,6 +152,7 @@ class DeltaHeads:
         return [
             ("HEADS", rule.heads),
             ("KEY_HEADS", rule.key_heads),
+            ("IN_TURN", int(rule.in_turn)),
             ("KEY_TEXELS", rule.key // 4),
             ("VALUE_TEXELS", rule.value // 4),
             ("SPAN", self.span),
@@ -167,8 +169,9 @@ class DeltaHeads:
     @classmethod
     def of(cls, params: Params) -> DeltaHeads:
         """The heads of a draw's defines."""
-        counts = (int(params[name]) for name in ("KEY_HEADS", "HEADS"))
-        return cls(DeltaRule(*counts, *(4 * int(params[f"{name}_TEXELS"]) for name in ("KEY", "VALUE"))))
+        key_heads, heads = (int(params[name]) for name in ("KEY_HEADS", "HEADS"))
+        key, value = (4 * int(params[f"{name}_TEXELS"]) for name in ("KEY", "VALUE"))
+        return cls(DeltaRule(key_heads, heads, key, value, bool(params["IN_TURN"])))
 
 
 def _draw(
@@ -463,7 +466,7 @@ class _Caches:
     def _by_head(self, rows: Array, at: int, heads: int, each: int) -> Array:
         """[rows, heads, elements]; those of keys are repeated for all heads of values that share them."""
         found = rows[:, at : at + heads * each].reshape(len(rows), heads, each)
-        return np.repeat(found, self.heads.rule.heads // heads, axis=1)
+        return of_values(found, self.heads.rule.heads, in_turn=self.heads.rule.in_turn)
 
     def weights(self, row: _Row, kind: int) -> Array:
         """The weights [heads, tokens] of one kind, of the tokens that a row sees."""

@@ -57,12 +57,14 @@ def route(
 
     logits [rows, experts] and out [rows, 4 · used] in blocks; out has (expert, weight, 0, 0) for each choice, the
     largest first, of equal ones the first. The softmax is over the chosen ones, or over all, as ``experts`` says
-    (Shazeer et al. 2017).
+    (Shazeer et al. 2017). With a shared expert both have one more: its choice is the last one, and its weight the
+    sigmoid of the last logit.
     """
     defines = (
         *block_layout(name, logits).defines("LOGITS"),
         *block_layout(name, out).defines("OUT"),
         *route_defines(experts),
+        ("SHARED", int(experts.shared)),
     )
     inputs, size = [("logits", logits.name)], (rows, out.shape[1])
     return block_draw(name, kind, "route", inputs, (out.name,), size, defines, kernels=kernels)
@@ -139,7 +141,7 @@ def rowwise_gemv(
 def mix_experts(
     name: str,
     kind: str,
-    x: TensorSpec,
+    x: TensorSpec | RowInterleaved,
     choice: TensorSpec,
     out: RowInterleaved,
     experts: Experts,
@@ -151,18 +153,21 @@ def mix_experts(
 ) -> DrawSpec:
     """``out[r] = sum over i of weight[r, i] · x[r, i] + residual[r]`` for the rows of the first ``slots`` slots.
 
-    x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot; out [rows, D]
-    and residual are interleaved. Without ``residual`` blending adds to what out holds. Rows from number ``rows`` on
-    are padding, to which nothing is added.
+    x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot; or x
+    [groups · T, D] is interleaved, and choice says where its rows lie, as the draws ``expert_gemm`` and
+    ``place_experts`` of :mod:`glinfer.ops.fused.expert_groups` wrote them. out [rows, D] and residual are interleaved.
+    Without ``residual`` blending adds to what out holds. Rows from number ``rows`` on are padding, to which nothing is
+    added.
     """
     defines: list[tuple[str, int | float]] = [
-        *block_layout(name, x).defines("X"),
+        *(block_layout(name, x) if isinstance(x, TensorSpec) else x.layout).defines("X"),
         *block_layout(name, choice).defines("CHOICE"),
         *out.layout.defines("OUT"),
         ("ROWS", len(out.tensors)),
         ("USED", experts.used),
+        ("PLACED", int(isinstance(x, RowInterleaved))),
     ]
-    inputs = [("x", x.name), ("choice", choice.name)]
+    inputs = [*([("x", x.name)] if isinstance(x, TensorSpec) else x.inputs()), ("choice", choice.name)]
     if residual is not None:
         inputs += residual.inputs("r")
         defines.append(("RESIDUAL", 1))
@@ -182,16 +187,19 @@ def _oracle_join(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 def _check_route(shapes: Shapes, params: Params) -> None:
-    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"])
-    shapes.expect("output", None, CHOICE_FLOATS * params["USED"])
+    shapes.expect("logits", shapes.rows("output"), params["EXPERTS"] + params["SHARED"])
+    shapes.expect("output", None, CHOICE_FLOATS * (params["USED"] + params["SHARED"]))
     shapes.require(1 <= params["USED"] <= params["EXPERTS"], f"{params['USED']} of {params['EXPERTS']} experts")
 
 
 def _oracle_route(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (logits,) = float64(inputs, ["logits"])
-    chosen, weights = routed(logits[: size[0]], int(params["USED"]), bool(params["NORMALISED"]))
-    found = np.zeros((size[0], int(params["USED"]), CHOICE_FLOATS))
-    found[:, :, 0], found[:, :, 1] = chosen, weights
+    used, count, shared = int(params["USED"]), int(params["EXPERTS"]), int(params["SHARED"])
+    chosen, weights = routed(logits[: size[0], :count], used, bool(params["NORMALISED"]))
+    found = np.zeros((size[0], used + shared, CHOICE_FLOATS))
+    found[:, :used, 0], found[:, :used, 1] = chosen, weights
+    if shared:
+        found[:, used, 0], found[:, used, 1] = count, np.exp(-np.logaddexp(0.0, -logits[: size[0], count]))
     return found.reshape(size)
 
 
@@ -233,18 +241,25 @@ def _oracle_rowwise(inputs: Mapping[str, Array], params: Params, size: tuple[int
 def _check_mix(shapes: Shapes, params: Params) -> None:
     used, (slots, cols) = int(params["USED"]), shapes.by_name["output"]
     rows = slots * int(params["ROWS"])
-    shapes.expect("x", None, used * padded(cols))
-    shapes.expect("choice", shapes.rows("x"), CHOICE_FLOATS * used)
-    shapes.require(params["held"] <= min(rows, shapes.rows("x")), f"{params['held']} rows of {rows}")
+    if params["PLACED"]:
+        check_same(shapes, params, None, cols)
+    else:
+        shapes.expect("x", None, used * padded(cols))
+        rows = min(rows, shapes.rows("x"))
+    shapes.expect("choice", None, CHOICE_FLOATS * used)
+    shapes.require(params["held"] <= min(rows, shapes.rows("choice")), f"{params['held']} rows of {rows}")
     for name in optional_names("r"):
         shapes.expect(name, None, cols)
 
 
 def _oracle_mix(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows, used, held = int(params["ROWS"]), int(params["USED"]), int(params["held"])
-    x, choice = (each[:held] for each in float64(inputs, ["x", "choice"]))
-    parts = x.reshape(held, used, -1)[:, :, : size[1]]
-    weights = choice.reshape(held, used, CHOICE_FLOATS)[:, :, 1]
+    choice = float64(inputs, ["choice"])[0][:held].reshape(held, used, CHOICE_FLOATS)
+    weights = choice[:, :, 1]
+    if params["PLACED"]:
+        parts = gathered(inputs, rows)[choice[:, :, 2].astype(np.intp)]
+    else:
+        parts = float64(inputs, ["x"])[0][:held].reshape(held, used, -1)[:, :, : size[1]]
     mixed = np.zeros((size[0] * rows, size[1]))
     mixed[:held] = np.einsum("ri,rid->rd", weights, parts)[: len(mixed)]
     if params.get("RESIDUAL"):
@@ -269,8 +284,8 @@ register(
 register(
     Op(
         "mix_experts",
-        ("x", "choice"),
-        optional_names("r"),
+        ("choice",),
+        ("x", *optional_names(), *optional_names("r")),
         _check_mix,
         _oracle_mix,
         regions=("x", *optional_names("r"), "output"),

@@ -1,0 +1,43 @@
+"""The texts of Qwen 3.5 with experts (Qwen Team 2026): its layers with many small MLPs, and one that all tokens share.
+
+Defaults are those of Qwen3_5MoeTextConfig in Hugging Face's transformers 5. The files have the matrices of all experts
+of a layer in one tensor, those of gates above those that they multiply.
+"""
+
+from dataclasses import replace
+
+from glinfer.families import qwen3_5
+from glinfer.families.qwen3_moe import EXPERT_NAMES
+from glinfer.families.record import ExpertSettings
+
+_JOINED = "mlp.experts.gate_up_proj"
+_FORM = qwen3_5.FAMILY.huggingface
+assert _FORM is not None
+FAMILY = replace(
+    qwen3_5.FAMILY,
+    name="qwen3_5_moe_text",
+    names=EXPERT_NAMES,
+    experts=True,
+    shared_expert=True,
+    usual={
+        **qwen3_5.FAMILY.usual,
+        "tie_word_embeddings": False,
+        "norm_topk_prob": True,
+        "linear_num_value_heads": 32,
+    },
+    huggingface=replace(
+        _FORM,
+        sizes=(248320, 2048, 512, 40, 16, 2, 256, 32768),
+        keys={"intermediate_size": ("moe_intermediate_size",)},
+        names=replace(
+            EXPERT_NAMES,
+            gate=_JOINED,
+            up=_JOINED,
+            down="mlp.experts.down_proj",
+            endings={f"{role}.weight": "" for role in ("gate", "up", "down")},
+        ),
+        experts=ExpertSettings(256, 8, normed=None, shared=512),
+        wrapped=("qwen3_5_moe",),
+    ),
+    gguf=None,
+)

@@ -1,0 +1,27 @@
+"""Qwen3-Next (Qwen Team 2025): the layers that Qwen 3.5 with experts has, in files of another form.
+
+Defaults are those of Qwen3NextConfig in Hugging Face's transformers 5. Each expert has tensors of its own, and the
+matrices before a delta rule have their rows by heads of keys.
+"""
+
+from dataclasses import replace
+
+from glinfer.families import qwen3_5_moe
+from glinfer.families.qwen3_moe import EXPERT_NAMES
+from glinfer.families.record import ExpertSettings
+
+_FORM = qwen3_5_moe.FAMILY.huggingface
+assert _FORM is not None
+FAMILY = replace(
+    qwen3_5_moe.FAMILY,
+    name="qwen3_next",
+    huggingface=replace(
+        _FORM,
+        sizes=(151936, 2048, 512, 48, 16, 2, 256, 32768),
+        only={**_FORM.only, "decoder_sparse_step": (1,), "mlp_only_layers": ([], None)},
+        names=replace(EXPERT_NAMES, letters={"qkv": "qkvz", "z": "qkvz", "b": "ba", "a": "ba"}),
+        experts=ExpertSettings(512, 10, normed=True, shared=512),
+        wrapped=(),
+        delta_by_key=True,
+    ),
+)

@@ -1,0 +1,293 @@
+"""Products of many rows with the experts that they chose, rows of one expert together.
+
+A product over interleaved rows fetches each weight once for all rows of a slot. Rows that chose the same expert are
+dealt to slots here, **groups** of as many rows as there are render targets, so that this holds for experts too. How
+many rows chose which expert is known on the GPU alone, so three small passes find it out, whatever the number of rows,
+and nothing is read back: they count the choices of each expert, say of each choice where it lies among the groups, and
+of each group whose rows it has. There are groups enough for the worst case; those that no expert needs end at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.families.layer import Experts
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.gl.layouts.grouped import words_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.dense import Matrix, dense_defines, dense_inputs, dense_rows, format_name
+from glinfer.ops.fused.draws import block_draw, block_layout
+from glinfer.ops.fused.experts import CHOICE_FLOATS
+from glinfer.ops.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.routing import gate_defines
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.quant.formats import WORD_FORMATS
+
+SPAN = 16
+"""Rows whose choices are counted together."""
+
+
+def tally_rows(rows: int) -> int:
+    """Rows of the counts of ``rows`` rows' choices."""
+    return 1 + -(-rows // SPAN)
+
+
+def most_groups(rows: int, targets: int, experts: Experts) -> int:
+    """The most groups of ``targets`` choices that ``rows`` rows can need: each expert has one that is not full."""
+    choices = rows * experts.used
+    return (choices + (targets - 1) * min(experts.count, choices)) // targets
+
+
+def tally_experts(
+    name: str, choice: TensorSpec, out: TensorSpec, experts: Experts, *, rows: Extent, kernels: KernelOptions
+) -> DrawSpec:
+    """out [1 + spans, experts] = how many choices of the first ``rows`` rows fell on each, of those of ``route``.
+
+    Row 0 of out is for all rows, row 1 + s for rows ``SPAN · s`` to ``SPAN · s + SPAN - 1``, so that the other two
+    passes look at few choices one by one.
+    """
+    return _choice_draw(name, "tally_experts", choice, None, out, experts, out.shape, 1, rows, kernels)
+
+
+def place_experts(
+    name: str,
+    choice: TensorSpec,
+    tally: TensorSpec,
+    out: TensorSpec,
+    experts: Experts,
+    *,
+    targets: int,
+    rows: Extent,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """out [rows, 4 · used] = (expert, weight, place, 0) of each choice, place = targets · group + its place there.
+
+    Groups of expert 0 come first, and choices of an expert are in the order of rows.
+    """
+    size = rows, out.shape[1]
+    return _choice_draw(name, "place_experts", choice, tally, out, experts, size, targets, None, kernels)
+
+
+def group_experts(
+    name: str,
+    choice: TensorSpec,
+    tally: TensorSpec,
+    out: TensorSpec,
+    experts: Experts,
+    *,
+    targets: int,
+    rows: Extent,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """out [groups, 4 · targets] = (row, expert, 1, 0) of each place of a group; third and row are 0 in one left over.
+
+    Of a group that no expert needs all numbers are 0.
+    """
+    return _choice_draw(name, "group_experts", choice, tally, out, experts, out.shape, targets, rows, kernels)
+
+
+def _choice_draw(
+    name: str,
+    op: str,
+    choice: TensorSpec,
+    tally: TensorSpec | None,
+    out: TensorSpec,
+    experts: Experts,
+    size: tuple[Extent, Extent],
+    targets: int,
+    held: Extent | None,
+    kernels: KernelOptions,
+) -> DrawSpec:
+    defines = [
+        *block_layout(name, choice).defines("CHOICE"),
+        *([] if tally is None else block_layout(name, tally).defines("TALLY")),
+        *block_layout(name, out).defines("OUT"),
+        ("EXPERTS", experts.count),
+        ("EXPERT_TEXELS", -(-experts.count // 4)),
+        ("USED", experts.used),
+        ("ROWS", targets),
+        ("SPAN", SPAN),
+    ]
+    inputs = [("choice", choice.name), *([] if tally is None else [("tally", tally.name)])]
+    further: dict[str, Any] = {}
+    if held is not None:
+        further = {"per_run" if isinstance(held, str) else "uniforms": (("held", held),)}
+    return block_draw(name, "mlp.choice", op, inputs, (out.name,), size, defines, kernels=kernels, **further)
+
+
+def expert_gemm(
+    name: str,
+    kind: str,
+    x: TensorSpec | RowInterleaved,
+    matrix: Matrix,
+    chosen: TensorSpec,
+    out: RowInterleaved,
+    experts: Experts,
+    *,
+    norm_eps: float | None = None,
+    activation: str = "none",
+    kernels: KernelOptions,
+) -> DrawSpec:
+    """The product of :func:`glinfer.ops.fused.gemm.gemm` for each group of rows with the matrix of its expert.
+
+    chosen [groups, 4 · T] is what :func:`group_experts` wrote; out [groups · T, OUT] is interleaved, a slot a group.
+    x is one tensor with a row a slot, of which a group takes the rows that chosen names, or interleaved as out is.
+    ``matrix`` stacks those of all experts, each padded to whole blocks; with gates they are bounded as ``experts``
+    says. A group that no expert needs becomes zero.
+
+    Raises:
+        PlanError: a tensor has another layout, or the matrix is not that of so many experts.
+    """
+    blocks, rest = divmod(blocks_for(matrix.outputs), experts.count)
+    if rest or matrix.outputs % BLOCK_FLOATS:
+        raise PlanError(f"draw {name}: {matrix.weight.name} has no whole blocks for each of {experts.count} experts")
+    together = isinstance(x, TensorSpec)
+    defines = dense_defines(
+        name,
+        block_layout(name, x) if isinstance(x, TensorSpec) else x.layout,
+        matrix,
+        out.layout,
+        norm_eps=norm_eps,
+        activation=activation,
+        kernels=kernels,
+    )
+    steps = int(dict(defines)["STEPS"])
+    defines += [
+        ("ROWS", len(out.tensors)),
+        ("TOGETHER", int(together)),
+        ("EXPERT_BLOCKS", blocks),
+        ("EXPERTS", experts.count),
+        ("USED", experts.used),
+        *block_layout(name, chosen).defines("CHOSEN"),
+        *(gate_defines(experts) if matrix.gated else []),
+    ]
+    inputs = [*([("x", x.name)] if isinstance(x, TensorSpec) else x.inputs()), *dense_inputs(matrix, None)]
+    return DrawSpec(
+        name=name,
+        kind=kind,
+        op="expert_gemm",
+        shader="gemm",
+        inputs=(*inputs, ("chosen", chosen.name)),
+        outputs=out.names,
+        size=(out.slots, out.cols),
+        defines=tuple(defines),
+        uniforms=(("share", steps),),
+        cover=kernels.cover,
+        largest_cell=kernels.largest_cell,
+    )
+
+
+def _check_tally(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", tally_rows(shapes.rows("choice")), params["EXPERTS"])
+    shapes.expect("choice", None, CHOICE_FLOATS * params["USED"])
+    shapes.require(params["held"] <= shapes.rows("choice"), f"{params['held']} rows of {shapes.rows('choice')}")
+
+
+def _check_place(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", None, CHOICE_FLOATS * params["USED"])
+    shapes.expect("choice", None, CHOICE_FLOATS * params["USED"])
+    shapes.expect("tally", tally_rows(shapes.rows("choice")), params["EXPERTS"])
+
+
+def _check_groups(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", None, CHOICE_FLOATS * params["ROWS"])
+    shapes.expect("choice", None, CHOICE_FLOATS * params["USED"])
+    shapes.expect("tally", tally_rows(shapes.rows("choice")), params["EXPERTS"])
+    shapes.require(params["held"] <= shapes.rows("choice"), f"{params['held']} rows of {shapes.rows('choice')}")
+    experts = Experts(int(params["EXPERTS"]), int(params["USED"]), normed=True)
+    needed = most_groups(int(params["held"]), int(params["ROWS"]), experts)
+    shapes.require(shapes.rows("output") >= needed, f"{shapes.rows('output')} groups; {needed} may be needed")
+
+
+def _chosen(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+    """The experts of the choices of some rows, [rows, used]."""
+    choice = np.asarray(inputs["choice"])[:rows].reshape(rows, int(params["USED"]), CHOICE_FLOATS)
+    return np.asarray(choice[:, :, 0].astype(np.intp))
+
+
+def _first_groups(inputs: Mapping[str, Array], params: Params) -> Array:
+    """The first group of each expert, and behind them the number of groups."""
+    tally = np.asarray(inputs["tally"])[0].astype(np.intp)
+    return np.concatenate([[0], np.cumsum(-(-tally // int(params["ROWS"])))])
+
+
+def _oracle_tally(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    chosen = _chosen(inputs, params, int(params["held"]))
+    spans = [chosen[SPAN * span :][:SPAN] for span in range(size[0] - 1)]
+    return np.stack([np.bincount(each.reshape(-1), minlength=size[1]) for each in (chosen, *spans)]).astype(np.float64)
+
+
+def _oracle_place(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    chosen, first = _chosen(inputs, params, size[0]), _first_groups(inputs, params)
+    found = float64(inputs, ["choice"])[0][: size[0]].reshape(*chosen.shape, CHOICE_FLOATS).copy()
+    flat = chosen.reshape(-1)
+    for expert in np.unique(flat):
+        own = flat == expert
+        found.reshape(-1, CHOICE_FLOATS)[own, 2] = int(params["ROWS"]) * first[expert] + np.arange(own.sum())
+    return found.reshape(size)
+
+
+def _oracle_groups(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    targets, first = int(params["ROWS"]), _first_groups(inputs, params)
+    chosen = _chosen(inputs, params, int(params["held"]))
+    found = np.zeros((size[0], targets, CHOICE_FLOATS))
+    for expert in range(len(first) - 1):
+        own = found[first[expert] : first[expert + 1]].reshape(-1, CHOICE_FLOATS)
+        rows = np.nonzero(chosen == expert)[0]
+        own[:, 1], own[: len(rows), 0], own[: len(rows), 2] = expert, rows, 1
+    return found.reshape(size)
+
+
+def _check_gemm(shapes: Shapes, params: Params) -> None:
+    (slots, outputs), inputs, halves = shapes.by_name["output"], int(params["INPUTS"]), 1 + int(params["GATED"])
+    blocks, rows = int(params["EXPERT_BLOCKS"]), int(params["ROWS"])
+    shapes.require(blocks_for(outputs) == blocks, f"{outputs} outputs are no {blocks} blocks")
+    shapes.expect("chosen", slots, CHOICE_FLOATS * rows)
+    if params["TOGETHER"]:
+        shapes.expect("x", None, inputs)
+    else:
+        check_same(shapes, params, slots, inputs)
+    needed = int(params["EXPERTS"]) * halves * BLOCK_FLOATS * blocks
+    shapes.expect("consts", needed, 4 * params["SCALED"] + params["CENTRED"] + 1)
+    shapes.expect("gain", 1, inputs)
+    form = format_name(params)
+    words = words_for(form, inputs) if params["GROUPED"] else WORD_FORMATS[form].piece_texels * -(-inputs // 4)
+    shapes.expect("weight", needed, words)
+
+
+def _oracle_gemm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows, blocks = int(params["ROWS"]), int(params["EXPERT_BLOCKS"])
+    chosen = np.asarray(inputs["chosen"])[: size[0]].reshape(size[0] * rows, CHOICE_FLOATS)
+    used = np.repeat(chosen[::rows, 2] > 0, rows)
+    if params["TOGETHER"]:
+        x = float64(inputs, ["x"])[0][chosen[:, 0].astype(np.intp)]
+    else:
+        x = gathered(inputs, rows)[: len(chosen)]
+    each, found = BLOCK_FLOATS * blocks * (1 + int(params["GATED"])), np.zeros((len(chosen), size[1]))
+    experts = np.repeat(chosen[::rows, 1], rows).astype(np.intp)
+    for expert in np.unique(experts[used]):
+        own = {key: inputs[key][expert * each : (expert + 1) * each] for key in ("weight", "consts")}
+        places = np.nonzero(used & (experts == expert))[0]
+        made = dense_rows({**inputs, **own}, params, x[places], None, np.zeros(len(places), np.intp))
+        found[places] = made[:, : size[1]]
+    return deinterleaved(found, rows)
+
+
+register(Op("tally_experts", ("choice",), (), _check_tally, _oracle_tally))
+register(Op("place_experts", ("choice", "tally"), (), _check_place, _oracle_place))
+register(Op("group_experts", ("choice", "tally"), (), _check_groups, _oracle_groups))
+register(
+    Op(
+        "expert_gemm",
+        ("weight", "consts", "chosen"),
+        ("x", *optional_names(), "gain"),
+        _check_gemm,
+        _oracle_gemm,
+        either=("weight",),
+    )
+)

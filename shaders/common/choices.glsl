@@ -1,0 +1,34 @@
+// The experts that rows chose, as shaders/route.frag wrote them: texel i of slot r is (expert, weight, 0, 0) of choice i of row
+// r. With TALLY_WIDTH also how many choices fell on each expert, as shaders/tally_experts.frag counted them: those of all rows in
+// slot 0, those of every SPAN rows in the slots behind it. Choices of one expert are dealt to groups of ROWS, those of expert 0
+// first, each in the order of rows.
+#define CHOICE_PLACES CHOICE_TILES, CHOICE_PITCH, CHOICE_SLOT_STEP, CHOICE_BLOCK_STEP, CHOICE_COLUMNS
+uniform sampler2D choice;
+
+vec4 choice_at(int row, int i) {
+    return FETCH(choice, (block_origin(row, i >> 4, CHOICE_PLACES) + lane_offset(i & 15)), ivec2(CHOICE_WIDTH, CHOICE_HEIGHT));
+}
+
+int expert_at(int row, int i) {
+    return int(choice_at(row, i).x + 0.5);
+}
+
+#ifdef TALLY_WIDTH
+#define TALLY_PLACES TALLY_TILES, TALLY_PITCH, TALLY_SLOT_STEP, TALLY_BLOCK_STEP, TALLY_COLUMNS
+uniform sampler2D tally;
+
+// The counts of experts 4t to 4t + 3.
+ivec4 tally_at(int slot, int t) {
+    ivec2 from = block_origin(slot, t >> 4, TALLY_PLACES) + lane_offset(t & 15);
+    return ivec4(FETCH(tally, from, ivec2(TALLY_WIDTH, TALLY_HEIGHT)) + 0.5);
+}
+
+// How many choices of span number `span` fell on an expert.
+int count_in(int span, int expert) {
+    return tally_at(1 + span, expert >> 2)[expert & 3];
+}
+
+int groups_of(int count) {
+    return (count + ROWS - 1) / ROWS;
+}
+#endif

@@ -1,0 +1,17 @@
+#version 300 es
+// How many choices of the first `held` rows fell on each expert (common/choices.glsl): texel t of slot 0 has the counts of experts
+// 4t to 4t + 3 over all rows, that of slot 1 + s over rows SPAN · s and the SPAN - 1 behind it.
+#include "common/block_pass.glsl"
+#include "common/choices.glsl"
+uniform int held;
+layout(location = 0) out vec4 y;
+
+void main() {
+    Place at = output_place();
+    int first = 4 * (16 * at.block + at.lane);
+    y = vec4(0.0);
+    int row = at.slot == 0 ? 0 : SPAN * (at.slot - 1), end = at.slot == 0 ? held : min(held, row + SPAN);
+    for (; row < end; row++) {
+        for (int i = 0; i < USED; i++) y += vec4(equal(ivec4(expert_at(row, i) - first), ivec4(0, 1, 2, 3)));
+    }
+}
