@@ -10,6 +10,7 @@ import click
 from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
 
 _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
+    "api": lambda: import_module("qa.api").api,
     "audit": lambda: import_module("qa.advisories").audit_command,
     "bench": lambda: import_module("qa.bench").bench_with_peers,
     "big-batch": lambda: import_module("qa.big_batch").big_batch,
@@ -23,6 +24,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "lock": lambda: import_module("qa.lock").lock,
     "products": lambda: import_module("qa.products").products,
     "same": lambda: import_module("qa.same").same_command,
+    "sbom": lambda: import_module("qa.sbom").sbom,
     "serve-load": lambda: import_module("qa.serve_load").serve_load_command,
     "soak": lambda: import_module("qa.soak.command").soak_command,
     "soak-server": lambda: import_module("qa.soak.command").soak_server_command,
@@ -48,7 +50,9 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "stress": "Repeat work under load, and compare bit for bit.",
     },
     "Release": {
+        "api": "Compare the public names with those written down.",
         "audit": "Look for known vulnerabilities of what is pinned.",
+        "sbom": "Write the bill of materials of a wheel.",
         "lock": "Pin what the tests are installed with, by hashes.",
     },
     "Measure": {
