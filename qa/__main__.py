@@ -23,6 +23,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "kill-ray": lambda: import_module("qa.kill_ray").kill_ray,
     "lock": lambda: import_module("qa.lock").lock,
     "products": lambda: import_module("qa.products").products,
+    "release": lambda: import_module("qa.release").release,
     "same": lambda: import_module("qa.same").same_command,
     "sbom": lambda: import_module("qa.sbom").sbom,
     "serve-load": lambda: import_module("qa.serve_load").serve_load_command,
@@ -52,6 +53,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Release": {
         "api": "Compare the public names with those written down.",
         "audit": "Look for known vulnerabilities of what is pinned.",
+        "release": "Run the checklist of a release.",
         "sbom": "Write the bill of materials of a wheel.",
         "lock": "Pin what the tests are installed with, by hashes.",
     },

@@ -40,6 +40,8 @@ SPEED_DRIFT = 0.03
 DEFAULT_TOKENS, DEFAULT_SECONDS, DEFAULT_REQUESTS = 1_000_000, 3600.0, 240
 _PROBE = {"model": WRITES, "prompt": "ROMEO:", "max_tokens": 24, "temperature": 0}
 _PROBE_SECONDS, _MIN_PROBES, _PERCENTILE = 1.0, 12, 10
+_WARM_UPS = 2
+"""Times that every request is sent before the first sample: what is kept of the first is gone on with the second."""
 _IMPATIENCE = 0.03
 """Seconds after which a client goes away that does not wait for the first piece."""
 _SHOWN = 3
@@ -148,9 +150,13 @@ class Load:
         self._address, self._answers = address, answers
         self._draws = [random.Random(f"{seed} {number}") for number in range(clients)]
 
-    def each_once(self) -> None:
-        """Send every request once."""
-        left = list(range(len(self._answers.asked)))
+    def each(self, times: int) -> None:
+        """Send every request so many times, each time in another order."""
+        left = list[int]()
+        for _ in range(times):
+            places = list(range(len(self._answers.asked)))
+            self._draws[0].shuffle(places)
+            left += places
         asyncio.run(self._run(lambda draw: left.pop() if left else None))
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -256,7 +262,7 @@ def soak_server(
 
             try:
                 on_progress("warming up", 0, 0)
-                load.each_once()
+                load.each(_WARM_UPS)
                 load.until(lambda: share() >= WARM_UP)
                 warm_up, done = answers.tokens, share()
                 sample()
