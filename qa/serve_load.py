@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -162,7 +162,7 @@ def resident(process: int) -> int | None:
 
 async def stream_events(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str] | None = None
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any], None]:
     """The events of a streamed answer, each as it comes.
 
     Raises:

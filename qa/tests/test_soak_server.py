@@ -215,9 +215,12 @@ def test_speed_may_change_by_as_much_as_is_said() -> None:
 
 def test_a_server_that_has_ended_is_told() -> None:
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.exit(3)"], stdin=pipe, stdout=pipe, text=True
-    ) as ended, pytest.raises(InputError, match="the server has ended with status 3"):
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.exit(3)"], stdin=pipe, stdout=pipe, text=True
+        ) as ended,
+        pytest.raises(InputError, match="the server has ended with status 3"),
+    ):
         _counts(ended)
 
 
