@@ -149,6 +149,12 @@ class Load:
         """Prepare so many clients."""
         self._address, self._answers = address, answers
         self._draws = [random.Random(f"{seed} {number}") for number in range(clients)]
+        self._spent, self._began, self._asking = 0.0, 0.0, False
+
+    @property
+    def seconds(self) -> float:
+        """How long they have asked so far; samples do not count."""
+        return self._spent + (time.perf_counter() - self._began if self._asking else 0.0)
 
     def each(self, times: int) -> None:
         """Send every request so many times, each time in another order."""
@@ -160,12 +166,20 @@ class Load:
         asyncio.run(self._run(lambda draw: left.pop() if left else None))
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Send random requests until ``done``."""
-        count = len(self._answers.asked)
-        asyncio.run(self._run(lambda draw: None if done() else draw.randrange(count)))
+        """Send random requests until ``done``, as many as there are clients at least."""
+        count, due = len(self._answers.asked), len(self._draws)
+
+        def next_place(draw: random.Random) -> int | None:
+            nonlocal due
+            due -= 1
+            return None if due < 0 and done() else draw.randrange(count)
+
+        asyncio.run(self._run(next_place))
 
     async def _run(self, next_place: Callable[[random.Random], int | None]) -> None:
+        self._began, self._asking = time.perf_counter(), True
         await asyncio.gather(*(self._client(draw, next_place) for draw in self._draws))
+        self._spent, self._asking = self.seconds, False
 
     async def _client(self, draw: random.Random, next_place: Callable[[random.Random], int | None]) -> None:
         answers = self._answers
@@ -214,7 +228,7 @@ def soak_server(
     Args:
         model: the model to serve, which has a tokenizer; small random ones that chat and embed are served beside it.
         tokens: tokens of prompts and answers, as the server counts them.
-        seconds: limit for the load, in seconds; warm-up and samples count, the replay does not.
+        seconds: limit for the load, in seconds; the warm-up counts, samples and the replay do not.
         clients: how many ask at once.
         slots: sequences of a model at once.
         requests: how many different requests there are.
@@ -250,7 +264,7 @@ def soak_server(
 
             def share() -> float:
                 """How much of the run is done, by tokens or by time, whichever is more."""
-                return max(answers.tokens / tokens, (time.perf_counter() - began) / seconds)
+                return max(answers.tokens / tokens, load.seconds / seconds)
 
             def sample() -> None:
                 speed, calibration = probe.speed()

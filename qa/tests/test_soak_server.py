@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -196,6 +197,28 @@ class TestClients:
         assert sorted(sent) == sorted([*range(7)] * 2)
         load.until(lambda: answers.tokens >= 40)
         assert 40 <= answers.tokens < 45
+        before = answers.tokens
+        load.until(lambda: True)
+        assert answers.tokens == before + 3, "between two samples there is something to be seen"
+
+    def test_only_the_time_of_the_load_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now, seen = 100.0, list[float]()
+
+        async def answer(http: Any, asked: Asked) -> Answer:
+            nonlocal now
+            now += 2.0
+            seen.append(load.seconds)
+            return Answer("", {}, 1)
+
+        monkeypatch.setattr("qa.soak.server.ask", answer)
+        monkeypatch.setattr("qa.soak.server.time", SimpleNamespace(perf_counter=lambda: now))
+        load = Load("http://localhost", Answers.to([WHOLE]), 1, seed=1)
+        assert load.seconds == 0.0
+        load.each(2)
+        now += 50.0
+        assert load.seconds == 4.0
+        load.each(1)
+        assert seen == [2.0, 4.0, 6.0]
 
     def test_an_error_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def fail(http: Any, asked: Asked) -> Answer:
