@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-all test-web lint format wheel fuzz soak supply clean setup-run setup-chat setup-dev setup-all
+.PHONY: help demo chat test test-all test-web lint format wheel fuzz soak supply release clean setup-run setup-chat setup-dev setup-all
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -22,7 +22,7 @@ demo: setup-run ## Write text with a model, or chat; MODEL=file or smollm2, TOKE
 chat: setup-chat ## Talk with SmolLM2, a small published model (93 MB, installed once); MODEL=file for another one
 	@$(BIN)/glinfer chat "$${MODEL:-smollm2}" $${TOKENIZER:+--tokenizer "$$TOKENIZER"}
 
-test: lint ## Check lint, types, and every feature once (6 minutes on two cores the first time)
+test: lint ## Check lint, types, and every feature once (6 minutes on two cores the first time); LOCKED=1 with pinned tools
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-all: setup-all ## Check the rest: forms, formats, limits, PyTorch, transformers, llama.cpp; a fourth of many cases, SHARE=1/1 all
@@ -53,12 +53,17 @@ fuzz: setup-dev ## Search each reader of files for what it cannot take, guided b
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[fuzz]"
 	$(BIN)/python -m qa.fuzz.run --seconds $${FUZZ_SECONDS:-60} --lines
 
-soak: setup-run ## 100,000 tokens in thousands of sequences, and a batch of 10,000 prompts that is killed again and again
+soak: setup-dev ## 100,000 tokens in thousands of sequences, a server for an hour, and a batch of 10,000 prompts that is killed again and again
 	$(BIN)/python -m qa soak
+	$(BIN)/python -m qa soak-server
 	$(BIN)/python -m qa kill-batch
 
 supply: setup-dev ## Build, install and test at both ends of all dependencies, on every Python here (15 minutes)
 	$(BIN)/python -m qa supply
+
+release: setup-dev ## Run the checklist of a release, and leave wheel, sdist and bill of materials in dist/
+	@scripts/setup_web.sh packages
+	$(BIN)/python -m qa release
 
 clean: ## Remove everything that was made here: .venv, caches, built files
 	rm -rf .venv web/node_modules .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -10,6 +10,8 @@ import click
 from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
 
 _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
+    "api": lambda: import_module("qa.api").api,
+    "audit": lambda: import_module("qa.advisories").audit_command,
     "bench": lambda: import_module("qa.bench").bench_with_peers,
     "big-batch": lambda: import_module("qa.big_batch").big_batch,
     "check-cost": lambda: import_module("qa.flips.cost").check_cost_command,
@@ -19,10 +21,14 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "kernels": lambda: import_module("qa.kernels.command").kernels,
     "kill-batch": lambda: import_module("qa.kill_batch").kill_batch,
     "kill-ray": lambda: import_module("qa.kill_ray").kill_ray,
+    "lock": lambda: import_module("qa.lock").lock,
     "products": lambda: import_module("qa.products").products,
+    "release": lambda: import_module("qa.release").release,
     "same": lambda: import_module("qa.same").same_command,
+    "sbom": lambda: import_module("qa.sbom").sbom,
     "serve-load": lambda: import_module("qa.serve_load").serve_load_command,
     "soak": lambda: import_module("qa.soak.command").soak_command,
+    "soak-server": lambda: import_module("qa.soak.command").soak_server_command,
     "stress": lambda: import_module("qa.stress.command").stress_command,
     "structured": lambda: import_module("qa.structured").structured_command,
     "supply": lambda: import_module("qa.supply").supply,
@@ -41,7 +47,15 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "kill-ray": "Kill actors and nodes of a cluster; no result may be lost.",
         "serve-load": "Ask a server with many clients at once.",
         "soak": "Run many tokens, and see that nothing grows or changes.",
+        "soak-server": "Load a server for long, and see the same of it.",
         "stress": "Repeat work under load, and compare bit for bit.",
+    },
+    "Release": {
+        "api": "Compare the public names with those written down.",
+        "audit": "Look for known vulnerabilities of what is pinned.",
+        "release": "Run the checklist of a release.",
+        "sbom": "Write the bill of materials of a wheel.",
+        "lock": "Pin what the tests are installed with, by hashes.",
     },
     "Measure": {
         "bench": "Time tokens beside PyTorch and llama.cpp.",

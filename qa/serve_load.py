@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -112,8 +112,22 @@ def server(model: str, slots: int, queue: int) -> Iterator[tuple[str, int]]:
     """
     command = [sys.executable, "-m", "glinfer", "serve", f"load={model}", "--port", "0"]
     command += ["--slots", str(slots), "--queue", str(queue)]
+    with started(command) as (address, process):
+        yield address, process.pid
+
+
+@contextmanager
+def started(command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address and the process of a server, ready; it ends with the block.
+
+    Args:
+        command: starts a server whose first line on standard output has its address, as that of ``glinfer serve``.
+
+    Raises:
+        InputError: it has not started.
+    """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://\S+(?=/v1)", process.stdout.readline())
@@ -124,7 +138,7 @@ def server(model: str, slots: int, queue: int) -> Iterator[tuple[str, int]]:
                     said = (process.communicate()[1].strip().splitlines() or ["it was not ready in time"])[-1]
                     raise InputError(f"the server has not started: {said}")
                 time.sleep(0.05)
-            yield found[0], process.pid
+            yield found[0], process
         finally:
             process.terminate()
             process.communicate()
@@ -146,29 +160,42 @@ def resident(process: int) -> int | None:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
+async def stream_events(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str] | None = None
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The events of a streamed answer, each as it comes.
+
+    Raises:
+        AnswerError: it was no whole answer.
+    """
+    whole = False
+    async with http.stream("POST", path, json=body, headers=headers) as answer:
+        if answer.status_code != 200:
+            await answer.aread()
+            raise AnswerError(str(answer.status_code))
+        async for line in answer.aiter_lines():
+            if line == "data: [DONE]":
+                whole = True
+            elif line.startswith("data: "):
+                data: dict[str, Any] = json.loads(line[6:])
+                if "error" in data:
+                    raise AnswerError(str(data["error"]["code"]))
+                yield data
+    if not whole:
+        raise AnswerError("cut off")
+
+
 async def _ask(http: httpx.AsyncClient, body: dict[str, Any]) -> tuple[float, int]:
     """Stream one answer: the seconds to its first token, and its tokens.
 
     Raises:
         AnswerError: it was no whole answer.
     """
-    started, first, tokens, whole = time.monotonic(), None, 0, False
-    async with http.stream("POST", "/v1/completions", json=body) as answer:
-        if answer.status_code != 200:
-            await answer.aread()
-            raise AnswerError(str(answer.status_code))
-        async for line in answer.aiter_lines():
-            if not line.startswith("data: "):
-                continue
-            if line == "data: [DONE]":
-                whole = True
-                continue
-            data = json.loads(line[6:])
-            if "error" in data:
-                raise AnswerError(str(data["error"]["code"]))
-            first = time.monotonic() - started if first is None else first
-            tokens = (data.get("usage") or {}).get("completion_tokens", tokens)
-    if not whole or first is None:
+    began, first, tokens = time.monotonic(), None, 0
+    async for data in stream_events(http, "/v1/completions", body):
+        first = time.monotonic() - began if first is None else first
+        tokens = (data.get("usage") or {}).get("completion_tokens", tokens)
+    if first is None:
         raise AnswerError("cut off")
     return first, tokens
 

@@ -94,6 +94,19 @@ def run(
     return done.stdout
 
 
+def tool_environment(place: Path, *packages: str) -> Path:
+    """The interpreter of an environment of its own, made in ``place`` with these tools in it.
+
+    Raises:
+        StepError: a tool cannot be installed.
+    """
+    python = place / "bin" / "python"
+    if not python.exists():
+        run(sys.executable, "-m", "venv", place)
+        run(python, *PIP, "install", "--quiet", *packages)
+    return python
+
+
 def find_pythons() -> dict[str, Path]:
     """Find the interpreters that can make environments, by version: in PATH, pyenv's, and this one."""
     found: dict[str, Path] = {}
@@ -259,35 +272,7 @@ def wheels_exist(wheel: Path, row: Environment) -> None:
     row.results.append("wheels exist, not run: this Python is not here")
 
 
-# Vulnerabilities and licences
-
-
-def audit(packages: Mapping[str, Sequence[str]], place: Path) -> tuple[str, bool]:
-    """Ask pip-audit for known vulnerabilities of these versions, at PyPI's service and then at OSV's; True if any."""
-    tool = place / "audit" / "bin" / "python"
-    listed = place / "resolved.txt"
-    pinned = sorted(f"{name}=={version}" for name, (version, *_) in packages.items() if name not in ("glinfer", "pip"))
-    listed.write_text("\n".join(pinned) + "\n", "utf-8")
-    try:
-        if not tool.exists():
-            run(sys.executable, "-m", "venv", place / "audit")
-            run(tool, *PIP, "install", "--quiet", "pip-audit")
-    except StepError as error:
-        return f"skipped: pip-audit cannot be installed ({str(error).splitlines()[-1]})", False
-    for service in ("pypi", "osv"):
-        options = ("--requirement", listed, "--no-deps", "--disable-pip", "--progress-spinner=off", "--format=json")
-        done = subprocess.run(
-            [tool, "-m", "pip_audit", "-s", service, *options], capture_output=True, text=True, check=False
-        )
-        try:
-            looked_up = [one for one in json.loads(done.stdout)["dependencies"] if "vulns" in one]
-        except (ValueError, KeyError):
-            continue
-        if not looked_up:  # what a service does not answer for is left out, and no reason to fail
-            continue
-        bad = [f"{one['name']} {one['version']}: {bug['id']}" for one in looked_up for bug in one["vulns"]]
-        return f"{len(looked_up)} of {len(pinned)} looked up ({service}): {', '.join(bad) or 'none known'}", bool(bad)
-    return "skipped: no network to a vulnerability service (PyPI, OSV)", False
+# Licences
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -314,7 +299,12 @@ def report(rows: Sequence[Environment]) -> Iterator[str]:
 @click.option("--python", "pythons", multiple=True, metavar="3.12", help="Only this Python. Repeatable.")
 @click.option("--end", "ends", multiple=True, type=click.Choice(ENDS), help="Only this end of the ranges. Repeatable.")
 @click.option("--gl", "with_gl", is_flag=True, help="Also run the tests of single shaders, a minute more each.")
-def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool) -> None:
+@click.option(
+    "--advisories",
+    type=click.Path(path_type=Path),
+    help="OSV's records, for where no service of vulnerabilities answers; see 'python -m qa audit --help'.",
+)
+def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool, advisories: Path | None) -> None:
     """Build, install and test at both ends of all dependencies, on every Python here.
 
     The wheel is built twice and has to come out the same. It is installed into fresh environments, with the lowest
@@ -331,6 +321,8 @@ def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool) -> No
       1  something failed, or a dependency is known to be vulnerable
       2  bad input
     """
+    from qa.advisories import audit  # which reads the lock, and that is written by what is here
+
     here = find_pythons()
     if unknown := set(pythons) - set(PYTHONS):
         raise InputError(f"found --python {', '.join(sorted(unknown))}; expected some of {', '.join(PYTHONS)}")
@@ -361,8 +353,9 @@ def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool) -> No
         click.echo("\n\n".join(report(rows)))
         made = [row for row in rows if row.packages]
         for row in made[:1] + made[1:][-1:]:
-            words, bad = audit(row.packages, place)
-            vulnerable |= bad
+            known = {name: version for name, (version, *_) in row.packages.items() if name not in ("glinfer", "pip")}
+            words, bad = audit(known, place, advisories)
+            vulnerable |= bool(bad)
             click.echo(f"\npip-audit, Python {row.python} with {row.end} versions: {words}")
     if vulnerable or any(row.failed for row in rows):
         raise click.exceptions.Exit(1)

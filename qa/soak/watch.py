@@ -211,27 +211,33 @@ def look(model: Model, probe: FixedTask, tokens: int, sequences: int, seconds: f
     """Take a sample; the probe runs first, so that objects that it leaves count too."""
     differs = probe.differing()
     tokens_per_second, calibration_seconds = probe.speed()
-    device = model.device
-    device.activate()
-    device.gl.finish()  # what was released is given back to the system when nothing draws from it any more
-    objects = {**device.live_objects(), **{f"driver: {kind}": count for kind, count in driver_objects(device).items()}}
-    gc.collect()
     return Sample(
         tokens,
         sequences,
         seconds,
-        resident_bytes(),
-        texture_bytes(device),
-        dict(sorted(objects.items())),
-        sys.getallocatedblocks(),
-        len(gc.get_objects()),
-        _entries(Path("/proc/self/fd")),
-        max(threading.active_count(), _entries(Path("/proc/self/task")) or 0),
-        _children(),
-        tokens_per_second,
-        calibration_seconds,
-        differs,
+        **counts(model.device),
+        tokens_per_second=tokens_per_second,
+        calibration_seconds=calibration_seconds,
+        differs=differs,
     )
+
+
+def counts(device: Device) -> dict[str, Any]:
+    """What this process holds at the moment: the fields of a :class:`Sample` from ``memory`` to ``children``."""
+    device.activate()
+    device.gl.finish()  # what was released is given back to the system when nothing draws from it any more
+    objects = {**device.live_objects(), **{f"driver: {kind}": count for kind, count in driver_objects(device).items()}}
+    gc.collect()
+    return {
+        "memory": resident_bytes(),
+        "texture_bytes": texture_bytes(device),
+        "objects": dict(sorted(objects.items())),
+        "blocks": sys.getallocatedblocks(),
+        "python_objects": len(gc.get_objects()),
+        "files": _entries(Path("/proc/self/fd")),
+        "threads": max(threading.active_count(), _entries(Path("/proc/self/task")) or 0),
+        "children": _children(),
+    }
 
 
 def texture_bytes(device: Device) -> int:

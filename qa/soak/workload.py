@@ -66,7 +66,7 @@ class Workload:
             "mistakes": self._mistakes,
         }
         if model.plan.name == "fast":
-            uses["scores"] = self._score
+            uses.update(scores=self._score, guesses=self._guess)
         if model.tokenizer is not None:
             uses.update(texts=self._text, **{"text batches": self._text_batch})
         self._uses = {**uses, "overflows": self._overflow}
@@ -91,6 +91,10 @@ class Workload:
         self._batch_of([1, 1], one_by_one=True)
         for name in self._uses:
             self._use(name)
+        if "guesses" in self._uses:
+            repeated = self._read(1) * max(1, self._context // 4)
+            options: dict[str, Any] = {"speculate": "ngram", "temperature": 0.0}
+            self.tokens += len(list(self._model.stream(repeated, max_tokens=self._context, **options)))
 
     def step(self) -> str:
         """Run one random use and return its name."""
@@ -153,6 +157,14 @@ class Workload:
         stream = self._model.stream(prompt, max_tokens=self._length(self._context), **self._options())
         stream.chunk = self._random.choice(_CHUNKS)
         self.tokens += len(list(stream))
+        self.sequences += 1
+
+    def _guess(self) -> None:
+        """Read a stream of ids that repeat themselves, whose next ones are guessed and checked together."""
+        prompt = (self._ids(self._length(8, mean=3)) * self._context)[: self._length(self._context // 2 or 1, mean=24)]
+        length = self._length(self._context, mean=24)
+        stream = self._model.stream(prompt, max_tokens=length, speculate="ngram", **self._options())
+        self.tokens += len(prompt) + len(list(stream))
         self.sequences += 1
 
     def _closed_early(self) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,21 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
         archive.extractall(tmp_path / "unpacked")  # our own; Python before 3.11.4 has no filters
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     assert digests(build(unpacked, "--sdist", umask=0o027)) == {sdist.name: one[sdist.name]}
+
+
+@pytest.mark.slow
+def test_the_date_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    """SOURCE_DATE_EPOCH, in seconds since 1970; the bytes are the same again, and others than without it."""
+    source = copy_source(tmp_path / "one" / "source")
+    place = Path(shutil.copytree(source, tmp_path / "another" / "source"))
+    date = {"SOURCE_DATE_EPOCH": "1700000000"}  # 2023-11-14 22:13:20
+    one, another = build(source, "--sdist", "--wheel", **HERE, **date), build(place, umask=0o077, **ELSEWHERE, **date)
+    assert digests(one) == digests(another)
+    (wheel,), (sdist,) = one.glob("*.whl"), one.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as packed:
+        assert {entry.date_time for entry in packed.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+    with tarfile.open(sdist) as archive:
+        assert {entry.mtime for entry in archive.getmembers()} == {1_700_000_000}
 
 
 @pytest.mark.slow

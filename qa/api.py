@@ -1,0 +1,272 @@
+"""``python -m qa api``: what users of glinfer build on, written down, so that no change of it goes unnoticed.
+
+``qa/api.json`` has every public name of Python with its parameters, every option of the command line, and every route
+and field of the server. A test compares it with what there is. docs/contributing.md has the rules of what may change.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import click
+from packaging.version import Version
+
+import glinfer
+from glinfer import errors
+from glinfer.cli.app import Commands, cli
+from glinfer.errors import InputError
+
+SNAPSHOT = Path(__file__).with_name("api.json")
+REQUIRED = "required"
+_UPDATE = "run 'python -m qa api --update'"
+Api = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is written down.
+
+    Attributes:
+        released: the last version that was released, whose users the rules protect; empty before the first.
+        deprecated: of each deprecated name since which version it is, and what takes its place.
+        names: each name, and how it is called: a parameter by its function, an option by its command.
+    """
+
+    released: str
+    deprecated: Mapping[str, Mapping[str, str]]
+    names: Api
+
+    @classmethod
+    def read(cls) -> Snapshot:
+        """Read the file."""
+        found = json.loads(SNAPSHOT.read_text("utf-8"))
+        return cls(found["released"], found["deprecated"], found["names"])
+
+    def write(self) -> None:
+        """Write the file."""
+        told = {"released": self.released, "deprecated": self.deprecated, "names": dict(sorted(self.names.items()))}
+        SNAPSHOT.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def current() -> dict[str, str]:
+    """All public names of this checkout."""
+    return {**dict(_python()), **dict(_commands(cli)), **dict(_routes())}
+
+
+# Python
+
+
+def _python() -> Iterator[tuple[str, str]]:
+    """What ``glinfer`` has, the classes of what it returns, and the errors that it raises."""
+    from glinfer.engine.decode import DecodeSession
+    from glinfer.engine.model import Model
+    from glinfer.engine.sampler import SamplingOptions
+    from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
+    from glinfer.ops.kernels import KernelOptions
+    from glinfer.tensors.ops import Ops
+
+    for name in glinfer.__all__:
+        if name != "__version__":
+            yield from _described(f"glinfer.{name}", getattr(glinfer, name))
+    for kind in (DecodeSession, GenerationStats, KernelOptions, Model, Ops, SamplingOptions, TextStream, TokenStream):
+        yield from _described(kind.__name__, kind)
+    for name, found in vars(errors).items():
+        if isinstance(found, type) and issubclass(found, (errors.GlinferError, Warning)) and name != "GlinferError":
+            yield name, f"error: {found.__base__.__name__ if found.__base__ else ''}"
+
+
+def _described(name: str, found: Any) -> Iterator[tuple[str, str]]:
+    """A function or a class, and below it its parameters and its members."""
+    if not isinstance(found, type):
+        yield name, "function"
+        yield from _parameters(name, found)
+        return
+    yield name, "class"
+    if issubclass(found, Exception):  # of whose members Python has other ones in each version
+        return
+    yield from _parameters(name, found)
+    own = {field.name for field in fields(found)} if is_dataclass(found) else set()
+    for member in sorted({*dir(found), *own}):
+        if member.startswith("_"):
+            continue
+        value = inspect.getattr_static(found, member, None)
+        value = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+        if inspect.isfunction(value):
+            if value.__module__.startswith("glinfer."):
+                yield f"{name}.{member}", "method"
+                yield from _parameters(f"{name}.{member}", value)
+        else:
+            yield f"{name}.{member}", "attribute"
+
+
+def _parameters(name: str, found: Any) -> Iterator[tuple[str, str]]:
+    """``name(parameter)`` and how it is given: its place, or by name alone, and its default."""
+    given = [each for each in inspect.signature(found).parameters.values() if each.name not in ("self", "cls")]
+    for place, each in enumerate(given):
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            yield f"{name}({'*' if each.kind is each.VAR_POSITIONAL else '**'}{each.name})", "any"
+            continue
+        how = "by name" if each.kind is each.KEYWORD_ONLY else f"place {place}"
+        default = REQUIRED if each.default is each.empty else f"default {_value(each.default)}"
+        yield f"{name}({each.name})", f"{how}, {default}"
+
+
+def _value(value: Any) -> str:
+    """A default as text that is the same in every process; of an object its kind alone."""
+    if isinstance(value, Enum) or not isinstance(value, (type(None), bool, int, float, str, tuple)):
+        return type(value).__name__
+    return repr(value)
+
+
+# The command line, and HTTP
+
+
+def _commands(group: Commands) -> Iterator[tuple[str, str]]:
+    """Every command with its arguments and options."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"glinfer {name}", "command"
+        for each in command.params:
+            kind = each.type.name
+            if isinstance(each.type, click.Choice):
+                kind = "|".join(sorted(map(str, each.type.choices)))
+            if isinstance(each, click.Option):
+                words = "flag" if each.is_flag else kind
+                words += ", repeatable" if each.multiple else ""
+                default = REQUIRED if each.required else ""
+                for spelling in (*each.opts, *each.secondary_opts):
+                    yield f"glinfer {name} {spelling}", f"{words}, {default}".rstrip(", ")
+            else:
+                yield (
+                    f"glinfer {name} {(each.name or '').upper()}",
+                    f"{kind}, {REQUIRED if each.required else 'optional'}",
+                )
+
+
+def _routes() -> Iterator[tuple[str, str]]:
+    """Every route of the server, and the fields of its body."""
+    from glinfer.server.routes import ROUTES
+
+    for route in ROUTES:
+        name = f"{route.method} {route.documented}"
+        yield name, "route"
+        if route.body is not None:
+            for field, about in route.body.model_fields.items():
+                yield f"{name} {field}", REQUIRED if about.is_required() else "optional"
+
+
+# What differs
+
+
+def differences(old: Api, new: Api) -> list[str]:
+    """A line for each name that was added, removed or changed."""
+    lines = [f"removed: {name} ({old[name]})" for name in sorted(old.keys() - new.keys())]
+    lines += [f"added: {name} ({new[name]})" for name in sorted(new.keys() - old.keys())]
+    both = sorted(old.keys() & new.keys())
+    return lines + [f"changed: {name} ({old[name]}, now {new[name]})" for name in both if old[name] != new[name]]
+
+
+def breaking(old: Api, new: Api) -> list[str]:
+    """Names whose users a change would break: what is gone, and what has to be given and did not."""
+    found = [name for name in old if name not in new]
+    for name, how in new.items():
+        owner = name.partition("(")[0] if "(" in name else name.rpartition(" ")[0]
+        was = old.get(name, "optional" if owner in old else how)
+        moved = "place " in was and was.partition(",")[0] != how.partition(",")[0]
+        if (how.endswith(REQUIRED) and not was.endswith(REQUIRED)) or (name in old and moved):
+            found.append(name)
+    return sorted(found)
+
+
+def undue(snapshot: Snapshot, new: Api, version: str) -> list[str]:
+    """Breaking changes that the rules do not allow in this version.
+
+    What is deprecated, or belongs to what is, may go one minor version after that which first said so. Before the first
+    release nobody can have built on anything.
+    """
+    if not snapshot.released:
+        return []
+    allowed = []
+    for name, about in snapshot.deprecated.items():
+        if Version(about["since"]).release[:2] < Version(version).release[:2]:
+            allowed.append(name)
+    return [
+        name
+        for name in breaking(snapshot.names, new)
+        if not any(name == each or name.startswith((f"{each}.", f"{each}(", f"{each} ")) for each in allowed)
+    ]
+
+
+def check(snapshot: Snapshot, new: Api) -> list[str]:
+    """What is not as it is written down, and deprecated names that there are not; nothing if all is well."""
+    gone = [f"deprecated, but not there: {name}" for name in snapshot.deprecated if name not in new]
+    return differences(snapshot.names, new) + gone
+
+
+def deprecate(snapshot: Snapshot, names: Sequence[str], instead: str, version: str) -> Snapshot:
+    """Write down that names are deprecated.
+
+    Raises:
+        InputError: there is no such name, or nothing is said to take its place.
+    """
+    for name in names:
+        if name not in snapshot.names:
+            raise InputError(f"there is no public name {name!r}; 'python -m qa api --list' has them all")
+    if names and not instead:
+        raise InputError("--deprecate needs --instead TEXT, what to use in its place")
+    added = {name: {"since": version, "instead": instead} for name in names}
+    return Snapshot(snapshot.released, dict(sorted({**snapshot.deprecated, **added}.items())), snapshot.names)
+
+
+@click.command("api")
+@click.option("--update", is_flag=True, help="Write down what there is now.")
+@click.option("--deprecate", "names", multiple=True, metavar="NAME", help="Say that a name will go. Repeatable.")
+@click.option("--instead", default="", help="What takes its place.")
+@click.option("--released", is_flag=True, help="Say that this version was released: from now on its names are kept.")
+@click.option("--list", "listed", is_flag=True, help="Print all public names.")
+def api(update: bool, names: tuple[str, ...], instead: str, released: bool, listed: bool) -> None:
+    """Compare the public names, parameters, options and routes with what qa/api.json says.
+
+    The exit status is 1 if they differ. With --update they are written down, and a change that would break users of
+    the last release is refused, unless what it takes away was deprecated in an earlier minor version.
+
+    \b
+    python -m qa api
+    python -m qa api --update
+    python -m qa api --deprecate 'glinfer.load(gelu)' --instead 'a setting of the file'
+    """
+    snapshot, new = Snapshot.read() if SNAPSHOT.exists() else Snapshot("", {}, {}), current()
+    if listed:
+        click.echo("\n".join(f"{name}: {how}" for name, how in sorted(new.items())))
+        return
+    if names or instead:
+        snapshot = deprecate(snapshot, names, instead, glinfer.__version__)
+        snapshot.write()
+    if update:
+        if refused := undue(snapshot, new, glinfer.__version__):
+            for name in refused:
+                click.echo(f"would break users of {snapshot.released}: {name}; deprecate it first", err=True)
+            raise click.exceptions.Exit(1)
+        for line in differences(snapshot.names, new):
+            click.echo(line)
+        kept = {name: about for name, about in snapshot.deprecated.items() if name in new}
+        snapshot = Snapshot(snapshot.released, kept, new)
+        snapshot.write()
+    if released:
+        snapshot = Snapshot(glinfer.__version__, snapshot.deprecated, snapshot.names)
+        snapshot.write()
+    found = check(snapshot, new)
+    for line in found:
+        click.echo(line)
+    if found:
+        click.echo(f"{len(found)} differ from {SNAPSHOT.name}; {_UPDATE}")
+        raise click.exceptions.Exit(1)
+    click.echo(f"{len(new)} public names, as {SNAPSHOT.name} has them; {len(snapshot.deprecated)} deprecated")

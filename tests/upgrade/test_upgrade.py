@@ -1,0 +1,167 @@
+"""Files that an earlier version wrote for itself: they are gone on with, count as absent, or are refused in one line.
+
+`recorded` has what record.py wrote with an earlier state of 0.1.0, and tuned kernels in the form before that. Of files
+of a later version only the numbers are known: they are made here from those.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glinfer
+from glinfer.cli.app import run
+from glinfer.engine import auto_weights
+from glinfer.export.site import FORMAT, VERSION
+from glinfer.models import tuning
+from glinfer.models.tuning import TuningKey, load_tuned
+from glinfer.ops.kernels import KernelOptions
+
+pytestmark = pytest.mark.gl
+
+HERE = Path(__file__).parent
+RECORDED = HERE / "recorded" / "0.1.0a"
+SAID: dict[str, Any] = json.loads((RECORDED / "said.json").read_text("utf-8"))
+KEY = TuningKey(**SAID["key"])
+VERSION_BEFORE: str = SAID["version"]
+COMMANDS = {
+    "prompts": ["generate", "model.gab", "--batch", "prompts.jsonl", "--out", "prompts.out.jsonl"],
+    "requests": ["run-batch", "-i", "requests.jsonl", "-o", "requests.out.jsonl", "model.gab"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what was recorded, as the current directory, whose cache is glinfer's."""
+    copy = Path(shutil.copytree(RECORDED, tmp_path / "before"))
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("GLINFER_CACHE", str(copy / "cache"))
+    return copy
+
+
+def kernels_file(folder: Path) -> Path:
+    (found,) = (folder / "cache" / "kernels").iterdir()
+    return found
+
+
+def test_tuned_kernels_are_taken_while_the_number_of_their_file_is_the_same(folder: Path) -> None:
+    written = json.loads(kernels_file(folder).read_text("utf-8"))
+    tuned = load_tuned(KEY)
+    same = written["version"] == tuning.VERSION
+    assert same == ({*written["kernels"]} == {each.name for each in dataclasses.fields(KernelOptions)}), (
+        "other fields of KernelOptions than the files of this version have; raise VERSION of glinfer/models/tuning.py"
+    )
+    assert (tuned is not None) == same
+    if tuned is not None:
+        assert dataclasses.asdict(tuned.kernels) == SAID["kernels"]
+        assert (tuned.milliseconds, tuned.default_milliseconds) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("number", [2, tuning.VERSION + 1])
+def test_tuned_kernels_of_another_number_count_as_absent(folder: Path, number: int) -> None:
+    path = kernels_file(folder)
+    written = json.loads((HERE / "recorded" / "kernels-version-2.json").read_text("utf-8"))
+    assert written["version"] == 2
+    if number != 2:
+        written = {**json.loads(path.read_text("utf-8")), "version": number}
+    path.unlink()
+    (path.parent / KEY.file_name).write_text(json.dumps({**written, **SAID["key"]}), "utf-8")
+    assert load_tuned(KEY) is None
+    with glinfer.load("model.gab", weights=SAID["weights"]) as model:
+        assert model.logits([1, 2]).shape == (300,)
+
+
+def test_chosen_weights_are_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are measured again only where the number in their name was raised."""
+
+    def measure(*given: Any) -> Any:
+        raise AssertionError("the choice of the version before was not found")
+
+    monkeypatch.setattr(auto_weights, "_Predictions", measure)
+    with glinfer.load("model.gab", weights="auto") as model:
+        assert model.weights == SAID["weights"]
+
+
+def test_weights_chosen_by_a_later_version_are_chosen_again(folder: Path) -> None:
+    (path,) = (folder / "cache" / "weights").iterdir()
+    path.write_text('{"weights": "q5x", "why": "a format of later"}', "utf-8")
+    with glinfer.load("model.gab", weights="auto") as model:
+        assert model.weights == SAID["weights"]
+
+
+def lines_of(path: Path) -> list[Any]:
+    """The results of a batch in the order of its lines, without names and times that each run gives anew."""
+    found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return sorted((steady(each) for each in found), key=lambda each: str(each.get("custom_id", each.get("id"))))
+
+
+def steady(result: dict[str, Any]) -> dict[str, Any]:
+    if "response" not in result:
+        return result
+    body = result["response"]["body"]
+    return {"custom_id": result["custom_id"], "choices": body["choices"], "tokens": body["usage"]["total_tokens"]}
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_batch_is_gone_on_with_by_the_same_version(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / f"{kind}.out.jsonl"
+    before = path.read_bytes()
+    status = run(COMMANDS[kind])
+    if glinfer.__version__ == VERSION_BEFORE:
+        assert status == 0, capsys.readouterr().err
+        assert path.read_bytes().startswith(before)
+        assert lines_of(path) == [steady(json.loads(line)) for line in sorted_lines(SAID[kind])]
+    else:
+        assert_refused(status, capsys.readouterr().err, f'glinfer "{VERSION_BEFORE}" (now "{glinfer.__version__}")')
+        assert path.read_bytes() == before
+
+
+def sorted_lines(lines: list[str]) -> list[str]:
+    return sorted(lines, key=lambda line: str(json.loads(line).get("custom_id", json.loads(line)["id"])))
+
+
+def assert_refused(status: int, said: str, why: str) -> None:
+    assert status == 2
+    (line,) = said.splitlines()
+    assert why in line
+    assert line.endswith("give another --out, or --restart to discard them and start over")
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"glinfer": "99.0.0"}, f'glinfer "99.0.0" (now "{glinfer.__version__}")'),
+        ({"cache": None}, 'cache null (now "f32")'),
+        ({"of_later": 1}, "of_later 1 (now null)"),
+    ],
+)
+def test_a_batch_of_a_later_version_is_refused_in_one_line(
+    folder: Path, kind: str, change: dict[str, Any], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / f"{kind}.out.jsonl"
+    manifest = folder / f"{kind}.out.jsonl.manifest.json"
+    told = {**json.loads(manifest.read_text("utf-8")), "glinfer": glinfer.__version__, **change}
+    manifest.write_text(json.dumps(told), "utf-8")
+    before = path.read_bytes()
+    assert_refused(run(COMMANDS[kind]), capsys.readouterr().err, why)
+    assert path.read_bytes() == before
+
+
+def test_a_site_has_a_number_that_the_runtime_knows(folder: Path) -> None:
+    """web/tests/browser/test_upgraded_site.py runs it; limits.test.js has a later number, which is refused."""
+    with tarfile.open(folder / "site.tar.xz") as archive:
+        read = archive.extractfile("plan.json")
+        assert read is not None
+        plan = json.loads(read.read())
+        names = set(archive.getnames())
+    assert (plan["format"], plan["version"]) == (FORMAT, VERSION), "sites of the version before cannot be run any more"
+    assert {f"shaders/{program['fragment']}" for program in plan["programs"]} <= names
