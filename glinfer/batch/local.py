@@ -25,9 +25,9 @@ from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
 MAX_RETRIES = 2
-"""How often a request is run again after what was no fault of its own: a lost context, a process that died."""
+"""How often a request is run again after what was no fault of its own: a lost context, no memory, a dead process."""
 _MANY = 1 << 20
-_RETRIED = ("context_lost", "not_ready")
+_RETRIED = ("context_lost", "driver_error", "not_ready")
 
 
 @dataclass(frozen=True)
