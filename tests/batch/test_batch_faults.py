@@ -1,0 +1,129 @@
+"""A disk that breaks at each call of a batch in turn: one line, nothing lost or doubled, the same command goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+from broken_files import BrokenFiles
+from tiers import tiered
+
+from glinfer.batch import local
+from glinfer.batch.lines import LineResult
+from glinfer.batch.requests import RequestLine, answered
+from glinfer.cli.app import run
+
+COUNT = 5
+
+
+class Server:
+    """Answers with the id, every second line with an error."""
+
+    window, renderer, draws = 2, "renderer", 0
+
+    def __init__(self, setup: object) -> None:
+        pass
+
+    async def start(self) -> None:
+        pass
+
+    async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
+        await asyncio.sleep(0)
+        body = {"id": line.key, "usage": {"prompt_tokens": 2, "completion_tokens": 1}}
+        return answered(line, 400 if line.number % 2 else 200, f"req-{line.key}", body)
+
+    async def stop(self) -> None:
+        pass
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """Whole lines; what is compressed is whole."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    data = gzip.decompress(data) if path.suffix == ".gz" else data
+    return [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def keys(lines: list[bytes]) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in lines]
+
+
+class TestRunBatch:
+    @tiered(("ending", "begun"), [("", True), (".gz", False), ("", False), (".gz", True)], keep=2)
+    def test_a_disk_that_breaks_at_any_call(
+        self,
+        small: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        ending: str,
+        begun: bool,
+    ) -> None:
+        monkeypatch.setattr(local, "LocalServer", Server)
+        folder = tmp_path / "batch"
+        folder.mkdir()
+        source, out, errors = folder / "in.jsonl", folder / f"out.jsonl{ending}", folder / f"err.jsonl{ending}"
+        rows = [
+            {"custom_id": f"r{number}", "method": "POST", "url": "/v1/completions", "body": {"model": "m"}}
+            for number in range(1, COUNT + 1)
+        ]
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        command = ["run-batch", "-i", str(source), "-o", str(out), "--errors", str(errors), f"m={small}", "-q"]
+
+        def start() -> int:
+            status = run(command)
+            said = capsys.readouterr()
+            assert said.out == ""
+            assert said.err.count("\n") == (status == 2), (files.failed, said.err)
+            assert status in (0, 2), files.failed
+            return status
+
+        def begin() -> None:
+            for path in (out, errors):
+                for each in folder.glob(f"{path.name}*"):
+                    each.unlink()
+            if begun:
+                monkeypatch.setattr(Server, "answer", until(3))
+                assert start() == 2
+                monkeypatch.setattr(Server, "answer", answer)
+
+        def until(count: int) -> Any:
+            left = [count]
+
+            async def answering(self: Server, line: RequestLine) -> LineResult[RequestLine]:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise OSError(5, "planted")
+                return await answer(self, line)
+
+            return answering
+
+        files, answer = BrokenFiles(monkeypatch, folder), Server.answer
+        begin()
+        files.fail_at(0)
+        assert start() == 0
+        expected = {path: sorted(lines_of(path)) for path in (out, errors)}
+        assert [len(each) for each in expected.values()] == [COUNT // 2, COUNT - COUNT // 2]
+        names, calls = {each.name for each in folder.iterdir()}, len(files.calls)
+        assert calls >= 20
+        refused = 0
+        for at in range(1, calls + 1):
+            files.fail_at(0)
+            begin()
+            files.fail_at(at)
+            refused += start() == 2
+            failed = files.failed
+            files.fail_at(0)
+            assert not list(folder.glob(".*")), failed
+            assert start() == 0, failed
+            assert {path: sorted(lines_of(path)) for path in (out, errors)} == expected, failed
+            assert {each.name for each in folder.iterdir()} == names, failed
+        assert refused >= 15
