@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from broken_files import BrokenFiles
 from tiers import tiered
 
 from glinfer.batch import local
+from glinfer.batch.index import LineIndex
 from glinfer.batch.lines import LineResult
-from glinfer.batch.requests import RequestLine, answered
+from glinfer.batch.requests import RequestForm, RequestLine, answered
 from glinfer.cli.app import run
+from glinfer.errors import FormatError
 
 COUNT = 5
 
@@ -127,3 +130,46 @@ class TestRunBatch:
             assert {path: sorted(lines_of(path)) for path in (out, errors)} == expected, failed
             assert {each.name for each in folder.iterdir()} == names, failed
         assert refused >= 15
+
+
+class TestIndex:
+    """The database of the ids of an input, on a disk that is full or breaks."""
+
+    def test_any_statement_that_fails_is_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        source, connect = tmp_path / "in.jsonl", sqlite3.connect
+        rows = [{"custom_id": f"r{number}", "method": "POST", "url": "/v1/score", "body": {}} for number in (1, 2)]
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        left = [0]
+
+        class Base:
+            def __init__(self, *given: Any, **named: Any) -> None:
+                self.real = connect(*given, **named)
+
+            def __getattr__(self, name: str) -> Any:
+                if name in ("execute", "executemany"):
+                    left[0] -= 1
+                    if left[0] == 0:
+                        raise sqlite3.OperationalError("database or disk is full")
+                return getattr(self.real, name)
+
+        monkeypatch.setattr(sqlite3, "connect", Base)
+        form, refused = RequestForm(), list[str]()
+
+        def used() -> None:
+            with LineIndex(form, source) as index:
+                index.scan()
+                entry = index.find("r1")
+                assert entry is not None
+                index.finish(entry.number)
+                assert [line.key for line in index.todo()] == ["r2"]
+
+        for at in range(1, 30):
+            left[0] = at
+            try:
+                used()
+            except FormatError as error:
+                refused.append(str(error))
+            else:
+                break
+        assert 8 <= len(refused) < 29
+        assert all("cannot be kept on the disk: database or disk is full" in each for each in refused)
