@@ -36,10 +36,13 @@ class LineIndex(Generic[L]):
         """Make an empty index of ``source``; :meth:`scan` fills it."""
         self.form, self.source, self.shard = form, source, shard or Shard()
         self.count = self.finished = 0
-        self._base = sqlite3.connect("", isolation_level=None)
-        for setting in (f"cache_size = -{_CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
-            self._base.execute(f"PRAGMA {setting}")
-        self._base.execute("CREATE TABLE lines (number INTEGER PRIMARY KEY, hash BLOB, digest TEXT, finished INTEGER)")
+        with _on_disk():
+            self._base = sqlite3.connect("", isolation_level=None)
+            for setting in (f"cache_size = -{_CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
+                self._base.execute(f"PRAGMA {setting}")
+            self._base.execute(
+                "CREATE TABLE lines (number INTEGER PRIMARY KEY, hash BLOB, digest TEXT, finished INTEGER)"
+            )
 
     def scan(self) -> None:
         """Read and check the whole input.
@@ -87,8 +90,9 @@ class LineIndex(Generic[L]):
 
     def find(self, key: Key) -> Entry | None:
         """What is known of the line of an id; None if the input has none."""
-        row = self._base.execute("SELECT number, digest, finished FROM lines WHERE hash = ?", (hash_of(key),))
-        found = row.fetchone()
+        with _on_disk():
+            row = self._base.execute("SELECT number, digest, finished FROM lines WHERE hash = ?", (hash_of(key),))
+            found = row.fetchone()
         return None if found is None else Entry(found[0], found[1], bool(found[2]))
 
     def finish(self, number: int) -> None:
@@ -109,8 +113,9 @@ class LineIndex(Generic[L]):
             InputError: the input has changed since it was scanned.
         """
         changed = InputError(f"{shown(self.source)}: it was changed while it was read; run the same command again")
-        rows = self._base.execute("SELECT number, digest FROM lines WHERE finished = 0 ORDER BY number")
-        wanted = rows.fetchone()
+        with _on_disk():
+            rows = self._base.execute("SELECT number, digest FROM lines WHERE finished = 0 ORDER BY number")
+            wanted = rows.fetchone()
         if wanted is None:
             return
         # Closed here: in a generator that is merely dropped, Ctrl-C would be lost.
@@ -120,7 +125,8 @@ class LineIndex(Generic[L]):
                     if line.digest != wanted[1]:
                         raise changed
                     yield line
-                    wanted = rows.fetchone()
+                    with _on_disk():
+                        wanted = rows.fetchone()
                     if wanted is None:
                         return
         raise changed

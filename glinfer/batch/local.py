@@ -13,6 +13,7 @@ from typing import Any
 
 from glinfer.batch.lines import LineResult
 from glinfer.batch.requests import RequestLine, answered
+from glinfer.batch.turns import Turns
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.gl.context import Limits, open_device
 from glinfer.server.app import make_app
@@ -24,9 +25,9 @@ from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
 MAX_RETRIES = 2
-"""How often a request is run again after what was no fault of its own: a lost context, a process that died."""
+"""How often a request is run again after what was no fault of its own: a lost context, no memory, a dead process."""
 _MANY = 1 << 20
-_RETRIED = ("context_lost", "not_ready")
+_RETRIED = ("context_lost", "driver_error", "not_ready")
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ class LocalRunner:
     def __init__(self, setup: LocalSetup) -> None:
         """Prepare."""
         self._setup, self.renderer = setup, ""
-        self._loop = asyncio.new_event_loop()
+        self._server: LocalServer | None = None
+        self._turns = Turns()
 
     def __enter__(self) -> LocalRunner:
         """Load the models.
@@ -193,46 +195,55 @@ class LocalRunner:
             GlinferError: one cannot be loaded.
         """
         try:
-            self._server = self._loop.run_until_complete(self._made())
-            self._loop.run_until_complete(self._server.start())
+            (task,) = self._turns.run([self._turns.begin(self._started)])
+            task.result()
+            self.renderer = self._open.renderer
+            return self
         except BaseException:
             self._close()
             raise
-        self.renderer = self._server.renderer
-        return self
 
-    async def _made(self) -> LocalServer:
-        return LocalServer(self._setup)
+    async def _started(self) -> None:
+        self._server = LocalServer(self._setup)
+        await self._server.start()
+
+    async def _stopped(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+
+    @property
+    def _open(self) -> LocalServer:
+        assert self._server is not None  # in a block
+        return self._server
 
     @property
     def draws(self) -> int:
         """Draws that were issued so far."""
-        return self._server.draws
+        return self._open.draws
 
     def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
         """Results in the order of finishing."""
-        pending: set[asyncio.Task[LineResult[RequestLine]]] = set()
+        pending: list[asyncio.Task[LineResult[RequestLine]]] = []
+        done: list[asyncio.Task[LineResult[RequestLine]]] = []
         more = True
-        while True:
-            while more and len(pending) < self._server.window:
-                line = next(lines, None)
-                more = line is not None
-                if line is not None:
-                    pending.add(self._loop.create_task(self._server.answer(line)))
-            if not pending:
-                return
-            done, pending = self._loop.run_until_complete(asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED))
-            for each in done:
-                yield each.result()
+        try:
+            while True:
+                while more and len(pending) < self._open.window:
+                    line = next(lines, None)
+                    more = line is not None
+                    if line is not None:
+                        pending.append(self._turns.begin(partial(self._open.answer, line)))
+                if not pending:
+                    return
+                done = self._turns.run(pending)
+                pending = [each for each in pending if each not in done]
+                for each in done:
+                    yield each.result()
+        finally:
+            self._turns.drop([*pending, *done])
 
     def _close(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        server: LocalServer | None = getattr(self, "_server", None)
-        if server is not None:
-            self._loop.run_until_complete(server.stop())
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        self._turns.close(self._stopped)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

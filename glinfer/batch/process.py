@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 from glinfer.batch.local import LocalServer, LocalSetup
 from glinfer.batch.pool import Answered, Died, Events, Member, Ready, Refused, result_told
 from glinfer.batch.requests import RequestLine
-from glinfer.errors import GlinferError
+from glinfer.errors import ContextError, GlinferError
+from glinfer.formats.files import reason, words_of
 
 _CLOSING_SECONDS = 10
 _PACKAGES = Path(__file__).resolve().parents[2]
@@ -31,13 +32,18 @@ class ProcessMember(Member):
     def __init__(self, setup: LocalSetup, events: Events) -> None:
         """Start it."""
         path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "glinfer.batch.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C is for the parent, which ends it
-        )
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "glinfer.batch.process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is for the parent, which ends it
+            )
+        except OSError as error:
+            raise ContextError(
+                f"no process for a device can be started: {reason(error)}; check the limits of this user (ulimit -a)"
+            ) from None
         self._events = events
         self._write(setup.told())
         threading.Thread(target=self._read, name="glinfer-member", daemon=True).start()
@@ -54,6 +60,16 @@ class ProcessMember(Member):
 
     def _read(self) -> None:
         """Turn what it says into events, on a thread."""
+        said = ""
+        try:
+            self._take()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            said = f"what it says is no result ({words_of(error)})"
+            self.process.kill()
+        status = self.process.wait()
+        self._events.put((self, Died(said or _said(status))))
+
+    def _take(self) -> None:
         assert self.process.stdout is not None
         for data in self.process.stdout:
             if not data.endswith(b"\n"):
@@ -65,8 +81,6 @@ class ProcessMember(Member):
                 self._events.put((self, Refused(told["refused"])))
             else:
                 self._events.put((self, Answered(told["number"], told["result"], told["draws"])))
-        status = self.process.wait()
-        self._events.put((self, Died(_said(status))))
 
     def close(self) -> None:
         """End it, roughly if it does not end by itself."""
@@ -104,8 +118,10 @@ class _Child:
         """Answer until there are no more requests."""
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = self._loop.create_future()
-        told = json.loads(self._requests.readline())
-        self._server = LocalServer(LocalSetup(**told))
+        told = self._requests.readline()
+        if not told.endswith(b"\n"):  # who starts this has died
+            return
+        self._server = LocalServer(LocalSetup(**json.loads(told)))
         try:
             try:
                 await self._server.start()
@@ -123,6 +139,8 @@ class _Child:
     def _read(self) -> None:
         """Begin a task for each request, from a thread that waits for them."""
         for data in self._requests:
+            if not data.endswith(b"\n"):  # who sends them has died
+                break
             told = json.loads(data)
             line = RequestLine(told["number"], told["key"], told["url"], told["body"])
             self._loop.call_soon_threadsafe(self._begin, line)

@@ -175,7 +175,10 @@ class ResultFile:
     def close(self) -> None:
         """Close the file; harmless when repeated."""
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:  # some network file systems write only now
+                raise self._failed(error) from None
 
     def __enter__(self) -> ResultFile:
         """Enter the block."""

@@ -185,14 +185,15 @@ class Batch:
             sequences=slots,
             capacity=capacity,
         )
-        self.session = root.companion(plan, ("weight",))
         try:
+            self.session = root.companion(plan, ("weight",))
             # While the choices of one step are looked at, those of the next are on their way.
             self._picks = [self.session.readback(PICKS, slots) for _ in range(2)]
             self._prefill = Prefill(options, sequences=slots, capacity=capacity, export_residual=False)
             self._chunks = self._prefill.into(self.session)
         except BaseException:
-            self.session.release()
+            if hasattr(self, "session"):
+                self.session.release()
             raise
         self._rows = plan.table[ROWS].shape[0]
         self._table = row_table(self._rows)

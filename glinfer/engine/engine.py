@@ -167,8 +167,14 @@ class FastEngine(Engine):
         slots, capacity = places_for(own.config, options, self.bound.device.limits.max_texture_size, own.cache)
 
         def made(plans: PlanOptions) -> Scheduler:
-            batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
-            return Scheduler(batch, check, usable, piece=options.piece)
+            batch = None
+            try:
+                batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
+                return Scheduler(batch, check, usable, piece=options.piece)
+            except BaseException:
+                if batch is not None:
+                    batch.close()
+                raise
 
         return lambda: self._choice.make(lambda kernels: made(replace(own, kernels=kernels)))
 

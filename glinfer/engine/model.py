@@ -418,7 +418,8 @@ class Model(Inspected, Embeds, Chatting, Closing):
 
         def results() -> Iterator[BatchResult]:
             # In here, so that an iterator that is never asked for anything holds nothing.
-            yield from make().results(waiting)
+            with make() as scheduler:
+                yield from scheduler.results(waiting)
 
         return results()
 

@@ -24,6 +24,7 @@ from glinfer.engine.decode import common_prefix
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
 from glinfer.errors import ContextError, InputError, StructureError
+from glinfer.gl.signals import signals_held
 from glinfer.models.fast.rows import slots_for
 
 MIN_REUSED = 8
@@ -405,10 +406,11 @@ class Scheduler(Closing):
     def close(self) -> None:
         """End every sequence and release what is the scheduler's own; harmless when repeated."""
         if not self._closed:
-            self.batch.close()  # from another thread this fails, and the scheduler stays as it was
-            self._closed = True
-            for each in {*self._seats, *self._line}:
-                each.end("closed")
+            with signals_held():  # or a Ctrl-C would leave some of it
+                self.batch.close()  # from another thread this fails, and the scheduler stays as it was
+                self._closed = True
+                for each in {*self._seats, *self._line}:
+                    each.end("closed")
 
 
 def _event(each: Running) -> Event:

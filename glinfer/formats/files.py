@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -173,8 +174,12 @@ def check_size(found: int, expected: int, label: str) -> None:
         )
 
 
-def _advice(path: AnyPath) -> str:
+def _advice(path: AnyPath, error: OSError) -> str:
     """What to do about a file that cannot be read: names on a hub and addresses are no paths."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "close some, or allow more (ulimit -n)"
+    if error.errno == errno.EIO:
+        return "check the disk that it is on"
     name = os.fspath(path)
     if isinstance(name, str) and not os.path.lexists(name):
         if _ADDRESS.match(name):
@@ -205,7 +210,7 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
                 files[os.path.abspath(name)] = stamp  # noqa: PTH100 (Path.resolve would follow links)
             yield file, stamp.size
     except OSError as error:
-        raise FormatError(f"{shown(path)}: cannot read it: {reason(error)}; {_advice(path)}") from None
+        raise FormatError(f"{shown(path)}: cannot read it: {reason(error)}; {_advice(path, error)}") from None
 
 
 @contextlib.contextmanager

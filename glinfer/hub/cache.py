@@ -159,8 +159,12 @@ class RepositoryCache:
         place = self.folder / "refs" / revision
         place.parent.mkdir(parents=True, exist_ok=True)
         new = place.with_name(f".{secrets.token_hex(8)}.tmp")
-        new.write_text(commit, encoding="ascii")
-        new.replace(place)
+        try:
+            new.write_text(commit, encoding="ascii")
+            new.replace(place)
+        finally:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
 
     def repository(self, name: HubName) -> Repository | None:
         """What the cache has of a name; None where it has nothing."""

@@ -166,6 +166,7 @@ class Worker:
         self._told: list[Told] = []
         self._thread = threading.Thread(target=self._run, name="glinfer-gl", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = False
 
     # On the event loop
 
@@ -210,25 +211,41 @@ class Worker:
 
     def submit(self, channel: Channel, sequences: Sequence[Running]) -> None:
         """Run checked sequences; their updates have the numbers of their places here."""
-        self._commands.put(lambda: self._insert(channel, sequences))
+        self._command(lambda: self._insert(channel, sequences))
 
     def work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
         """Do other work of a model, a step of it between two steps of the sequences."""
-        self._commands.put(lambda: self._insert_work(channel, start))
+        self._command(lambda: self._insert_work(channel, start))
 
     def cancel(self, channel: Channel) -> None:
         """End what still runs of a request; harmless when nothing does."""
         channel.release()
-        self._commands.put(lambda: self._cancel(channel))
+        self._command(lambda: self._cancel(channel))
 
     def fail_all(self, error: ApiError) -> None:
         """End every request with an error."""
-        self._commands.put(lambda: self._fail_all(error))
+        self._command(lambda: self._fail_all(error))
+
+    def _command(self, command: Callable[[], None]) -> None:
+        """Have the thread do something, or do it here where the thread has ended, which refuses what is to be run."""
+        self._commands.put(command)
+        if self._ended:
+            self._follow_the_last()
+
+    def _follow_the_last(self) -> None:
+        """Follow the commands that the thread has not come to, so that nobody waits for an answer to them."""
+        with suppress(queue.Empty):
+            while True:
+                command = self._commands.get(block=False)
+                if command is not None:
+                    command()
+        self._deliver()
 
     async def stop(self) -> None:
         """Close the models and end the thread; harmless when it has ended."""
         self._commands.put(None)
-        await asyncio.to_thread(self._thread.join)
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join)
 
     # On the thread
 
@@ -242,11 +259,13 @@ class Worker:
                 self._deliver()
         except BaseException as error:
             self.failure = error
-            self._fail_all(not_ready("the server ends"))
             self._tell_loop(self._on_failure)
         finally:
             self._close()
+            self._fail_all(not_ready("the server ends"))
             self._deliver()
+            self._ended = True
+            self._tell_loop(self._follow_the_last)
 
     def _take_commands(self) -> bool:
         """Follow what the event loop has said; waits for it if there is nothing else to do. False at the end."""
@@ -273,11 +292,16 @@ class Worker:
             if model.config.embeds:
                 runner.served.take(model, EMBED_REQUESTS)
                 continue
-            options = {name: value for name, value in vars(source.scheduler).items() if value is not None}
-            runner.scheduler = model.scheduler(**options)
-            runner.served.take(model, runner.scheduler.slots)
+            scheduler = self._schedule(runner, model)
+            runner.served.take(model, scheduler.slots)
         self._count_textures()
         self._tell_loop(self._on_ready)
+
+    @staticmethod
+    def _schedule(runner: _Runner, model: Model) -> Scheduler:
+        options = {name: value for name, value in vars(runner.served.source.scheduler).items() if value is not None}
+        runner.scheduler = model.scheduler(**options)
+        return runner.scheduler
 
     def _close(self) -> None:
         """Close models and device, as far as they can be."""
@@ -296,14 +320,44 @@ class Worker:
         self._device = None
 
     def _step(self, runner: _Runner) -> None:
-        """One step of a model; a failure of OpenGL ends all that runs, and opens everything again."""
+        """One step of a model; a lost context ends all that runs, and opens everything again."""
         try:
             self._step_scheduler(runner)
             self._step_work(runner)
         except Exception as error:
-            if not isinstance(error, (ContextError, GLError)):
-                traceback.print_exception(error)
-            self._reopen(error)
+            self._recover(runner, error)
+
+    def _recover(self, runner: _Runner, error: Exception) -> None:
+        """Make a model usable again after an error that has closed its scheduler, or was none of a request's own.
+
+        Raises:
+            GlinferError: that did not work.
+        """
+        if isinstance(error, GLError) and not isinstance(error, ContextError):
+            self._restart(runner, error)
+            return
+        if not isinstance(error, ContextError):
+            traceback.print_exception(error)
+        self._reopen(error)
+
+    def _restart(self, runner: _Runner, error: GLError) -> None:
+        """End the sequences of a model, whose weights are still there, and make another scheduler.
+
+        Raises:
+            GlinferError: that did not work.
+        """
+        _log(error)
+        for channel in {owner for owner, _ in runner.requests.values()}:
+            self._told.append((channel, refused_by_driver(error)))
+        runner.requests.clear()
+        runner.draws = 0
+        model = runner.served.model
+        assert model is not None  # it has run
+        try:
+            self._schedule(runner, model)
+        except GlinferError as again:
+            self._reopen(again)
+        self._count_sequences(runner)
 
     def _step_scheduler(self, runner: _Runner) -> None:
         scheduler = runner.scheduler
@@ -337,7 +391,7 @@ class Worker:
         except StopIteration as end:
             runner.works.popleft()
             self._told.append((channel, Outcome(end.value)))
-        except (ContextError, GLError):
+        except ContextError:
             raise
         except GlinferError as error:
             runner.works.popleft()
@@ -368,8 +422,11 @@ class Worker:
             return
         try:
             runner.works.append((channel, start(model)))
+        except ContextError as error:
+            runner.works.append((channel, _nothing()))  # to be told as all others
+            self._recover(runner, error)
         except GlinferError as error:
-            self._told.append((channel, ApiError(str(error))))
+            self._told.append((channel, broken(error) if isinstance(error, GLError) else ApiError(str(error))))
         self._count_textures()
 
     def _cancel(self, channel: Channel) -> None:
@@ -392,6 +449,7 @@ class Worker:
                 self._told.append((channel, error))
             runner.requests.clear()
             runner.works.clear()
+            self._count_sequences(runner)
 
     def _reopen(self, error: BaseException) -> None:
         """Tell all requests that the context is gone, and load the models again.
@@ -399,7 +457,7 @@ class Worker:
         Raises:
             GlinferError: that did not work.
         """
-        click.echo(f"glinfer: {error}; opening the context again", err=True)
+        _log(f"{error}; opening the context again")
         self.metrics.losses.inc()
         self._close()
         lost = ApiError(
@@ -458,8 +516,26 @@ class Worker:
             self.metrics.texture_bytes.set(sum(texture.layout.nbytes for texture in textures))
 
 
+def _nothing() -> Steps:
+    """Work without a step."""
+    yield from ()
+
+
+def _log(line: object) -> None:
+    """Write a line to standard error, if anybody reads it."""
+    with suppress(OSError, ValueError):
+        click.echo(f"glinfer: {line}", err=True)
+
+
 def broken(error: GlinferError) -> ApiError:
-    """The answer to a request whose numbers broke, or whose structure did."""
+    """The answer to a request whose numbers broke, or whose structure did, or for which the driver has no memory."""
     if isinstance(error, StructureError):
         return ApiError(str(error), code="structure_too_complex")
+    if isinstance(error, GLError):
+        return refused_by_driver(error)
     return ApiError(str(error), status=500, code="broken_numbers")
+
+
+def refused_by_driver(error: GLError) -> ApiError:
+    """The answer to a request that the driver of OpenGL cannot run, most often for want of memory."""
+    return ApiError(str(error), status=503, code="driver_error", headers={"Retry-After": "2"})

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
+from glinfer.batch import process
 from glinfer.batch.devices import parse_devices
 from glinfer.batch.lines import LineResult
 from glinfer.batch.local import MAX_RETRIES, LocalRunner, LocalSetup
@@ -172,6 +177,48 @@ class TestDeaths:
                 pool._events.put((dead, Answered(6, told)))
                 pool._events.put((dead, Died("again")))
         assert sorted(found) == [1, 2, 3, 4, 5, 6]
+
+
+class TestMembers:
+    """Processes that are none of glinfer's, or that lose their parent."""
+
+    def starting(self, monkeypatch: pytest.MonkeyPatch, path: Path, script: str) -> Any:
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+        return lambda events: ProcessMember(LocalSetup([]), events)
+
+    @pytest.mark.parametrize("said", ["hello", "[1]", "7", '{"number": 1}', '{"ready": [1, 2, 3]}', "\\0377"])
+    def test_what_says_no_results_is_replaced_and_given_up(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
+    ) -> None:
+        start = self.starting(monkeypatch, tmp_path / "python", f"printf '{said}\\n'; exec cat > /dev/null")
+        with pytest.raises(ContextError, match="died 5 times in turn before it was ready: what it says is no result"):
+            Pool([start]).__enter__()
+
+    def test_a_process_that_cannot_be_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(*given: Any, **named: Any) -> Any:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(subprocess, "Popen", refused)
+        with pytest.raises(ContextError, match="no process for a device can be started: Too many open files"):
+            Pool([lambda events: ProcessMember(LocalSetup([]), events)]).__enter__()
+
+    def test_a_setup_without_its_end_ends_the_process(self) -> None:
+        command, pipe = [sys.executable, "-m", "glinfer.batch.process"], subprocess.PIPE
+        done = subprocess.run(
+            command, cwd=ROOT, input=b'{"models": []', stdout=pipe, stderr=pipe, timeout=120, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+    @pytest.mark.parametrize("told", [b"", b'{"number": 2', b'{"number": 2, "key": "b", "url": "u", "body": {}}'])
+    def test_a_line_without_its_end_ends_the_process(self, told: bytes) -> None:
+        """Who sends lines was killed while it wrote one."""
+        calls = list[Any]()
+        child = process._Child(io.BytesIO(b'{"number": 1, "key": "a", "url": "u", "body": {}}\n' + told), io.BytesIO())
+        child._loop = SimpleNamespace(call_soon_threadsafe=lambda call, given: calls.append((call, given)))  # type: ignore[assignment]
+        child._read()
+        assert calls == [(child._begin, RequestLine(1, "a", "u", {})), (child._finish, None)]
 
 
 class TestDevices:

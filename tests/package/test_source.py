@@ -46,7 +46,7 @@ ALLOWED = {
         for name in ("connections", "generation", "run", "state", "streaming", "worker")
     ),
     # Batches ask the same application, without a network.
-    *(("batch/" + name, "asyncio") for name in ("local.py", "process.py")),
+    *(("batch/" + name, "asyncio") for name in ("local.py", "process.py", "turns.py")),
     # A process for each device, by an argument list and never by a shell.
     ("batch/process.py", "subprocess"),
     ("batch/claims.py", "subprocess"),

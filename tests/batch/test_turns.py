@@ -1,0 +1,217 @@
+"""Ctrl-C at every step of a batch in one process: it is raised, and leaves no task, coroutine or loop behind."""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.base_events
+import asyncio.events
+import gc
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+from interrupts import Places, files_of, heeds_ctrl_c, interrupted_everywhere
+
+from glinfer.batch import local, turns
+from glinfer.batch.lines import LineResult
+from glinfer.batch.local import LocalRunner, LocalSetup
+from glinfer.batch.requests import RequestLine, answered
+from glinfer.batch.turns import Turns
+from glinfer.errors import ContextError
+from glinfer.gl import signals
+
+__all__ = ["heeds_ctrl_c"]
+
+FILES = files_of(local, turns, signals)
+LOOP = files_of(asyncio.base_events, asyncio.events)
+COUNT = 3
+IN_THE_LOOP = "test_what_a_second_ctrl_c_in_the_loop_leaves_can_be_closed"
+
+
+def lines() -> Iterator[RequestLine]:
+    return (RequestLine(number, f"r{number}", "/v1/completions", {}) for number in range(1, COUNT + 1))
+
+
+class Servers:
+    """What was made of it, and has to be gone; each has room for two lines."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.answering, self.loops = 0, 0, list[asyncio.AbstractEventLoop]()
+        self.failure: Exception | None = None
+        made, servers = asyncio.new_event_loop, self
+
+        class Server:
+            window, renderer, draws = 2, "renderer", 0
+
+            def __init__(self, setup: LocalSetup) -> None:
+                servers.open += 1
+                self.closed = False
+
+            async def start(self) -> None:
+                await asyncio.sleep(0)
+
+            async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
+                servers.answering += 1
+                try:
+                    await asyncio.sleep(0)
+                    if servers.failure is not None:
+                        raise servers.failure
+                    return answered(line, 200, "", {"usage": {"prompt_tokens": 2, "completion_tokens": 1}})
+                finally:
+                    servers.answering -= 1
+
+            async def stop(self) -> None:
+                await asyncio.sleep(0)
+                servers.open -= not self.closed
+                self.closed = True
+
+        def new_loop() -> asyncio.AbstractEventLoop:
+            self.loops.append(made())
+            return self.loops[-1]
+
+        monkeypatch.setattr(local, "LocalServer", Server)
+        monkeypatch.setattr(asyncio, "new_event_loop", new_loop)
+
+    def check(self, where: str, *, twice: bool = False) -> None:
+        """Nothing is left."""
+        assert (self.open, self.answering) == (0, 0), where
+        # A second Ctrl-C at the very end of a turn leaves a loop that believes it runs, and cannot be closed.
+        assert all(loop.is_closed() or (twice and loop.is_running()) for loop in self.loops), where
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, where
+        self.loops.clear()
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch, heeds_ctrl_c: None) -> Servers:
+    monkeypatch.setattr(signals, "_NUMBERS", (int(signal.SIGINT),))  # of all others each would be a place
+    return Servers(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def silent(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Neither Python nor asyncio has anything to say."""
+    threads = threading.active_count()
+    with warnings.catch_warnings(record=True) as said, caplog.at_level(logging.DEBUG, logger="asyncio"):
+        warnings.simplefilter("always")
+        yield
+        gc.collect()
+    told = [str(each.message) for each in said]
+    if request.node.originalname == IN_THE_LOOP:
+        # Some loops cannot be closed, see Servers.check; and Python ignores errors where it frees a task, Ctrl-C too.
+        told = [each for each in told if not each.startswith(("unclosed", "Exception ignored in"))]
+    assert told == []
+    assert [each.getMessage() for each in caplog.records if each.levelno > logging.DEBUG] == []
+    assert threading.active_count() == threads
+
+
+def closed(runner: LocalRunner) -> None:
+    """Close, as the end of the block does, which an interrupt may have kept from beginning."""
+    runner.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("coarse", [set(), LOOP], ids=["steps", "loop"])
+def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers, coarse: set[str]) -> None:
+    runners, found = list[LocalRunner](), list[int]()
+
+    def act() -> None:
+        runners.append(LocalRunner(LocalSetup([])))
+        with runners[-1] as runner:
+            found.extend(each.line.number for each in runner.run(lines()))
+
+    def after(where: str) -> None:
+        assert len(found) == len({*found}) <= COUNT
+        for each in runners:
+            closed(each)
+        servers.check(where)
+        runners.clear()
+        found.clear()
+
+    places = interrupted_everywhere(act, after, set() if coarse else FILES, coarse)
+    assert sorted(found) == [1, 2, 3]
+    servers.check("the end")
+    assert places > 100
+
+
+def test_after_ctrl_c_the_same_runner_goes_on(servers: Servers) -> None:
+    with LocalRunner(LocalSetup([])) as runner:
+
+        def again(where: str) -> None:
+            assert sorted(each.line.number for each in runner.run(lines())) == [1, 2, 3], where
+            assert servers.answering == 0, where
+
+        assert interrupted_everywhere(lambda: list(runner.run(lines())), again, FILES) > 100
+        again("the end")
+    servers.check("the end")
+
+
+def test_a_second_ctrl_c_does_not_wait(servers: Servers) -> None:
+    """Whoever insists gets out of a loop that does not end, and what is left can be closed."""
+
+    async def forever() -> None:
+        while True:  # takes the loop, so that nothing ends the turn
+            signal.raise_signal(signal.SIGINT)
+
+    with LocalRunner(LocalSetup([])) as runner:
+        tasks = [runner._turns.begin(forever), runner._turns.begin(forever)]
+        with pytest.raises(KeyboardInterrupt):
+            runner._turns.run(tasks)
+        with pytest.raises(ContextError, match="broken off by a second Ctrl-C"):
+            list(runner.run(lines()))
+    servers.check("the end")
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_what_a_second_ctrl_c_in_the_loop_leaves_can_be_closed(servers: Servers, whole: bool, closing: bool) -> None:
+    at = 0
+    while True:
+        at += 1 if whole else 7
+        runner, places = LocalRunner(LocalSetup([])), Places(set(), LOOP)
+        places.at, places.again = at, at + 5
+        runner.__enter__()
+        try:
+            if not closing:
+                with places.watched():
+                    list(runner.run(lines()))
+            with places.watched():
+                closed(runner)
+        except KeyboardInterrupt:
+            with suppress(KeyboardInterrupt):  # the second one
+                closed(runner)
+            closed(runner)
+            servers.check(places.where, twice=True)
+        else:
+            break
+    servers.check("the end")
+    assert at > 100
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_an_error_of_several_lines_at_once_is_told_once(servers: Servers, width: int) -> None:
+    servers.failure = ContextError("the context is gone, planted")
+    with LocalRunner(LocalSetup([])) as runner:
+        with pytest.raises(ContextError, match="planted"):
+            list(runner.run(iter(list(lines())[:width])))
+        servers.failure = None
+        assert len(list(runner.run(lines()))) == COUNT
+    servers.check("the end")
+
+
+def test_a_generator_that_is_left_ends_its_lines(servers: Servers) -> None:
+    with LocalRunner(LocalSetup([])) as runner:
+        for _ in runner.run(lines()):
+            break
+        gc.collect()
+        assert len(list(runner.run(lines()))) == COUNT
+        assert servers.answering == 0
+    servers.check("the end")
+
+
+def test_closing_without_a_task() -> None:
+    Turns().close(lambda: asyncio.sleep(0))

@@ -1,0 +1,357 @@
+"""Faults below a server, each in turn: memory that runs out, lost contexts, sockets that break, clocks that jump."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from broken_driver import GUILTY, BrokenDriver
+from running_server import running
+from tiers import tiered
+
+from glinfer.batch.local import LocalRunner, LocalSetup
+from glinfer.batch.requests import RequestLine, comparable
+from glinfer.engine.requests import BatchRequest
+from glinfer.errors import ContextError, FormatError, GLError
+from glinfer.gl.context import Device, open_device
+from glinfer.server import run as run_module
+from glinfer.server.errors import ApiError
+from glinfer.server.metrics import Metrics
+from glinfer.server.served import ModelSource
+from glinfer.server.worker import Worker
+
+pytestmark = pytest.mark.gl
+
+TEXT, SCORE = "/v1/completions", "/v1/score"
+PICKED: dict[str, Any] = {"model": "small", "prompt": "Once upon", "max_tokens": 4, "seed": 2}
+LISTED = {**PICKED, "top_k": 5}
+SCORED: dict[str, Any] = {"model": "small", "input": ["Once upon", "a time"]}
+REQUESTS = [(TEXT, LISTED), (SCORE, SCORED), (TEXT, PICKED)]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> BrokenDriver:
+    """It works again before a device closes, when all is done that glinfer does."""
+    made, close = BrokenDriver(monkeypatch), Device.close
+
+    def mending(self: Device) -> None:
+        made.mend()
+        close(self)
+
+    monkeypatch.setattr(Device, "close", mending)
+    return made
+
+
+def content(answer: httpx.Response) -> Any:
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    return body.get("choices") or body["data"]
+
+
+def refused(answer: httpx.Response, code: str) -> str:
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (503, code, "server_error"), error
+    assert "Retry-After" in answer.headers
+    assert "\n" not in error["message"]
+    return str(error["message"])
+
+
+class TestGraphics:
+    @tiered(("url", "body"), REQUESTS, keep=(0,))
+    def test_no_memory_at_any_allocation_of_a_request(
+        self, small: Path, driver: BrokenDriver, capfd: pytest.CaptureFixture[str], url: str, body: dict[str, Any]
+    ) -> None:
+        with running(("small", small), slots=2) as server:
+            failures = 0
+            while True:
+                driver.fail_at(failures + 1)
+                answer = server.post(url, body)
+                if not driver.failed:
+                    break
+                failures += 1
+                assert "found no memory for " in refused(answer, "driver_error")
+                driver.mend()
+                assert content(server.post(TEXT, PICKED))
+            expected = content(answer)
+            assert server.metric("glinfer_context_losses_total") == 0, "the models stay"
+            assert server.metric("glinfer_running") == 0
+        with running(("small", small), slots=2) as server:
+            assert content(server.post(url, body)) == expected
+        assert failures >= 1 or body is PICKED
+        said = capfd.readouterr().err
+        assert said.count("\n") == (failures if url == TEXT else 0), "a line for each scheduler that was made anew"
+
+    def test_no_memory_for_another_scheduler_opens_everything_again(
+        self, small: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        schedule, left = Worker._schedule, [1, 1]
+
+        def failing(self: Worker, runner: Any) -> None:
+            if runner.requests and left[0]:
+                left[0] -= 1
+                raise GLError("drawing: no memory, planted")
+            step(self, runner)
+
+        def scheduling(*given: Any) -> Any:
+            if left[0] == 0 and left[1]:
+                left[1] -= 1
+                raise GLError("creating texture kv: no memory, planted")
+            return schedule(*given)
+
+        step = Worker._step_scheduler
+        with running(("small", small)) as server:
+            expected = content(server.post(TEXT, PICKED))
+            monkeypatch.setattr(Worker, "_step_scheduler", failing)
+            monkeypatch.setattr(Worker, "_schedule", staticmethod(scheduling))
+            assert refused(server.post(TEXT, PICKED), "driver_error") == "drawing: no memory, planted"
+            server.ready()
+            assert content(server.post(TEXT, PICKED)) == expected
+            assert server.metric("glinfer_context_losses_total") == 1
+        assert capfd.readouterr().err.splitlines() == [
+            "glinfer: drawing: no memory, planted",
+            "glinfer: creating texture kv: no memory, planted; opening the context again",
+        ]
+
+    @tiered(("url", "body"), REQUESTS, keep=(0,))
+    def test_a_context_lost_at_any_readback(
+        self, small: Path, driver: BrokenDriver, url: str, body: dict[str, Any]
+    ) -> None:
+        with running(("small", small), slots=2) as server:
+            expected, losses = content(server.post(url, body)), 0
+            while True:
+                driver.mend()
+                at = losses + 1
+                driver.after_read = lambda *_, at=at: driver.lose(GUILTY) if driver.reads == at else None
+                answer = server.post(url, body)
+                if answer.status_code == 200 and driver.reads < at:
+                    assert content(answer) == expected
+                    break
+                losses += 1
+                if answer.status_code == 200:  # lost with the last readback, when all was there; the next finds out
+                    assert content(answer) == expected
+                    answer = server.post(url, body)
+                assert "opened again" in refused(answer, "context_lost")
+                server.ready()
+                assert content(server.post(url, body)) == expected
+            assert losses >= 1
+            assert server.metric("glinfer_context_losses_total") == losses
+            assert server.metric("glinfer_running") == 0
+
+    @pytest.mark.slow
+    def test_a_batch_whose_context_is_lost_at_any_readback_has_the_same_results(
+        self, small: Path, driver: BrokenDriver
+    ) -> None:
+        lines = [
+            RequestLine(number, f"r{number}", url, body | {"model": "m"})
+            for number, (url, body) in enumerate(REQUESTS, 1)
+        ]
+        expected, losses = dict[str, Any](), 0
+        with LocalRunner(LocalSetup([("m", str(small), {})], {"slots": 2})) as runner:
+            while True:
+                driver.mend()
+                at = losses + 1 if expected else 0
+                driver.after_read = lambda *_, at=at: driver.lose(GUILTY) if driver.reads == at else None
+                found = {each.line.key: comparable(each.data) for each in runner.run(iter(lines))}
+                expected = expected or found
+                assert found == expected
+                if at and driver.reads < at:
+                    break
+                losses += at > 0
+        assert losses >= 3
+
+
+class TestCommands:
+    """What the thread is told to do while it ends."""
+
+    @pytest.mark.parametrize("late", [False, True], ids=["before its end", "behind it"])
+    def test_nobody_waits_for_a_thread_that_has_ended(self, small: Path, late: bool) -> None:
+        async def asked() -> None:
+            failed = asyncio.Event()
+            ready = asyncio.Event()
+            worker = Worker(
+                [ModelSource("small", str(small))],
+                partial(open_device, None),
+                Metrics(),
+                max_waiting=9,
+                on_failure=failed.set,
+                on_ready=ready.set,
+            )
+            worker.start()
+            await ready.wait()
+            served = worker.served["small"]
+            sequences = [served.loaded.checked(BatchRequest("Once", {"max_tokens": 3}))]
+            channels = [worker.admit(served, 1) for _ in range(2)]
+
+            def broken() -> None:
+                raise ContextError("planted")
+
+            worker._commands.put(broken)
+            if late:
+                await failed.wait()
+                await asyncio.to_thread(worker._thread.join)
+            worker.submit(channels[0], sequences)
+            worker.work(channels[1], lambda model: iter(()))  # type: ignore[arg-type, return-value]
+            for channel in channels:
+                with pytest.raises(ApiError, match=r"the model is being loaded|the server ends"):
+                    await asyncio.wait_for(channel.get(), 60)
+            assert str(worker.failure) == "planted"
+            assert worker.live == 0
+            with pytest.raises(ApiError):
+                worker.admit(served, 1)
+            await worker.stop()
+            await worker.stop()
+
+        asyncio.run(asked())
+
+    def test_a_batch_ends_where_the_models_cannot_be_opened_again(
+        self, small: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def gone(self: Worker) -> None:
+            raise FormatError("small.gab: cannot read it: No such file, planted")
+
+        def lost(self: Worker, runner: Any) -> None:
+            raise ContextError("the context was lost, planted")
+
+        monkeypatch.setattr("glinfer.server.worker.REOPEN_TRIES", 1)
+        lines = [RequestLine(number, f"r{number}", TEXT, PICKED | {"model": "m"}) for number in range(9)]
+        with LocalRunner(LocalSetup([("m", str(small), {})], {"slots": 2})) as runner:
+            monkeypatch.setattr(Worker, "_open", gone)
+            monkeypatch.setattr(Worker, "_step_scheduler", lost)
+            with pytest.raises(FormatError, match="No such file, planted"):
+                list(runner.run(iter(lines)))
+
+    def test_nobody_reads_what_is_said_of_a_loss(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def closed(*given: Any, **named: Any) -> None:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+        step, left = Worker._step_scheduler, [1]
+
+        def lost(self: Worker, runner: Any) -> None:
+            if runner.requests and left[0]:
+                left[0] -= 1
+                raise ContextError("the context was lost, planted")
+            step(self, runner)
+
+        with running(("small", small)) as server:
+            monkeypatch.setattr("glinfer.server.worker.click.echo", closed)
+            monkeypatch.setattr(Worker, "_step_scheduler", lost)
+            refused(server.post(TEXT, PICKED), "context_lost")
+            server.ready()
+            assert content(server.post(TEXT, PICKED))
+
+
+class BrokenSockets:
+    """The sockets of a server, whose calls fail where a test wants it: the n-th from here on of some kind."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = dict[str, int]()
+        self.name, self.at, self.number, self.failed = "", 0, 0, False
+        sockets = self
+
+        class Socket(socket.socket):
+            def accept(self) -> Any:
+                sockets.count("accept")
+                number, address = self._accept()  # type: ignore[attr-defined]
+                made = Socket(self.family, self.type, self.proto, fileno=number)
+                made.setblocking(False)
+                return made, address
+
+            def recv(self, *given: Any) -> bytes:
+                sockets.count("recv")
+                return super().recv(*given)
+
+            def send(self, *given: Any) -> int:
+                sockets.count("send")
+                return super().send(*given)
+
+            def sendmsg(self, *given: Any) -> int:
+                sockets.count("send")
+                return super().sendmsg(*given)
+
+        self.kind = Socket
+
+        class Module:
+            socket = Socket
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(socket, name)
+
+        monkeypatch.setattr(run_module, "socket", Module())
+
+    def fail(self, name: str, at: int, number: int) -> None:
+        self.calls, self.failed = {}, False
+        self.name, self.at, self.number = name, at, number
+
+    def count(self, name: str) -> None:
+        self.calls[name] = self.calls.get(name, 0) + 1
+        if name == self.name and self.calls[name] == self.at:
+            self.failed = True
+            raise OSError(self.number, os.strerror(self.number))
+
+
+class TestSockets:
+    @tiered("stream", [True, False], keep=1)
+    def test_one_that_breaks_at_any_call_breaks_nothing_else(
+        self, small: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], stream: bool
+    ) -> None:
+        sockets = BrokenSockets(monkeypatch)
+        body = {**PICKED, "stream": stream}
+        failures = 0
+        with running(("small", small), slots=2) as server:
+            expected = server.post(TEXT, body)
+            assert expected.status_code == 200
+            for name, number in itertools.product(("recv", "send"), (errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT)):
+                for at in itertools.count(1):
+                    sockets.fail(name, at, number)
+                    with server.http() as client:
+                        try:
+                            answer = client.post(TEXT, json=body)
+                            assert answer.status_code == 200
+                        except (httpx.TransportError, httpx.DecodingError):
+                            assert sockets.failed
+                    if not sockets.failed:
+                        break
+                    failures += 1
+                    sockets.fail("", 0, 0)
+                    server.wait(lambda: server.server.worker.live == 0)
+                    assert server.get("/health").status_code == 200
+            sockets.fail("", 0, 0)
+            assert server.post(TEXT, {**body, "stream": False}).status_code == 200
+            server.wait(lambda: len(server.server._uvicorn.server_state.connections) == 1)
+        assert failures >= 12
+        assert capfd.readouterr().err == ""
+
+
+class TestClocks:
+    @tiered("jump", [-1e9, 1e9, -3.5, 3600.0], keep=1)
+    def test_a_clock_that_jumps_ends_nothing_and_holds_nothing_up(
+        self, small: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+    ) -> None:
+        real, offset = time.time, [0.0]
+
+        def jumping() -> float:
+            offset[0] += jump
+            return max(0.0, real() + offset[0])
+
+        with running(("small", small), slots=1, grace=600) as server:
+            expected = content(server.post(TEXT, PICKED))
+            monkeypatch.setattr(time, "time", jumping)
+            monkeypatch.setattr(time, "time_ns", lambda: int(jumping() * 1e9))
+            with ThreadPoolExecutor(3) as pool:
+                asked = [pool.submit(server.post, TEXT, PICKED) for _ in range(6)]
+                assert all(content(each.result(120)) == expected for each in asked)
+            lines = server.post(TEXT, {**PICKED, "stream": True}).text.splitlines()
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+            assert server.get("/metrics").status_code == 200
+            assert server.get("/v1/models").json()["data"][0]["created"] >= 0
+        assert server.failure is None
