@@ -38,6 +38,7 @@ Prompts = (
 )
 Body = TypeVar("Body", bound="RequestBody")
 _MAX_SEED = (1 << 63) - 1
+_MAX_NAME = 80  # characters of the name of a field that an error tells; a client may make one of millions
 
 
 class RequestBody(Strict):
@@ -94,8 +95,9 @@ def _said(error: ValidationError) -> ApiError:
     found_all = error.errors(include_url=False, include_context=False)
     alike = [each for each in found_all if each["loc"][:1] == found_all[0]["loc"][:1]]
     first = max(alike, key=lambda each: (not each["type"].endswith("_type"), len(each["loc"])))
-    field = str(first["loc"][0]) if first["loc"] else None
-    place = ".".join(str(part) for part in first["loc"] if not isinstance(part, str) or _is_name(part)) or "the body"
+    parts = [part[:_MAX_NAME] if isinstance(part, str) else part for part in first["loc"]]
+    field = str(parts[0]) if parts else None
+    place = ".".join(str(part) for part in parts if not isinstance(part, str) or _is_name(part)) or "the body"
     message = first["msg"][:1].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
         return ApiError(f"there is no field {place}; see /openapi.json", param=field, code="unknown_parameter")

@@ -71,9 +71,10 @@ def listings() -> list[bytes]:
 
 @cache
 def _hub() -> Any:
-    from huggingface_hub import errors, utils
+    import huggingface_hub
 
-    return errors, type(utils.get_session()).__module__.partition(".")[0]
+    hub: Any = huggingface_hub
+    return hub.errors, type(hub.get_session()).__module__.partition(".")[0]
 
 
 def _client(told: Mapping[str, Any]) -> Client:
