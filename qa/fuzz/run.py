@@ -4,8 +4,8 @@ Each target runs in a process of its own under atheris (libFuzzer), which keeps 
 end it: each is told once, by its place, and written to ``--finds``. What dies or hangs is written there by libFuzzer,
 and the target goes on in a new process. At the end a table says how much was run and what was found.
 
-Needs the packages of the extra ``fuzz``: atheris, and coverage for ``--lines``. ``--unguided`` needs neither: it damages
-seeds, kept cases and what was accepted of them, at random and many times as fast, since nothing is instrumented.
+Needs the packages of the extra ``fuzz``: atheris, and coverage for ``--lines``. ``--unguided`` needs no atheris: it
+damages seeds, kept cases and what was accepted of them, at random and faster, since nothing is instrumented.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ def fuzz_here(name: str, work: Path, finds: Path, seconds: float, seed: int) -> 
 
         from qa.fuzz.targets import TARGETS
     target = TARGETS[name]
-    one = _watched(name, work, finds)
+    watched = _watched(name, work, finds)
+
+    def one(data: bytes) -> None:  # libFuzzer has a meaning for what it returns
+        watched(data)
 
     def mutate(data: bytes, most: int, chosen: int) -> bytes:
         random = Random(chosen)
