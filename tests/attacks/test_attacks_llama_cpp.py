@@ -38,7 +38,7 @@ OVERFLOWS = (
 def test_cve_2026_33298(tmp_path: Path, edges: list[int]) -> None:
     """Edges of a tensor whose product overflows: a few bytes were made for what later took exabytes."""
     path = tmp_path / "m.gguf"
-    for seed in ggufs():
+    for seed in ggufs()[::4]:
         parts = parse_gguf(seed)
         for place in range(len(parts.tensors)):
             changed = parse_gguf(seed)

@@ -199,7 +199,7 @@ def test_cve_2026_73559(attacked: Running, monkeypatch: pytest.MonkeyPatch, path
     body: dict[str, Any] = {"model": "small" if field != "documents" else "ranker", "query": "x"}
     body = body if field == "documents" else {"model": body["model"]}
     for each in ("x", [1]) if field != "documents" else ("x", {"text": "x"}):
-        for count in (most + 1, 400_000):
+        for count in (most + 1, 20_000):
             assert refused(attacked, path, {**body, field: [each] * count}) == "invalid_value"
     if path == "/v1/completions":
         assert LIMITS.sequences < LIMITS.prompts * LIMITS.choices
