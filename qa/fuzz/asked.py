@@ -72,9 +72,10 @@ def listings() -> list[bytes]:
 @cache
 def _hub() -> Any:
     import huggingface_hub
+    from huggingface_hub import errors
 
     hub: Any = huggingface_hub
-    return hub.errors, type(hub.get_session()).__module__.partition(".")[0]
+    return errors, type(hub.get_session()).__module__.partition(".")[0]
 
 
 def _client(told: Mapping[str, Any]) -> Client:
