@@ -65,8 +65,8 @@ def test_cve_2026_21869(attacked: Running) -> None:
         answer = attacked.post("/v1/completions", {**base, name: number})
         assert answer.status_code == 400, (name, number)
     # A full context ends the answer; nothing is discarded.
-    room = attacked.post("/tokenize", {"model": "small", "prompt": "x"}).json()
-    full = attacked.post("/v1/completions", {**base, "max_tokens": 1 << 40, "temperature": 0}).json()
+    room = attacked.post("/tokenize", {"model": "chatty", "prompt": "x"}).json()
+    full = attacked.post("/v1/completions", {**base, "model": "chatty", "max_tokens": 1 << 40, "temperature": 0}).json()
     assert full["usage"]["total_tokens"] == room["max_model_len"]
     assert full["choices"][0]["finish_reason"] == "length"
 
