@@ -15,7 +15,7 @@ from glinfer.server.errors import ApiError
 from glinfer.server.generation import Choice, Usage, generating, new_id, now, off_loop
 from glinfer.server.protocol import ChatCompletionRequest, conversation
 from glinfer.server.served import Served
-from glinfer.server.state import ServerState, client_of, read_request
+from glinfer.server.state import ServerState, client_of, read_request, turn_of
 from glinfer.server.streaming import EventStream, WholeAnswer
 from glinfer.server.structured import structured_options, tool_use
 from glinfer.server.tool_calls import CallDeltas
@@ -30,9 +30,9 @@ async def chat_completions(request: Request) -> ASGIApp:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
     used = tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
     told = None if used is None else used.definitions
-    ids = await off_loop(lambda: served.chat_ids(conversation(body.messages), told), "messages")
+    ids = await off_loop(lambda: served.chat_ids(conversation(body.messages), told), "messages", turn_of(request))
     asked = {**body.structures(), **({} if used is None else {"tools": {"grammar": used.grammar}})}
-    structure = await structured_options(served, asked)
+    structure = await structured_options(served, asked, turn_of(request))
     room = served.room(ids)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}

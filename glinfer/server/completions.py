@@ -16,9 +16,10 @@ from glinfer.engine.score import TextScore
 from glinfer.server.chunks import Chunks
 from glinfer.server.errors import ApiError
 from glinfer.server.generation import Choice, Usage, generating, new_id, now, off_loop, scored
+from glinfer.server.limits import LIMITS
 from glinfer.server.protocol import CompletionRequest
 from glinfer.server.served import Served
-from glinfer.server.state import ServerState, client_of, read_request
+from glinfer.server.state import ServerState, client_of, read_request, turn_of
 from glinfer.server.streaming import EventStream, WholeAnswer
 from glinfer.server.structured import structured_options
 from glinfer.text.tokenizer import Tokenizer
@@ -32,11 +33,15 @@ async def completions(request: Request) -> ASGIApp:
     state, served, body = await read_request(request, CompletionRequest)
     if body.echo and (body.logprobs or 0) > 1:
         raise ApiError(f"logprobs is {body.logprobs}; expected 0 or 1 together with echo", param="logprobs")
-    prompts = await off_loop(lambda: [ids_of(served, prompt) for prompt in body.prompts()], "prompt")
+    given = body.prompts()
+    if (count := len(given) * (body.n or 1)) > LIMITS.sequences:
+        message = f"the request has {count} sequences; this server takes at most {LIMITS.sequences} at once"
+        raise ApiError(message, param="n")
+    prompts = await off_loop(lambda: [ids_of(served, prompt) for prompt in given], "prompt")
     wanted = MAX_TOKENS if body.max_tokens is None else body.max_tokens
     rooms = [served.room(ids, least=min(1, wanted)) for ids in prompts]
     answer = _Answer(state, served, body, prompts)
-    structure = await structured_options(served, body.structures())
+    structure = await structured_options(served, body.structures(), turn_of(request))
     if wanted:
         logprobs = {} if body.logprobs is None else {"logprobs": body.logprobs}
         answer.requests = [

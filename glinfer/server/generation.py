@@ -17,6 +17,7 @@ from glinfer.engine.score import TextScore
 from glinfer.errors import GlinferError
 from glinfer.server.errors import ApiError
 from glinfer.server.served import Served
+from glinfer.server.slow import SlowTurn
 from glinfer.server.worker import Channel, Outcome, Steps, Update, Worker, broken
 
 Result = TypeVar("Result")
@@ -32,14 +33,19 @@ def now() -> int:
     return int(time.time())
 
 
-async def off_loop(work: Callable[[], Result], param: str | None = None) -> Result:
+async def off_loop(work: Callable[[], Result], param: str | None = None, turn: SlowTurn | None = None) -> Result:
     """Do what takes time, such as tokenizing, on a thread of a pool.
+
+    Args:
+        work: what to do.
+        param: the field that it is about, for errors.
+        turn: whose turn it takes if it starts a process of its own, see :mod:`glinfer.server.slow`.
 
     Raises:
         ApiError: what glinfer refuses is 400; ``param`` names the field.
     """
     try:
-        return await asyncio.to_thread(work)
+        return await (asyncio.to_thread(work) if turn is None else turn.run(work))
     except ApiError:
         raise
     except GlinferError as error:

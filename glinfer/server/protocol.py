@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, PrivateAttr, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
+from glinfer.formats.json_files import quoted
 from glinfer.server.errors import ApiError
 from glinfer.server.limits import LIMITS
-from glinfer.server.strict import Strict
+from glinfer.server.strict import Several, Strict, few
 from glinfer.server.structured import (
     Choices,
     NamedResponseTool,
@@ -25,18 +26,19 @@ from glinfer.server.structured import (
 )
 
 Number = StrictInt | StrictFloat
-Ids = Annotated[list[StrictInt], Field(min_length=1)]
+Ids = Annotated[Several[StrictInt], Field(min_length=1)]
 Text = Annotated[StrictStr, Field(min_length=1)]
 Stop = Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.stop_characters)]
-Stops = Stop | Annotated[list[Stop], Field(max_length=LIMITS.stop_strings)]
+Stops = Stop | Annotated[Several[Stop], Field(max_length=LIMITS.stop_strings)]
 Prompts = (
     Text
     | Ids
-    | Annotated[list[Text], Field(min_length=1, max_length=LIMITS.prompts)]
-    | Annotated[list[Ids], Field(min_length=1, max_length=LIMITS.prompts)]
+    | Annotated[Several[Text], Field(min_length=1, max_length=LIMITS.prompts)]
+    | Annotated[Several[Ids], Field(min_length=1, max_length=LIMITS.prompts)]
 )
 Body = TypeVar("Body", bound="RequestBody")
 _MAX_SEED = (1 << 63) - 1
+_MAX_NAME = 80  # characters of the name of a field that an error tells; a client may make one of millions
 
 
 class RequestBody(Strict):
@@ -93,14 +95,15 @@ def _said(error: ValidationError) -> ApiError:
     found_all = error.errors(include_url=False, include_context=False)
     alike = [each for each in found_all if each["loc"][:1] == found_all[0]["loc"][:1]]
     first = max(alike, key=lambda each: (not each["type"].endswith("_type"), len(each["loc"])))
-    field = str(first["loc"][0]) if first["loc"] else None
-    place = ".".join(str(part) for part in first["loc"] if not isinstance(part, str) or _is_name(part))
+    parts = [part[:_MAX_NAME] if isinstance(part, str) else part for part in first["loc"]]
+    field = str(parts[0]) if parts else None
+    place = ".".join(str(part) for part in parts if not isinstance(part, str) or _is_name(part)) or "the body"
     message = first["msg"][:1].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
         return ApiError(f"there is no field {place}; see /openapi.json", param=field, code="unknown_parameter")
     if first["type"] == "missing":
         return ApiError(f"the field {place} is missing", param=field, code="missing_parameter")
-    found = repr(first["input"])
+    found = quoted(first["input"])
     found = found if len(found) <= 60 else f"{found[:57]}..."
     return ApiError(f"{place}: found {found}; {message}", param=field, code="invalid_value")
 
@@ -146,7 +149,11 @@ class SamplingBody(RequestBody):
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
     """Subtracted for each time that the answer has a token."""
     logit_bias: (
-        Annotated[dict[StrictStr, Annotated[Number, Field(ge=-100, le=100)]], Field(max_length=LIMITS.bias_entries)]
+        Annotated[
+            dict[StrictStr, Annotated[Number, Field(ge=-100, le=100)]],
+            few(LIMITS.bias_entries, "entries"),
+            Field(max_length=LIMITS.bias_entries),
+        ]
         | None
     ) = None
     """Added to the logits of these token ids."""
@@ -232,7 +239,7 @@ class ChatMessage(Strict):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: StrictStr | Annotated[list[TextPart], Field(min_length=1)] | None = None
+    content: StrictStr | Annotated[Several[TextPart], Field(min_length=1)] | None = None
     """The text; an assistant's message with calls needs none."""
     name: StrictStr | None = None
     """Of a tool, for templates that want it; otherwise ignored."""
@@ -242,7 +249,7 @@ class ChatMessage(Strict):
     """Ignored: thoughts are no part of the next prompt."""
     annotations: list[Any] | None = None
     """Ignored."""
-    tool_calls: Annotated[list[ToolCall], Field(max_length=LIMITS.tools)] | None = None
+    tool_calls: Annotated[Several[ToolCall], Field(max_length=LIMITS.tools)] | None = None
     """What the assistant has called."""
     tool_call_id: StrictStr | None = None
     """Which call a tool's message answers."""
@@ -278,7 +285,7 @@ def conversation(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return [each.message(place) for place, each in enumerate(messages)]
 
 
-Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=LIMITS.messages)]
+Messages = Annotated[Several[ChatMessage], Field(min_length=1, max_length=LIMITS.messages)]
 _NO_TEMPLATES: Mapping[str, tuple[Any, ...]] = {"chat_template": (), "chat_template_kwargs": ()}
 
 
@@ -343,7 +350,7 @@ class InputItem(Strict):
 
     type: Literal["message", "reasoning", "item_reference", "function_call", "function_call_output"] | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: StrictStr | list[TextPart] | None = None
+    content: StrictStr | Several[TextPart] | None = None
     id: StrictStr | None = None
     """Ignored."""
     status: StrictStr | None = None
@@ -360,7 +367,7 @@ class InputItem(Strict):
     """Of the function that is called."""
     arguments: StrictStr | None = None
     """Of a call, as JSON."""
-    output: StrictStr | list[TextPart] | None = None
+    output: StrictStr | Several[TextPart] | None = None
     """What a function has returned."""
 
 
@@ -386,7 +393,7 @@ class ResponseRequest(RequestBody):
         "top_logprobs",
     }
 
-    input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=LIMITS.messages)]
+    input: Text | Annotated[Several[InputItem], Field(min_length=1, max_length=LIMITS.messages)]
     """A user's message, or the items of a conversation."""
     instructions: StrictStr | None = None
     """A system prompt, before the conversation."""
@@ -429,8 +436,8 @@ class EmbeddingRequest(RequestBody):
     input: (
         StrictStr
         | Ids
-        | Annotated[list[StrictStr], Field(min_length=1, max_length=LIMITS.embed_texts)]
-        | Annotated[list[Ids], Field(min_length=1, max_length=LIMITS.embed_texts)]
+        | Annotated[Several[StrictStr], Field(min_length=1, max_length=LIMITS.embed_texts)]
+        | Annotated[Several[Ids], Field(min_length=1, max_length=LIMITS.embed_texts)]
     )
     """A text, token ids, or a list of either."""
     encoding_format: Literal["float", "base64"] | None = None
@@ -456,7 +463,7 @@ class RerankRequest(RequestBody):
 
     query: StrictStr
     """What the texts shall answer."""
-    documents: Annotated[list[StrictStr | Document], Field(min_length=1, max_length=LIMITS.embed_texts)]
+    documents: Annotated[Several[StrictStr | Document], Field(min_length=1, max_length=LIMITS.embed_texts)]
     """The texts."""
     top_n: Annotated[StrictInt, Field(ge=1)] | None = None
     """Only so many of the best."""
@@ -491,7 +498,7 @@ class AttentionRequest(TokenizeRequest):
 class DetokenizeRequest(RequestBody):
     """POST /detokenize."""
 
-    tokens: list[StrictInt]
+    tokens: Several[StrictInt]
     """Token ids."""
 
 

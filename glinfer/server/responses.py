@@ -15,7 +15,7 @@ from glinfer.server.generation import Choice, Usage, generating, new_id, now, of
 from glinfer.server.protocol import ResponseRequest
 from glinfer.server.response_items import OutputItems, messages_of
 from glinfer.server.served import Served
-from glinfer.server.state import ServerState, client_of, read_request
+from glinfer.server.state import ServerState, client_of, read_request, turn_of
 from glinfer.server.streaming import EventStream, WholeAnswer, event_bytes
 from glinfer.server.structured import ResponseText, asked_by_text, response_tool_use, structured_options
 from glinfer.structured.tools import ToolForm
@@ -27,7 +27,7 @@ async def responses(request: Request) -> ASGIApp:
     used = response_tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
     told = None if used is None else used.definitions
     messages = messages_of(body.input, body.instructions)
-    ids = await off_loop(lambda: served.chat_ids(messages, told), "input")
+    ids = await off_loop(lambda: served.chat_ids(messages, told), "input", turn_of(request))
     room = served.room(ids)
     given = {"temperature": body.temperature, "top_p": body.top_p}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -38,7 +38,9 @@ async def responses(request: Request) -> ASGIApp:
     options["max_tokens"] = min(room, body.max_output_tokens or room)
     form = asked_by_text(body.text)
     asked = {"text.format": form, "tools": None if used is None else {"grammar": used.grammar}}
-    options |= await structured_options(served, {field: found for field, found in asked.items() if found is not None})
+    options |= await structured_options(
+        served, {field: found for field, found in asked.items() if found is not None}, turn_of(request)
+    )
     answer = _Answer(
         state,
         served,

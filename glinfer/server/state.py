@@ -14,6 +14,7 @@ from glinfer.server.errors import ApiError, not_ready
 from glinfer.server.limits import LIMITS, ConnectionLimits
 from glinfer.server.protocol import RequestBody
 from glinfer.server.served import Served
+from glinfer.server.slow import SlowTurn, SlowWork
 from glinfer.server.worker import Worker
 
 Body = TypeVar("Body", bound=RequestBody)
@@ -30,12 +31,14 @@ class ServerState:
         worker: the thread of OpenGL.
         page: the folder of the page at /; the chat page if there is none.
         connections: what is borne of connections.
+        slow: the threads of what takes a process of its own.
         ending: whether no new requests are taken.
     """
 
     worker: Worker
     page: Path | None = None
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    slow: SlowWork = field(default_factory=SlowWork)
     ending: bool = False
 
     @classmethod
@@ -119,3 +122,8 @@ def client_of(request: Request) -> Hashable:
     """Whose request it is, for turns and for the reuse of prefixes."""
     client: Hashable = request.scope.get(CLIENT)
     return client
+
+
+def turn_of(request: Request) -> SlowTurn:
+    """Where the slow work of a request waits for its turn."""
+    return SlowTurn(ServerState.of(request).slow, client_of(request))

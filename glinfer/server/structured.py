@@ -14,7 +14,8 @@ from glinfer.server.errors import ApiError
 from glinfer.server.generation import off_loop
 from glinfer.server.limits import LIMITS
 from glinfer.server.served import Served
-from glinfer.server.strict import Strict
+from glinfer.server.slow import SlowTurn
+from glinfer.server.strict import Several, Strict
 from glinfer.structured.structure import ANY_OBJECT, structure_of
 from glinfer.structured.tools import Tool, ToolForm, call_grammar, tool_form
 
@@ -144,8 +145,8 @@ class ToolCall(Strict):
         return {**({} if self.id is None else {"id": self.id}), "type": "function", "function": function}
 
 
-Choices = Annotated[list[StrictStr], Field(min_length=1)]
-Tools = Annotated[list[ToolDefinition], Field(max_length=LIMITS.tools)]
+Choices = Annotated[Several[StrictStr], Field(min_length=1)]
+Tools = Annotated[Several[ToolDefinition], Field(max_length=LIMITS.tools)]
 
 
 def _kind(tool: object) -> str:
@@ -153,7 +154,7 @@ def _kind(tool: object) -> str:
 
 
 ResponseTools = Annotated[
-    list[
+    Several[
         Annotated[
             Annotated[ResponseTool, Tag("function")] | Annotated[dict[StrictStr, Any], Tag("other")],
             Discriminator(_kind),
@@ -252,12 +253,13 @@ def response_tool_use(
         raise
 
 
-async def structured_options(served: Served, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+async def structured_options(served: Served, asked: Mapping[str, Mapping[str, Any]], turn: SlowTurn) -> dict[str, Any]:
     """The options of a sequence that has the structure which one field asks for, compiled once.
 
     Args:
         served: the model.
         asked: by the names of fields, the options that they stand for; without those that are left out.
+        turn: where compiling waits for the client's turn.
 
     Raises:
         ApiError: several fields ask for one, or it cannot be used.
@@ -272,7 +274,7 @@ async def structured_options(served: Served, asked: Mapping[str, Mapping[str, An
             assert structure is not None
             served.loaded.compiler().constraint(structure)
 
-        await off_loop(compiled, field)
+        await off_loop(compiled, field, turn)
         return dict(options)
     return {}
 

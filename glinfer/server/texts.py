@@ -23,7 +23,7 @@ from glinfer.server.protocol import (
     conversation,
 )
 from glinfer.server.served import Served
-from glinfer.server.state import read_request
+from glinfer.server.state import read_request, turn_of
 from glinfer.server.streaming import WholeAnswer
 
 
@@ -31,7 +31,7 @@ def _chat_ids(served: Served, messages: list[ChatMessage]) -> list[int]:
     return served.chat_ids(conversation(messages))
 
 
-async def _ids(served: Served, body: TokenizeRequest, reply: str = "") -> list[int]:
+async def _ids(request: Request, served: Served, body: TokenizeRequest, reply: str = "") -> list[int]:
     """The ids of a text or of a conversation, and of a reply behind it."""
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("expected either prompt or messages", param="prompt")
@@ -42,13 +42,15 @@ async def _ids(served: Served, body: TokenizeRequest, reply: str = "") -> list[i
         # What the model has said spells no control token.
         return _chat_ids(served, body.messages or []) + served.tokenizer.encode(reply, allow_special=False)
 
-    return await off_loop(work, "messages" if body.prompt is None else "prompt")
+    if body.prompt is None:
+        return await off_loop(work, "messages", turn_of(request))
+    return await off_loop(work, "prompt")
 
 
 async def tokenize(request: Request) -> ASGIApp:
     """The token ids of a text or of a conversation."""
     _, served, body = await read_request(request, TokenizeRequest)
-    ids = await _ids(served, body)
+    ids = await _ids(request, served, body)
     return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": served.context})
 
 
@@ -57,7 +59,7 @@ async def attention(request: Request) -> ASGIApp:
     state, served, body = await read_request(request, AttentionRequest)
     if body.adapter is not None:
         raise ApiError(f"attention is told of {served.name} itself; name the model", param="model", code="no_adapter")
-    ids = await _ids(served, body, body.reply or "")
+    ids = await _ids(request, served, body, body.reply or "")
     if not ids:
         raise ApiError("the prompt is empty; expected at least one token", param="prompt")
     served.room(ids, least=0)
@@ -91,7 +93,7 @@ async def detokenize(request: Request) -> ASGIApp:
 async def apply_template(request: Request) -> ASGIApp:
     """The prompt that a conversation becomes, as text and as token ids."""
     _, served, body = await read_request(request, ApplyTemplateRequest)
-    ids = await off_loop(lambda: _chat_ids(served, body.messages), "messages")
+    ids = await off_loop(lambda: _chat_ids(served, body.messages), "messages", turn_of(request))
     return JSONResponse({"prompt": served.tokenizer.decode(ids), "tokens": ids})
 
 

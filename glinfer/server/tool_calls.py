@@ -26,7 +26,7 @@ class CallDeltas:
         if part.call is None:
             self._content += part.text
             return {"content": part.text}
-        if part.name:
+        if part.call == len(self._calls):  # a name may be empty
             function = {"name": part.name, "arguments": part.arguments}
             call = {"id": new_id("call_"), "type": "function", "function": function}
             self._calls.append({**call, "function": {**function}})

@@ -98,7 +98,11 @@ def _schema_text(given: object) -> str:
             raise StructureError(f"json_schema is no JSON: {' '.join(str(error).split())}") from None
     elif callable(make):
         given = make()
-    if not isinstance(given, (Mapping, bool)):
+    if given is False:
+        raise StructureError("json_schema is false, which no text has; expected an object, or true for any JSON")
+    if given is True:
+        given = {}
+    if not isinstance(given, Mapping):
         raise StructureError(f"json_schema is {type(given).__name__}; expected an object, or its JSON as text")
     properties = 0
     for number, (depth, value) in enumerate(_values(given)):

@@ -285,6 +285,27 @@ def text_mutator(words: Sequence[str]) -> Mutator:
     return mutate
 
 
+def by_chance(*mutators: Mutator) -> Mutator:
+    """One of several ways to damage a file, each as often."""
+    return lambda data, random: random.choice(mutators)(data, random)
+
+
+def strings(words: Sequence[Any]) -> list[str]:
+    """The texts among some words."""
+    return [word for word in words if isinstance(word, str)]
+
+
+def by_byte(*mutators: Mutator) -> Mutator:
+    """For targets whose first byte chooses a file, and with it how the rest is damaged."""
+
+    def mutate(data: bytes, random: Random) -> bytes:
+        if not data:
+            return bytes([random.randrange(len(mutators))])
+        return data[:1] + mutators[data[0] % len(mutators)](data[1:], random)
+
+    return mutate
+
+
 def behind_byte(mutator: Mutator, choices: int) -> Mutator:
     """For targets whose first byte is a choice and the rest a file."""
 

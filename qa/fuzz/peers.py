@@ -1,7 +1,8 @@
 """The same damaged files for other readers: ``python -m qa.fuzz.peers``.
 
-Each reader gets some hundred damaged GGUF, safetensors, config.json and tokenizer.json files, the same for all, in
-processes of its own with a limit of time and memory. What comes of a file: a clean error, of the kind that the reader's
+Each reader gets some hundred damaged GGUF, safetensors, config.json and tokenizer.json files, GGUF models in two parts,
+LoRA adapters, directories of sentence-transformers and structures, the same for all, in processes of its own with a
+limit of time and memory. What comes of a file: a clean error, of the kind that the reader's
 documentation promises; another exception; a crash, which ends the process; a hang; or it is accepted.
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from qa.fuzz import folders
 from qa.fuzz.mutate import any_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +129,76 @@ def _transformers_tokenizer(path: Path) -> None:
     tokenizer.decode(tokenizer.encode(TEXT))
 
 
+def _own_split(path: Path) -> None:
+    from glinfer.formats import load_checkpoint
+
+    load_checkpoint(path / "m-00001-of-00002.gguf").check_finite()
+
+
+def _gguf_split(path: Path) -> None:
+    for part in sorted(path.glob("*.gguf")):
+        _gguf_reader(part)
+
+
+def _own_adapter(path: Path) -> None:
+    from glinfer.formats.adapters.merge import read_adapter
+    from qa.fuzz.folders import ADAPTED
+
+    read_adapter(path, ADAPTED)
+
+
+def _peft(path: Path) -> None:
+    from peft import PeftConfig
+    from peft.utils import load_peft_weights
+
+    PeftConfig.from_pretrained(str(path))
+    for tensor in load_peft_weights(str(path), device="cpu").values():
+        tensor.sum()
+
+
+def _own_embedder(path: Path) -> None:
+    from glinfer.formats import load_checkpoint
+
+    load_checkpoint(path).check_finite()
+
+
+def _sentence_transformers(path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer(str(path), local_files_only=True, device="cpu").encode(TEXT)
+
+
+def _structure_in(path: Path) -> dict[str, Any]:
+    from qa.fuzz.asked import _given
+
+    return _given(path.read_bytes())
+
+
+def _own_structure(path: Path) -> None:
+    from glinfer.structured.structure import structure_of
+    from qa.fuzz.asked import _compiler
+
+    found = structure_of(_structure_in(path))
+    assert found is not None
+    _compiler().constraint(found).mask()
+
+
+def _llguidance(path: Path) -> None:
+    import llguidance
+
+    ((kind, text),) = _structure_in(path).items()
+    made = llguidance.LLMatcher
+    if kind == "json_schema":
+        grammar = made.grammar_from_json_schema(text)
+    elif kind == "regex":
+        grammar = made.grammar_from_regex(text)
+    else:
+        grammar = made.grammar_from_lark(text if kind == "grammar" else json.dumps(text))
+    is_error, messages = made.validate_grammar_with_warnings(grammar)
+    if is_error:
+        raise ValueError(messages[0])
+
+
 _OWN = ("FormatError", "InputError", "ConfigError")
 READERS = (
     Reader("gguf", "glinfer", _own_gguf, _OWN),
@@ -144,12 +216,30 @@ READERS = (
     Reader("tokenizer.json", "glinfer", _own_tokenizer, _OWN),
     Reader("tokenizer.json", "tokenizers.Tokenizer", _tokenizers, ("Exception",)),
     Reader("tokenizer.json", "transformers (fast)", _transformers_tokenizer, ("Exception", "OSError", "ValueError")),
-)
+    Reader("GGUF in parts", "glinfer", _own_split, _OWN),
+    Reader("GGUF in parts", "gguf.GGUFReader, each", _gguf_split, ("ValueError",)),
+    Reader("LoRA of PEFT", "glinfer", _own_adapter, _OWN),
+    Reader("LoRA of PEFT", "peft", _peft, ("OSError", "ValueError", "SafetensorError")),
+    Reader("sentence-transformers", "glinfer", _own_embedder, _OWN),
+    Reader("sentence-transformers", "sentence_transformers", _sentence_transformers,
+           ("OSError", "ValueError", "SafetensorError", "StrictDataclassError")),
+    Reader("structures", "glinfer", _own_structure, (*_OWN, "StructureError")),
+    Reader("structures", "llguidance, in this process", _llguidance, ("ValueError",)),
+)  # fmt: skip
 _SETS = {
     "gguf": ("gguf", "gguf_tokenizer"),
     "safetensors": ("safetensors",),
     "config.json": ("hf_config",),
     "tokenizer.json": ("tokenizer_json",),
+    "GGUF in parts": ("gguf_split",),
+    "LoRA of PEFT": ("peft",),
+    "sentence-transformers": ("sentence",),
+    "structures": ("structure",),
+}
+_SEVERAL = {
+    "GGUF in parts": folders.PARTS,
+    "LoRA of PEFT": folders.PEFT,
+    "sentence-transformers": folders.SENTENCE,
 }
 
 
@@ -174,7 +264,12 @@ def damaged(format: str, count: int, folder: Path) -> list[Path]:
     for index, data in enumerate(found):
         inside = folder / f"{format}-{index:04}"
         inside.mkdir()
-        whole = {"gguf": "m.gguf", "safetensors": "m.safetensors"}.get(format)
+        if names := _SEVERAL.get(format):
+            targets[0].prepare(inside)
+            (inside / names[data[0] % len(names) if data else 0]).write_bytes(data[1:])
+            paths.append(inside)
+            continue
+        whole = {"gguf": "m.gguf", "safetensors": "m.safetensors", "structures": "structure"}.get(format)
         path = inside / (whole or format)
         path.write_bytes(data)
         paths.append(path if whole else inside)
@@ -241,11 +336,17 @@ def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m qa.fuzz.peers", description="Damaged files for other readers.")
     parser.add_argument("--count", type=int, default=300, help="files of each format (300)")
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")
+    parser.add_argument("formats", nargs="*", metavar="FORMAT", help=f"of {', '.join(_SETS)}; all without any")
     options = parser.parse_args(given)
+    if unknown := [name for name in options.formats if name not in _SETS]:
+        parser.error(f"there is no format {unknown[0]!r}; expected one of {', '.join(_SETS)}")
+    chosen = options.formats or list(_SETS)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        sets = {format: damaged(format, options.count, Path(folder)) for format in _SETS}
+        sets = {format: damaged(format, options.count, Path(folder)) for format in chosen}
         for number, reader in enumerate(READERS):
+            if reader.format not in sets:
+                continue
             told = outcomes(number, sets[reader.format], Path(folder))
             counts = Counter(word.partition(":")[0] for word in told)
             others = Counter(word.partition(": ")[2] for word in told if word.startswith("other"))

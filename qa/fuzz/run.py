@@ -4,7 +4,8 @@ Each target runs in a process of its own under atheris (libFuzzer), which keeps 
 end it: each is told once, by its place, and written to ``--finds``. What dies or hangs is written there by libFuzzer,
 and the target goes on in a new process. At the end a table says how much was run and what was found.
 
-Needs the packages of the extra ``fuzz``: atheris, and coverage for ``--lines``.
+Needs the packages of the extra ``fuzz``: atheris, and coverage for ``--lines``. ``--unguided`` needs no atheris: it
+damages seeds, kept cases and what was accepted of them, at random and faster, since nothing is instrumented.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HANG = 20  # seconds by the clock after which libFuzzer ends a process
 ADDRESS_SPACE = 3 << 30
 RSS = 2048  # MiB
+MOST_KEPT = 300  # accepted files that an unguided search goes on from
 _STATUS = re.compile(r"cov: (\d+) ft: (\d+)")
 _RUNS = re.compile(r"^#(\d+)", re.MULTILINE)
 
@@ -80,23 +83,11 @@ def fuzz_here(name: str, work: Path, finds: Path, seconds: float, seed: int) -> 
         import jinja2.sandbox  # noqa: F401 (of the worker's late imports)
 
         from qa.fuzz.targets import TARGETS
-        from qa.fuzz.watch import watch
     target = TARGETS[name]
-    folder = work.parent / "files"
-    folder.mkdir(exist_ok=True)
-    target.prepare(folder)
-    for data in target.seeds():  # imports and caches of the first time
-        with contextlib.suppress(Exception):  # told when it is watched
-            target.read(data, folder)
-    seen: set[str] = set()
+    watched = _watched(name, work, finds)
 
-    def one(data: bytes) -> None:
-        outcome = watch(target.read, data, folder, processes=target.processes, programs=target.programs)
-        if outcome.is_find and outcome.place not in seen:
-            seen.add(outcome.place)
-            number = abs(hash(data)) % 10**8
-            (finds / f"{name}-{outcome.kind}-{number:08d}").write_bytes(data)
-            print(f"FIND {json.dumps([outcome.kind, outcome.place, outcome.detail])}", file=sys.stderr, flush=True)
+    def one(data: bytes) -> None:  # libFuzzer has a meaning for what it returns
+        watched(data)
 
     def mutate(data: bytes, most: int, chosen: int) -> bytes:
         random = Random(chosen)
@@ -116,10 +107,57 @@ def fuzz_here(name: str, work: Path, finds: Path, seconds: float, seed: int) -> 
     atheris.Fuzz()
 
 
+def _watched(name: str, work: Path, finds: Path) -> Callable[[bytes], bool]:
+    """What reads one file of a target, tells and keeps each find once, and says whether the file was accepted."""
+    from qa.fuzz.targets import TARGETS
+    from qa.fuzz.watch import watch
+
+    target = TARGETS[name]
+    folder = work.parent / "files"
+    folder.mkdir(exist_ok=True)
+    target.prepare(folder)
+    for data in target.seeds():  # imports and caches of the first time
+        with contextlib.suppress(Exception):  # told when it is watched
+            target.read(data, folder)
+    seen: set[str] = set()
+
+    def one(data: bytes) -> bool:
+        outcome = watch(target.read, data, folder, processes=target.processes, programs=target.programs)
+        if outcome.is_find and outcome.place not in seen:
+            seen.add(outcome.place)
+            number = abs(hash(data)) % 10**8
+            (finds / f"{name}-{outcome.kind}-{number:08d}").write_bytes(data)
+            print(f"FIND {json.dumps([outcome.kind, outcome.place, outcome.detail])}", file=sys.stderr, flush=True)
+        return outcome.kind == "accepted"
+
+    return one
+
+
+def search_here(name: str, work: Path, finds: Path, seconds: float, seed: int) -> None:
+    """Damage files at random in this process until the time is up, without looking at what they reach."""
+    from qa.fuzz.targets import TARGETS
+
+    target, random, started, count = TARGETS[name], Random(seed), time.monotonic(), 0
+    one = _watched(name, work, finds)
+    pool = [file.read_bytes() for file in sorted(work.iterdir())]
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    while time.monotonic() - started < seconds:
+        data = random.choice(pool)
+        for _ in range(random.choice((1, 1, 1, 2, 3))):
+            data = target.mutate(data, random)
+        data, count = data[: target.longest], count + 1
+        if one(data):
+            if len(pool) < MOST_KEPT:
+                pool.append(data)
+            elif random.random() < 0.1:
+                pool[random.randrange(len(pool))] = data
+    print(f"stat::number_of_executed_units: {count}", file=sys.stderr, flush=True)
+
+
 # Around it
 
 
-def fuzz(name: str, seconds: float, finds: Path, work: Path) -> Result:
+def fuzz(name: str, seconds: float, finds: Path, work: Path, *, guided: bool = True) -> Result:
     """Fuzz one target for so long, in as many processes as it takes."""
     result = Result(name)
     _fill(name, work)
@@ -130,7 +168,7 @@ def fuzz(name: str, seconds: float, finds: Path, work: Path) -> Result:
             sys.executable,
             "-m",
             f"{__package__}.run",
-            "--here",
+            "--here" if guided else "--search-here",
             name,
             str(work),
             str(finds),
@@ -257,13 +295,14 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         "--finds", type=Path, default=Path(".cache/fuzz/finds"), help="where files go that found something"
     )
     parser.add_argument("--keep", type=Path, help="where files go that reached new code, a folder for each target")
+    parser.add_argument("--unguided", action="store_true", help="at random instead, which needs no atheris")
     parser.add_argument("--lines", action="store_true", help="measure which lines seeds and kept cases reach")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     found = parser.parse_args(given)
     unknown = [name for name in found.targets if name not in TARGETS]
     if unknown:
         parser.error(f"there is no target {unknown[0]!r}; expected one of {', '.join(TARGETS)}")
-    if importlib.util.find_spec("atheris") is None:
+    if not found.unguided and importlib.util.find_spec("atheris") is None:
         from glinfer.errors import install_command
 
         parser.error(f"fuzzing needs the package atheris; {install_command('fuzz')}")
@@ -280,7 +319,7 @@ def main(given: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="glinfer-fuzz-") as scratch:
             work = Path(scratch, "reached")
             work.mkdir()
-            result = fuzz(name, options.seconds, options.finds.resolve(), work)
+            result = fuzz(name, options.seconds, options.finds.resolve(), work, guided=not options.unguided)
             if options.keep:
                 kept = options.keep / name
                 kept.mkdir(parents=True, exist_ok=True)
@@ -301,6 +340,9 @@ def main(given: list[str] | None = None) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--here"]:
         fuzz_here(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
+    if sys.argv[1:2] == ["--search-here"]:
+        search_here(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
+        sys.exit()
     if sys.argv[1:2] == ["--lines-here"]:
         lines_here(sys.argv[2])
         sys.exit()

@@ -25,7 +25,7 @@ SIZES: dict[str, Any] = {
 }
 LLAMA: dict[str, Any] = {"model_type": "llama", "rms_norm_eps": 1e-5, **SIZES}
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 6, "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8}
-_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "<u1"}
 
 
 def compact(value: object) -> bytes:
@@ -192,7 +192,18 @@ _TYPES = {
     "Q4_K": (12, 256, 144),
     "IQ4_NL": (20, 32, 18),
     "MXFP4": (39, 32, 17),
+    "IQ2_XXS": (16, 256, 66),
+    "IQ2_XS": (17, 256, 74),
+    "IQ3_XXS": (18, 256, 98),
+    "IQ1_S": (19, 256, 50),
+    "IQ3_S": (21, 256, 110),
+    "IQ2_S": (22, 256, 82),
+    "IQ4_XS": (23, 256, 136),
+    "IQ1_M": (29, 256, 56),
+    "TQ1_0": (34, 256, 54),
+    "TQ2_0": (35, 256, 66),
 }
+CODED = tuple(name for name, (_, weights, _) in _TYPES.items() if weights == 256 and name != "Q4_K")
 
 
 def gguf(config: ModelConfig, kind: str = "F16", **more: Any) -> bytes:
@@ -204,7 +215,9 @@ def gguf(config: ModelConfig, kind: str = "F16", **more: Any) -> bytes:
     shapes = {tensor.name: tensor.shape for tensor in stored_tensors(config, form.names)}
     shapes.update({name: numbers.shape for name, numbers in factors.items()})
     for name, shape in shapes.items():
-        number, weights, nbytes = _TYPES[kind if len(shape) == 2 else "F32"]
+        chosen = kind if len(shape) == 2 else "F32"
+        chosen = "F16" if shape[-1] % _TYPES[chosen][1] else chosen  # rows that are no whole blocks
+        number, weights, nbytes = _TYPES[chosen]
         parts.tensors.append((name.encode(), list(reversed(shape)), number, len(parts.data)))
         data = np.ones(shape, "<f4").tobytes() if number == 0 else bytes(int(np.prod(shape)) // weights * nbytes)
         parts.data += data + bytes(-len(data) % 32)
@@ -242,6 +255,16 @@ def ggufs() -> list[bytes]:
         gguf(ModelConfig(**tiny, model_type="qwen3", hidden_act="silu", sliding_window=4, rope_scaling=scaled), "BF16"),
         gguf(ModelConfig(**tiny, model_type="gemma", tie_word_embeddings=True, head_dim=6), "F16"),
     ]
+
+
+@cache
+def coded_ggufs() -> list[bytes]:
+    """Matrices in the formats of grids, whose blocks have 256 weights."""
+    shape = ModelConfig(
+        **{**SIZES, "hidden_size": 256, "vocab_size": 2, "intermediate_size": 2, "num_attention_heads": 1}, head_dim=2,
+        model_type="llama", hidden_act="silu",
+    )  # fmt: skip
+    return [gguf(shape, kind) for kind in CODED]
 
 
 TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m.content | trim }}{{ eos_token }}{% endfor %}"

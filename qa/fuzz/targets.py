@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from qa.fuzz import reads, seeds, words
+from qa.fuzz import asked, folders, reads, seeds, words
 from qa.fuzz.mutate import (
     Mutator,
     behind_byte,
     bpe_mutator,
+    by_byte,
+    by_chance,
     gab_mutator,
     json_mutator,
     lines_mutator,
     safetensors_mutator,
+    strings,
     text_mutator,
 )
 from qa.fuzz.mutate_gguf import gguf_mutator
@@ -32,7 +36,7 @@ class Target:
         prepare: writes what lies beside the file, once for each folder.
         modules: of glinfer, whose lines it is about.
         longest: bytes of a file that fuzzing makes.
-        processes: whether it starts the process that renders templates.
+        processes: whether it starts the process that renders templates, or compiles structures.
         programs: whether it runs templates in this process.
     """
 
@@ -58,6 +62,16 @@ _BPE = ("formats/gab/bpe.py",)
 _CONFIG = ("formats/huggingface/config.py", "formats/huggingface/rope.py")
 _VOCABULARY = ("formats/gguf/vocabulary.py", "formats/vocabularies.py")
 _LINES = ("batch/prompts.py", "batch/results.py", "batch/index.py", "formats/jsonl.py")
+
+_SPLIT = gguf_mutator((*words.GGUF_WORDS, "split.no", "split.count", "split.tensors.count"))
+_TENSORS = ("formats/safetensors_file.py",)
+_SERVER = (
+    "server/protocol.py",
+    "server/strict.py",
+    "server/structured.py",
+    "server/response_items.py",
+)
+_STRUCTURES = ("structured/structure.py", "structured/compiler.py")
 
 _LIST = (
     Target("gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab/file.py",)),
@@ -192,6 +206,127 @@ _LIST = (
         text_mutator(words.OPTION_WORDS),
         modules=("config.py",),
         longest=1024,
+    ),
+    Target(
+        "gguf_split",
+        partial(folders.one_each, folders.parts, folders.PARTS),
+        folders.split,
+        behind_byte(_SPLIT, 2),
+        partial(folders.prepare, folders.parts),
+        modules=_GGUF,
+    ),
+    Target(
+        "gguf_coded",
+        seeds.coded_ggufs,
+        reads.gguf,
+        gguf_mutator(words.GGUF_WORDS),
+        modules=("formats/gguf/model.py", "formats/packed.py", "quant/coded.py"),
+        longest=10000,
+    ),
+    Target(
+        "peft",
+        partial(folders.one_each, folders.peft, folders.PEFT),
+        folders.peft_adapter,
+        by_byte(json_mutator(words.ADAPTER_WORDS), safetensors_mutator(words.ADAPTER_WORDS)),
+        partial(folders.prepare, folders.peft),
+        modules=("formats/adapters/peft.py", "formats/adapters/adapter.py", "formats/adapters/merge.py"),
+    ),
+    Target(
+        "gguf_adapter",
+        folders.gguf_adapters,
+        folders.gguf_adapter,
+        gguf_mutator(words.ADAPTER_WORDS),
+        modules=("formats/adapters/gguf.py", "formats/adapters/adapter.py", "formats/adapters/merge.py"),
+    ),
+    Target(
+        "sentence",
+        partial(folders.one_each, folders.sentence, folders.SENTENCE),
+        folders.embedder,
+        by_byte(
+            *(json_mutator(words.SENTENCE_WORDS) for _ in range(3)),
+            safetensors_mutator(words.SENTENCE_WORDS),
+            json_mutator((*words.CONFIG_WORDS, *words.SENTENCE_WORDS)),
+            *(json_mutator(words.SENTENCE_WORDS) for _ in range(2)),
+        ),
+        partial(folders.prepare, folders.sentence),
+        modules=("formats/huggingface/sentence.py", *_TENSORS),
+    ),
+    Target(
+        "mxfp4",
+        partial(folders.one_each, folders.mxfp4, folders.MXFP4),
+        folders.blocks,
+        by_byte(safetensors_mutator(words.MXFP4_WORDS), json_mutator((*words.CONFIG_WORDS, *words.MXFP4_WORDS))),
+        partial(folders.prepare, folders.mxfp4),
+        modules=("formats/huggingface/experts.py", *_TENSORS),
+        longest=12000,
+    ),
+    Target(
+        "hub",
+        asked.listings,
+        asked.hub_answer,
+        json_mutator(words.HUB_WORDS),
+        modules=("hub/listing.py", "hub/choice.py", "hub/client.py"),
+    ),
+    Target(
+        "body",
+        asked.body_seeds,
+        asked.body,
+        behind_byte(json_mutator(words.BODY_WORDS), len(asked.BODIES)),
+        modules=_SERVER,
+    ),
+    Target(
+        "requests",
+        lambda: [asked.BATCH],
+        asked.batch_requests,
+        lines_mutator(words.BODY_WORDS),
+        modules=("batch/requests.py", "batch/lines.py", "batch/index.py", "formats/jsonl.py"),
+    ),
+    Target(
+        "request_results",
+        asked.result_seeds,
+        asked.batch_results,
+        behind_byte(lines_mutator(words.BODY_WORDS), 2),
+        asked.prepare_batch,
+        modules=("batch/results.py", "batch/manifest.py"),
+    ),
+    Target(
+        "structure",
+        asked.structure_seeds,
+        asked.structure,
+        behind_byte(
+            by_chance(json_mutator(words.STRUCTURE_WORDS), text_mutator(strings(words.STRUCTURE_WORDS))),
+            len(asked.KINDS),
+        ),
+        modules=_STRUCTURES,
+        longest=2048,
+    ),
+    Target(
+        "structure_apart",
+        asked.structure_seeds,
+        asked.structure_apart,
+        behind_byte(
+            by_chance(json_mutator(words.STRUCTURE_WORDS), text_mutator(strings(words.STRUCTURE_WORDS))),
+            len(asked.KINDS),
+        ),
+        modules=(*_STRUCTURES, "structured/constraint.py"),
+        longest=2048,
+        processes=True,
+    ),
+    Target(
+        "conversation",
+        asked.conversation_seeds,
+        asked.conversation,
+        behind_byte(json_mutator(words.BODY_WORDS), 2),
+        modules=("text/templates.py", "server/protocol.py"),
+        programs=True,
+    ),
+    Target(
+        "reply",
+        asked.reply_seeds,
+        asked.reply,
+        behind_byte(text_mutator(strings(words.REPLY_WORDS)), 7),
+        modules=("structured/tools.py", "server/tool_calls.py", "text/reply.py"),
+        longest=512,
     ),
     Target(
         "any",

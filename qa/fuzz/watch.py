@@ -93,8 +93,8 @@ def _complaint(event: str, args: tuple[Any, ...]) -> str:
     if event.startswith(_NEVER):
         return f"{event} {args[:1]!r}"
     if event in ("subprocess.Popen", "os.posix_spawn"):  # newer Pythons start the one by the other
-        worker = str(_PACKAGE / "text" / "template_worker.py")
-        return "" if _watch.processes and worker in map(str, args[1]) else f"{event} {args[:2]!r}"
+        workers = {str(_PACKAGE / "text" / "template_worker.py"), str(_PACKAGE / "structured" / "worker.py")}
+        return "" if _watch.processes and workers & set(map(str, args[1])) else f"{event} {args[:2]!r}"
     if event == "exec":
         name = getattr(args[0], "co_filename", "?")
     elif event == "compile":
@@ -132,7 +132,7 @@ def watch(
         read: takes the bytes and a folder of its own.
         data: the file.
         folder: the one folder in which anything may be opened.
-        processes: whether the process that renders templates may be started.
+        processes: whether the process that renders templates, or compiles structures, may be started.
         programs: whether a template may be compiled and run in this process, which sets no limit to its time.
         memory: whether to measure what Python and NumPy take, which slows everything down.
         counted: whether to count calls of functions rather than seconds, so that a busy machine changes nothing.

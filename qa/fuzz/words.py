@@ -93,3 +93,58 @@ KERNEL_WORDS: tuple[Any, ...] = (
     1.5, "version", "milliseconds", "weights", "q8", "f16", "f32", "file", "auto",
 )  # fmt: skip
 MERGES_WORDS: tuple[Any, ...] = ("reserved", "merges", "hihi", "<|a|>", [97, 98], [97, 97])
+ADAPTER_WORDS: tuple[Any, ...] = (
+    "peft_type", "LORA", "r", "lora_alpha", "bias", "none", "all", "use_dora", "use_rslora", "target_modules",
+    "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out", "layers_to_transform", "layers_pattern",
+    "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", "lora_embedding_A", "q_proj", "all-linear",
+    "adapter.type", "adapter.lora.alpha", "lora", "general.type", "adapter", "model", "blk.0.attn_q.weight.lora_a",
+    "blk.0.attn_q.weight.lora_b", {"q_proj": 2}, {"^a+$": 1}, ["q_proj"], [0], 1e-300, 1e29, True, False, None,
+)  # fmt: skip
+SENTENCE_WORDS: tuple[Any, ...] = (
+    "idx", "name", "path", "type", "sentence_transformers.models.Pooling", "sentence_transformers.models.Dense",
+    "sentence_transformers.models.Normalize", "sentence_transformers.models.Transformer", "1_Pooling", "2_Dense", "",
+    "../x", "/etc", "pooling_mode_mean_tokens", "pooling_mode_cls_token", "pooling_mode_lasttoken",
+    "pooling_mode_max_tokens", "word_embedding_dimension", "in_features", "out_features", "activation_function",
+    "torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity", "prompts", "default_prompt_name", "query",
+    "similarity_fn_name", "max_seq_length", "do_lower_case", "include_prompt", "bias", True, False, None, 12, 4,
+    "linear.weight", "F32", {"query": "q"}, {"a": 1}, [],
+)  # fmt: skip
+MXFP4_WORDS: tuple[Any, ...] = (
+    "model.layers.0.mlp.experts.gate_up_proj_blocks", "model.layers.0.mlp.experts.gate_up_proj_scales",
+    "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.down_proj_blocks", "U8", "BF16", "F32",
+    [2, 64, 1, 16], [2, 64, 1], [2, 32, 64], [2, 0, 1, 16], "quantization_config", "quant_method", "mxfp4",
+    "num_local_experts", "num_experts_per_tok", "experts_per_token", "swiglu_limit", "layer_types", None, {},
+)  # fmt: skip
+HUB_WORDS: tuple[Any, ...] = (
+    "status", "headers", "body", 200, 206, 302, 401, 403, 404, 407, 416, 429, 500, 503, "Content-Range",
+    "bytes 5-9/10", "bytes */10", "Content-Encoding", "gzip", "X-Error-Code", "GatedRepo", "RevisionNotFound",
+    "EntryNotFound", "X-Error-Message", "Invalid credentials", "Retry-After", "9" * 30, "\r\nX: y", "ETag", "Location",
+    '{"sha": 1}', "[" * 500, '{"sha": "' + "a" * 40 + '", "siblings": [null, {"rfilename": "../m.gguf", "size": 1}]}',
+    '{"sha": "' + "a" * 40 + '", "siblings": [{"rfilename": "m-Q8_0.gguf", "size": 5, "blobId": "' + "c" * 40 + '"}]}',
+)  # fmt: skip
+BODY_WORDS: tuple[Any, ...] = (
+    "model", "messages", "prompt", "input", "tools", "tool_choice", "response_format", "json_schema", "schema",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "logit_bias", "stop", "n", "seed", "logprobs",
+    "top_logprobs", "stream", "stream_options", "chat_template", "chat_template_kwargs", "role", "content", "user",
+    "assistant", "tool", "system", "developer", "tool_calls", "tool_call_id", "function", "arguments", "name", "type",
+    "text", "input_text", "function_call", "function_call_output", "call_id", "output", "reasoning", "item_reference",
+    "instructions", "documents", "query", "tokens", "block", "dimensions", "encoding_format", "base64", "strict",
+    "parameters", "x-guidance", "$ref", "custom_id", "method", "url", "body", "POST", "/v1/completions", "required",
+    "auto", "none", "look", "<|im_end|>", "<tool_call>", True, False, None, 0, -1, 1.5, [], {}, [[1]], ["a"], [1, 2],
+    {"type": "text", "text": "x"}, {"role": "user", "content": "x"}, {"1": 2}, "[" * 400, '{"a":' * 400,
+)  # fmt: skip
+STRUCTURE_WORDS: tuple[Any, ...] = (
+    "type", "object", "array", "string", "integer", "number", "properties", "required", "items", "prefixItems", "enum",
+    "const", "anyOf", "oneOf", "allOf", "not", "if", "$ref", "#", "#/$defs/x", "$defs", "pattern", "format", "uuid",
+    "date-time", "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "multipleOf", "x-guidance",
+    "additionalProperties", "patternProperties", "propertyNames", "uniqueItems", "minProperties", "(a+)+$", "(?=a)",
+    "[[:alpha:]]", "\\p{L}", "{1,99999}", "(a|b)*", "\\1", "(?i)", "start: ", "%json ", "%lark ", "%regex ", "%ignore ",
+    "[lazy]", "[capture]", "~9999", "/[0-9]+/", '"a"', "|", "*", "+", "?", "\n", "(", ")", "<[1]>", "<|im_end|>", 1e308,
+    -1, 0, 10**9, True, False, None, {}, [],
+)  # fmt: skip
+REPLY_WORDS: tuple[Any, ...] = (
+    "<tool_call>", "</tool_call>", "<tool_call>[", ']</tool_call>', '\n{"name": "', '{"name": "', '", "arguments": ',
+    '", "parameters": ', "}\n</tool_call>", "}", "{", '"', "\\", ", ", "\n", "STOP", "ST", "<", "|", ">", "^", "$",
+    "\0",
+    "analysis", "final", "assistant", "look", "é",
+)  # fmt: skip

@@ -30,6 +30,11 @@ from glinfer.formats.json_files import read_json
 from glinfer.formats.jsonl import parse_object
 from glinfer.formats.safetensors import read_safetensors
 from glinfer.models.tuning import load_tuned
+from glinfer.server.errors import ApiError
+from glinfer.server.protocol import ChatCompletionRequest
+from glinfer.server.tool_calls import CallDeltas
+from glinfer.structured.structure import structure_of
+from glinfer.structured.tools import FORMS
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers import check as hf_check
 from glinfer.text.tokenizers import huggingface as hf_tokenizer
@@ -290,6 +295,12 @@ class TestModels:
         else:
             assert read_config(path).rope_scaling
 
+    @pytest.mark.parametrize("changes", [{"hidden_size": 10**400}, {"head_dim": 10**400}])
+    def test_a_width_of_four_hundred_digits_is_no_float(self, changes: dict[str, int], tmp_path: Path) -> None:
+        scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4}
+        path = put(tmp_path, "config.json", seeds.compact({**seeds.LLAMA, **changes, "rope_scaling": scaling}))
+        assert "expected at most 16777216" in refusal(lambda: read_config(path))
+
     def test_what_the_library_says_is_one_short_line(self, tmp_path: Path) -> None:
         for dtype in ("F\x7f\n6", "x" * 5000):
             header = seeds.compact({"a": {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}})
@@ -397,3 +408,29 @@ def test_a_line_of_brackets_is_not_parsed() -> None:
 def test_a_directory_with_any_names_has_a_digest(tmp_path: Path) -> None:
     (tmp_path / "\udcff.json").write_bytes(b"x")
     assert len(file_digest(tmp_path)) == 16
+
+
+class TestRequests:
+    """Bodies that clients send, and what models write."""
+
+    @pytest.mark.parametrize("place", ["{%s}", '{"messages": [{"role": "user", "content": "x", %s}]}'])
+    def test_the_name_of_an_unknown_field_is_cut(self, place: str) -> None:
+        """Errors repeated it, whatever its length."""
+        body = place % ('"' + "x" * 100_000 + '": 1, "model": "m"')
+        said = refusal(lambda: ChatCompletionRequest.read(body.encode()), ApiError)
+        assert len(said) < 300
+
+    def test_a_call_without_a_name(self) -> None:
+        """It was taken for the arguments of a call before it, of which there was none."""
+        for form in FORMS.values():
+            deltas = CallDeltas(form)
+            deltas.push(f"{form.opening}{form.before_name}{form.before_arguments}{{}}{form.closing}", last=True)
+            (call,) = deltas.message()["tool_calls"]
+            assert call["function"] == {"name": "", "arguments": "{}"}
+
+    def test_a_schema_may_be_true(self) -> None:
+        """The library wants an object."""
+        found = structure_of({"json_schema": True})
+        assert found is not None
+        assert found.text == "{}"
+        assert "json_schema is false" in refusal(lambda: structure_of({"json_schema": False}), InputError)

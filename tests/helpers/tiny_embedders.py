@@ -84,7 +84,7 @@ def write_embedder(
             "activation_function": "torch.nn.modules.activation.Tanh",
         }
         (own / "config.json").write_text(json.dumps(settings))
-        tensors = {
+        tensors: dict[str, Array] = {
             "linear.weight": random.standard_normal((outputs, inputs)).astype(np.float32) / 4,
             "linear.bias": random.standard_normal(outputs).astype(np.float32),
         }

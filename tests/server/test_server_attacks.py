@@ -16,7 +16,9 @@ from jsonschema import Draft202012Validator
 from running_server import Running, running
 from tiers import tiered
 
+from glinfer.server import protocol
 from glinfer.server.auth import Access
+from glinfer.server.errors import ApiError
 from glinfer.server.limits import LIMITS
 from glinfer.server.routes import ROUTES
 
@@ -179,6 +181,45 @@ class TestBodies:
             assert httpx.post(f"{served.url}/v1/completions", content=endless(), timeout=30).status_code == 413
         assert sent[0] <= LIMITS.body_bytes + (16 << 20), "what the buffers of the system hold"
         still_serves(served)
+
+    @pytest.mark.parametrize(
+        ("path", "field", "wrong"),
+        [
+            ("/detokenize", "tokens", ['""']), ("/v1/completions", "prompt", ["[]", "1.5", '[""]']),
+            ("/v1/embeddings", "input", ["1.5", "[1.5]"]), ("/v1/rerank", "documents", ["{}", "5"]),
+            ("/v1/completions", "guided_choice", ["5"]), ("/v1/completions", "stop", ["5", '""']),
+            ("/v1/chat/completions", "messages", ["{}", "5", '{"role": "user", "content": [{}, {}, {}]}']),
+            ("/v1/chat/completions", "tools", ["{}", '{"type": "function", "function": {}}']),
+            ("/v1/responses", "input", ["5", '{"content": [{}, {}]}']), ("/v1/responses", "tools", ["5", "{}"]),
+        ],
+    )  # fmt: skip
+    def test_a_million_wrong_elements_are_one_complaint(
+        self, monkeypatch: pytest.MonkeyPatch, path: str, field: str, wrong: list[str]
+    ) -> None:
+        """Each takes pydantic some hundred bytes and microseconds, on the event loop."""
+        body = next(route.body for route in ROUTES if route.path == path)
+        assert body is not None
+        counts: list[int] = []
+        said = protocol._said
+        monkeypatch.setattr(protocol, "_said", lambda error: counts.append(error.error_count()) or said(error))
+        for each in wrong:
+            text = f'{{"model": "m", "{field}": [{", ".join([each] * 3000)}]}}'
+            with pytest.raises(ApiError):
+                body.read(text.encode())
+        assert max(counts) < 12, counts
+
+    @pytest.mark.parametrize("place", ["", '"messages": [{%s}]', '"logit_bias": {%s}', '"tools": [{%s}]'])
+    def test_a_million_unknown_fields_are_one_complaint(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+        counts: list[int] = []
+        said = protocol._said
+        monkeypatch.setattr(protocol, "_said", lambda error: counts.append(error.error_count()) or said(error))
+        fields = ", ".join(f'"{number}": ""' for number in range(3000))
+        talk = "" if "messages" in place else '"messages": [{"role": "user", "content": "x"}], '
+        text = '{"model": "m", ' + talk + (place % fields if place else fields) + "}"
+        with pytest.raises(ApiError, match=r"expected at most 10[0-9]+ (fields|entries), found") as caught:
+            protocol.ChatCompletionRequest.read(text.encode())
+        assert len(str(caught.value)) < 300
+        assert max(counts) < 5
 
     def test_a_long_text_is_not_even_tokenized(self, served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
         from glinfer.text.tokenizer import Tokenizer

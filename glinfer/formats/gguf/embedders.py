@@ -10,10 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
 from glinfer.families.record import Family, Gguf, Names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.gguf.file import GgufFile
 from glinfer.formats.gguf.keys import Keys
+from glinfer.formats.json_files import quoted
+from glinfer.limits import MAX_TEMPLATE_CHARACTERS
 
 RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
 """The key of how a pair of texts is written, with {query} and {document} in it."""
@@ -84,10 +87,21 @@ def embedding_of(file: GgufFile, config: ModelConfig) -> Embedding:
         return Embedding()
     if _kind(file, Keys(file, _form(config.family).architecture)) != _RANK:
         return Embedding(normalizes=True)
-    written = file.metadata.get(RERANK_TEMPLATE)
-    pair = written.replace("{document}", "{text}") if isinstance(written, str) else ""
     # As a CrossEncoder of sentence-transformers does it.
-    return Embedding(ranks=True, squashes=config.dense[-1][0] == 1, pair=pair)
+    return Embedding(ranks=True, squashes=config.dense[-1][0] == 1, pair=_pair(file))
+
+
+def _pair(file: GgufFile) -> str:
+    """How a pair of texts is written, with {query} and {text} once each; empty where the file does not say."""
+    written = file.metadata.get(RERANK_TEMPLATE)
+    if not isinstance(written, str):
+        return ""
+    if len(written) > MAX_TEMPLATE_CHARACTERS or written.count("{query}") != 1 or written.count("{document}") != 1:
+        raise FormatError(
+            f"{file.source}: {RERANK_TEMPLATE} is {quoted(written)}; expected a text of at most "
+            f"{MAX_TEMPLATE_CHARACTERS} characters with {{query}} and {{document}} once each"
+        )
+    return written.replace("{document}", "{text}")
 
 
 def says_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:

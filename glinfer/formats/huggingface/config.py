@@ -22,7 +22,7 @@ from glinfer.formats.huggingface.delta import delta_fields
 from glinfer.formats.huggingface.rope import check_scaling, rope_settings
 from glinfer.formats.huggingface.wrapped import text_settings
 from glinfer.formats.json_files import Settings, quoted, read_json
-from glinfer.limits import MAX_CONFIG_BYTES
+from glinfer.limits import MAX_CONFIG_BYTES, MAX_CONFIG_NUMBER
 
 __all__ = ["quoted", "read_config", "read_json", "recognised"]
 
@@ -294,6 +294,8 @@ class _Reader:
             if rest or not width:
                 return 0  # refused, in better words, by ModelConfig
             found, name = width, "hidden_size / num_attention_heads"
+        if found > MAX_CONFIG_NUMBER:
+            raise FormatError(f"{self.settings.label}: {name} is {quoted(found)}; expected at most {MAX_CONFIG_NUMBER}")
         if found % 2:
             raise FormatError(
                 f"{self.settings.label}: {name} is {found}; expected an even number, as elements of a head turn in "

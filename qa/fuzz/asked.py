@@ -1,0 +1,459 @@
+"""What comes over a network, or in files of requests: answers of a hub, bodies, batches, structures, chats, replies.
+
+Everything up to where a device would be needed: bodies become options, conversations ids, structures automata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from glinfer.batch.index import LineIndex
+from glinfer.batch.manifest import check_manifest, write_manifest
+from glinfer.batch.places import Target
+from glinfer.batch.requests import RequestForm, RequestLine
+from glinfer.batch.results import ResultFile, read_finished
+from glinfer.engine.requests import BatchRequest
+from glinfer.hub.choice import choose, gguf_choices, with_shards
+from glinfer.hub.client import Client
+from glinfer.hub.listing import read_listing
+from glinfer.hub.names import HubName, hub_name
+from glinfer.server import protocol
+from glinfer.server.errors import ApiError
+from glinfer.server.response_items import messages_of
+from glinfer.server.responses import _format, _plain
+from glinfer.server.routes import ROUTES
+from glinfer.server.structured import ToolDefinition, asked_by_text
+from glinfer.server.tool_calls import CallDeltas
+from glinfer.structured import compiler as compilers
+from glinfer.structured.compiler import Compiler
+from glinfer.structured.constraint import DeadEnd
+from glinfer.structured.structure import structure_of
+from glinfer.structured.tools import FORMS, Tool, ToolParser, call_grammar
+from glinfer.text.chat import Channels, ReplySplitter
+from glinfer.text.reply import ReplyAssembler
+from glinfer.text.template_worker import render
+from glinfer.text.templates import JinjaTemplate, TemplateEncoder
+from glinfer.text.tokenizer import Tokenizer
+from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
+from qa.fuzz import seeds
+from qa.fuzz.reads import put, with_errors
+
+# A hub
+
+NAME = HubName("org/model")
+_SIZE, _SHA = 100, "b" * 64
+
+
+def _listed(*paths: str) -> dict[str, Any]:
+    entries = [{"rfilename": path, "size": _SIZE, "lfs": {"size": _SIZE, "sha256": _SHA}} for path in paths]
+    return {"sha": "a" * 40, "siblings": [*entries, {"rfilename": "README.md", "size": 3, "blobId": "c" * 40}]}
+
+
+def listings() -> list[bytes]:
+    """Lists of repositories, as answers of a hub."""
+    index = "model.safetensors.index.json"
+    made = [
+        _listed("m-Q4_K_M.gguf", "m-Q8_0.gguf", "IQ2_XS/m-IQ2_XS-00001-of-00002.gguf"),
+        _listed("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"),
+        _listed("config.json", index, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"),
+    ]
+    headers = {"Content-Type": "application/json", "Content-Range": "bytes 5-8/9"}
+    return [seeds.compact({"status": 200, "headers": headers, "body": json.dumps(each)}) for each in made]
+
+
+@cache
+def _hub() -> Any:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    hub: Any = huggingface_hub
+    return errors, type(hub.get_session()).__module__.partition(".")[0]
+
+
+def _client(told: Mapping[str, Any]) -> Client:
+    """A client that gets this answer to whatever it asks."""
+    errors, library = _hub()
+    status, headers, body = told.get("status"), told.get("headers"), told.get("body")
+    found = {str(name): str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
+    data = str(body).encode(errors="replace")
+    response = SimpleNamespace(
+        status_code=status if isinstance(status, int) else 200, headers=found, iter_raw=lambda: iter([data, data[:0]])
+    )
+    session = type("Session", (), {"__module__": library, "stream": lambda *_, **__: contextlib.nullcontext(response)})
+    made = Client(NAME, clock=lambda: 0.0)
+    made._hub = SimpleNamespace(get_session=session, errors=errors, __version__="1", get_token=lambda: None)
+    return made
+
+
+def hub_answer(data: bytes, folder: Path) -> None:
+    """The answer as a list of files, as a piece of one, and what is chosen of the list."""
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError):
+        told = {"body": data.decode(errors="replace")}
+    client = _client(told if isinstance(told, dict) else {"body": told})
+    with_errors(lambda: client.piece("a" * 40, "m.gguf", 0, 10))
+    with_errors(lambda: _streamed(client))
+    listing = client.listing()
+    for text in ("org/model", "org/model:Q8_0", "hf://org/model/config.json", "org/model:IQ2_XS@main"):
+        name = hub_name(text)
+        assert name is not None, text
+        with_errors(partial(_chosen, name, listing))
+
+
+def _streamed(client: Client) -> None:
+    with client.stream("a" * 40, "m.gguf", 5, 9) as (_, chunks):
+        assert sum(map(len, chunks)) <= 9
+
+
+def _chosen(name: HubName, listing: Mapping[str, Any]) -> None:
+    repository = read_listing(name, listing)
+    for file in repository.files.values():
+        file.hasher()
+    for each in gguf_choices(list(repository.files.values())):
+        assert each.size >= 0
+    chosen = choose(repository) or with_shards(repository, ["model-00001-of-00002.safetensors"])
+    for file in chosen.files:
+        assert ".." not in file.path.split("/")
+        assert not file.path.startswith("/")
+
+
+# Bodies of requests
+
+BODIES = [route.body for route in ROUTES if route.body is not None]
+_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+_TOOL = {"type": "function", "function": {"name": "look", "description": "d", "parameters": _SCHEMA, "strict": True}}
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
+TALK: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be kind."}, {"role": "user", "content": [{"type": "text", "text": "hi <|im_end|>"}]},
+    {"role": "assistant", "content": None, "tool_calls": [_CALL]},
+    {"role": "tool", "content": "2", "tool_call_id": "call_1", "name": "look"}, {"role": "user", "content": "so?"},
+]  # fmt: skip
+_SAMPLING = {
+    "model": "m", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "seed": 1, "n": 2,
+    "repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {"1": -100},
+    "stop": ["a", "b"], "stream": True, "stream_options": {"include_usage": True}, "user": "u",
+}  # fmt: skip
+
+
+def body_seeds() -> list[bytes]:
+    """A body of each route, and of chats with a schema and with tools."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": _SCHEMA, "strict": True}}
+    item = {"type": "function_call", "call_id": "c", "name": "look", "arguments": '{"a": 1}'}
+    output = {"type": "function_call_output", "call_id": "c", "output": "2"}
+    by_path: dict[str, list[dict[str, Any]]] = {
+        "/v1/chat/completions": [
+            {**_SAMPLING, "messages": TALK, "tools": [_TOOL], "tool_choice": "auto", "logprobs": True},
+            {**_SAMPLING, "messages": TALK[:2], "response_format": form, "top_logprobs": 2, "logprobs": True},
+        ],
+        "/v1/completions": [
+            {**_SAMPLING, "prompt": ["a", "b"], "echo": True, "logprobs": 1, "guided_choice": ["yes", "no"]},
+            {"model": "m", "prompt": [1, 2], "guided_regex": "[ab]+", "best_of": 1},
+        ],
+        "/v1/responses": [
+            {"model": "m", "input": [*TALK[:1], item, output], "instructions": "i", "tools": [
+                {"type": "function", "name": "look", "parameters": _SCHEMA}, {"type": "web_search"}],
+             "text": {"format": {"type": "json_schema", "name": "x", "schema": _SCHEMA}}, "max_output_tokens": 2},
+        ],
+        "/v1/score": [{"model": "m", "input": [[1, 2], [3]]}],
+        "/v1/embeddings": [{"model": "m", "input": ["a", "b"], "dimensions": 3, "encoding_format": "base64"}],
+        "/v1/rerank": [{"model": "m", "query": "q", "documents": ["a", {"text": "b"}], "top_n": 1}],
+        "/v1/attention": [{"model": "m", "messages": TALK[:1], "block": 0, "reply": "r"}],
+        "/tokenize": [{"model": "m", "prompt": "x"}],
+        "/detokenize": [{"model": "m", "tokens": [1, 2]}],
+        "/apply-template": [{"model": "m", "messages": TALK}],
+    }  # fmt: skip
+    paths = [route.path for route in ROUTES if route.body is not None]
+    return [bytes([paths.index(path)]) + seeds.compact(body) for path, bodies in by_path.items() for body in bodies]
+
+
+def body(data: bytes, folder: Path) -> None:
+    """The body checked, and what its route makes of it before a model is asked."""
+    kind = BODIES[data[0] % len(BODIES)] if data else BODIES[0]
+    read = kind.read(data[1:])
+    if isinstance(read, protocol.SamplingBody):
+        options = read.sampling(index=1)
+        json.dumps(options)
+        BatchRequest([1], {**options, "max_tokens": read.max_tokens or 1})
+    if isinstance(read, protocol.StructuredBody):
+        for asked in read.structures().values():
+            with_errors(partial(structure_of, asked))
+    if isinstance(read, protocol.ChatCompletionRequest):
+        for form in FORMS.values():
+            with_errors(partial(_grammar, form.name, list(read.tools or ())))
+    if isinstance(read, protocol.ResponseRequest):
+        with_errors(lambda: asked_by_text(read.text))
+        with_errors(lambda: messages_of(read.input, read.instructions))
+        json.dumps([_format(read.text), *map(_plain, read.tools or ()), _plain(read.tool_choice)])
+    messages = getattr(read, "messages", None)
+    if messages:
+        with_errors(lambda: protocol.conversation(messages))
+    for name in ("texts", "prompts"):
+        if hasattr(read, name):
+            assert isinstance(getattr(read, name)(), list)
+
+
+def _grammar(form: str, tools: list[ToolDefinition]) -> None:
+    found = [Tool(each.function.name, each.function.parameters, bool(each.function.strict)) for each in tools]
+    if found:
+        call_grammar(FORMS[form], found, required=True, parallel=True)
+
+
+# Batches
+
+_LINES = [
+    {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x", "seed": None}},
+    {"custom_id": "é", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", "messages": TALK}},
+    {"custom_id": "3", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": ["a"], "stream": 1}},
+]
+BATCH = b"".join(seeds.compact(line) + b"\n" for line in _LINES)
+
+
+def _scanned(path: Path) -> list[RequestLine]:
+    with LineIndex(RequestForm(), path) as index:
+        index.scan()
+        return list(index.todo())
+
+
+def batch_requests(data: bytes, folder: Path) -> None:
+    """A file of requests, and each as it is sent to its route."""
+    bodies = {route.path: route.body for route in ROUTES}
+    for line in _scanned(put(folder, "requests.jsonl", data)):
+        assert line.digest.startswith("batch_req_")
+        with contextlib.suppress(ApiError):
+            kind = bodies[line.url]
+            assert kind is not None
+            kind.read(json.dumps(line.sent()).encode())
+
+
+def prepare_batch(folder: Path) -> None:
+    """The file whose results are damaged."""
+    put(folder, "requests.jsonl", BATCH)
+
+
+def result_seeds() -> list[bytes]:
+    """The results of those requests, whole and torn; the first byte says that results follow."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = _scanned(put(Path(folder), "requests.jsonl", BATCH))
+    answer = {"status_code": 200, "request_id": "r", "body": {"usage": {"prompt_tokens": 1}}}
+    told = [{"id": line.digest, "custom_id": line.key, "response": answer, "error": None} for line in lines]
+    made = [json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in told]
+    manifest = seeds.compact({"glinfer": "0.1.0", "model": {"m": "0123"}, "weights": "f32"})
+    return [b"\0" + b"".join(made), b"\0" + b"".join(made)[:-9], b"\0", b"\1" + manifest]
+
+
+def batch_results(data: bytes, folder: Path) -> None:
+    """Results that a run goes on with, or the manifest beside them."""
+    kind, rest = data[:1], data[1:]
+    out = put(folder, "out.jsonl", b"" if kind == b"\1" else rest)
+    target = Target(out)
+    if kind == b"\1":
+        fingerprint = {"model": {"m": "0123"}, "weights": "f32"}
+        put(folder, target.manifest.name, rest)
+        with_errors(lambda: check_manifest(target, fingerprint, required=True))
+        write_manifest(target, fingerprint)
+        check_manifest(target, fingerprint, required=True)
+        return
+    with LineIndex(RequestForm(), folder / "requests.jsonl") as index:
+        index.scan()
+        finished = read_finished(target, index)
+    with ResultFile(target, finished) as file:
+        file.open()
+    assert out.read_bytes() == rest[: finished.size]
+
+
+# Structures
+
+KINDS = ("json_schema", "regex", "grammar", "choices")
+
+
+def structure_seeds() -> list[bytes]:
+    """Structures of all kinds; the first byte says which."""
+    schemas: list[Any] = [
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$", "maxLength": 4},
+         "b": {"$ref": "#/$defs/x"}}, "required": ["a"], "additionalProperties": False,
+         "$defs": {"x": {"anyOf": [{"enum": [1, "é"]}, {"type": "array", "items": {"type": "integer"},
+                                                          "minItems": 1, "maxItems": 3}]}}},
+        {"type": "number", "minimum": -1.5, "multipleOf": 0.5}, {"const": {"a": [None, True]}},
+        {"type": "string", "format": "date-time"}, {"allOf": [{"type": "object"}, {"minProperties": 1}]}, True,
+    ]  # fmt: skip
+    texts = ["[ab]{2,3}(c|d)?", r"\d+(?:\.\d{2})?", "(?i:yes|no)", r"[^\x00-\x1f\"]*é"]
+    grammars = ['start: "a" b\nb: "x"* | /[0-9]+/', 'start: item ("," item)*\nitem: %json {"type": "integer"}']
+    return [
+        *(b"\0" + seeds.compact(each) for each in schemas),
+        *(b"\1" + each.encode() for each in texts),
+        *(b"\2" + each.encode() for each in grammars),
+        b"\3" + seeds.compact(["yes", "no", "é"]),
+    ]
+
+
+@cache
+def _words() -> Tokenizer:
+    from glinfer.engine.random_model import demo_tokenizer
+
+    return Tokenizer(demo_tokenizer(300))
+
+
+@cache
+def _compiler() -> Compiler:
+    return Compiler(_words(), 300)
+
+
+def _given(data: bytes) -> dict[str, Any]:
+    kind = KINDS[data[0] % len(KINDS)] if data else KINDS[0]
+    text: Any = data[1:].decode(errors="surrogateescape")
+    if kind == "choices":
+        with contextlib.suppress(ValueError, RecursionError):
+            text = json.loads(text)
+    return {kind: text}
+
+
+def structure(data: bytes, folder: Path) -> None:
+    """What is looked at before a process of its own compiles it; all of it in this process."""
+    found = structure_of(_given(data))
+    assert found is not None
+    assert len(compilers._grammar(found)) < 16 * len(data) + 4096
+
+
+def structure_apart(data: bytes, folder: Path) -> None:
+    """Compiled as a server does it, and followed for some tokens."""
+    found = structure_of(_given(data))
+    assert found is not None
+    constraint = _compiler().constraint(found, (7,))
+    with contextlib.suppress(DeadEnd):
+        for _ in range(4):
+            constraint.forced(8)
+            if constraint.done:
+                break
+            words = constraint.mask()
+            token = next(token for token in range(300) if int(words[token // 32]) >> token % 32 & 1)
+            constraint.push(token)
+
+
+# Conversations
+
+_HERMES = (
+    "{% if tools %}<|im_start|>system\n<tools>{% for t in tools %}{{ t | tojson }}{% endfor %}</tools><|im_end|>\n"
+    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_BARE = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>ipython {{ m.name }} {{ m.content | "
+    'tojson }}{% elif \'tool_calls\' in m %}{% for c in m.tool_calls %}{"name": "{{ c.function.name }}", '
+    '"parameters": {{ c.function.arguments | tojson }}}{% endfor %}{% else %}{{ m.content | trim }}{% endif %}'
+    "{% endfor %}{{ tools[0].function.parameters.properties | dictsort if tools }}"
+)
+
+
+class _InProcess(JinjaTemplate):
+    """A template that is rendered in this process, where the watch sees what it opens."""
+
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return {"text": render(request["source"], request["variables"], request["most"])}
+        except Exception as error:  # of any kind, as jinja2 and what a template calls raise them
+            return {"error": str(error)}
+
+
+@cache
+def _chatty() -> Tokenizer:
+    """A tokenizer whose control tokens messages may spell."""
+    values = json.loads(seeds.tokenizer_jsons()[0])
+    names = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<|start|>", "<|channel|>", "<|message|>")
+    values["added_tokens"] = [{"id": 12 + place, "content": name, **seeds.ADDED} for place, name in enumerate(names)]
+    values["post_processor"] = None
+    with tempfile.TemporaryDirectory() as folder:
+        return Tokenizer(read_hf_tokenizer(put(Path(folder), "tokenizer.json", seeds.compact(values))))
+
+
+def _encoded(messages: list[dict[str, Any]], tools: Any = None, source: str = _HERMES) -> None:
+    """The ids of a conversation, of which no message has a control token more than the template writes."""
+    encoder = TemplateEncoder(_InProcess(source, {"bos_token": "<s>"}, "x"), _chatty())
+    encoder.ids(messages, tools=tools)
+
+
+def conversation_seeds() -> list[bytes]:
+    """Conversations with tools; the first byte says by which template."""
+    talk = [{**each, "content": each["content"] if isinstance(each["content"], str) else "hi"} for each in TALK]
+    talk[2] = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{**_CALL, "function": {"name": "l", "arguments": "{}"}}],
+    }
+    return [bytes([place]) + seeds.compact({"messages": talk, "tools": [_TOOL]}) for place in range(2)]
+
+
+def conversation(data: bytes, folder: Path) -> None:
+    """A chat over HTTP up to its ids, with a template that takes tools."""
+    source = (_HERMES, _BARE)[data[0] % 2] if data else _HERMES
+    asked = protocol.ChatCompletionRequest.read(b'{"model": "m", ' + data[1:].lstrip()[1:])
+    tools = [each.model_dump(exclude_none=True) for each in asked.tools or ()]
+    _encoded(protocol.conversation(asked.messages), tools or None, source)
+
+
+# Replies
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A form of chats for :class:`ReplySplitter`, whose control tokens are bytes that texts have."""
+
+    stop_ids: tuple[int, ...] = (0,)
+    think: int | None = ord("^")
+    answer: int | None = ord("$")
+    channels: Channels | None = None
+    control_ids: frozenset[int] = frozenset({0, ord("^"), ord("$")})
+
+
+_HARMONY = Channels(
+    ord("<"), ord("|"), ord(">"), lambda ids: bytes(token % 256 for token in ids).decode(errors="replace")
+)
+
+
+def reply_seeds() -> list[bytes]:
+    """Replies with calls and in channels; the first byte says of which form, and how they are cut."""
+    texts = [
+        'Let me see.<tool_call>\n{"name": "look", "arguments": {"a": "}\\""}}\n</tool_call>\n<tool_call>\n{"name": "x',
+        '<tool_call>[{"name": "look", "arguments": {}}, {"name": "b", "arguments": {"a": [1]}}]</tool_call>',
+        '{"name": "look", "parameters": {"a": 1}}',
+        "|analysis>thoughts<assistant|final>the answer^more$end\0x",
+    ]
+    return [bytes([place]) + text.encode() for place, text in enumerate(texts)]
+
+
+def _cut(text: str, step: int) -> Iterator[str]:
+    return (text[start : start + step] for start in range(0, len(text), step))
+
+
+def reply(data: bytes, folder: Path) -> None:
+    """Whole and in pieces the same, by every parser."""
+    text, step = data[1:].decode(errors="replace"), 1 + (data[0] if data else 0) % 7
+    for form in FORMS.values():
+        whole, parts = CallDeltas(form), CallDeltas(form)
+        whole.push(text, last=True)
+        for piece in _cut(text, step):
+            parts.push(piece, last=False)
+        parts.push("", last=True)
+        assert _told(whole) == _told(parts), text
+        parser = ToolParser(form)
+        assert sum(len(part.text) + len(part.name) + len(part.arguments) for part in parser.push(text)) <= len(text)
+    for channels in (None, _HARMONY):
+        splitter: Any = ReplySplitter(_Form(channels=channels))  # type: ignore[arg-type]
+        assembler = ReplyAssembler(_words(), ["STOP"], splitter)
+        said = "".join(part.text for token in data[1:] for part in assembler.push(token))
+        said += "".join(part.text for part in assembler.finish())
+        assert len(said) <= len(data)
+
+
+def _told(deltas: CallDeltas) -> dict[str, Any]:
+    message = deltas.message()
+    return {**message, "tool_calls": [each["function"] for each in message.get("tool_calls", ())]}

@@ -1,0 +1,207 @@
+"""Models and adapters of several files, one of them damaged: GGUF in parts, PEFT, sentence-transformers, MXFP4.
+
+The first byte of a case chooses the file, the rest is what it holds; the others are as they should be.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
+from glinfer.formats.adapters.merge import merged, read_adapter
+from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.tensors import stored_tensors
+from qa.fuzz import seeds
+from qa.fuzz.mutate_gguf import GgufParts, parse_gguf
+from qa.fuzz.reads import put, use_checkpoint, with_errors
+from tests.helpers.made_adapters import made_pairs, write_gguf_adapter, write_peft
+from tests.helpers.tiny_embedders import write_embedder
+
+Files = Mapping[str, bytes]
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, by their paths in it."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+def written(write: Callable[[Path], object]) -> dict[str, bytes]:
+    """What a function writes into a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        return files_in(Path(folder))
+
+
+def prepare(files: Callable[[], Files], folder: Path) -> None:
+    """Write all files."""
+    for name, data in files().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        put(folder, name, data)
+
+
+def one_each(files: Callable[[], Files], names: tuple[str, ...]) -> list[bytes]:
+    """A case of each of the files that are damaged."""
+    return [bytes([place]) + files()[name] for place, name in enumerate(names)]
+
+
+def with_one_damaged(files: Callable[[], Files], names: tuple[str, ...], data: bytes, folder: Path, read: Any) -> None:
+    """Put a case in its place, read the folder, and put the file back."""
+    name = names[data[0] % len(names)] if data else names[0]
+    put(folder, name, data[1:])
+    try:
+        read()
+    finally:
+        put(folder, name, files()[name])
+
+
+# GGUF in parts
+
+PARTS = ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
+
+
+@cache
+def parts() -> Files:
+    """A model in two parts, as gguf-split makes them."""
+    whole = parse_gguf(seeds.ggufs()[0])
+    found = {}
+    for number, name in enumerate(PARTS):
+        made = GgufParts(entries=[] if number else list(whole.entries))
+        placed = whole.tensors[number::2]
+        for key, kind, value in (("split.no", 2, number), ("split.count", 2, 2), ("split.tensors.count", 5, 0)):
+            entry = seeds.gguf_entry(key, value or len(whole.tensors) * (key == "split.tensors.count"))
+            entry.kind = kind
+            made.entries.append(entry)
+        for tensor, shape, kind, offset in placed:
+            later = [at for _, _, _, at in whole.tensors if at > offset]
+            made.tensors.append((tensor, shape, kind, len(made.data)))
+            made.data += whole.data[offset : min(later, default=len(whole.data))]
+        found[name] = made.build()
+    return found
+
+
+def split(data: bytes, folder: Path) -> None:
+    """Both parts stand for the model."""
+
+    def read() -> None:
+        with_errors(lambda: load_checkpoint(folder / PARTS[1]))
+        use_checkpoint(load_checkpoint(folder / PARTS[0]))
+
+    with_one_damaged(parts, PARTS, data, folder, read)
+
+
+# LoRA adapters
+
+ADAPTED = ModelConfig(**seeds.SIZES, model_type="llama", hidden_act="silu")
+PEFT = ("adapter_config.json", "adapter_model.safetensors")
+
+
+@cache
+def peft() -> Files:
+    """What PEFT saves."""
+    return written(lambda folder: write_peft(folder, made_pairs(ADAPTED, rank=1), rank_pattern={}, alpha_pattern={}))
+
+
+@cache
+def _base() -> Checkpoint:
+    return random_checkpoint(ADAPTED)
+
+
+def _adapted(path: Path) -> None:
+    for scale in (1.0, -0.5):
+        adapter = read_adapter(path, ADAPTED, scale)
+        with np.errstate(all="ignore"):
+            changed = merged(_base(), [adapter])
+        with_errors(lambda changed=changed: use_checkpoint(changed))  # type: ignore[misc]
+
+
+def peft_adapter(data: bytes, folder: Path) -> None:
+    """Read the directory, and add it to a model."""
+    with_one_damaged(peft, PEFT, data, folder, partial(_adapted, folder))
+
+
+@cache
+def gguf_adapters() -> list[bytes]:
+    """What convert_lora_to_gguf.py writes."""
+    found = []
+    for rank in (1, 2):
+        pairs = made_pairs(ADAPTED, rank=rank)
+        made = written(lambda folder, pairs=pairs: write_gguf_adapter(folder / "a.gguf", ADAPTED, pairs, 2.0))  # type: ignore[misc]
+        found.append(made["a.gguf"])
+    return found
+
+
+def gguf_adapter(data: bytes, folder: Path) -> None:
+    """Read it, and add it to a model."""
+    _adapted(put(folder, "a.gguf", data))
+
+
+# sentence-transformers
+
+SENTENCE = (
+    "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "config.json",
+    "config_sentence_transformers.json", "sentence_bert_config.json",
+)  # fmt: skip
+
+
+@cache
+def sentence() -> Files:
+    """A BERT with pooling, a dense layer and prompts."""
+    return written(
+        lambda folder: write_embedder(
+            folder, dense=(4,), prompts={"query": "q: ", "document": ""}, num_hidden_layers=1, hidden_size=12,
+            intermediate_size=8, max_position_embeddings=8, most=6,
+        )
+    )  # fmt: skip
+
+
+def embedder(data: bytes, folder: Path) -> None:
+    """Read the directory, and make its plan and arrays."""
+    with_one_damaged(sentence, SENTENCE, data, folder, lambda: use_checkpoint(load_checkpoint(folder)))
+
+
+# MXFP4, as gpt-oss comes
+
+MXFP4 = ("model.safetensors", "config.json")
+_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss", "attention_bias": True, "experts_per_token": 2, "head_dim": 4, "hidden_act": "silu",
+    "hidden_size": 32, "initial_context_length": 64, "intermediate_size": 32, "layer_types": ["sliding_attention"],
+    "max_position_embeddings": 8, "num_attention_heads": 2, "num_experts_per_tok": 2, "num_hidden_layers": 1,
+    "num_key_value_heads": 1, "num_local_experts": 2, "rope_theta": 150000, "sliding_window": 4, "swiglu_limit": 7.0,
+    "vocab_size": 6, "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn", "truncate": False,
+                     "original_max_position_embeddings": 64},
+}  # fmt: skip
+
+
+@cache
+def mxfp4() -> Files:
+    """A directory of gpt-oss, whose experts are blocks and scales."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = read_config(put(Path(folder), "config.json", seeds.compact(_OSS)))
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
+    experts = _OSS["num_local_experts"]
+    for stored in stored_tensors(config, form_of(config.family).names or config.family.names):
+        name, shape = stored.name, stored.shape
+        if name.endswith(("gate_up_proj", "down_proj")):
+            rows, inputs = shape[0] // experts, shape[1]
+            arrays[f"{name}_blocks"] = ("U8", (experts, rows, inputs // 32, 16))
+            arrays[f"{name}_scales"] = ("U8", (experts, rows, inputs // 32))
+        elif name.endswith("_proj_bias") and "experts" in name:
+            arrays[name] = ("BF16", (experts, shape[0] // experts))
+        else:
+            arrays[name] = ("BF16", shape)
+    return {"model.safetensors": seeds.safetensors(arrays), "config.json": seeds.compact(_OSS)}
+
+
+def blocks(data: bytes, folder: Path) -> None:
+    """Read the directory, and make its plan and arrays."""
+    with_one_damaged(mxfp4, MXFP4, data, folder, lambda: use_checkpoint(load_checkpoint(folder)))

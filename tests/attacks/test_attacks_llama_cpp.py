@@ -1,0 +1,172 @@
+"""Attacks on llama.cpp, tried here: sizes that overflow, numbers below nothing, states, and parsers of replies."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from running_server import HELLO, Running, running
+from scripted_models import SMALL, random_file
+
+from glinfer.engine.random_model import demo_tokenizer
+from glinfer.errors import FormatError
+from glinfer.formats import load_checkpoint, write_bpe
+from glinfer.models.tuning import load_tuned
+from glinfer.server.tool_calls import CallDeltas
+from glinfer.structured.tools import FORMS
+from qa.fuzz.mutate_gguf import parse_gguf
+from qa.fuzz.reads import KEY, kernels_seeds
+from qa.fuzz.seeds import ggufs
+
+pytestmark = pytest.mark.gl
+
+# Edges whose product is a multiple of 2^64, or a little more: 64-bit numbers make 0 to some hundred bytes of them.
+OVERFLOWS = (
+    [1 << 32, 1 << 32], [1 << 62, 4], [(1 << 62) + 1, 4], [1 << 63, 2], [(1 << 61) + 4, 8], [1 << 16] * 4,
+    [(1 << 32) + 1, (1 << 32) - 1], [3, 0x5555555555555556], [1024, 1 << 54], [(1 << 64) - 1, (1 << 64) - 1],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("edges", OVERFLOWS, ids=str)
+def test_cve_2026_33298(tmp_path: Path, edges: list[int]) -> None:
+    """Edges of a tensor whose product overflows: a few bytes were made for what later took exabytes."""
+    path = tmp_path / "m.gguf"
+    for seed in ggufs()[::4]:
+        parts = parse_gguf(seed)
+        for place in range(len(parts.tensors)):
+            changed = parse_gguf(seed)
+            name, _, kind, offset = changed.tensors[place]
+            changed.tensors[place] = (name, edges, kind, offset)
+            path.write_bytes(changed.build())
+            tracemalloc.start()
+            try:
+                with pytest.raises(FormatError, match=r"m\.gguf: ") as caught:
+                    load_checkpoint(path)
+                assert tracemalloc.get_traced_memory()[1] < 4 << 20
+            finally:
+                tracemalloc.stop()
+            assert str(caught.value).isprintable()
+
+
+def test_cve_2026_21869(attacked: Running) -> None:
+    """``n_discard`` below nothing: where the context was full, memory before the first row was written to."""
+    base: dict[str, Any] = {"model": "small", "prompt": "x", "max_tokens": 2}
+    for name in ("n_discard", "n_keep", "id_slot", "cache_prompt", "n_probs", "t_max_predict_ms"):
+        answer = attacked.post("/v1/completions", {**base, name: -1})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_parameter")
+    for name, number in itertools.product(("max_tokens", "n", "logprobs", "top_k"), (-2, -(1 << 31), -(1 << 63))):
+        answer = attacked.post("/v1/completions", {**base, name: number})
+        assert answer.status_code == 400, (name, number)
+    # A full context ends the answer; nothing is discarded.
+    room = attacked.post("/tokenize", {"model": "chatty", "prompt": "x"}).json()
+    full = attacked.post("/v1/completions", {**base, "model": "chatty", "max_tokens": 1 << 40, "temperature": 0}).json()
+    assert full["usage"]["total_tokens"] == room["max_model_len"]
+    assert full["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("change", [
+    {"milliseconds": 1e400}, {"milliseconds": -1}, {"milliseconds": 10**400}, {"version": 1 << 64},
+    {"kernels": {"tiles": 1 << 62}}, {"kernels": {"part_steps": -1}}, {"kernels": [[1 << 63]]}, {"kernels": None},
+], ids=str)  # fmt: skip
+def test_cve_2026_43629(
+    attacked: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    """A saved state of keys and values whose count of rows overflows.
+
+    No state is saved or read here, by no route either. What is read back out of a folder that others may write
+    to is the cache of measurements, whose absurd numbers count as none.
+    """
+    for path in ("/slots/0?action=restore", "/slots/0?action=save", "/slots", "/state"):
+        assert attacked.post(path, {"filename": "x.bin"}).status_code in (404, 405)
+    monkeypatch.setenv("GLINFER_CACHE", str(tmp_path))
+    values = json.loads(kernels_seeds()[0])
+    file = tmp_path / "kernels" / KEY.file_name
+    file.parent.mkdir()
+    file.write_text(json.dumps(values))
+    assert load_tuned(KEY) is not None
+    inner = (
+        values["kernels"] | change["kernels"] if isinstance(change.get("kernels"), dict) else change.get("kernels", 1)
+    )
+    file.write_text(json.dumps({**values, **change, **({"kernels": inner} if "kernels" in change else {})}))
+    assert load_tuned(KEY) is None
+
+
+def test_cve_2026_43631(tmp_path: Path) -> None:
+    """Requests while the server puts its model away: the vocabulary was read after it was freed.
+
+    Here they come while the server ends, which closes the model: each has its answer, or is refused in the usual form.
+    """
+    path = random_file(tmp_path / "small.gab", SMALL)
+    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
+    found: list[int] = []
+    odd: list[str] = []
+    asked: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("/tokenize", {"prompt": "hello " * 20}), ("/detokenize", {"tokens": [65] * 40}),
+        ("/apply-template", {"messages": HELLO}), ("/v1/completions", {"prompt": "x", "max_tokens": 30}),
+        ("/v1/score", {"input": "hello"}),
+    )  # fmt: skip
+
+    def ask(server: Running, path: str, body: dict[str, Any], begun: threading.Semaphore) -> None:
+        with server.http() as http:
+            for _ in range(500):
+                try:
+                    answer = http.post(path, json={"model": "small", **body})
+                except httpx.TransportError:  # the port is closed
+                    return
+                found.append(answer.status_code)
+                begun.release()
+                if answer.status_code == 503 and answer.json()["error"]["code"] == "not_ready":
+                    return
+                if answer.status_code != 200:
+                    odd.append(answer.text)
+
+    with running(("small", path), grace=0.2) as server:
+        begun = threading.Semaphore(0)
+        threads = [threading.Thread(target=ask, args=(server, *each, begun)) for each in asked for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3 * len(threads)):
+            assert begun.acquire(timeout=120)
+        server.server.end()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
+    assert odd == []
+    assert found.count(200) >= 3 * len(threads)
+    assert server.failure is None
+
+
+def without_ids(deltas: CallDeltas) -> dict[str, Any]:
+    message = deltas.message()
+    return {**message, "tool_calls": [each["function"] for each in message.get("tool_calls", ())]}
+
+
+def test_cve_2026_107183(attacked: Running) -> None:
+    """A parser of replies that the client brings, and tags of calls in an order that no model writes.
+
+    No request brings a parser. The parsers that there are take any text in any pieces, and lose none of it but spaces.
+    """
+    for name in ("chat_parser", "chat_format", "parser", "grammar_triggers"):
+        answer = attacked.post("/v1/completions", {"model": "small", "prompt": "x", name: "a"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_parameter")
+    for form in FORMS.values():
+        tags = [each for each in (form.opening, form.before_name, form.before_arguments, form.closing, form.between,
+                                  form.end, '{"a": "', "}", '"', "\\", "id", "text") if each]  # fmt: skip
+        chosen = random.Random(form.name)
+        for _ in range(400):
+            text = "".join(chosen.choices(tags, k=chosen.randrange(12)))
+            whole, parts = CallDeltas(form), CallDeltas(form)
+            told = whole.push(text, last=True)
+            cuts = sorted(chosen.randrange(len(text) + 1) for _ in range(4))
+            pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
+            for place, piece in enumerate(pieces):
+                parts.push(piece, last=place == len(pieces) - 1)
+            assert without_ids(parts) == without_ids(whole), text
+            assert len(json.dumps(told)) < 200 * (len(text) + 10)
