@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-all test-web lint format wheel fuzz soak supply clean setup-run setup-chat setup-dev setup-all
+.PHONY: help demo chat test test-all test-web lint format wheel fuzz soak supply renderers clean setup-run setup-chat setup-dev setup-all
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -59,6 +59,9 @@ soak: setup-run ## 100,000 tokens in thousands of sequences, and a batch of 10,0
 
 supply: setup-dev ## Build, install and test at both ends of all dependencies, on every Python here (15 minutes)
 	$(BIN)/python -m qa supply
+
+renderers: setup-dev ## Run the same checks on the Mesa of other systems, NVIDIA, Chromium and Firefox (fetches 300 MB a system)
+	$(BIN)/python -m qa renderers
 
 clean: ## Remove everything that was made here: .venv, caches, built files
 	rm -rf .venv web/node_modules .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -20,6 +20,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "kill-batch": lambda: import_module("qa.kill_batch").kill_batch,
     "kill-ray": lambda: import_module("qa.kill_ray").kill_ray,
     "products": lambda: import_module("qa.products").products,
+    "renderers": lambda: import_module("qa.renderers.command").renderers_command,
     "same": lambda: import_module("qa.same").same_command,
     "serve-load": lambda: import_module("qa.serve_load").serve_load_command,
     "soak": lambda: import_module("qa.soak.command").soak_command,
@@ -31,6 +32,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Check": {
         "flips": "Flip bits of live textures, and count which are found.",
         "kernels": "Compare every kernel with float64, and time it.",
+        "renderers": "Run the same checks on the renderers of other systems.",
         "same": "Compare texts of all renderers and plans, token by token.",
         "structured": "Validate texts of many JSON schemas and expressions.",
         "supply": "Build and test at both ends of all dependencies.",
