@@ -26,16 +26,22 @@ _NO_REPORT = "this is no report to compare with; expected what 'python -m qa ren
 
 
 @click.command("renderers")
-@click.option("--row", "patterns", multiple=True, metavar="NAME", help="Only this row, or '*zink*' for several. Repeatable.")
-@click.option("--against", type=click.Path(), help="A report that --json has printed: its first row takes the place of this one's.")
+@click.option(
+    "--row", "patterns", multiple=True, metavar="NAME", help="Only this row, or '*zink*' for several. Repeatable."
+)
+@click.option(
+    "--against",
+    type=click.Path(),
+    help="A report that --json has printed: its first row takes the place of this one's.",
+)
 @click.option("--list", "listed", is_flag=True, help="Print the names of all rows and end.")
 @json_option
 def renderers_command(patterns: tuple[str, ...], against: str | None, listed: bool, as_json: bool) -> None:
     """Run goldens, texts, batches, draws and kernels on every renderer, and compare them with the first, bit for bit.
 
-    Rows are the Mesa of several systems with llvmpipe, softpipe and zink, by OpenGL ES and desktop OpenGL, an NVIDIA GPU,
-    and exported sites in Chromium and Firefox. The systems' packages are fetched and unpacked under .cache/renderers
-    (300 MB each); nothing is installed. What cannot be had here is not tried, and its row says why. The exit status
+    Rows are the Mesa of several systems with llvmpipe, softpipe and zink, by OpenGL ES and desktop OpenGL, an NVIDIA
+    GPU, and exported sites in Chromium and Firefox. The systems' packages are fetched and unpacked under
+    .cache/renderers (300 MB each); nothing is installed. What cannot be had here is not tried, and its row says why. The exit status
     is 1 if a check fails, or if bits differ where they have to be the same.
 
     \b

@@ -1,17 +1,18 @@
 """Environments with another system's OpenGL: its packages in a folder, and this Python on that system's C library.
 
-apt-get fetches a driver's packages with all that they need, the C library too, with lists and signatures of its own, and
-dpkg-deb unpacks them; nothing is installed and no script of a package is run. The loader among them then starts this
-Python with those libraries, see :func:`launcher`. That works without root and without a container, since a program runs
+apt-get fetches a driver's packages with all that they need, the C library too, with lists and signatures of its own,
+and dpkg-deb unpacks them; nothing is installed and no script of a package is run. The loader among them then starts
+this Python with those libraries, see :func:`launcher`. That works without root and without a container, since a program runs
 with every C library that is newer than the one that it was built with.
 """
 
 from __future__ import annotations
 
+import json
+import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,9 +116,7 @@ def _keys(system: System) -> Path:
         return here
     if system.keys_from is None:
         name = system.keyring.removesuffix(".gpg")
-        raise MissingError(
-            f"the keys of {system.title} are missing; install them with: sudo apt-get install {name}"
-        )
+        raise MissingError(f"the keys of {system.title} are missing; install them with: sudo apt-get install {name}")
     return make(system.keys_from) / _KEYS / system.keyring
 
 
@@ -131,10 +130,14 @@ def _run(*command: str) -> None:
         raise MissingError(f"{command[0]} failed: {told[-1]}; it needs the network, and a mirror that has this release")
 
 
+def triple() -> str:
+    """What Debian calls the folder of this processor's libraries, such as ``x86_64-linux-gnu``."""
+    return f"{platform.machine()}-linux-gnu"
+
+
 def libraries(root: Path) -> list[Path]:
     """The folders of libraries of an environment."""
-    triple = sysconfig.get_config_var("MULTIARCH") or f"{sys.implementation._multiarch}"
-    return [folder for name in ("usr/lib", "lib") if (folder := root / name / triple).is_dir()]
+    return [folder for name in ("usr/lib", "lib") if (folder := root / name / triple()).is_dir()]
 
 
 def launcher(root: Path) -> list[str]:
@@ -153,12 +156,13 @@ def launcher(root: Path) -> list[str]:
 
 
 def variables(root: Path) -> dict[str, str]:
-    """Environment variables by which Mesa's libraries of an environment find each other, and not those of the system."""
+    """Environment variables by which the parts of an environment's Mesa find each other, not the system's."""
     drivers = [str(folder / "dri") for folder in libraries(root)]
     vulkan = CACHE / f"lavapipe-{root.parent.name}.json"
     library = next((found for folder in libraries(root) for found in folder.glob("libvulkan_lvp.so")), None)
     if library is not None:  # some releases name it by a path of the whole system
-        vulkan.write_text(f'{{"file_format_version": "1.0.0", "ICD": {{"library_path": "{library}", "api_version": "1.1.0"}}}}\n')
+        driver = {"library_path": str(library), "api_version": "1.1.0"}
+        vulkan.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": driver}), "utf-8")
     return {
         "__EGL_VENDOR_LIBRARY_FILENAMES": str(root / "usr/share/glvnd/egl_vendor.d/50_mesa.json"),
         "LIBGL_DRIVERS_PATH": ":".join(drivers),
