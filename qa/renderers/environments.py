@@ -2,8 +2,8 @@
 
 apt-get fetches a driver's packages with all that they need, the C library too, with lists and signatures of its own,
 and dpkg-deb unpacks them; nothing is installed and no script of a package is run. The loader among them then starts
-this Python with those libraries, see :func:`launcher`. That works without root and without a container, since a program runs
-with every C library that is newer than the one that it was built with.
+this Python with those libraries, see :func:`launcher`. That works without root and without a container, since a program
+runs with every C library that is newer than the one that it was built with.
 """
 
 from __future__ import annotations
