@@ -82,7 +82,7 @@ def check_browser(renderer: Renderer, texts: Mapping[str, Sequence[Sequence[int]
             verified += report.get("ok") is True
             count += report.get("checked", {}).get("textures", 0)
     yield _dict(Cell("operations", True, "", bits))
-    yield _dict(Cell("goldens", max(goldens) <= 1, f"{len(goldens)}, {max(goldens):.0%} of the error"))
+    yield _dict(Cell("goldens", max(goldens) <= 1, f"{len(goldens)} models, at {max(goldens):.0%} of the tolerance"))
     yield _dict(Cell("texts", all(written), f"{sum(written)} of {len(written)}"))
     yield _dict(Cell("draws", verified == 4, f"{count} textures by the page, {verified} of 4 models"))
 

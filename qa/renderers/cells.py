@@ -145,7 +145,7 @@ def check_goldens(asked: Asked) -> Cell:
             count = asked.tokens
             if model.generate(figures.ids[:GIVEN], max_tokens=count, temperature=0) != figures.ids[GIVEN:][:count]:
                 wrong.append(name)
-    words = f"other tokens: {', '.join(wrong)}" if wrong else f"{len(GAB) + len(FAMILIES)}, {worst:.0%} of the error"
+    words = f"other tokens: {', '.join(wrong)}" if wrong else f"{len(GAB) + len(FAMILIES)} models, at {worst:.0%} of the tolerance"
     return Cell("goldens", not wrong and worst <= 1, words, bits)
 
 
@@ -202,7 +202,7 @@ def check_draws(asked: Asked) -> Cell:
             return Cell("draws", False, f"{name}: {why}")
         count += len(report.runs[0].draws)
         worst = max(worst, *(draw.max_relative_error for draw in report.runs[0].draws))
-    return Cell("draws", True, f"{count}, within {worst:.1e}")
+    return Cell("draws", True, f"{count} draws, within {worst:.1e}")
 
 
 def check_kernels(_: Asked) -> Cell:
@@ -220,7 +220,7 @@ def check_kernels(_: Asked) -> Cell:
             worst = max(worst, error)
             if error > case.tolerance:
                 wrong.append(f"{case.kernel} {error:.1e}")
-    words = f"wrong: {', '.join(wrong)}" if wrong else f"{len(cases)}, within {worst:.1e}"
+    words = f"wrong: {', '.join(wrong)}" if wrong else f"{len(cases)} kernels, within {worst:.1e}"
     return Cell("kernels", not wrong, words, bits)
 
 

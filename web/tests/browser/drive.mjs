@@ -20,8 +20,8 @@
 //   {"kind": "draw", "vertex": "…", "fragment": "…", "inputs": {"x": [1, 2, 3, 4]}}   a pass over textures of one line
 // Printed: {"results": […], "console": […], "errors": […], "drawCalls": …, "renderer": …}.
 
-import { readFileSync } from "node:fs";
 import process from "node:process";
+import { json } from "node:stream/consumers";
 import { chromium } from "playwright-core";
 
 import { FLAGS } from "../../tools/chromium.mjs";
@@ -195,7 +195,7 @@ async function work(jobs) {
 }
 
 async function main() {
-  const { url, talk: message = null, jobs = [], flags = FLAGS, firefox = false } = JSON.parse(readFileSync(0, "utf8"));
+  const { url, talk: message = null, jobs = [], flags = FLAGS, firefox = false } = await json(process.stdin);
   const executable = process.argv[2];
   const launch = () => chromium.launch({ executablePath: executable, headless: true, args: flags });
   const browser = await (firefox ? launchFirefox(executable) : launch());

@@ -106,8 +106,9 @@ function start(program, options, environment, { pipe, pattern }) {
 /** Starts Firefox with a new profile, which is removed when the browser closes. */
 export async function launchFirefox(executable) {
   const screen = start("Xvfb", ["-displayfd", "3", "-nolisten", "tcp"], {}, { pipe: 3, pattern: /(\d+)\n/ });
+  const display = `:${await screen.told}`;
   const profile = mkdtempSync(path.join(tmpdir(), "glinfer-firefox-"));
-  const environment = { DISPLAY: `:${await screen.told}`, HOME: profile };
+  const environment = { DISPLAY: display, HOME: profile, MOZ_ENABLE_WAYLAND: "0" };
   const options = ["--no-remote", "--profile", profile, "--remote-debugging-port", "0"];
   const firefox = start(executable, options, environment, { pipe: 2, pattern: /WebDriver BiDi listening on (\S+)/ });
   const close = async () => {
