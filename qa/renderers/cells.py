@@ -145,7 +145,11 @@ def check_goldens(asked: Asked) -> Cell:
             count = asked.tokens
             if model.generate(figures.ids[:GIVEN], max_tokens=count, temperature=0) != figures.ids[GIVEN:][:count]:
                 wrong.append(name)
-    words = f"other tokens: {', '.join(wrong)}" if wrong else f"{len(GAB) + len(FAMILIES)} models, at {worst:.0%} of the tolerance"
+    words = (
+        f"other tokens: {', '.join(wrong)}"
+        if wrong
+        else f"{len(GAB) + len(FAMILIES)} models, at {worst:.0%} of the tolerance"
+    )
     return Cell("goldens", not wrong and worst <= 1, words, bits)
 
 

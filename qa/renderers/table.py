@@ -74,9 +74,14 @@ class Row:
         return {name: bits for cell in self.cells.values() for name, bits in cell["bits"].items()}
 
 
-def _mesa(system: System, number: str, title: str, apis: Sequence[str] = ("es", "desktop")) -> list[Renderer]:
+_DRIVERS, _APIS = ("llvmpipe", "softpipe", "zink"), ("es", "desktop")
+
+
+def _mesa(
+    system: System, number: str, title: str, drivers: Sequence[str] = _DRIVERS, apis: Sequence[str] = _APIS
+) -> list[Renderer]:
     made = []
-    for driver in ("llvmpipe", "softpipe", "zink"):
+    for driver in drivers:
         for api in apis:
             expects = (*(("softpipe",) if driver == "softpipe" else ("llvmpipe",)), driver, "Mesa")
             shown = "zink on lavapipe" if driver == "zink" else driver
@@ -95,8 +100,8 @@ _NVIDIA = {"GLINFER_DEVICE": "auto"}
 RENDERERS = (
     *_mesa(BOOKWORM, "debian-12", "Debian 12"),
     *_mesa(TRIXIE, "debian-13", "Debian 13"),
-    *_mesa(RESOLUTE, "ubuntu-26.04", "Ubuntu 26.04", ("es",)),
-    *_mesa(SID, "debian-sid", "Debian unstable", ("es",)),
+    *_mesa(RESOLUTE, "ubuntu-26.04", "Ubuntu 26.04", ("llvmpipe", "zink"), ("es",)),
+    *_mesa(SID, "debian-sid", "Debian unstable", ("llvmpipe", "zink"), ("es",)),
     Renderer("nvidia/es", "NVIDIA", "es", None, _NVIDIA, ("NVIDIA",)),
     Renderer("nvidia/desktop", "NVIDIA", "desktop", None, _NVIDIA, ("NVIDIA",)),
     Renderer(

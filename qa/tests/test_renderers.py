@@ -185,11 +185,14 @@ def test_the_table_and_the_exit_status(
     assert json.loads(capsys.readouterr().out)["passed"] is not wrong
 
 
-def test_nothing_to_try_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_had_is_told_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(
         command, "run_one", lambda each, *_: Row(each.name, each.title, each.api, problem="not tried: x")
     )
-    assert run(["renderers"]) == 1
+    assert run(["renderers"]) == 0
+    assert capsys.readouterr().out.endswith(f"0 of {len(RENDERERS)} renderers tried, all as expected\n")
 
 
 # Environments
