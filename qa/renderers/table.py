@@ -78,15 +78,15 @@ _DRIVERS, _APIS = ("llvmpipe", "softpipe", "zink"), ("es", "desktop")
 
 
 def _mesa(
-    system: System, number: str, title: str, drivers: Sequence[str] = _DRIVERS, apis: Sequence[str] = _APIS
+    system: System, mesa: str, number: str, drivers: Sequence[str] = _DRIVERS, apis: Sequence[str] = _APIS
 ) -> list[Renderer]:
     made = []
     for driver in drivers:
         for api in apis:
-            expects = (*(("softpipe",) if driver == "softpipe" else ("llvmpipe",)), driver, "Mesa")
+            expects = (f"Mesa {mesa}", driver, *(("llvmpipe",) if driver == "zink" else ()))
             shown = "zink on lavapipe" if driver == "zink" else driver
             tokens = FEW_TOKENS if driver == "softpipe" else TOKENS
-            name, whole = f"{number}/{driver}/{api}", f"{title}, {shown}"
+            name, whole = f"{number}/{driver}/{api}", f"{system.title}, {shown}"
             same = driver == "llvmpipe"
             made.append(Renderer(name, whole, api, system, {"GALLIUM_DRIVER": driver}, expects, tokens, same))
     return made
@@ -98,10 +98,10 @@ _ANGLE = ("--use-gl=angle", "--ignore-gpu-blocklist", "--no-sandbox")
 _NVIDIA = {"GLINFER_DEVICE": "auto"}
 
 RENDERERS = (
-    *_mesa(BOOKWORM, "debian-12", "Debian 12"),
-    *_mesa(TRIXIE, "debian-13", "Debian 13"),
-    *_mesa(RESOLUTE, "ubuntu-26.04", "Ubuntu 26.04", ("llvmpipe", "zink"), ("es",)),
-    *_mesa(SID, "debian-sid", "Debian unstable", ("llvmpipe", "zink"), ("es",)),
+    *_mesa(BOOKWORM, "22.3", "debian-12"),
+    *_mesa(TRIXIE, "25.0", "debian-13"),
+    *_mesa(RESOLUTE, "26.0", "ubuntu-26.04", ("llvmpipe", "zink"), ("es",)),
+    *_mesa(SID, "", "debian-sid", ("llvmpipe", "zink"), ("es",)),  # whose version moves on
     Renderer("nvidia/es", "NVIDIA", "es", None, _NVIDIA, ("NVIDIA",)),
     Renderer("nvidia/desktop", "NVIDIA", "desktop", None, _NVIDIA, ("NVIDIA",)),
     Renderer(
