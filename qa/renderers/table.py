@@ -118,6 +118,7 @@ RENDERERS = (
         "webgl2",
         variables={"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"},
         expects=("ANGLE", "llvmpipe"),
+        same_bits=True,
         browsers=_CHROMIUM,
         flags=("--use-angle=gl-egl", *_ANGLE),
     ),
@@ -127,6 +128,7 @@ RENDERERS = (
         "webgl2",
         variables={"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"},
         expects=("llvmpipe",),
+        same_bits=True,
         browsers=_FIREFOX,
     ),
 )
