@@ -101,8 +101,9 @@ def _jobs(name: str, renderer: Renderer, texts: Mapping[str, Sequence[Sequence[i
         jobs.append({"kind": "greedy", "ids": ids, "count": _GREEDY, "logits": 1, "golden": True})
     if texts:
         ids = cells.prompt_of(name)
-        drawn: dict[str, Any] = {"kind": "drawn", "temperature": cells.TEMPERATURE, "seed": cells.SEED}
-        for form, text in zip(({"kind": "greedy"}, drawn), texts[name], strict=True):
+        drawn = {"kind": "drawn", "temperature": cells.TEMPERATURE, "seed": cells.SEED}
+        forms: list[dict[str, Any]] = [{"kind": "greedy"}, drawn]
+        for form, text in zip(forms, texts[name], strict=True):
             expected = text[: renderer.tokens]
             jobs.append({**form, "ids": ids, "count": len(expected), "expected": expected})
     return jobs
