@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-all test-web lint format wheel fuzz soak supply release clean setup-run setup-chat setup-dev setup-all
+.PHONY: help demo chat test test-all test-web lint format wheel fuzz soak supply renderers release clean setup-run setup-chat setup-dev setup-all
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -60,6 +60,9 @@ soak: setup-dev ## 100,000 tokens in thousands of sequences, a server for an hou
 
 supply: setup-dev ## Build, install and test at both ends of all dependencies, on every Python here (15 minutes)
 	$(BIN)/python -m qa supply
+
+renderers: setup-dev ## Run the same checks on the Mesa of other systems, NVIDIA, Chromium and Firefox (fetches 300 MB a system)
+	$(BIN)/python -m qa renderers
 
 release: setup-dev ## Run the checklist of a release, and leave wheel, sdist and bill of materials in dist/
 	@scripts/setup_web.sh packages

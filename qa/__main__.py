@@ -24,6 +24,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "lock": lambda: import_module("qa.lock").lock,
     "products": lambda: import_module("qa.products").products,
     "release": lambda: import_module("qa.release").release,
+    "renderers": lambda: import_module("qa.renderers.command").renderers_command,
     "same": lambda: import_module("qa.same").same_command,
     "sbom": lambda: import_module("qa.sbom").sbom,
     "serve-load": lambda: import_module("qa.serve_load").serve_load_command,
@@ -37,6 +38,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Check": {
         "flips": "Flip bits of live textures, and count which are found.",
         "kernels": "Compare every kernel with float64, and time it.",
+        "renderers": "Run the same checks on the renderers of other systems.",
         "same": "Compare texts of all renderers and plans, token by token.",
         "structured": "Validate texts of many JSON schemas and expressions.",
         "supply": "Build and test at both ends of all dependencies.",

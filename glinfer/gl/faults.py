@@ -23,6 +23,8 @@ _QUESTIONS = {
     "es": (("GL_KHR_robustness", "KHR"), ("GL_EXT_robustness", "EXT")),
     "desktop": (("GL_KHR_robustness", ""), ("GL_ARB_robustness", "ARB")),
 }
+SOFTPIPE_VERTICES = 4092
+"""Most vertices of one call on softpipe, whose gl_VertexID begins anew behind 4096; a multiple of 6, a quad's."""
 _SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "software rasterizer")
 _GO_ON = "load the model again: a new session goes on with session.prefill(old_session.ids)"
 
@@ -46,6 +48,11 @@ def asks_for_resets(raw: RawGL, extensions: Collection[str], api: str) -> Callab
                 continue
             return ask
     return lambda: 0
+
+
+def most_vertices(renderer: str) -> int | None:
+    """How many vertices a call may have before gl_VertexID is wrong; None where it never is."""
+    return SOFTPIPE_VERTICES if "softpipe" in renderer.lower() else None
 
 
 def reset_kind(status: int) -> str:

@@ -62,6 +62,8 @@ class Cells:
             edge //= 2
 
 
+Render = Callable[[int, int, int, int], None]
+"""Draws with a mode, a number of vertices, the first of them and a number of instances."""
 CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
 _MAX_COVERED = 1.1  # blocks that cells cover, for each block that is written
 
@@ -88,7 +90,19 @@ class Frozen(NamedTuple):
     held: Mapping[str, int | float]
     mode: int
     vertices: int
-    render: Callable[[int, int, int, int], None]
+    render: Render
+
+
+def in_parts(render: Render, most: int | None) -> Render:
+    """The same function, or one that hands the driver at most so many vertices at a time."""
+    if most is None:
+        return render
+
+    def parts(mode: int, vertices: int, first: int, instances: int) -> None:
+        for start in range(first, first + vertices, most):
+            render(mode, min(most, first + vertices - start), start, instances)
+
+    return parts
 
 
 @dataclass(frozen=True)
@@ -164,7 +178,7 @@ class Draw:
             held=self.program.values,
             mode=_MODES[self.cover],
             vertices=self.vertices({}) if fixed else 0,
-            render=self.program.vertex_array.render,
+            render=in_parts(self.program.vertex_array.render, self.framebuffer.device.most_vertices),
         )
 
     @cached_property

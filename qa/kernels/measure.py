@@ -35,7 +35,7 @@ from qa.kernels.cases import (
     reduction,
     sorting,
 )
-from qa.kernels.cases.case import KernelCase
+from qa.kernels.cases.case import Found, KernelCase
 
 FAMILIES = (
     activation,
@@ -182,17 +182,25 @@ def error_text(error: float) -> str:
     return "0" if error == 0 else f"{error:.1e}"
 
 
-def case_error(case: KernelCase, device: Device, form: str, shape: Shape) -> float:
-    """The largest relative error of one check, whose random contents are the same each time.
+def case_results(case: KernelCase, device: Device, form: str, shape: Shape) -> Sequence[Found]:
+    """The results of one check, whose random contents are the same each time.
 
     Raises:
         GlinferError: the kernel refuses what the check gives it.
     """
     rng = np.random.default_rng([zlib.crc32(f"{case.kernel} {form}".encode()), *shape])
-    worst = 0.0
-    for found, expected in case.check(device, rng, *shape, form):
-        worst = max(worst, relative_error(found, expected) if found.shape == expected.shape else np.inf)
-    return worst
+    return case.check(device, rng, *shape, form)
+
+
+def error_of(results: Sequence[Found]) -> float:
+    """The largest relative error of some results."""
+    pairs = ((relative_error(*pair) if pair[0].shape == pair[1].shape else np.inf) for pair in results)
+    return max(pairs, default=0.0)
+
+
+def case_error(case: KernelCase, device: Device, form: str, shape: Shape) -> float:
+    """The largest relative error of one check; errors are those of :func:`case_results`."""
+    return error_of(case_results(case, device, form, shape))
 
 
 def time_case(case: KernelCase, device: Device) -> KernelTime:

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.gl
 
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
 WRAPPED = {"WRAPPED": 1, "OUT_WIDTH": 7, "OUT_ROWS": 3}
-NOT_OPS = {"copy", "probe_quad", "ceiling_fetch", "ceiling_alu"}  # shaders that tools run by themselves
+NOT_OPS = {"copy", "probe_quad", "probe_math", "ceiling_fetch", "ceiling_alu"}  # shaders that tools run by themselves
 
 HEAD = "#version 300 es\nprecision highp float;\nlayout(location = 0) out float y;\n"
 

@@ -10,6 +10,7 @@ import _moderngl
 import moderngl
 import numpy as np
 import pytest
+from own_process import ran
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
@@ -17,7 +18,7 @@ from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import Draw, in_parts, replay
 from glinfer.gl.texture import Texture
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
 from glinfer.models.session import Session
@@ -408,3 +409,34 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_is_left(
     with pytest.raises(PlanError, match=rf"^{message}$"):
         Session(reference_plan(CONFIG), weights, device)
     assert not device.live_objects()
+
+
+# A driver that numbers vertices anew behind 4096 of them
+
+SCATTER = """
+import numpy as np
+from glinfer.tensors.device import Device
+with Device() as device:
+    print(device.context.renderer)
+    for count in (4096, 4097, 9000):
+        numbers = np.arange(count)
+        with device.tensor(numbers.astype("int32")) as ids, device.tensor(numbers[:, None].astype("float32")) as grad:
+            sums, counts = device.ops.embedding_backward(ids, grad, count, method="scatter")
+            print(np.array_equal(sums.numpy()[:, 0], numbers), int(counts.numpy().max()))
+"""
+
+
+def test_many_vertices_are_drawn_in_parts_where_a_driver_needs_that() -> None:
+    calls: list[tuple[int, ...]] = []
+    in_parts(lambda *call: calls.append(call), 6)(1, 14, 3, 2)
+    assert calls == [(1, 6, 3, 2), (1, 6, 9, 2), (1, 2, 15, 2)]
+    plain = calls.append
+    assert in_parts(plain, None) is plain  # type: ignore[comparison-overlap, arg-type]
+
+
+def test_many_points_are_right_on_softpipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GALLIUM_DRIVER", "softpipe")
+    renderer, *found = ran(SCATTER)
+    if renderer != "softpipe":
+        pytest.skip(f"there is no softpipe here: {renderer} opens")
+    assert found == ["True 1"] * 3

@@ -67,7 +67,7 @@ class Figures:
     @property
     def logprobs(self) -> Array:
         """The logarithm of the probability of each token but the first."""
-        return np.array(self.spots)[:-1, 0] - np.array(self.logsumexp)[:-1]
+        return np.asarray(np.array(self.spots)[:-1, 0] - np.array(self.logsumexp)[:-1])
 
     def error(self, place: int, logits: Array) -> float:
         """How far logits [vocab] are from what is recorded of this place, as a part of the range."""

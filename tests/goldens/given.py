@@ -37,7 +37,7 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 NULLS = {"num_key_value_heads": None, "head_dim": None}
-WINDOWS = [
+WINDOWS: list[tuple[str, dict[str, Any]]] = [
     ("mistral", {"sliding_window": None}),
     ("mistral", {"sliding_window": 7}),
     ("qwen2", {"sliding_window": 7}),

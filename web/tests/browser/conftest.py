@@ -1,4 +1,4 @@
-"""Sites exported for the tests, a server for them, and Chromium; without a browser or Node.js these tests skip."""
+"""Sites exported for the tests, a server for them, Chromium, Firefox; without a browser or Node.js these tests skip."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from glinfer.export.serve import address, site_server
 HERE = Path(__file__).resolve().parent
 WEB = HERE.parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FIREFOX = ("firefox-esr", "firefox")
 SECONDS = 300
 ADVICE = "; 'make test-web' installs it where it may"
 # Reading logits back waits for the renderer; that is what it is for.
@@ -60,14 +61,13 @@ def serving(site: Path) -> Iterator[str]:
             thread.join()
 
 
-@pytest.fixture(scope="session")
-def open_page(chromium: str, node: str) -> Drive:
+def driver(node: str, browser: str, **always: Any) -> Drive:
     """Open an address, run jobs there, see drive.mjs; what it printed, once nothing has complained."""
 
     def driven(url: str, jobs: Sequence[dict[str, Any]] = (), **options: Any) -> dict[str, Any]:
         ran = subprocess.run(
-            [node, str(HERE / "drive.mjs"), chromium],
-            input=json.dumps({"url": url, "jobs": list(jobs), **options}),
+            [node, "--experimental-websocket", str(HERE / "drive.mjs"), browser],
+            input=json.dumps({"url": url, "jobs": list(jobs), **always, **options}),
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -83,6 +83,21 @@ def open_page(chromium: str, node: str) -> Drive:
         return found
 
     return driven
+
+
+@pytest.fixture(scope="session")
+def open_page(chromium: str, node: str) -> Drive:
+    """:func:`driver` of Chromium."""
+    return driver(node, chromium)
+
+
+@pytest.fixture(scope="session")
+def open_in_firefox(node: str) -> Drive:
+    """:func:`driver` of Firefox, on a display of Xvfb, without which it has no WebGL."""
+    found = next(filter(None, map(shutil.which, FIREFOX)), None)
+    if found is None or shutil.which("Xvfb") is None:
+        pytest.skip("there is no Firefox with Xvfb here; sudo apt-get install firefox-esr xvfb")
+    return driver(node, found, firefox=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,10 @@
-// Opens an exported site in Chromium, runs a model there, and prints what came out as one JSON document.
+// Opens an exported site in a browser, runs a model there, and prints what came out as one JSON document.
 //
 //   node drive.mjs CHROMIUM <jobs.json
+//   node --experimental-websocket drive.mjs FIREFOX <jobs.json
 //
-// jobs.json: {"url": address of the page, "talk": what to send to it by its form, see talk(), "jobs": [job, …]} with jobs such as
+// jobs.json: {"url": address of the page, "talk": what to send to it by its form, see talk(), "flags": Chromium's, where the usual
+// ones are not meant, "firefox": whether it is one, "jobs": [job, …]} with jobs such as
 //   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them;
 //       with "verify": true while textures are checked
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
@@ -18,11 +20,12 @@
 //   {"kind": "draw", "vertex": "…", "fragment": "…", "inputs": {"x": [1, 2, 3, 4]}}   a pass over textures of one line
 // Printed: {"results": […], "console": […], "errors": […], "drawCalls": …, "renderer": …}.
 
-import { readFileSync } from "node:fs";
 import process from "node:process";
+import { json } from "node:stream/consumers";
 import { chromium } from "playwright-core";
 
 import { FLAGS } from "../../tools/chromium.mjs";
+import { launchFirefox } from "./firefox.mjs";
 
 const LONGEST = 280_000; // milliseconds
 
@@ -202,8 +205,10 @@ async function work(jobs) {
 }
 
 async function main() {
-  const { url, talk: message = null, jobs = [] } = JSON.parse(readFileSync(0, "utf8"));
-  const browser = await chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS });
+  const { url, talk: message = null, jobs = [], flags = FLAGS, firefox = false } = await json(process.stdin);
+  const executable = process.argv[2];
+  const launch = () => chromium.launch({ executablePath: executable, headless: true, args: flags });
+  const browser = await (firefox ? launchFirefox(executable) : launch());
   const said = { console: [], errors: [] };
   try {
     const page = await browser.newPage();

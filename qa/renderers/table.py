@@ -1,0 +1,199 @@
+"""The renderers of the matrix, and how what they found is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from glinfer.errors import InputError
+from qa.renderers.environments import BOOKWORM, RESOLUTE, SID, TRIXIE, System
+
+COLUMNS = ("goldens", "texts", "batch", "draws", "kernels", "bits")
+"""Checks in the order of the table; ``bits`` compares with the first renderer."""
+TOKENS, FEW_TOKENS = 24, 6
+"""Tokens of each text, and on a renderer that takes a second for each."""
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """A row of the matrix.
+
+    Attributes:
+        name: what selects it, such as ``debian-13/zink/es``.
+        title: for people.
+        api: ``es``, ``desktop`` or ``webgl2``.
+        system: whose packages draw; None for what this machine has.
+        variables: environment variables of its process.
+        expects: words in the description of the renderer that opens, or it is another one.
+        tokens: tokens of each text.
+        same_bits: whether its results have the bits of the first renderer's.
+        browsers: programs of a browser, the first that is here is taken; empty without one.
+        flags: of Chromium.
+    """
+
+    name: str
+    title: str
+    api: str
+    system: System | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    expects: tuple[str, ...] = ()
+    tokens: int = TOKENS
+    same_bits: bool = False
+    browsers: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one renderer found.
+
+    Attributes:
+        name, title, api: those of the renderer.
+        renderer: version and name that the driver tells.
+        cells: by check, what :class:`qa.renderers.cells.Cell` has, and the seconds of a processor that it took.
+        problem: why it was not tried; the rest is empty then.
+    """
+
+    name: str
+    title: str
+    api: str
+    renderer: str = ""
+    cells: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def failed(self) -> list[str]:
+        """The checks that found something wrong."""
+        return [check for check, cell in self.cells.items() if cell["passed"] is False]
+
+    @property
+    def bits(self) -> dict[str, str]:
+        """Digests of all its results by their names."""
+        return {name: bits for cell in self.cells.values() for name, bits in cell["bits"].items()}
+
+
+_DRIVERS, _APIS = ("llvmpipe", "softpipe", "zink"), ("es", "desktop")
+
+
+def _mesa(
+    system: System, mesa: str, number: str, drivers: Sequence[str] = _DRIVERS, apis: Sequence[str] = _APIS
+) -> list[Renderer]:
+    made = []
+    for driver in drivers:
+        for api in apis:
+            expects = (f"Mesa {mesa}", driver, *(("llvmpipe",) if driver == "zink" else ()))
+            shown = "zink on lavapipe" if driver == "zink" else driver
+            tokens = FEW_TOKENS if driver == "softpipe" else TOKENS
+            name, whole = f"{number}/{driver}/{api}", f"{system.title}, {shown}"
+            same = driver == "llvmpipe"
+            made.append(Renderer(name, whole, api, system, {"GALLIUM_DRIVER": driver}, expects, tokens, same))
+    return made
+
+
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+_FIREFOX = ("firefox-esr", "firefox")
+_ANGLE = ("--use-gl=angle", "--ignore-gpu-blocklist", "--no-sandbox")
+_NVIDIA = {"GLINFER_DEVICE": "auto"}
+
+RENDERERS = (
+    *_mesa(BOOKWORM, "22.3", "debian-12"),
+    *_mesa(TRIXIE, "25.0", "debian-13"),
+    *_mesa(RESOLUTE, "26.0", "ubuntu-26.04", ("llvmpipe", "zink"), ("es",)),
+    *_mesa(SID, "", "debian-sid", ("llvmpipe", "zink"), ("es",)),  # whose version moves on
+    Renderer("nvidia/es", "NVIDIA", "es", None, _NVIDIA, ("NVIDIA",)),
+    Renderer("nvidia/desktop", "NVIDIA", "desktop", None, _NVIDIA, ("NVIDIA",)),
+    Renderer(
+        "chromium/swiftshader",
+        "Chromium, ANGLE on SwiftShader",
+        "webgl2",
+        expects=("ANGLE", "SwiftShader"),
+        browsers=_CHROMIUM,
+        flags=("--use-angle=swiftshader", "--enable-unsafe-swiftshader", *_ANGLE),
+    ),
+    Renderer(
+        "chromium/llvmpipe",
+        "Chromium, ANGLE on llvmpipe",
+        "webgl2",
+        variables={"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"},
+        expects=("ANGLE", "llvmpipe"),
+        same_bits=True,
+        browsers=_CHROMIUM,
+        flags=("--use-angle=gl-egl", *_ANGLE),
+    ),
+    Renderer(
+        "firefox/llvmpipe",
+        "Firefox, llvmpipe",
+        "webgl2",
+        variables={"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"},
+        expects=("llvmpipe",),
+        same_bits=True,
+        browsers=_FIREFOX,
+    ),
+)
+"""Every row; the others are compared with the first that runs."""
+
+
+def chosen(patterns: Sequence[str]) -> list[Renderer]:
+    """The renderers whose names match a pattern, in which ``*`` stands for any letters; all without patterns.
+
+    The first renderer is always there, since the others are compared with it.
+
+    Raises:
+        InputError: a pattern names none.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(each.name, pattern) for each in RENDERERS):
+            known = ", ".join(each.name for each in RENDERERS)
+            raise InputError(f"there is no renderer {pattern!r}; known: {known}")
+    return [
+        each
+        for place, each in enumerate(RENDERERS)
+        if not patterns or place == 0 or any(fnmatchcase(each.name, pattern) for pattern in patterns)
+    ]
+
+
+def compare_bits(found: Mapping[str, str], first: Mapping[str, str]) -> tuple[bool, str]:
+    """Whether results have the bits of the first renderer's, and which do not, in words.
+
+    Single operations are named; kernels and models are counted.
+    """
+    shared = [name for name in found if name in first]
+    if not shared:
+        return False, "nothing to compare"
+    other = [name for name in shared if found[name] != first[name]]
+    if not other:
+        return True, f"the same {len(shared)}"
+    parts = []
+    for kind in ("kernel", "model"):
+        own = [name for name in shared if name.startswith(f"{kind} ")]
+        count = sum(name in own for name in other)
+        if own:
+            parts.append(f"{count} of {len(own)} {kind}s")
+    operations = [name for name in other if not name.startswith(("kernel ", "model "))]
+    named = f"{', '.join(operations)}" if operations else "no operation"
+    return False, f"other: {'; '.join([named, *parts])}"
+
+
+def with_bits(renderer: Renderer, row: Row, first: Mapping[str, str]) -> Row:
+    """The row with its cell ``bits``, which fails where the same were expected."""
+    if not row.bits:
+        return row
+    same, words = compare_bits(row.bits, first)
+    cell = {"check": "bits", "passed": same or not renderer.same_bits, "words": words, "bits": {}, "texts": {}}
+    return Row(row.name, row.title, row.api, row.renderer, {**row.cells, "bits": cell}, row.problem)
+
+
+def row_of(document: Mapping[str, Any]) -> Row:
+    """A row of a report that was printed as JSON.
+
+    Raises:
+        KeyError, TypeError: it is none.
+    """
+    names = ("name", "title", "api", "renderer", "cells", "problem")
+    row = Row(**{name: document[name] for name in names})
+    for cell in row.cells.values():
+        if not isinstance(cell["bits"], dict) or not isinstance(cell["texts"], dict):
+            raise TypeError(cell)
+    return row

@@ -1,0 +1,35 @@
+#version 300 es
+// result = one operation of GLSL over x, y and z, chosen by OPERATION, whose rounding GLSL leaves to the renderer: to tell
+// which of them make two renderers differ. x, y, z and result are textures of one size, four numbers a texel.
+precision highp float;
+precision highp sampler2D;
+uniform sampler2D x, y, z;
+layout(location = 0) out vec4 result;
+
+void main() {
+    ivec2 place = ivec2(gl_FragCoord.xy);
+    vec4 a = texelFetch(x, place, 0), b = texelFetch(y, place, 0), c = texelFetch(z, place, 0);
+#if OPERATION == 0
+    result = a + b;
+#elif OPERATION == 1
+    result = a * b;
+#elif OPERATION == 2
+    result = a * b + c;
+#elif OPERATION == 3
+    result = a / b;
+#elif OPERATION == 4
+    result = exp(a);
+#elif OPERATION == 5
+    result = log(abs(a));
+#elif OPERATION == 6
+    result = sqrt(abs(a));
+#elif OPERATION == 7
+    result = inversesqrt(abs(a));
+#elif OPERATION == 8
+    result = tanh(a);
+#elif OPERATION == 9
+    result = vec4(dot(a, b));
+#else
+    result = mix(a, b, c);
+#endif
+}

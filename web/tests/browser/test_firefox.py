@@ -1,0 +1,35 @@
+"""An exported site in Firefox: the same tokens and draw calls as Python's, and nothing complains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glinfer
+from conftest import serving
+from glinfer.export.site import export_web
+
+pytestmark = [pytest.mark.gl, pytest.mark.web]
+
+
+def test_the_bundled_model_writes_what_it_writes_in_python(
+    open_in_firefox: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    made = export_web("shakespeare", tmp_path / "site")
+    with glinfer.load("shakespeare") as model:
+        assert model.tokenizer is not None
+        prompt = model.tokenizer.encode("ROMEO:")
+        ids = model.generate(prompt, max_tokens=20, temperature=0, stop_ids=())
+        logits = model.logits(prompt)
+    with serving(made.folder) as url:
+        greedy, verified = open_in_firefox(url, [{"kind": "greedy", "ids": prompt, "count": 20}, {"kind": "verify"}])[
+            "results"
+        ]
+    assert greedy["ids"] == ids
+    assert np.abs(np.array(greedy["logits"][0], np.float32) - logits).max() <= 1e-4
+    assert greedy["draws"] == [made.draws] * 20
+    assert verified["reports"][0]["ok"] is True
