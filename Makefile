@@ -61,7 +61,7 @@ supply: setup-dev ## Build, install and test at both ends of all dependencies, o
 	$(BIN)/python -m qa supply
 
 clean: ## Remove everything that was made here: .venv, caches, built files
-	rm -rf .venv web/node_modules .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf .venv web/node_modules web/dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup-run:
