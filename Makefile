@@ -69,7 +69,7 @@ release: setup-dev ## Run the checklist of a release, and leave wheel, sdist and
 	$(BIN)/python -m qa release
 
 clean: ## Remove everything that was made here: .venv, caches, built files
-	rm -rf .venv web/node_modules .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf .venv web/node_modules web/dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup-run:
