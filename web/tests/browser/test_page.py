@@ -375,7 +375,7 @@ def test_axe_finds_nothing(site: str, browse: Callable[..., Browsed], tmp_path: 
     page.do("click", "#theme")
     assert page.do("axe", True) == [], "dark"
     page.do("size", [390, 844])
-    assert not page.do("evaluate", "document.querySelector('#kept').open")
+    page.do("wait", "#kept:not([open])")
     page.do("click", "#kept summary")
     assert page.do("axe", True) == [], "on a phone, with the list of conversations"
     assert page.do("evaluate", "document.documentElement.scrollWidth <= innerWidth")
