@@ -195,7 +195,7 @@ def test_every_draw_agrees_with_float64(device: Device, name: str, weights: str,
     every_draw_agrees(device, KERNELS[name], gab(weights, gelu=gelu), likelihoods)
 
 
-# Every format, heads that share keys or are normalised, windows, gates, means and packed tables; further pairs of them
+# Every format, heads that share keys or are normalised, windows, gates, experts, means and packed tables; further pairs
 # are in the slow tests of the fast plan and in tests/model.
 SUBJECTS = [
     ("llvmpipe", "qwen3", "Q8_0"),
@@ -210,6 +210,9 @@ SUBJECTS = [
     ("one by one", "llama", "Q4_K"),
     ("plain", "mistral", "Q3_K"),
     ("mantissa, one by one", "qwen3", "Q2_K"),
+    ("llvmpipe", "qwen3_moe", "Q8_0"),
+    ("one by one", "qwen3_next", ""),
+    ("plain", "gpt_oss", "MXFP4"),
 ]
 some_subjects = tiered(("name", "family", "form"), SUBJECTS, keep=0)
 
