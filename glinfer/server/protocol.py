@@ -98,7 +98,8 @@ def _said(error: ValidationError) -> ApiError:
     parts = [part[:_MAX_NAME] if isinstance(part, str) else part for part in first["loc"]]
     field = str(parts[0]) if parts else None
     place = ".".join(str(part) for part in parts if not isinstance(part, str) or _is_name(part)) or "the body"
-    message = first["msg"][:1].lower() + first["msg"][1:]
+    message = first["msg"].removeprefix("Value error, ")  # of our own checks
+    message = message[:1].lower() + message[1:]
     if first["type"] == "extra_forbidden":
         return ApiError(f"there is no field {place}; see /openapi.json", param=field, code="unknown_parameter")
     if first["type"] == "missing":

@@ -43,8 +43,9 @@ ALLOWED = {
     ("server/run.py", "socket"),
     *(
         (f"server/{name}.py", "asyncio")
-        for name in ("connections", "generation", "run", "state", "streaming", "worker")
+        for name in ("connections", "generation", "run", "slow", "state", "streaming", "worker")
     ),
+    ("server/slow.py", "concurrent"),  # threads, and no processes
     # Batches ask the same application, without a network.
     *(("batch/" + name, "asyncio") for name in ("local.py", "process.py", "turns.py")),
     # A process for each device, by an argument list and never by a shell.
