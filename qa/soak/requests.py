@@ -80,6 +80,15 @@ def draw_requests(seed: int, count: int) -> list[Asked]:
     return found
 
 
+def first_requests() -> list[Asked]:
+    """Requests whose answers share a long beginning, for every model that writes.
+
+    Its keys and values are copied from one sequence to another, by framebuffers and a texture that are made once.
+    """
+    body = {"prompt": _SPEECH * 3, "max_tokens": 8, "seed": 1, "n": 3}
+    return [Asked("first", "/v1/completions", {**body, "model": model}) for model in (WRITES, CHATS, ADAPTER)]
+
+
 def steady(data: Any) -> Any:
     """An answer without what differs from time to time."""
     if isinstance(data, dict):

@@ -30,7 +30,7 @@ from glinfer.errors import InputError
 from glinfer.gl.context import open_device
 from qa.serve_load import AnswerError, started, stream_events
 from qa.soak.models import ADAPTER, CHATS, EMBEDS, write_models
-from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, joined, tokens_of
+from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, tokens_of
 from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, SoakCheck, SoakReport, drift, judge
 from qa.soak.served import Settings
 from qa.soak.watch import Calibration, Sample
@@ -276,6 +276,7 @@ def soak_server(
 
             try:
                 on_progress("warming up", 0, 0)
+                Load(address, Answers.to(first_requests()), clients, seed).each(_WARM_UPS)
                 load.each(_WARM_UPS)
                 load.until(lambda: share() >= WARM_UP)
                 warm_up, done = answers.tokens, share()

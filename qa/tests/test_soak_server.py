@@ -21,7 +21,8 @@ from glinfer.errors import InputError
 from qa.serve_load import AnswerError
 from qa.soak import command
 from qa.soak import requests as soak_requests
-from qa.soak.requests import Asked, draw_requests, fingerprint, joined, steady, tokens_of
+from qa.soak.models import ADAPTER, CHATS
+from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, steady, tokens_of
 from qa.soak.run import SoakReport, judge
 from qa.soak.served import Settings
 from qa.soak.server import Answer, Answers, Load, _counts, ask, judge_answers, soak_server
@@ -53,7 +54,8 @@ class TestRequests:
 
         bodies = {route.path: route.body for route in ROUTES}
         refused = 0
-        for asked in draw_requests(3, 300):
+        assert {each.body["model"] for each in first_requests()} == {WRITES, CHATS, ADAPTER}
+        for asked in [*first_requests(), *draw_requests(3, 300)]:
             body = bodies[asked.path]
             assert body is not None
             try:
