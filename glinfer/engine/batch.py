@@ -185,6 +185,9 @@ class Batch:
             sequences=slots,
             capacity=capacity,
         )
+        self._rows = plan.table[ROWS].shape[0]
+        self._table = row_table(self._rows)
+        self._bases = np.arange(slots) * capacity
         try:
             self.session = root.companion(plan, ("weight",))
             # While the choices of one step are looked at, those of the next are on their way.
@@ -195,9 +198,6 @@ class Batch:
             if hasattr(self, "session"):
                 self.session.release()
             raise
-        self._rows = plan.table[ROWS].shape[0]
-        self._table = row_table(self._rows)
-        self._bases = np.arange(slots) * capacity
 
     @property
     def draws_issued(self) -> int:
