@@ -152,6 +152,8 @@ CHECKS: Mapping[str, tuple[str, Callable[[Options], Line]]] = {
 }
 """The lines in order, the quick ones first: what each is, and what does it."""
 
+_NAMES = click.Choice(list(CHECKS))
+
 
 def check(name: str, options: Options) -> Line:
     """One line; whatever goes wrong in it makes it fail."""
@@ -162,11 +164,11 @@ def check(name: str, options: Options) -> Line:
 
 
 @click.command("release")
-@click.option("--only", multiple=True, type=click.Choice(list(CHECKS)), help="Only this line. Repeatable.")
-@click.option("--skip", multiple=True, type=click.Choice(list(CHECKS)), help="All but this line. Repeatable.")
+@click.option("--only", multiple=True, type=_NAMES, metavar="NAME", help="Only this line. Repeatable.")
+@click.option("--skip", multiple=True, type=_NAMES, metavar="NAME", help="All but this line. Repeatable.")
 @click.option("--advisories", type=click.Path(exists=True, path_type=Path), help="As of 'python -m qa audit'.")
 def release(only: tuple[str, ...], skip: tuple[str, ...], advisories: Path | None) -> None:
-    """Run the checklist of a release, and print a line for each check.
+    """Run the checklist of a release, and print a line for each check, with its name.
 
     It leaves wheel, sdist and bill of materials in dist/, and changes nothing else. The exit status is 1 if a line
     failed.

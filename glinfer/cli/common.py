@@ -213,15 +213,17 @@ def _device_or_list(context: click.Context, _: click.Parameter, value: str | Non
     return None
 
 
+device_option = click.option(
+    "--device",
+    metavar="N|auto|list",
+    is_eager=True,
+    expose_value=True,
+    callback=_device_or_list,
+    help="Which EGL device to render on; 'list' shows them. Default: $GLINFER_DEVICE, else auto.",
+)
+"""``--device`` alone."""
 device_options = options(
-    click.option(
-        "--device",
-        metavar="N|auto|list",
-        is_eager=True,
-        expose_value=True,
-        callback=_device_or_list,
-        help="Which EGL device to render on; 'list' shows them. Default: $GLINFER_DEVICE, else auto.",
-    ),
+    device_option,
     click.option(
         "--api",
         "--gl",  # the older name

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    device_option,
     device_options,
     json_option,
     loaded,
@@ -118,7 +119,7 @@ def soak_command(
     show_default=True,
     help="How much speed may change, as a fraction; more where others use the machine too.",
 )
-@click.option("--device", help="As of 'glinfer serve --device'.")
+@device_option
 @json_option
 def soak_server_command(model: str, as_json: bool, **options: Any) -> None:
     """Load a server of MODEL (default: shakespeare) for long, and see that it stays as it was.

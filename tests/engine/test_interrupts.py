@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from interrupts import files_of, heeds_ctrl_c
-from tiers import tiered
 
 import glinfer
 from glinfer.engine import batch, requests, scheduler
@@ -61,14 +60,15 @@ def answered(model: Model) -> list[tuple[int, list[int], str | None]]:
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
-@tiered("module", [scheduler, batch, requests], keep=1)
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [scheduler, batch, requests])
 def test_ctrl_c_before_any_line_leaves_nothing(small: Path, module: types.ModuleType, whole: bool) -> None:
     files = files_of(module)
     with glinfer.load(str(small)) as model:
         expected = answered(model)
         kept, held = model.device.live_objects(), list[Place]()
         places = watched(files, lambda: answered(model))
-        for at in places[:: 1 if whole else 6]:
+        for at in places[:: 1 if whole else 12]:
             with pytest.raises(KeyboardInterrupt):
                 watched(files, lambda: answered(model), at)
             if model.device.live_objects() != kept:

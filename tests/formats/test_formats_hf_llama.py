@@ -296,7 +296,7 @@ def test_settings_that_cannot_be_run_are_named(
 
 
 def test_a_family_that_only_begins_like_a_known_one_is_another(tmp_path: Path) -> None:
-    for name, near in (("gemma4", "gemma"), ("gemma3n_text", "gemma"), ("qwen3_next", "qwen3"), ("mixtral", None)):
+    for name, near in (("gemma4", "gemma"), ("gemma3n_text", "gemma"), ("qwen3_vl", "qwen3"), ("mixtral", None)):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
         save_file({}, tmp_path / "model.safetensors")
         assert (f"({near} is another family)" in refusal(tmp_path)) == (near is not None)

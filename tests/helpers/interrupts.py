@@ -27,12 +27,12 @@ def heeds_ctrl_c() -> Iterator[None]:
 class Places:
     """Counts the places that were passed: each step of the interpreter in ``files``, each line in ``coarse``.
 
-    A signal is raised before the one with the number ``at``, and another one before ``again``.
+    A signal is raised before the one with the number ``at``.
     """
 
     def __init__(self, files: Collection[str], coarse: Collection[str] = ()) -> None:
         self.files, self.coarse = files, coarse
-        self.passed, self.at, self.again = 0, 0, 0
+        self.passed, self.at = 0, 0
         self.where = ""
 
     def _trace(self, frame: types.FrameType, event: str, argument: object) -> Any:
@@ -45,7 +45,7 @@ class Places:
             return None
         if event == wanted:
             self.passed += 1
-            if self.passed in (self.at, self.again):
+            if self.passed == self.at:
                 self.where = f"{name}:{frame.f_lineno}, place {self.passed}"
                 signal.raise_signal(signal.SIGINT)
         return self._trace

@@ -65,16 +65,24 @@ def check(capsys: Capture, cache: Path, name: str, files: dict[str, bytes], fail
     assert pulled(capsys, name) == 0, failed
     assert names_of(cache) == files, failed
     assert not [path for path in cache.rglob("*") if path.name.endswith((".tmp", ".incomplete"))], failed
-    assert "rmdir" in failed or not list(Path(tempfile.gettempdir()).iterdir()), failed
+    left = list(Path(tempfile.gettempdir()).iterdir())
+    assert "rmdir" in failed or not left, failed  # one that cannot be removed stays
+    for path in left:
+        shutil.rmtree(path)
 
 
 @tiered("wanted", ["file", "folder"], indirect=True)
 def test_a_disk_that_breaks_at_any_call(
-    wanted: tuple[str, dict[str, bytes]], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    wanted: tuple[str, dict[str, bytes]],
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    whole: bool,
 ) -> None:
     name, files = wanted
     disk, refused = BrokenFiles(monkeypatch, tmp_path), 0
-    for at in itertools.count(1):
+    for at in itertools.count(1, 1 if whole else 5):
         shutil.rmtree(cache, ignore_errors=True)
         disk.fail_at(at)
         refused += pulled(capsys, name) == 2
@@ -93,7 +101,12 @@ def test_a_disk_that_breaks_at_any_call(
     indirect=["wanted"],
 )
 def test_a_network_that_breaks_at_any_call(
-    wanted: tuple[str, dict[str, bytes]], cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, call: str
+    wanted: tuple[str, dict[str, bytes]],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    call: str,
+    whole: bool,
 ) -> None:
     name, files = wanted
     thread, calls, at, number = threading.get_ident(), [0], [0], [0]
@@ -110,7 +123,7 @@ def test_a_network_that_breaks_at_any_call(
 
     monkeypatch.setattr(socket.socket, call, breaking)
     numbers, failures = (errno.ECONNRESET, errno.ETIMEDOUT, errno.EMFILE if call == "connect" else errno.EPIPE), 0
-    for place in itertools.count(1):
+    for place in itertools.count(1, 1 if whole else 5):
         shutil.rmtree(cache, ignore_errors=True)
         calls[0], at[0], number[0] = 0, place, numbers[place % 3]
         pulled(capsys, name)
