@@ -328,7 +328,7 @@ class TestSockets:
             sockets.fail("", 0, 0)
             assert server.post(TEXT, {**body, "stream": False}).status_code == 200
             server.wait(lambda: len(server.server._uvicorn.server_state.connections) == 1)
-        assert failures >= 12
+        assert failures >= 6  # each name and number once; how many pieces a request comes in is the network's
         assert capfd.readouterr().err == ""
 
 

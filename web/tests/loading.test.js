@@ -114,15 +114,18 @@ test("plans of other versions, and without files, are refused", () => {
   assert.throws(() => parsePlan(JSON.stringify({ ...plan, files: undefined })), /export the model again/);
 });
 
-/** A replay whose programs are done after so many questions each; `told` is what happened, in order. */
+/** A replay whose programs are done after so many questions each, and one of a companion, of which nobody asks; `told` is what happened, in order. */
 function compiling(...questions) {
   const told = [];
   const programs = questions.map((left, index) => ({
     isDone: () => (told.push(`${index}?`), left-- === 0),
     finish: () => told.push(`${index} finished`),
   }));
-  const replay = { gl: { isContextLost: () => false }, programs };
-  const done = Replay.prototype.compiled.call(replay, (count, all) => told.push(`${count} of ${all}`));
+  programs.push({ isDone: () => told.push("companion?"), finish: () => told.push("companion finished") });
+  const replay = Object.assign(Object.create(Replay.prototype), {
+    gl: { isContextLost: () => false }, programs, plan: { draws: questions.map((_, program) => ({ program })) },
+  });
+  const done = replay.compiled((count, all) => told.push(`${count} of ${all}`));
   return { replay, told, done };
 }
 
