@@ -138,7 +138,7 @@ def _drive(
     """Run jobs in the page of a site; errors are those of :func:`check_browser`."""
     driver = web_root() / "tests" / "browser" / "drive.mjs"
     with _served(site) as url:
-        asked = {"url": url, "jobs": jobs, "firefox": not renderer.flags, "flags": renderer.flags}
+        asked = {"url": f"{url}?worker=0", "jobs": jobs, "firefox": not renderer.flags, "flags": renderer.flags}
         done = subprocess.run(
             [node, "--experimental-websocket", str(driver), browser],
             input=json.dumps(asked),

@@ -22,4 +22,4 @@ def test_it_is_refused_in_one_line(run_site: Callable[..., dict[str, Any]], tmp_
     with tarfile.open(RECORDED / "site.tar.xz") as archive:
         archive.extractall(site)  # our own; Python before 3.11.4 has no filters
     with pytest.raises(AssertionError, match="version 1; expected glinfer-web version 2; export the model again"):
-        run_site(site)
+        run_site(site, [{"kind": "logits", "ids": [1]}])

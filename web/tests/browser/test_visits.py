@@ -92,7 +92,8 @@ def opened(page: Browsed, url: str, query: str = "") -> Browsed:
 
 
 def written(page: Browsed) -> str:
-    """What the page replies to PROMPT."""
+    """What the page replies to PROMPT, in a conversation of its own."""
+    page.do("click", "#clear")
     page.do("fill", "#temperature", "0")
     page.do("fill", "#length", str(TOKENS))
     page.do("fill", "#message", PROMPT)
