@@ -25,6 +25,8 @@ PACKAGES = ("libegl1", "libgles2", "libgl1", "libegl-mesa0", "libgl1-mesa-dri", 
 
 _TIMEOUT = 600  # seconds for any one command
 _KEYS = Path("usr/share/keyrings")
+INSTALLED = Path("/usr")
+"""Where debootstrap is, if it is installed."""
 _SCRIPTS = Path("share/debootstrap/scripts")
 
 
@@ -120,7 +122,7 @@ def _keys(system: System) -> Path:
 
 def _address(system: System) -> str:
     """Where a distribution has its packages, as debootstrap knows it: the one that is installed, or apt's."""
-    prefix = Path("/usr")
+    prefix = INSTALLED
     if not (prefix / _SCRIPTS).is_dir():
         folder = CACHE / "debootstrap"
         prefix = folder / "usr"

@@ -15,7 +15,7 @@ from glinfer.errors import InputError
 from glinfer.gl.context import open_device
 from qa.renderers import command, environments
 from qa.renderers.command import first_row, run_all, run_one
-from qa.renderers.environments import BOOKWORM, MissingError, System, launcher, make, variables
+from qa.renderers.environments import BOOKWORM, RESOLUTE, MissingError, System, launcher, make, variables
 from qa.renderers.operations import COUNT, OPERATIONS, browser_jobs, digest, draw_all
 from qa.renderers.table import COLUMNS, RENDERERS, Renderer, Row, chosen, compare_bits, row_of, with_bits
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_had_is_told_and_no_failure(
 
 def test_what_is_missing_for_an_environment_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "CACHE", tmp_path)
-    unsigned = System("new", "Newer", "http://localhost new main", "no-such-keyring.gpg")
+    unsigned = System("new", "Newer", "sid", "main", "no-such-keyring.gpg")
     monkeypatch.setattr(environments.shutil, "which", lambda tool: f"/usr/bin/{tool}")
     with pytest.raises(
         MissingError, match="the keys of Newer are missing; install them with: sudo apt-get install no-"
@@ -212,6 +212,23 @@ def test_what_is_missing_for_an_environment_is_one_line(tmp_path: Path, monkeypa
     row = run_one(Renderer("a/b", "A", "es", BOOKWORM), {}, silent)
     assert row.problem == "not tried: apt-get is missing, which unpacks Debian 12; use Debian or Ubuntu"
     assert [*tmp_path.iterdir()] == []
+
+
+def test_debootstrap_says_where_packages_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "INSTALLED", tmp_path)
+    scripts = tmp_path / "share" / "debootstrap" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts / "gutsy").write_text(
+        "case $SUITE in\n  old) default_mirror http://old ;;\n  *) default_mirror http://u ;;\nesac\n"
+    )
+    (scripts / "sid").write_text("mirror_style release 2>/dev/null\n")
+    (tmp_path / "sbin").mkdir()
+    (tmp_path / "sbin" / "debootstrap").write_text('#!/bin/sh\nDEF_MIRROR="http://d"\n')
+    assert environments._address(RESOLUTE) == "http://u"
+    assert environments._address(BOOKWORM) == "http://d"
+    (tmp_path / "sbin" / "debootstrap").write_text("#!/bin/sh\n")
+    with pytest.raises(MissingError, match="debootstrap does not say where Debian 12 is"):
+        environments._address(BOOKWORM)
 
 
 def test_this_python_starts_with_the_libraries_of_an_environment(
