@@ -121,8 +121,9 @@ def _golden_error(name: str, found: Mapping[str, Any]) -> float:
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
-    with site_server(folder) as server:
+def serving(site: Path) -> Iterator[str]:
+    """The address of a site while it is served."""
+    with site_server(site, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -137,7 +138,7 @@ def _drive(
 ) -> dict[str, Any]:
     """Run jobs in the page of a site; errors are those of :func:`check_browser`."""
     driver = web_root() / "tests" / "browser" / "drive.mjs"
-    with _served(site) as url:
+    with serving(site) as url:
         asked = {"url": f"{url}?worker=0", "jobs": jobs, "firefox": not renderer.flags, "flags": renderer.flags}
         done = subprocess.run(
             [node, "--experimental-websocket", str(driver), browser],

@@ -6,15 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glinfer.export.serve import address, site_server
+from qa.renderers.browsers import serving
 
 HERE = Path(__file__).resolve().parent
 WEB = HERE.parents[1]
@@ -46,19 +44,6 @@ def node() -> str:
     if not (WEB / "node_modules" / "playwright-core").is_dir():
         pytest.skip(f"playwright-core is not in {WEB}{ADVICE}")
     return found
-
-
-@contextmanager
-def serving(site: Path) -> Iterator[str]:
-    """The address of a site while it is served."""
-    with site_server(site, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield address(server)
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def driver(node: str, browser: str, **always: Any) -> Drive:
