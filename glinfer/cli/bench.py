@@ -37,8 +37,9 @@ from glinfer.engine.loading import random_weights, read_model
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_folder, write_demo
 from glinfer.errors import InputError
-from glinfer.formats import Checkpoint
+from glinfer.formats import Checkpoint, random_packed_checkpoint
 from glinfer.formats.files import AnyPath
+from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.gl.context import Device
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
@@ -74,6 +75,11 @@ OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
     "--weights",
     metavar="F[,F…]",
     help=f"Weight formats of the fast plan, timed in turns. Default: {DEFAULT_WEIGHTS}.",
+)
+@click.option(
+    "--stored",
+    metavar="F[,F]",
+    help="Random weights of --config in this format, as a file has them, as BF16; a second one is that of experts.",
 )
 @cache_option
 @click.option(
@@ -130,6 +136,7 @@ def bench_command(**options: Any) -> None:
     glinfer bench model.gguf --speculate ngram --runs 3
     glinfer bench model.gguf --json-schema person.json
     glinfer bench --config family=llama,blocks=24,heads=16,kv_heads=8,dim=1024,inner=2816,vocab=32000 --weights f16,q8
+    glinfer bench --config gpt-oss-20b/config.json --stored BF16,MXFP4
     """
     run_bench(**options)
 
@@ -146,6 +153,7 @@ def run_bench(
     ceiling: bool,
     as_json: bool,
     no_fetch: bool = False,
+    stored: str | None = None,
     open_others: OpenEngines | None = None,
     **options: Any,
 ) -> None:
@@ -160,6 +168,8 @@ def run_bench(
     drafts, schema = take_drafts(options), options.pop("json_schema", None)
     check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
     check_one_source(model, config_text, needed=False)
+    if stored is not None and config_text is None:
+        raise InputError("--stored is how random weights of --config are kept; give that, or leave it out")
     texts = [f"--{name}" for name in drafts] + ([] if schema is None else ["--json-schema"])
     if no_fetch and (texts or plan == "reference" or open_others is not None or model is None):
         raise InputError(
@@ -197,7 +207,8 @@ def run_bench(
     with contextlib.ExitStack() as held:
         how = (formats, found, together, runs, open_others, ceiling, options)
         if config_text is not None:
-            report = _bench_fast(config_text, None, *how)
+            kept = [] if stored is None else stored_formats(stored)
+            report = _bench_fast((config_text, kept), None, *how)
         elif no_fetch:
             described = held.enter_context(described_model(path_of(model)))
             report = _bench_fast(None, described.path, *how)
@@ -227,6 +238,21 @@ def formats_of(text: str) -> list[str]:
         raise InputError(f"found {text!r}; name at least one weight format, such as {DEFAULT_WEIGHTS}")
     for name in formats:
         check_choice("fast", name)
+    return formats
+
+
+def stored_formats(text: str) -> list[str]:
+    """Split and check formats of files separated by commas: that of matrices, and that of experts.
+
+    Raises:
+        InputError: there is none, or more than two, or one is unknown.
+    """
+    formats = [name.strip() for name in text.split(",")]
+    if not set(formats) <= set(PACKED_FORMATS) or len(formats) > 2:
+        raise InputError(
+            f"found {text!r} for --stored; expected a format, or two with that of experts last, of "
+            f"{', '.join(PACKED_FORMATS)}"
+        )
     return formats
 
 
@@ -289,7 +315,7 @@ def _show(report: BenchReport) -> None:
 
 
 def _bench_fast(
-    config_text: str | None,
+    shape: tuple[str, list[str]] | None,
     model: AnyPath | None,
     formats: list[str],
     contexts: list[int],
@@ -304,8 +330,10 @@ def _bench_fast(
     if model is not None:
         path, checkpoint = read_model(model, gelu=options["gelu"])
         checkpoint.check_finite()
-    else:
-        path = checkpoint = random_weights(shape_asked_for(config_text or "", {**options, "context": None}))
+    elif shape is not None:
+        config_text, stored = shape
+        config = shape_asked_for(config_text, {**options, "context": None})
+        path = checkpoint = random_packed_checkpoint(config, *stored) if stored else random_weights(config)
     contexts_within(checkpoint.config, contexts)  # before anything slow begins
     origin = origin_report(checkpoint)
     with contextlib.ExitStack() as held:

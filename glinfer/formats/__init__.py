@@ -24,7 +24,7 @@ from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
 from glinfer.formats.names import find_model
-from glinfer.formats.random_weights import random_checkpoint
+from glinfer.formats.random_weights import random_checkpoint, random_packed_checkpoint
 from glinfer.formats.safetensors import DTYPES as SAFETENSORS_DTYPES
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
 from glinfer.formats.safetensors_file import read_header
@@ -39,6 +39,7 @@ __all__ = [
     "find_model",
     "load_checkpoint",
     "random_checkpoint",
+    "random_packed_checkpoint",
     "read_bpe",
     "read_gab",
     "read_gguf",

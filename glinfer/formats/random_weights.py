@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -11,10 +12,14 @@ from glinfer.errors import InputError
 from glinfer.families.record import Family, Names
 from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.gab.file import StoredArray, stored_arrays
-from glinfer.formats.tensors import ModelTensor, tensors_of
+from glinfer.formats.packed import F16, GatheredTensor, PackedTensor, block_weights
+from glinfer.formats.tensors import EXPERT_ROLES, ModelTensor, tensors_of
+from glinfer.quant.ggml import pack
+from glinfer.quant.parts import Bytes
 from glinfer.quant.threads import in_threads
 
 _PIECE = 1 << 20  # weights that one generator draws
+_PACKED_ROWS = 256  # rows of blocks of which a packed matrix is made
 
 
 def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:
@@ -49,6 +54,57 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
         drawn = (generator.standard_normal(array.shape) * scale).astype(np.float32)
         tensors.update(array.split(_around(array, drawn, family.names)))
     return Checkpoint(config, tensors, f"random weights (seed {seed})")
+
+
+def random_packed_checkpoint(
+    config: ModelConfig, form: str, experts: str | None = None, seed: int = 0, scale: float = 0.04
+) -> Checkpoint:
+    """A model of noise whose matrices are in formats of files: for measuring speed, where a file would be too large.
+
+    Each matrix has rows of one packed matrix of 256 rows, drawn by lot. So all take next to no memory, their texels
+    differ, and their weights have the distribution of :func:`random_checkpoint`. Vectors and convolutions are floats.
+
+    Args:
+        config: the shape; of a family that GAB1 files do not hold.
+        form: the format of the matrices, one of :data:`glinfer.formats.packed.PACKED_FORMATS`.
+        experts: that of the matrices of experts; None for ``form`` too.
+        seed: of the lot.
+        scale: the standard deviation.
+
+    Raises:
+        InputError: GAB1 files hold the model, or a row of a matrix is no whole number of blocks.
+    """
+    family = config.family
+    if family.gab1:
+        raise InputError(f"models of {config.model_type} have no packed matrices; leave out the formats of files")
+    tensors: dict[str, FloatArray] = {}
+    packed: dict[str, PackedTensor] = {}
+    drawn_rows = functools.cache(lambda kept, inputs: _packed_rows(kept, inputs, seed, scale))
+    for number, tensor in enumerate(tensors_of(config)):
+        name, generator = tensor.name(family.names), np.random.default_rng((seed, number))
+        if len(tensor.shape) == 2:
+            kept = experts if experts is not None and tensor.role in EXPERT_ROLES and tensor.letter else form
+            rows, inputs = tensor.shape
+            if inputs % block_weights(kept):
+                raise InputError(f"a row of {name} has {inputs} weights, which are no whole blocks of {kept}")
+            packed[name] = _by_lot(kept, (rows, inputs), drawn_rows(kept, inputs), generator)
+        else:
+            drawn = generator.standard_normal(tensor.shape, dtype=np.float32) * np.float32(scale)
+            tensors[name] = drawn + np.float32(_usual(tensor, family))
+    return Checkpoint(config, tensors, f"random weights (seed {seed})", packed)
+
+
+def _packed_rows(form: str, inputs: int, seed: int, scale: float) -> Bytes:
+    """Rows of blocks of noise, uint8 [256, bytes of a row]."""
+    rows = np.random.default_rng((seed, inputs)).standard_normal((_PACKED_ROWS, inputs), dtype=np.float32)
+    rows *= np.float32(scale)
+    return rows.astype("<f2").view(np.uint8) if form == F16 else pack(rows, form)
+
+
+def _by_lot(form: str, shape: tuple[int, int], rows: Bytes, generator: np.random.Generator) -> PackedTensor:
+    """A matrix of some of these rows of blocks."""
+    chosen = generator.integers(0, len(rows), shape[0])
+    return GatheredTensor(form, shape, lambda part: rows[chosen[part]])
 
 
 def _large(shape: tuple[int, ...], seed: tuple[int, int], scale: np.float32, around: np.float32) -> FloatArray:

@@ -14,6 +14,8 @@ from glinfer.config import ModelConfig
 from glinfer.families.record import Names
 
 Shapes = dict[str, tuple[int, ...]]
+EXPERT_ROLES = ("gate", "up", "down")
+"""The roles of matrices that each expert has, where a layer has experts; elsewhere those of the MLP."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class StoredTensor:
     def experts(self) -> int:
         """How many experts the tensors belong to; 1 for all others."""
         first = self.tensors[0]
-        return len({tensor.letter for tensor in self.tensors}) if first.role in ("gate", "up", "down") else 1
+        return len({tensor.letter for tensor in self.tensors}) if first.role in EXPERT_ROLES else 1
 
     @property
     def outer_shape(self) -> tuple[int, ...]:

@@ -11,7 +11,14 @@ from goldens import GAB_MODELS, ModelWriter, write_gab_model
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats import Checkpoint, random_checkpoint, read_gab, weight_shapes, write_gab
+from glinfer.formats import (
+    Checkpoint,
+    random_checkpoint,
+    random_packed_checkpoint,
+    read_gab,
+    weight_shapes,
+    write_gab,
+)
 from glinfer.formats.gab.file import float_count, stored_arrays
 from glinfer.formats.tensors import tensor_count
 from glinfer.quant import threads
@@ -88,6 +95,45 @@ def test_random_weights_have_the_shapes_and_depend_on_the_seed() -> None:
     assert all(np.array_equal(first.tensors[name], again.tensors[name]) for name in first.tensors)
     assert not any(np.array_equal(first.tensors[name], other.tensors[name]) for name in first.tensors)
     assert first.source == "random weights (seed 3)"
+
+
+OF_EXPERTS = ModelConfig.from_options(
+    "family=olmoe,blocks=2,heads=2,dim=64,inner=256,vocab=300,context=64,experts=4,experts_used=2"
+)
+
+
+def test_packed_random_weights_are_in_the_formats_of_files() -> None:
+    made, other = (random_packed_checkpoint(OF_EXPERTS, "BF16", "MXFP4", seed=seed) for seed in (3, 4))
+    shapes = {name: each.shape for held in (made.tensors, made.packed) for name, each in held.items()}
+    assert shapes == weight_shapes(OF_EXPERTS)
+    assert all(len(tensor.shape) == 1 for tensor in made.tensors.values())
+    assert all(each.format == ("MXFP4" if ".experts." in name else "BF16") for name, each in made.packed.items())
+    assert sum(each.format == "MXFP4" for each in made.packed.values()) == 2 * 4 * 3
+    made.check_finite()
+    first, second = (made.packed[f"model.layers.0.mlp.experts.{number}.up_proj.weight"] for number in (0, 1))
+    assert first.floats().std() == pytest.approx(0.04, rel=0.05)
+    assert np.array_equal(first.piece(7, 9), first.blocks[7:9])
+    assert not np.array_equal(first.blocks, second.blocks)
+    assert not np.array_equal(first.blocks, other.packed["model.layers.0.mlp.experts.0.up_proj.weight"].blocks)
+
+
+@pytest.mark.parametrize(
+    ("config", "formats", "message"),
+    [
+        (SMALL, ("BF16",), "models of gab have no packed matrices; leave out the formats of files"),
+        (OF_EXPERTS, ("Q4_K",), "embed_tokens.weight has 64 weights, which are no whole blocks of Q4_K"),
+        (
+            ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=256,inner=256,vocab=10"),
+            ("IQ2_XXS",),
+            "nothing here packs floats as IQ2_XXS",
+        ),
+    ],
+)
+def test_packed_random_weights_refuse_what_has_no_blocks(
+    config: ModelConfig, formats: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        random_packed_checkpoint(config, *formats)
 
 
 @pytest.mark.parametrize("model", GAB_MODELS)

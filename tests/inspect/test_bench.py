@@ -334,6 +334,11 @@ class TestCommand:
         assert batch.splitlines()[1].split()[:4] == ["glinfer", "f32", "32", "2"], "128 tokens are more than it holds"
         assert "× one alone" not in ran(capsys, "bench", small, "--runs", "1", "--contexts", "8")
 
+    def test_random_weights_in_formats_of_files(self, capsys: Capture) -> None:
+        shape = "family=olmoe,blocks=1,heads=2,dim=64,inner=64,vocab=64,context=32,experts=2,experts_used=1"
+        out = ran(capsys, "bench", "--config", shape, "--stored", "BF16,Q8_0", "--contexts", "8", "--runs", "1")
+        assert out.split("\n\n")[0].splitlines()[1].split()[:3] == ["glinfer", "file", "8"]
+
     def test_table_with_ceiling(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
         monkeypatch.setattr(importlib.import_module("glinfer.cli.bench"), "measure_ceilings", lambda *_, **__: CEILING)
         out = ran(capsys, "bench", small, "--weights", "q8", "--contexts", "8,99", "--runs", "1", "--ceiling")
@@ -364,12 +369,20 @@ class TestCommand:
             (["--contexts", "65"], "expected some within 1 to 64"),
             (["--weights", "f7"], "there is no weight format 'f7'"),
             (["--weights", ","], "name at least one weight format"),
+            (["--stored", "BF16"], "--stored is how random weights of --config are kept; give that, or leave it out"),
         ],
     )
     def test_what_does_not_go_together(self, small: Path, capsys: Capture, arguments: list[str], words: str) -> None:
         err = ran(capsys, "bench", small, *arguments, status=2)
         assert words in err
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("formats", ["BF16,Q7_0", "", "BF16,Q8_0,Q4_0"])
+def test_unknown_formats_of_files_are_refused(capsys: Capture, formats: str) -> None:
+    err = ran(capsys, "bench", "--config", "family=llama,blocks=1", "--stored", formats, status=2)
+    assert f"found {formats!r} for --stored; expected a format, or two with that of experts last, of F16, BF16" in err
+    assert err.count("\n") == 1
 
 
 class TestCeiling:

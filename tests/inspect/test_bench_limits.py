@@ -9,6 +9,7 @@ import pytest
 
 import glinfer
 from glinfer.cli.bench_limits import show_limits
+from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import Prefill
 from glinfer.gl.context import open_device
@@ -25,7 +26,9 @@ from glinfer.inspect.bench.engines import BatchDecoder
 from glinfer.inspect.bench.limits import Limit, Work, batch_work, limit_of, prompt_work, token_work, weight_bytes
 from glinfer.inspect.ceiling import CeilingReport, FetchRate
 from glinfer.inspect.report import Spread
+from glinfer.models.choice import plan_for
 from glinfer.models.stages import STAGES
+from glinfer.models.tuning import default_kernels
 
 pytestmark = pytest.mark.gl
 
@@ -73,6 +76,16 @@ class TestWork:
         cached = 2 * 2 * WIDTH * 4 * 20
         fetched = sum(weight_bytes(chunk, edge).values()) + sum(weight_bytes(model.plan, edge, rest).values()) + cached
         assert sum(prompt_work(model, 20).fetched.values()) == fetched
+
+    @pytest.mark.parametrize("renderer", ["llvmpipe (LLVM 15.0.6, 256 bits)", "NVIDIA H200/PCIe/SSE2"])
+    @pytest.mark.parametrize("family", ["llama", "gab"])
+    def test_a_token_fetches_all_matrices_whatever_the_kernels(self, family: str, renderer: str) -> None:
+        config = ModelConfig.from_options(f"family={family},blocks=2,heads=8,dim=512,inner=2048,vocab=300,context=64")
+        edge, kernels = 1 << 14, default_kernels(renderer, 64, "q8")
+        plan = plan_for(config, "fast", weights="q8", kernels=kernels, max_texture_size=edge)
+        whole = sum(each.layout_within(edge).nbytes for each in plan.of_kind("weight") if each.name.startswith("h."))
+        head = 300 * 512
+        assert whole + head < sum(weight_bytes(plan, edge).values()) < whole + 1.2 * head
 
     @pytest.mark.parametrize("tokens", [2, 3, 20, 60])
     def test_passes_are_the_draws_that_are_issued(self, model: Model, tokens: int) -> None:

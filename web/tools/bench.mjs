@@ -88,7 +88,7 @@ async function serve(folder) {
 async function openSite(context, url, ids) {
   const page = await context.newPage();
   page.setDefaultTimeout(WAIT);
-  await page.goto(`${url}?worker=0`); // which keeps the model where scripts reach it
+  await page.goto(url); // with worker=0, which keeps the model where scripts reach it
   const renderer = await page.evaluate(async (given) => {
     const model = await globalThis.glinfer.ready;
     if (!model) throw new Error(globalThis.glinfer.errors.join(" "));
@@ -153,7 +153,7 @@ async function bench(browser, address, shape, { rounds, samples, tokens, short }
   const sites = {};
   for (const name of Object.keys(EXPORTS)) {
     const given = name === "reference" ? ids.slice(0, short) : ids;
-    sites[name] = await openSite(context, `${address}/${shape}-${name}/?worker=0`, given); // the model is reached into
+    sites[name] = await openSite(context, `${address}/${shape}-${name}/?worker=0`, given);
   }
   const peer = await openPeer(context, address, config, ids);
   const grower = await openPeer(context, address, config, ids);

@@ -7,9 +7,9 @@ import { fileURLToPath } from "node:url";
 
 /** The root of the repository. */
 export const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
-/** WebGL2 in software, also for root in a container. */
+/** WebGL2 in software, or by another backend of ANGLE that GLINFER_ANGLE names; also for root in a container. */
 export const FLAGS = [
-  "--use-angle=swiftshader",
+  `--use-angle=${process.env.GLINFER_ANGLE ?? "swiftshader"}`,
   "--enable-unsafe-swiftshader",
   "--ignore-gpu-blocklist",
   "--no-sandbox",

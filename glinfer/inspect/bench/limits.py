@@ -28,7 +28,8 @@ from glinfer.quant.formats import CACHE_FORMATS, GROUP
 
 _TABLES = {"wte", "wpe", "rope", "weight"}
 """Samplers of embedding tables: a token reads one row, unless a product reads the whole."""
-_PRODUCTS = {"gemv", "gemm", "rowwise_gemv", "expert_gemm"}
+_LOOKUPS = {"embed_token", "embed_rows"}
+"""The ops that read a row of a table; all others with a weight are products."""
 _PARTS = ("fetch", "multiply", "passes")
 
 
@@ -148,7 +149,7 @@ def weight_bytes(plan: Plan, max_texture_size: int, draws: Sequence[DrawSpec] | 
     """
     uses = [(draw.op, *use) for draw in (plan.draws if draws is None else draws) for use in draw.inputs]
     # Tied embeddings are fetched whole by the product with the vocabulary matrix.
-    multiplied = {tensor for op, sampler, tensor in uses if op in _PRODUCTS and sampler == "weight"}
+    multiplied = {tensor for op, sampler, tensor in uses if op not in _LOOKUPS and sampler == "weight"}
     tables = {tensor for _, sampler, tensor in uses if sampler in _TABLES} - multiplied
     read = {plan.root(tensor) for _, _, tensor in uses}
     shares = _expert_shares(plan)
