@@ -42,8 +42,8 @@ function checkValues({ run_values: wanted }, values) {
 /** Textures, programs, framebuffers and draws of one plan and its companions in one context. */
 export class Replay {
   /**
-   * Begins to compile all programs, and makes the textures. Once `compiled` is done and the weights are uploaded,
-   * `bindAll` gets everything ready; see loading.js.
+   * Begins to compile all programs, and makes the textures, but for those of companions that are there on demand. Once
+   * `compiled` is done and the weights are uploaded, `bindAll` gets everything ready; see loading.js.
    * @param {WebGL2RenderingContext} gl
    * @param {object} plan plan.json.
    * @param {Map<string, string>} shaders the text of each shader file.
@@ -52,6 +52,7 @@ export class Replay {
   constructor(gl, plan, shaders) {
     this.gl = gl;
     this.plan = plan;
+    this.shaders = shaders;
     this.drawsIssued = 0;
     this.textures = [];
     this.programs = [];
@@ -60,8 +61,9 @@ export class Replay {
     this.companions = new Map(); // the bound draws of companions, by name
     try {
       this.reset();
-      this.programs = beginAll(gl, plan.programs, shaders);
-      for (const spec of plan.textures) this.textures.push(new Texture(gl, spec));
+      const companions = Object.values(plan.companions).filter((each) => !each.on_demand);
+      for (const spec of plan.textures) this.textures.push(new Texture(gl, spec, true));
+      this.begin([plan, ...companions].flatMap(({ draws }) => draws));
       this.check("making the textures");
     } catch (error) {
       this.release();
@@ -94,6 +96,15 @@ export class Replay {
     }
   }
 
+  /** Begins to compile the programs of some draws, and makes their textures, as far as that was not done. */
+  begin(draws) {
+    const { gl, plan, shaders, programs, textures } = this;
+    const wanted = [...new Set(draws.map(({ program }) => program))].filter((index) => !programs[index]);
+    const made = beginAll(gl, wanted.map((index) => plan.programs[index]), shaders);
+    wanted.forEach((index, place) => (programs[index] = made[place]));
+    for (const index of draws.flatMap(({ inputs, outputs }) => [...inputs, ...outputs])) textures[index].make();
+  }
+
   programsOf(draws) {
     return [...new Set(draws.map(({ program }) => this.programs[program]))];
   }
@@ -124,6 +135,7 @@ export class Replay {
 
   boundAll(draws) {
     try {
+      this.begin(draws);
       for (const program of this.programsOf(draws)) program.finish();
       const bound = draws.map((draw) => this.bind(draw));
       this.check("preparing the model");
@@ -283,7 +295,7 @@ export class Replay {
 
   /** Releases every GL object that was made; harmless when repeated. */
   release() {
-    for (const made of [...this.framebuffers.values(), ...this.textures, ...this.programs]) made.release();
+    for (const made of [...this.framebuffers.values(), ...this.textures, ...this.programs]) made?.release();
     this.framebuffers.clear();
     this.textures = [];
     this.programs = [];

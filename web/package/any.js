@@ -18,5 +18,5 @@ export async function loadAny(base, { canvas = computingCanvas(), ...options } =
   const embeds = (plan) => plan.driver === "encode";
   const texts = (plan, tokenizer) => (embeds(plan) ? { words: wordsFor(plan, tokenizer) } : { form: textsFor(plan, tokenizer) });
   const { plan, replay, tables, texts: found } = await loadParts(openContext(canvas), source, address, texts, options);
-  return embeds(plan) ? new EmbeddingModel(replay, tables, found.words, source) : new Model(replay, tables, found.form, source);
+  return embeds(plan) ? new EmbeddingModel(replay, tables, found.words, source) : new Model(replay, tables, found.form, source, options);
 }
