@@ -85,9 +85,21 @@ def reply_in_python(path: Path) -> str:
         return str(model.chat(PROMPT, max_tokens=TOKENS, temperature=0))
 
 
+# Ends when the files that open the page without a server are kept.
+KEEPS = """(async () => {
+  for (;;) {
+    const { active } = (await navigator.serviceWorker.getRegistration()) ?? {};
+    if (active?.state === "activated" && active.scriptURL.endsWith(glinfer.plan.offline.version)) return true;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+})()"""
+
+
 def opened(page: Browsed, url: str, query: str = "") -> Browsed:
     page.do("open", url + query)
     page.do("says", "#status", "Ready.")
+    if not query:
+        page.do("evaluate", KEEPS)
     return page
 
 
@@ -109,8 +121,10 @@ def large(asked: list[tuple[str, int]]) -> list[str]:
     return kept
 
 
-def caches_of(page: Browsed) -> list[str]:
-    return list(page.do("evaluate", "caches.keys()"))
+def caches_of(page: Browsed, ours: str = "glinfer ") -> list[str]:
+    """Names of caches of weights, or with ``glinfer-offline`` of pages."""
+    names = [name for name in page.do("evaluate", "caches.keys()") if not name.endswith(" opened")]
+    return [name for name in names if name.startswith(ours)]
 
 
 def test_a_second_visit_asks_for_nothing_that_is_kept(
@@ -139,6 +153,37 @@ def test_a_second_visit_asks_for_nothing_that_is_kept(
         (other,) = caches_of(page)
         assert other != name
         assert page.console == []
+
+
+def test_a_page_opens_again_without_its_server(browse: Callable[[], Browsed], tmp_path: Path) -> None:
+    first, site = exported(tmp_path), tmp_path / "site"
+    page = browse()
+    with serving(site) as url:
+        opened(page, url)
+    for query in ("", "?worker=0"):
+        opened(page, url, query)
+        assert bool(page.do("evaluate", "Boolean(glinfer.model.worker)")) == (query == "")
+        assert written(page) == reply_in_python(first)
+    version = page.do("evaluate", "glinfer.plan.offline.version")
+    second, port = exported(tmp_path, seed=4), int(url.split(":")[2].strip("/"))
+    with serving(site, port):  # there is another export now, of which the page that is open sees nothing
+        assert (
+            page.do("evaluate", "fetch('plan.json').then((plan) => plan.json()).then((plan) => plan.offline.version)")
+            == version
+        )
+        opened(page, url)
+        assert written(page) == reply_in_python(second) != reply_in_python(first)
+        (kept,) = caches_of(page, "glinfer-offline ")
+        assert not kept.endswith(version)
+    opened(page, url)
+    assert written(page) == reply_in_python(second)
+    with serving(site, port):
+        opened(page, url, "?offline=0")
+        assert page.do("evaluate", "navigator.serviceWorker.getRegistrations().then((all) => all.length)") == 0
+        assert caches_of(page, "glinfer-offline") == []
+        assert len(caches_of(page)) == 1  # of weights
+    with pytest.raises(AssertionError, match="ERR_CONNECTION_REFUSED"):
+        page.do("open", url)
 
 
 def test_weights_of_another_export_are_refused(browse: Callable[[], Browsed], tmp_path: Path) -> None:
