@@ -16,6 +16,7 @@ import { Sampler } from "./sampler.js";
 /** @typedef {import("./chat.js").Conversation} Conversation */
 
 const LONGEST_BUSY = 24; // milliseconds
+const POLL = 4; // milliseconds between questions whether the driver is done
 const MOST_AHEAD = 8; // tokens that are chosen between two readbacks
 
 /** Lets the page handle what has happened meanwhile; unlike a timer this is quick in a background tab, too. */
@@ -28,6 +29,11 @@ function breathe() {
     };
     port2.postMessage(null);
   });
+}
+
+/** Waits for a few milliseconds; in a page that nobody sees, where timers may take a minute, until it has answered. */
+export function shortly() {
+  return globalThis.document?.hidden ? breathe() : new Promise((resolve) => setTimeout(resolve, POLL));
 }
 
 /**

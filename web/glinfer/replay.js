@@ -4,14 +4,13 @@
  */
 
 import { GlinferError } from "./errors.js";
-import { pauses } from "./generate.js";
+import { pauses, shortly } from "./generate.js";
 import { CELL_UNIFORMS, Cells, sizeOf, slotRectangles, vertexCount, viewport } from "./layouts.js";
 import { beginAll } from "./program.js";
 import { Framebuffer, pendingError, Texture } from "./textures.js";
 
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
-const POLL = 4; // milliseconds between questions whether the driver is done
 const ZEROS = new Float32Array(4);
 
 /** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
@@ -84,7 +83,7 @@ export class Replay {
     const pause = pauses();
     onProgress(0, programs.length);
     for (const [index, program] of programs.entries()) {
-      while (this.programs === made && !program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
+      while (this.programs === made && !program.isDone()) await shortly();
       if (this.programs !== made) return;
       try {
         program.finish();
@@ -99,6 +98,7 @@ export class Replay {
   /** Begins to compile the programs of some draws, and makes their textures, as far as that was not done. */
   begin(draws) {
     const { gl, plan, shaders, programs, textures } = this;
+    if (gl.isContextLost()) throw new GlinferError(LOST);
     const wanted = [...new Set(draws.map(({ program }) => program))].filter((index) => !programs[index]);
     const made = beginAll(gl, wanted.map((index) => plan.programs[index]), shaders);
     wanted.forEach((index, place) => (programs[index] = made[place]));
@@ -276,7 +276,7 @@ export class Replay {
     const { gl } = this;
     const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
     gl.flush();
-    do await new Promise((resolve) => setTimeout(resolve, POLL));
+    do await shortly();
     while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
     gl.deleteSync(fence);
   }

@@ -64,9 +64,7 @@ class Talker(Chatting):
 
     def _stream_ids(self, ids: Sequence[int], *, incomplete: str, **options: Any) -> TokenStream:
         self.prompts.append(list(ids))
-        return TokenStream(
-            RecomputeSession(self.config, self._logits), ids, SamplingOptions(temperature=0), **options
-        )
+        return TokenStream(RecomputeSession(self.config, self._logits), ids, SamplingOptions(temperature=0), **options)
 
     def _logits(self, ids: Sequence[int]) -> Floats:
         return np.eye(1, self.config.vocab_size, next_token(ids), dtype=np.float32)[0]
