@@ -32,6 +32,7 @@ const KEPT_LOGITS = 4;
  * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or an option cannot be.
  */
 export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
+  checkSpeculation(options.speculate ?? null);
   const address = new URL(base, globalThis.location?.href);
   const source = fetchSource(address);
   const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, textsFor, options);

@@ -1,6 +1,7 @@
 /** Exported models of both kinds: those that continue texts, and those that embed them. */
 
 import { EmbeddingModel, wordsFor } from "./embedding/embed.js";
+import { checkSpeculation } from "./glinfer/drafts.js";
 import { computingCanvas, openContext } from "./glinfer/limits.js";
 import { loadParts } from "./glinfer/loading.js";
 import { Model, textsFor } from "./glinfer/model.js";
@@ -13,6 +14,7 @@ import { fetchSource } from "./glinfer/source.js";
  * @returns {Promise<Model|EmbeddingModel>}
  */
 export async function loadAny(base, { canvas = computingCanvas(), ...options } = {}) {
+  checkSpeculation(options.speculate ?? null);
   const address = new URL(base, globalThis.location?.href);
   const source = fetchSource(address);
   const embeds = (plan) => plan.driver === "encode";

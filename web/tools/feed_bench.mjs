@@ -1,13 +1,16 @@
 // How long a prompt and the tokens behind it take in Chromium: in pieces and token by token, chosen by the plan and in
-// JavaScript.
+// JavaScript; or with --guesses what a text takes that is guessed ahead, and one that is not.
 //
 //   node web/tools/feed_bench.mjs [--models gab,shakespeare] [--weights q8] [--context 1024] [--tokens 128] [--count 24] [--rounds 5]
+//       [--guesses]
 //
 // `gab` is Gab's full shape with random weights; other names are what export-web takes. All ways take turns in one page;
-// the first round warms up. The tokens of all ways have to be equal. GLINFER_CHROMIUM names another browser.
+// the first round warms up. The tokens of all ways have to be equal. With --guesses a prompt is a piece of 16 tokens again and
+// again, and then such as never repeat; beside the time on the clock stands the browser's processor time, which other work on the
+// machine does not change. GLINFER_CHROMIUM names another browser.
 
 import { spawn, spawnSync } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import os from "node:os";
 import path from "node:path";
 import process from "node:process";
@@ -17,6 +20,8 @@ import { FLAGS, ROOT, findChromium, playwright } from "./chromium.mjs";
 
 const PYTHON = path.join(ROOT, ".venv/bin/python");
 const WAIT = 1_800_000; // milliseconds
+const PIECE = 16; // tokens that repeat
+const TICK = 10; // milliseconds of processor time in /proc
 
 function python(...options) {
   const { status, stderr, stdout } = spawnSync(PYTHON, options, { encoding: "utf8", cwd: ROOT });
@@ -70,7 +75,62 @@ const median = (numbers) => {
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 };
 
-async function bench(browser, name, { weights, context, tokens, count, rounds }) {
+/** In the page: greedy tokens behind a prompt, guessed ahead or not; milliseconds a token, the tokens and the guesses. */
+async function streamed({ ids, count, speculate }) {
+  const { model } = globalThis.glinfer;
+  const { drafted, accepted } = model;
+  const options = { maxTokens: count, temperature: 0, repetitionPenalty: 1, speculate };
+  const made = [];
+  let start = 0;
+  for await (const id of model.stream(ids, options)) {
+    if (!made.length) start = performance.now();
+    made.push(id);
+  }
+  return { token: (performance.now() - start) / (count - 1), made, drafted: model.drafted - drafted, accepted: model.accepted - accepted };
+}
+
+/** Processor time of this process's descendants so far, in milliseconds. */
+function spentByBrowser() {
+  const all = new Map();
+  for (const id of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+    try {
+      const fields = readFileSync(`/proc/${id}/stat`, "utf8").replace(/^.*\) /s, "").split(" ");
+      all.set(Number(id), { parent: Number(fields[1]), ticks: Number(fields[11]) + Number(fields[12]) });
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  const ours = (id) => id === process.pid || (all.has(id) && ours(all.get(id).parent));
+  return [...all].filter(([id]) => id !== process.pid && ours(id)).reduce((sum, [, { ticks }]) => sum + TICK * ticks, 0);
+}
+
+/** A table of what guesses bring. */
+async function benchGuesses(page, vocabulary, { tokens, count, rounds }) {
+  console.log("| prompt | | a token, ms | of the processor, ms | guesses right |\n|---|---|---|---|---|");
+  const idOf = (index) => (index * 7919 + 11) % vocabulary;
+  for (const [prompt, period] of [["repeats", PIECE], ["never repeats", tokens]]) {
+    const ids = Array.from({ length: tokens }, (_, index) => idOf(index % period));
+    const spent = { ngram: [], null: [] };
+    for (let round = 0; round <= rounds; round++) {
+      const found = {};
+      for (const way of Object.keys(spent)) {
+        const before = spentByBrowser();
+        found[way] = await page.evaluate(streamed, { ids, count, speculate: way === "ngram" ? way : null });
+        found[way].processor = (spentByBrowser() - before) / count;
+        if (round > 0) spent[way].push(found[way]);
+      }
+      if (found.ngram.made.join() !== found.null.made.join()) throw new Error("the tokens of both ways differ");
+    }
+    for (const [way, all] of Object.entries(spent)) {
+      const [token, processor] = ["token", "processor"].map((key) => median(all.map((each) => each[key])).toFixed(1));
+      const { drafted, accepted } = all.at(-1);
+      const right = way === "ngram" ? `${accepted} of ${drafted}` : "";
+      console.log(`| ${[prompt, way === "ngram" ? "guessed ahead" : "not", token, processor, right].join(" | ")} |`);
+    }
+  }
+}
+
+async function bench(browser, name, { weights, context, tokens, count, rounds, guesses }) {
   const folder = mkdtempSync(path.join(os.tmpdir(), "glinfer-feed-bench-"));
   try {
     const site = exportSite(name, folder, ["--weights", weights, ...(context ? ["--context", context] : [])]);
@@ -84,11 +144,17 @@ async function bench(browser, name, { weights, context, tokens, count, rounds })
       const info = replay.gl.getExtension("WEBGL_debug_renderer_info");
       const { vocab_size: vocabulary } = plan.model.config;
       const used = new Set(plan.draws.flatMap(({ inputs, outputs }) => [...inputs, ...outputs]));
-      const own = replay.textures.filter((_, index) => !used.has(index));
+      const own = replay.textures.filter(({ handle }, index) => handle && !used.has(index));
       const bytes = own.reduce((sum, { spec, channels, Array }) => sum + spec.width * spec.height * channels * Array.BYTES_PER_ELEMENT, 0);
       const renderer = replay.gl.getParameter(info.UNMASKED_RENDERER_WEBGL);
       return { vocabulary, rows: plan.companions.rows.most, megabytes: (bytes / 1e6).toFixed(1), renderer };
     });
+    if (guesses) {
+      console.log(`\n${name}, ${weights}, ${count} tokens behind ${tokens} of prompt; ${about.renderer}`);
+      await benchGuesses(page, about.vocabulary, { tokens, count, rounds });
+      server.kill("SIGINT");
+      return;
+    }
     const ids = Array.from({ length: tokens }, (_, index) => (index * 7919 + 11) % about.vocabulary);
     const spent = { pieces: [], single: [] };
     for (let round = 0; round <= rounds; round++) {
@@ -125,6 +191,7 @@ const { values } = parseArgs({
     tokens: { type: "string", default: "128" },
     count: { type: "string", default: "24" },
     rounds: { type: "string", default: "5" },
+    guesses: { type: "boolean", default: false },
   },
 });
 const numbers = Object.fromEntries(["tokens", "count", "rounds"].map((name) => [name, Number(values[name])]));

@@ -1,4 +1,4 @@
-"""Texts that are guessed ahead in a site: the tokens are Python's without a guess, and those of the site without one."""
+"""Texts that are guessed ahead in a site: the tokens are Python's, and those of the site, without a guess."""
 
 from __future__ import annotations
 
