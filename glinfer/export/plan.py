@@ -102,9 +102,9 @@ class PlanExport:
             made.validate(PlanLimits(*sizes))
         self._textures: list[dict[str, Any]] = []
         self._index: list[dict[str, int]] = [self._indices(plan, {})]
-        numbers = {None: 0, **{each.name: number for number, each in enumerate(companions, start=1)}}
+        numbers = {each.name: number for number, each in enumerate(companions, start=1)}
         for each in companions:
-            owner = numbers[each.over]
+            owner = 0 if each.over is None else numbers[each.over]
             own, theirs = {tensor.name: tensor for tensor in each.plan.tensors}, self._index[owner]
             shared = {name for name in own.keys() & theirs.keys() if own[name].kind in each.kinds or name in each.names}
             self._check_shared(each.plan, self._plans[owner], shared)

@@ -122,6 +122,7 @@ export class CachedDriver {
   /** Runs a companion with the table that was filled in for it. */
   runCompanion(name, values) {
     const { replay, plan, tables } = this;
+    replay.companion(name); // one that is there on demand has no textures before
     replay.textures[plan.companions[name].table].upload(tables[name].texels);
     replay.run(values, { companion: name });
   }

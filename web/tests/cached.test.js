@@ -26,9 +26,11 @@ function driver({ rows = true, longAfter = 0, broken = false } = {}) {
   const plan = { companions, model: { config, long_after: longAfter }, draws: Array(DRAWS), head_draws: 2, picks: 1, textures: [TABLE, PICKS, ...Array(4).fill(LOGITS)] };
   const runs = [];
   const reads = [];
+  const asked = new Set();
   const replay = {
     plan,
-    textures: [{ upload: () => {} }],
+    companion: (name) => asked.add(name),
+    textures: [{ upload: () => assert.ok(asked.size) }],
     run: ({ position, token, strip_first: from, rows: count, angles }, { companion = null, first = 0, last }) =>
       runs.push(companion ? `${companion} ${from}+${count}` : `${position}:${token} ${first}-${last ?? DRAWS}${longAfter ? ` by ${angles}` : ""}`),
     read: (texture, width, height, y, x) => {

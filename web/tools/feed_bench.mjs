@@ -1,13 +1,12 @@
 // How long a prompt and the tokens behind it take in Chromium: in pieces and token by token, chosen by the plan and in
-// JavaScript; or with --guesses what a text takes that is guessed ahead, and one that is not.
+// JavaScript; or with --guesses what tokens take that are guessed, and right, against single ones.
 //
 //   node web/tools/feed_bench.mjs [--models gab,shakespeare] [--weights q8] [--context 1024] [--tokens 128] [--count 24] [--rounds 5]
 //       [--guesses]
 //
 // `gab` is Gab's full shape with random weights; other names are what export-web takes. All ways take turns in one page;
-// the first round warms up. The tokens of all ways have to be equal. With --guesses a prompt is a piece of 16 tokens again and
-// again, and then such as never repeat; beside the time on the clock stands the browser's processor time, which other work on the
-// machine does not change. GLINFER_CHROMIUM names another browser.
+// the first round warms up. The tokens of all ways have to be equal. With --guesses the browser's processor time stands beside
+// the time on the clock, since other work on the machine does not change it. GLINFER_CHROMIUM names another browser.
 
 import { spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
@@ -20,7 +19,7 @@ import { FLAGS, ROOT, findChromium, playwright } from "./chromium.mjs";
 
 const PYTHON = path.join(ROOT, ".venv/bin/python");
 const WAIT = 1_800_000; // milliseconds
-const PIECE = 16; // tokens that repeat
+const ROWS = [1, 4, 8, 16]; // at once, of which all but the first are guesses
 const TICK = 10; // milliseconds of processor time in /proc
 
 function python(...options) {
@@ -75,18 +74,23 @@ const median = (numbers) => {
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 };
 
-/** In the page: greedy tokens behind a prompt, guessed ahead or not; milliseconds a token, the tokens and the guesses. */
-async function streamed({ ids, count, speculate }) {
+/**
+ * In the page: greedy tokens behind a prompt, one by one, or `rows` at once where all of them are guessed and right, as they
+ * are in `known`; milliseconds a token, and the tokens.
+ */
+async function guessed({ ids, count, rows, known }) {
   const { model } = globalThis.glinfer;
-  const { drafted, accepted } = model;
-  const options = { maxTokens: count, temperature: 0, repetitionPenalty: 1, speculate };
-  const made = [];
-  let start = 0;
-  for await (const id of model.stream(ids, options)) {
-    if (!made.length) start = performance.now();
-    made.push(id);
+  const { Sampler } = await import(new URL("glinfer/sampler.js", document.baseURI));
+  const sampler = new Sampler({ temperature: 0 });
+  model.rewind(model.ids.length);
+  model.prefill(ids);
+  const made = model.choose(1, sampler);
+  const start = performance.now();
+  while (made.length < count) {
+    const most = Math.min(rows, count - made.length);
+    made.push(...(most > 1 ? model.accept(known.slice(made.length, made.length + most - 1), sampler) : model.choose(1, sampler)));
   }
-  return { token: (performance.now() - start) / (count - 1), made, drafted: model.drafted - drafted, accepted: model.accepted - accepted };
+  return { token: (performance.now() - start) / (count - 1), made };
 }
 
 /** Processor time of this process's descendants so far, in milliseconds. */
@@ -104,29 +108,23 @@ function spentByBrowser() {
   return [...all].filter(([id]) => id !== process.pid && ours(id)).reduce((sum, [, { ticks }]) => sum + TICK * ticks, 0);
 }
 
-/** A table of what guesses bring. */
-async function benchGuesses(page, vocabulary, { tokens, count, rounds }) {
-  console.log("| prompt | | a token, ms | of the processor, ms | guesses right |\n|---|---|---|---|---|");
-  const idOf = (index) => (index * 7919 + 11) % vocabulary;
-  for (const [prompt, period] of [["repeats", PIECE], ["never repeats", tokens]]) {
-    const ids = Array.from({ length: tokens }, (_, index) => idOf(index % period));
-    const spent = { ngram: [], null: [] };
-    for (let round = 0; round <= rounds; round++) {
-      const found = {};
-      for (const way of Object.keys(spent)) {
-        const before = spentByBrowser();
-        found[way] = await page.evaluate(streamed, { ids, count, speculate: way === "ngram" ? way : null });
-        found[way].processor = (spentByBrowser() - before) / count;
-        if (round > 0) spent[way].push(found[way]);
-      }
-      if (found.ngram.made.join() !== found.null.made.join()) throw new Error("the tokens of both ways differ");
+/** A table of what guesses bring where all of them are right. */
+async function benchGuesses(page, ids, { count, rounds }) {
+  const { made: known } = await page.evaluate(guessed, { ids, count, rows: 1, known: [] });
+  const spent = new Map(ROWS.map((rows) => [rows, []]));
+  for (let round = 0; round <= rounds; round++) {
+    for (const [rows, all] of spent) {
+      const before = spentByBrowser();
+      const found = await page.evaluate(guessed, { ids, count, rows, known });
+      const processor = (spentByBrowser() - before) / count; // with the prompt's
+      if (found.made.join() !== known.join()) throw new Error(`with ${rows} rows at once there are other tokens`);
+      if (round > 0) all.push({ ...found, processor });
     }
-    for (const [way, all] of Object.entries(spent)) {
-      const [token, processor] = ["token", "processor"].map((key) => median(all.map((each) => each[key])).toFixed(1));
-      const { drafted, accepted } = all.at(-1);
-      const right = way === "ngram" ? `${accepted} of ${drafted}` : "";
-      console.log(`| ${[prompt, way === "ngram" ? "guessed ahead" : "not", token, processor, right].join(" | ")} |`);
-    }
+  }
+  console.log("| rows of a run | a token, ms | of the processor, ms |\n|---|---|---|");
+  for (const [rows, all] of spent) {
+    const numbers = ["token", "processor"].map((key) => median(all.map((each) => each[key])).toFixed(1));
+    console.log(`| ${[rows, ...numbers].join(" | ")} |`);
   }
 }
 
@@ -149,13 +147,13 @@ async function bench(browser, name, { weights, context, tokens, count, rounds, g
       const renderer = replay.gl.getParameter(info.UNMASKED_RENDERER_WEBGL);
       return { vocabulary, rows: plan.companions.rows.most, megabytes: (bytes / 1e6).toFixed(1), renderer };
     });
+    const ids = Array.from({ length: tokens }, (_, index) => (index * 7919 + 11) % about.vocabulary);
     if (guesses) {
       console.log(`\n${name}, ${weights}, ${count} tokens behind ${tokens} of prompt; ${about.renderer}`);
-      await benchGuesses(page, about.vocabulary, { tokens, count, rounds });
+      await benchGuesses(page, ids, { count, rounds });
       server.kill("SIGINT");
       return;
     }
-    const ids = Array.from({ length: tokens }, (_, index) => (index * 7919 + 11) % about.vocabulary);
     const spent = { pieces: [], single: [] };
     for (let round = 0; round <= rounds; round++) {
       const found = {};
