@@ -2,17 +2,21 @@
 
 ``rows`` runs a piece of a prompt, as :mod:`glinfer.engine.prefill` does in Python. ``shortlist`` finds what the sampler
 needs of the logits where the plan of a token cannot choose by itself, as :mod:`glinfer.engine.shortlist` does.
+``drafted`` checks guesses, as :meth:`glinfer.engine.decode.DecodeSession.accept` does, and ``drafted_shortlist`` is the
+shortlist of its rows; both are there where a text is to be guessed ahead.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
+from glinfer.engine.prefill import DRAFT_ROWS, MAX_SINGLE_TOKENS, Prefill
+from glinfer.errors import PlanError
 from glinfer.export.plan import Companion
-from glinfer.models.fast.rows import ROWS
-from glinfer.models.fast.shortlist import BEST, FACTS, TABLE, shortlist_plan
-from glinfer.models.fast.token import HIDDEN, LOGITS, tail_draws
+from glinfer.models.fast.parts import cache_slots
+from glinfer.models.fast.rows import PICKS, ROWS, drafted_plan
+from glinfer.models.fast.shortlist import BEST, FACTS, TABLE, logits_of, shortlist_plan
+from glinfer.models.fast.token import HIDDEN, tail_draws
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.ops.fused.shortlist import TOKENS_PER_PIECE, pieces_for
@@ -33,10 +37,13 @@ def companions_of(options: PlanOptions, plan: Plan) -> list[Companion]:
     Raises:
         PlanError: a plan does not fit the textures.
     """
-    found = [_rows(options, plan)]
+    found, drafted = [_rows(options, plan)], _drafted(options)
     if options.config.vocab_size > _NUMBERS_LISTED * pieces_for(options.config.vocab_size):
-        found.append(_shortlist(options, plan))
-    return found
+        found.append(_shortlist("shortlist", plan, options))
+        if drafted is not None:
+            listed = _shortlist("drafted_shortlist", drafted.plan, options)
+            return [*found, drafted, replace(listed, over=drafted.name, on_demand=True)]
+    return found if drafted is None else [*found, drafted]
 
 
 def _rows(options: PlanOptions, plan: Plan) -> Companion:
@@ -55,7 +62,19 @@ def _rows(options: PlanOptions, plan: Plan) -> Companion:
     return Companion("rows", made, facts, {"table": ROWS}, names=(HIDDEN,))
 
 
-def _shortlist(options: PlanOptions, plan: Plan) -> Companion:
+def _drafted(options: PlanOptions) -> Companion | None:
+    """The plan ``drafted`` of ``most`` rows, ``targets`` to a slot; None where so many rows do not fit the textures."""
+    rows = DRAFT_ROWS[-1]
+    try:
+        made = drafted_plan(options, rows=rows, cache_slots=cache_slots(options.config))
+    except PlanError:
+        return None
+    facts = {"most": rows, "targets": options.kernels.rows_per_draw}
+    inputs = {"table": ROWS, "picks": PICKS, "logits": [tensor.name for tensor in logits_of(made)]}
+    return Companion("drafted", made, facts, inputs, on_demand=True)
+
+
+def _shortlist(name: str, plan: Plan, options: PlanOptions) -> Companion:
     made = shortlist_plan(plan, kernels=options.kernels, max_texture_size=options.max_texture_size)
     inputs = {"table": TABLE, "best": BEST, "facts": FACTS}
-    return Companion("shortlist", made, {}, inputs, kinds=(), names=(LOGITS,))
+    return Companion(name, made, {}, inputs, kinds=(), names=[tensor.name for tensor in logits_of(plan)])

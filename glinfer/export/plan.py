@@ -19,7 +19,8 @@ From ``table`` on only shaders read such weights; the keys say which row and col
 
 Defines that are floats are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
 
-Companions are further plans over textures of the first, as :meth:`glinfer.models.session.Session.companion` binds them.
+Companions are further plans over textures of the first, or of a companion before them, as
+:meth:`glinfer.models.session.Session.companion` binds them.
 All plans share one table of textures, of which those of the first plan come first, and one of programs.
 """
 
@@ -60,17 +61,21 @@ class Companion:
         name: its key in ``companions`` of ``plan.json``.
         plan: the plan.
         facts: what the runtime has to know besides, by key.
-        inputs: tensors that the runtime writes or reads, by the key under which it finds their texture.
+        inputs: tensors that the runtime writes or reads, one or several by the key under which it finds their textures.
         kinds: kinds of tensors whose textures are those of the other plan, where the names are equal.
         names: further such tensors.
+        over: the companion before it whose textures these are; the first plan's where it is left out.
+        on_demand: whether a runtime compiles its programs and makes its textures only when it is asked for.
     """
 
     name: str
     plan: Plan
     facts: Mapping[str, int]
-    inputs: Mapping[str, str]
+    inputs: Mapping[str, str | Sequence[str]]
     kinds: Collection[str] = ("weight", "cache")
     names: Collection[str] = ()
+    over: str | None = None
+    on_demand: bool = False
 
 
 class PlanExport:
@@ -97,11 +102,13 @@ class PlanExport:
             made.validate(PlanLimits(*sizes))
         self._textures: list[dict[str, Any]] = []
         self._index: list[dict[str, int]] = [self._indices(plan, {})]
+        numbers = {each.name: number for number, each in enumerate(companions, start=1)}
         for each in companions:
-            own, first = {tensor.name: tensor for tensor in each.plan.tensors}, self._index[0]
-            shared = {name for name in own.keys() & first.keys() if own[name].kind in each.kinds or name in each.names}
-            self._check_shared(each.plan, shared)
-            self._index.append(self._indices(each.plan, {name: first[name] for name in shared}))
+            owner = 0 if each.over is None else numbers[each.over]
+            own, theirs = {tensor.name: tensor for tensor in each.plan.tensors}, self._index[owner]
+            shared = {name for name in own.keys() & theirs.keys() if own[name].kind in each.kinds or name in each.names}
+            self._check_shared(each.plan, self._plans[owner], shared)
+            self._index.append(self._indices(each.plan, {name: theirs[name] for name in shared}))
         self._programs: dict[tuple[object, ...], int] = {}
         self._program_table: list[dict[str, Any]] = []
         self.weights = plan.of_kind("weight")
@@ -119,10 +126,10 @@ class PlanExport:
                 self._textures.append(self._texture_entry(tensor))
         return found
 
-    def _check_shared(self, plan: Plan, names: Collection[str]) -> None:
+    def _check_shared(self, plan: Plan, other: Plan, names: Collection[str]) -> None:
         for name in sorted(names):
-            if plan.table[name].layout_within(self._size) != self.layout(name):
-                raise PlanError(f"tensor {name} of plan {plan.name} is laid out otherwise in plan {self.plan.name}")
+            if plan.table[name].layout_within(self._size) != other.table[name].layout_within(self._size):
+                raise PlanError(f"tensor {name} of plan {plan.name} is laid out otherwise in plan {other.name}")
 
     def layout(self, name: str) -> TexelLayout:
         """Return the layout of a tensor."""
@@ -135,6 +142,11 @@ class PlanExport:
     def _texture(self, number: int, name: str) -> int:
         return self._index[number][self._plans[number].root(name)]
 
+    def _textures_of(self, number: int, names: str | Sequence[str]) -> int | list[int]:
+        if isinstance(names, str):
+            return self._texture(number, names)
+        return [self._texture(number, name) for name in names]
+
     def tables(self) -> dict[str, Any]:
         """Return ``requires``, ``run_values``, ``textures``, ``programs``, ``draws`` and ``companions``."""
         return {
@@ -146,7 +158,8 @@ class PlanExport:
             "companions": {
                 each.name: {
                     **each.facts,
-                    **{key: self._texture(number, name) for key, name in each.inputs.items()},
+                    **{key: self._textures_of(number, names) for key, names in each.inputs.items()},
+                    "on_demand": each.on_demand,
                     "run_values": [_run_value(value) for value in each.plan.run_values],
                     "draws": self._draws[number],
                 }

@@ -63,9 +63,11 @@ _TEXTS, _LIBRARY_TEXTS = "texts.js", "library_texts.js"
 """The module by which the runtime finds its tokenizer, and the one that takes its place where libraries run it."""
 ANSWERS, MARKDOWN_ANSWERS = "answers.js", "markdown_answers.js"
 """The module by which the page shows answers, and the one that takes its place beside the library for Markdown."""
-_SITE = (PAGE, "app.js", "style.css", "page", "glinfer", _TEXTS, ANSWERS)
+OFFLINE = "offline.js"
+"""The service worker that opens the page where the server cannot be reached; a single file needs none."""
+_SITE = (PAGE, "app.js", "style.css", "page", "glinfer", _TEXTS, ANSWERS, OFFLINE)
 _WORDS = ("text/charsmap.js", "text/library.js", "text/spaces.js", "text/steps.js")
-_SEARCH = ("style.css", "page/theme.js", "search", "embedding", "glinfer", _TEXTS, *_WORDS)
+_SEARCH = ("style.css", "page/offline.js", "page/theme.js", "search", "embedding", "glinfer", _TEXTS, OFFLINE, *_WORDS)
 _SEARCH_PAGE = "search/index.html"
 """Parts of a site of a model that embeds texts, and its page, which has the name of the other there."""
 _FETCH = "embedded.js"
@@ -186,8 +188,10 @@ def export_web(
         files = write_weights(new, export, weights_for(checkpoint, plan, weights), order, digest)
         # Browsers keep these files under the fingerprint; the plan, which has it, they ask for.
         values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
+        values["offline"] = None if single else _offline_version(new, values)
         _write_json(new / PLAN, values)
         if single:
+            (new / OFFLINE).unlink()
             _make_single(new, root / _FETCH)
         written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
     return ExportedSite(target, written, len(made.draws), values, tuple(notes))
@@ -271,6 +275,25 @@ def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts:
         shutil.copyfile(shader_root() / name, new / "shaders" / name)
     if texts.tokenizer is not None:
         _write_json(new / TOKENIZER, texts.tokenizer)
+
+
+def _offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The files that open the page of a site, with their SHA-256, and a name that no other export has.
+
+    Not among them are those that browsers keep under the fingerprint, the plan, and the service worker itself; the
+    name depends on the last two as well.
+    """
+    found = {path.relative_to(site).as_posix(): path for path in sorted(site.rglob("*")) if path.is_file()}
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items() if _opens(name)}
+    worker = (site / OFFLINE).read_bytes()
+    named = json.dumps([plan, digests], ensure_ascii=False, sort_keys=True).encode()
+    version = hashlib.sha256(worker + named).hexdigest()
+    return {"version": version, "files": digests}
+
+
+def _opens(name: str) -> bool:
+    """Whether a file of a site belongs to its page."""
+    return not (name in (TOKENIZER, PLAN, OFFLINE) or name.startswith("shaders/") or is_weights_file(name))
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:

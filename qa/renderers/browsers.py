@@ -121,9 +121,9 @@ def _golden_error(name: str, found: Mapping[str, Any]) -> float:
 
 
 @contextmanager
-def serving(site: Path) -> Iterator[str]:
-    """The address of a site while it is served."""
-    with site_server(site, 0) as server:
+def serving(site: Path, port: int = 0) -> Iterator[str]:
+    """The address of a site while it is served, on any free port where none is given."""
+    with site_server(site, port) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

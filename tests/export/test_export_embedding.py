@@ -75,7 +75,16 @@ def test_a_site_that_embeds_has_what_the_page_needs(web: Path, tmp_path: Path) -
     assert "logits_order" not in tensors
     assert tensors["line_checksums"].dtype == np.uint32
     page = {"index.html": "search/index.html", "style.css": "style.css", "page/theme.js": "page/theme.js"}
-    for name in (*LIBRARIES[TOKENIZERS], "search/page.js", "embedding/embed.js", "text/library.js", "texts.js"):
+    assert set(made.plan["offline"]["files"]) >= {"index.html", "search/app.js", "page/offline.js", "glinfer/kept.js"}
+    for name in (
+        *LIBRARIES[TOKENIZERS],
+        "offline.js",
+        "page/offline.js",
+        "search/page.js",
+        "embedding/embed.js",
+        "text/library.js",
+        "texts.js",
+    ):
         page[name] = name
     for name, place in page.items():
         assert (made.folder / name).read_bytes() == (web / place).read_bytes()

@@ -26,7 +26,7 @@ from safetensors.numpy import load_file
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.engine.prefill import Prefill
+from glinfer.engine.prefill import DRAFT_ROWS, Prefill
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
 from glinfer.export import site as module
@@ -43,6 +43,8 @@ from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source, shader_root
 from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.fast.parts import cache_slots
+from glinfer.models.fast.rows import drafted_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.session import weight_matrix
@@ -212,6 +214,63 @@ def test_a_prompt_goes_in_pieces_by_pythons_plan_over_the_same_weights_and_cache
         False,
         True,
     ]
+
+
+def test_guesses_are_checked_by_pythons_plan_which_comes_on_demand(case: Case) -> None:
+    found, textures = case.found["companions"], case.found["textures"]
+    if case.plan == "reference":
+        return
+    config = load_checkpoint(case.path).config
+    options = PlanOptions(config, case.weights, web_kernels(case.weights), case.size, {})
+    plan = drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=cache_slots(config))
+    drafted = found["drafted"]
+    assert (drafted["most"], drafted["targets"]) == (DRAFT_ROWS[-1], 4)
+    assert [draw["name"] for draw in drafted["draws"]] == [draw.name for draw in plan.draws]
+    assert textures[drafted["table"]]["name"] == "rows"
+    assert textures[drafted["picks"]]["name"] == "row.picks"
+    assert [textures[index]["name"] for index in drafted["logits"]] == [f"row.logits.{place}" for place in range(4)]
+    assert {name: each["on_demand"] for name, each in found.items()} == {
+        name: name.startswith("drafted") for name in found
+    }
+    assert ("shortlist" in found) == ("drafted_shortlist" in found)
+    others = [*case.found["draws"], *found["rows"]["draws"]]
+    used = {index for draw in others for index in (*draw["inputs"], *draw["outputs"])}
+    own = {textures[index]["kind"] for draw in drafted["draws"] for index in draw["outputs"] if index not in used}
+    assert own == {"activation"}  # weights and caches are the others'
+
+
+def test_shortlists_of_guesses_are_made_of_their_logits(tmp_path: Path) -> None:
+    config = ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=32,inner=64,vocab=5000,context=96")
+    save_checkpoint(random_checkpoint(config, seed=3), tmp_path / "model.safetensors")
+    found = export_web(tmp_path / "model.safetensors", tmp_path / "site").plan["companions"]
+    (draw,) = found["drafted_shortlist"]["draws"]
+    assert set(found["drafted"]["logits"]) <= set(draw["inputs"])
+    (alone,) = found["shortlist"]["draws"]
+    assert not set(found["drafted"]["logits"]) & set(alone["inputs"])
+
+
+def test_where_so_many_rows_do_not_fit_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PlanError("16 rows do not fit")
+
+    monkeypatch.setattr("glinfer.export.companions.drafted_plan", refuse)
+    found = export_web(written(tmp_path, GAB), tmp_path / "site").plan["companions"]
+    assert not any(name.startswith("drafted") for name in found)
+
+
+def test_the_files_that_open_the_page_are_listed_under_a_name_of_this_export(site: Path, tmp_path: Path) -> None:
+    offline = plan_of(site)["offline"]
+    files = {path.relative_to(site).as_posix(): path for path in site.rglob("*") if path.is_file()}
+    elsewhere = {"plan.json", "offline.js", "tokenizer.json", "weights.safetensors"}
+    kept = {name for name in files if not name.startswith("shaders/")} - elsewhere
+    assert offline["files"] == {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in kept}
+    assert {"index.html", "app.js", "page/worker.js", "glinfer/model.js", "page/offline.js"} <= kept
+    assert (site / "offline.js").read_bytes() == (web_root() / "offline.js").read_bytes()
+    model = site.parent / "model.gab"
+    same = export_web(model, tmp_path / "same").plan["offline"]
+    other = export_web(model, tmp_path / "other", context=16).plan["offline"]
+    assert same == offline
+    assert (other["version"] != offline["version"], other["files"]) == (True, offline["files"])
 
 
 def test_textures_that_two_plans_share_lie_alike(tmp_path: Path) -> None:
@@ -572,8 +631,9 @@ def test_a_single_file_has_everything(site: Path, tmp_path: Path) -> None:
     for name, text in re.findall(r'<script type="text/plain" data-file="([^"]+)">([^<]*)</script>', page):
         embedded[name] = embedded.get(name, b"") + base64.b64decode(text, validate=True)
     files = {path.relative_to(site).as_posix(): path for path in site.rglob("*") if path.is_file()}
-    modules = {name for name in files if name.endswith(".js")}
-    assert set(embedded) == set(files) - modules - {"index.html", "style.css"}
+    modules = {name for name in files if name.endswith(".js")} - {"offline.js"}
+    assert set(embedded) == set(files) - modules - {"index.html", "style.css", "offline.js"}
+    assert json.loads(embedded.pop("plan.json")) == {**plan_of(site), "offline": None}  # it needs no server anyway
     assert all(content == files[name].read_bytes() for name, content in embedded.items())
     (found,) = re.findall(r'<script type="importmap">(.*?)</script>', page, re.DOTALL)
     imports = json.loads(found)["imports"]

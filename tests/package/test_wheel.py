@@ -55,6 +55,7 @@ def package_files() -> list[str]:
 PAGE = (
     "index.html",
     "app.js",
+    "offline.js",
     "style.css",
     "embedded.js",
     "texts.js",

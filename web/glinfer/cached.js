@@ -3,10 +3,10 @@
  * glinfer/engine/cached.py, and of `RecomputeSession` in decode.py.
  */
 
+import { choicesOf, logitsOf, shortlistsOf } from "./choices.js";
 import { GlinferError } from "./errors.js";
-import { placeOf, region } from "./layouts.js";
 import { choiceFeed, rowsFeed, SLOT_TOKENS, TableTexels } from "./rows.js";
-import { sampleShortlist, Shortlist } from "./shortlist.js";
+import { sampleShortlist } from "./shortlist.js";
 
 /** @typedef {import("./replay.js").Replay} Replay */
 /** @typedef {import("./sampler.js").Sampler} Sampler */
@@ -23,10 +23,10 @@ import { sampleShortlist, Shortlist } from "./shortlist.js";
  * @property {(sampler: Sampler) => boolean} chooses
  * @property {(ids: number[], most: number, sampler: Sampler) => number[]} [choose]
  * @property {(ids: number[], sampler: Sampler, watch: {draw: number, seen: () => void}|null) => number|null} [chooseListed]
+ * @property {{most: number}|null} drafted null where `accept` and `expectDrafts` may not be asked.
+ * @property {(ids: number[], draft: number[], sampler: Sampler) => number[]|null} [accept]
+ * @property {() => void} [expectDrafts]
  */
-
-const BLOCK_EDGE = 4;
-const NO_SCORE = Math.fround(-3.4e38); // of a candidate where no logit was a number
 
 /**
  * A driver of a plan.
@@ -62,6 +62,7 @@ export class CachedDriver {
     }
     this.rows = plan.companions.rows ?? null;
     this.lists = Object.hasOwn(plan.companions, "shortlist"); // whether `chooseListed` may be asked
+    this.drafted = plan.companions.drafted ?? null; // what `accept` runs; null where it cannot be asked
   }
 
   /**
@@ -121,6 +122,7 @@ export class CachedDriver {
   /** Runs a companion with the table that was filled in for it. */
   runCompanion(name, values) {
     const { replay, plan, tables } = this;
+    replay.companion(name); // one that is there on demand has no textures before
     replay.textures[plan.companions[name].table].upload(tables[name].texels);
     replay.run(values, { companion: name });
   }
@@ -161,13 +163,10 @@ export class CachedDriver {
    */
   chooseListed(ids, sampler, watch) {
     const { plan, replay } = this;
-    const { best, facts } = plan.companions.shortlist;
     this.runHead(ids, watch, plan.draws.length - plan.head_draws + 1);
     this.runCompanion("shortlist", choiceFeed(this.tables.shortlist, sampler));
-    const { layout } = plan.textures[best];
-    const [width, height] = region(layout, 1, layout.cols);
-    const numbers = (texture) => /** @type {Float32Array} */ (replay.read(texture, width, height)).subarray(0, layout.cols);
-    return sampleShortlist(sampler, new Shortlist(plan.model.config.vocab_size, numbers(best), numbers(facts)), ids);
+    const [list] = shortlistsOf(replay, plan.companions.shortlist, 1);
+    return sampleShortlist(sampler, list, ids);
   }
 
   /** Whether the plan itself can choose the token: from all tokens, by their logits alone. */
@@ -194,7 +193,7 @@ export class CachedDriver {
         this.run(number ? -1 : ids[first], first + number);
         sampler.step += 1;
       }
-      const chosen = this.choices(first, count);
+      const chosen = choicesOf(this.replay, this.plan.picks, first, count).map((choice) => choice());
       this.cached = first + count;
       return chosen;
     } catch (error) {
@@ -204,43 +203,74 @@ export class CachedDriver {
     }
   }
 
-  /** The tokens that runs at `count` positions have chosen: of each the best of 16 candidates in a square of texels. */
-  choices(first, count) {
-    const texture = this.plan.picks;
-    const { layout } = this.plan.textures[texture];
-    const found = [];
-    while (found.length < count) {
-      const { x, y } = placeOf(layout, first + found.length, 0);
-      let blocks = 1; // that lie side by side
-      for (; found.length + blocks < count; blocks++) {
-        const next = placeOf(layout, first + found.length + blocks, 0);
-        if (next.y !== y || next.x !== x + BLOCK_EDGE * blocks) break;
+  /**
+   * Chooses tokens of which guesses are there, all in one run of the newest token and the guesses behind it; what is in the
+   * caches behind the first wrong one is overwritten later. The browser's side of `_accept` in glinfer/engine/cached.py.
+   * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
+   * @param {number[]} draft guesses of the next ones, no more than the context has room for.
+   * @param {Sampler} sampler goes on by a step for each token.
+   * @returns {number[]|null} the guesses up to the first wrong one, and the token in its place; null where none can be run:
+   *   the last token of a prompt is half done already.
+   * @throws {GlinferError} the model's output is broken.
+   */
+  accept(ids, draft, sampler) {
+    const { drafted, tables } = this;
+    const guesses = draft.slice(0, this.alike(ids.length, drafted.most) - 1);
+    if (this.handedOver === ids.length || !guesses.length) return null;
+    const [first, { step }] = [ids.length - 1, sampler];
+    const rows = [ids[first], ...guesses];
+    const how = { targets: drafted.targets, long: this.long, sampler };
+    this.runCompanion("drafted", rowsFeed(tables.drafted, rows, first, how));
+    const chosen = [];
+    try {
+      const choose = this.chooses(sampler) ? this.picked(rows.length, sampler) : this.listed(ids, rows.length, sampler);
+      for (const guess of [...guesses, null]) {
+        chosen.push(choose(chosen));
+        if (chosen.at(-1) !== guess) break;
       }
-      const width = BLOCK_EDGE * blocks;
-      const texels = /** @type {Float32Array} */ (this.replay.read(texture, width, BLOCK_EDGE, y, x));
-      for (let block = 0; block < blocks; block++) found.push(bestCandidate(texels, width, block));
+    } catch (error) {
+      sampler.step = step; // nothing was chosen
+      this.forget(0);
+      throw error;
     }
-    return found;
+    this.cached = first + chosen.length;
+    this.handedOver = 0;
+    return chosen;
   }
-}
 
-/**
- * The id of the best candidate of a block of candidates (score, id, 0, 0); of equal scores the lowest id.
- * @param {Float32Array} texels lines of blocks side by side.
- * @param {number} width texels in a line.
- * @param {number} block number of the block.
- * @returns {number}
- * @throws {GlinferError} no logit is a number.
- */
-export function bestCandidate(texels, width, block) {
-  let [best, id] = [NO_SCORE, Infinity];
-  for (let texel = 0; texel < BLOCK_EDGE * BLOCK_EDGE; texel++) {
-    const at = 4 * (Math.floor(texel / BLOCK_EDGE) * width + BLOCK_EDGE * block + (texel % BLOCK_EDGE));
-    const [score, token] = [texels[at], texels[at + 1]];
-    if (score > best || (score === best && token < id && id !== Infinity)) [best, id] = [score, token];
+  /** Gives the tokens behind the rows of guesses one by one, as the plan has chosen them. */
+  picked(rows, sampler) {
+    const choices = choicesOf(this.replay, this.drafted.picks, 0, rows);
+    return ({ length: row }) => {
+      const token = choices[row]();
+      sampler.step += 1;
+      return token;
+    };
   }
-  if (id === Infinity) throw new GlinferError("the model's output is broken: a logit is not a number");
-  return id;
+
+  /** The same from shortlists, where the plan has them, and from all logits of a row where they leave the choice open. */
+  listed(ids, rows, sampler) {
+    const { plan, replay, tables, drafted } = this;
+    let lists = null;
+    if (this.lists) {
+      this.runCompanion("drafted_shortlist", choiceFeed(tables.drafted_shortlist, sampler, rows));
+      lists = shortlistsOf(replay, plan.companions.drafted_shortlist, rows);
+    }
+    return (chosen) => {
+      const [row, history] = [chosen.length, [...ids, ...chosen]];
+      const token = lists && sampleShortlist(sampler, lists[row], history);
+      if (token !== null) return token;
+      const [slot, target] = [Math.floor(row / drafted.targets), row % drafted.targets];
+      return sampler.sample(logitsOf(replay, drafted.logits[target], slot), history);
+    };
+  }
+
+  /** Begins to get ready for guesses, so that `accept` need not wait for a compiler. */
+  expectDrafts() {
+    for (const name of ["drafted", "drafted_shortlist"]) {
+      if (this.plan.companions[name]) this.replay.begin(this.plan.companions[name].draws);
+    }
+  }
 }
 
 /** A plan without caches, which runs the whole sequence for each token. */
@@ -278,4 +308,5 @@ export class WholeDriver {
   }
 
   lists = false;
+  drafted = null;
 }

@@ -2,10 +2,13 @@
  * Token after token, with pauses in which the page can answer.
  *
  * @typedef {{maxTokens?: number, temperature?: number, topK?: number, topP?: number, minP?: number, repetitionPenalty?: number,
- *   seed?: number|bigint|null, stopIds?: number[], signal?: AbortSignal}} Options how a text is continued. What is left out
- *   of the sampler's options (see sampler.js) is as the model's own files say; `signal` ends the text at the next token.
+ *   seed?: number|bigint|null, stopIds?: number[], signal?: AbortSignal, speculate?: "ngram"|null}} Options how a text is
+ *   continued. What is left out of the sampler's options (see sampler.js) is as the model's own files say; `signal` ends the
+ *   text at the next token; with `speculate` several tokens come from one run where the text repeats what it had before, as
+ *   long as that is faster, and they are the same.
  */
 
+import { checkSpeculation, Ngrams, Speculation } from "./drafts.js";
 import { GlinferError } from "./errors.js";
 import { Sampler } from "./sampler.js";
 
@@ -13,6 +16,7 @@ import { Sampler } from "./sampler.js";
 /** @typedef {import("./chat.js").Conversation} Conversation */
 
 const LONGEST_BUSY = 24; // milliseconds
+const POLL = 4; // milliseconds between questions whether the driver is done
 const MOST_AHEAD = 8; // tokens that are chosen between two readbacks
 
 /** Lets the page handle what has happened meanwhile; unlike a timer this is quick in a background tab, too. */
@@ -25,6 +29,11 @@ function breathe() {
     };
     port2.postMessage(null);
   });
+}
+
+/** Waits for a few milliseconds; in a page that nobody sees, where timers may take a minute, until it has answered. */
+export function shortly() {
+  return globalThis.document?.hidden ? breathe() : new Promise((resolve) => setTimeout(resolve, POLL));
 }
 
 /**
@@ -45,13 +54,15 @@ export function pauses() {
  * @param {Model} model
  * @param {Sampler} sampler
  * @param {{prompt: number[], count: number, stops: (id: number) => boolean, signal: AbortSignal,
- *   watch?: () => {draw: number, seen: () => void}|null}} options `count`: at most so many tokens; `stops`: the token
- *   ends the text, and is yielded last, others that were chosen with it are taken back; `signal` ends it at the next token; `watch` is asked before each token, see
- *   `Replay.run`.
+ *   watch?: () => {draw: number, seen: () => void}|null, speculate?: string|null}} options `count`: at most so many tokens;
+ *   `stops`: the token ends the text, and is yielded last, others that were chosen with it are taken back; `signal` ends it at
+ *   the next token; `watch` is asked before each token, see `Replay.run`; `speculate`: how tokens are guessed.
  * @yields {number} a token id.
  */
-export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null }) {
+export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null, speculate = null }) {
   const pause = pauses();
+  const speculation = speculate === null ? null : new Speculation(new Ngrams(), model.runTimes);
+  if (speculation) model.driver.expectDrafts();
   // A run is issued while the one before is computed, and no more: an end that is asked for comes soon.
   for (let [work, before] = [model.hold(prompt), null]; !work.next().done; ) {
     const now = model.replay.finished();
@@ -65,12 +76,18 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
   try {
     for (let made = 0; made < count && !signal.aborted; made++) {
       if (!waiting.length) {
-        const start = performance.now();
-        waiting = model.choose(Math.min(size, count - made), sampler, watch());
+        const [start, { drafted }] = [performance.now(), model];
+        const seen = watch();
+        if (speculation && !seen) {
+          const ready = model.settle() && made > 0;
+          waiting = speculation.choose(model, sampler, { most: Math.min(count - made, model.room), chunk: size, ready });
+        } else {
+          waiting = model.choose(Math.min(size, count - made), sampler, seen);
+        }
         held = model.ids.length;
         model.ahead += waiting.length;
         const each = (performance.now() - start) / waiting.length;
-        size = Math.max(1, Math.min(MOST_AHEAD, Math.floor(LONGEST_BUSY / each)));
+        if (model.drafted === drafted) size = Math.max(1, Math.min(MOST_AHEAD, Math.floor(LONGEST_BUSY / each)));
       }
       const id = waiting.shift();
       model.ahead -= 1;
@@ -90,12 +107,12 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
  * @param {Options} options
  * @yields {string|number}
  */
-export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal = new AbortController().signal, ...sampling }) {
+export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal = new AbortController().signal, speculate, ...sampling }) {
   const ofIds = Array.isArray(prompt);
   if (!ofIds && !model.tokenizer) throw new GlinferError("this model came without a tokenizer; give an array of token ids");
   const ends = new Set(stopIds ?? (ofIds ? [] : model.plan.model.stop_ids));
   const text = ofIds ? null : model.tokenizer.stream();
-  const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal };
+  const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal, speculate };
   if (!options.prompt.length) throw new GlinferError("the prompt has no tokens; expected at least one");
   for await (const id of alone(model, samplerOf(model, sampling), options)) {
     if (ofIds) {
@@ -119,7 +136,7 @@ export async function* continuation(model, prompt, { maxTokens = 128, stopIds, s
  *   see `Conversation.splitter`, and the text that is certain by then; at the end, without a token, what was held back.
  *   `finishReason` is why it ends if it ends here.
  */
-export async function* replyParts(model, conversation, prompt, { maxTokens, signal = new AbortController().signal, watch, ...sampling }) {
+export async function* replyParts(model, conversation, prompt, { maxTokens, signal = new AbortController().signal, watch, speculate, ...sampling }) {
   const room = conversation.form ? model.context - prompt.length : Infinity;
   const count = Math.min(checkCount(maxTokens), room);
   const kindOf = conversation.splitter();
@@ -129,7 +146,7 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
   let [made, last] = [0, "answer"];
   let finishReason = "aborted";
   const part = (kind, text, id) => ({ kind, text, id, finishReason, promptTokens: prompt.length });
-  for await (const id of alone(model, samplerOf(model, sampling), { prompt, count, stops, signal, watch })) {
+  for await (const id of alone(model, samplerOf(model, sampling), { prompt, count, stops, signal, watch, speculate })) {
     made += 1;
     if (stops(id)) finishReason = "stop";
     else if (made === count) finishReason = room < maxTokens ? "context" : "length";
@@ -144,12 +161,14 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
   yield part(last, streams[last].finish(), null);
 }
 
-/** `generate`, unless another text of this model is not at its end. */
+/** `generate`, unless another text of this model is not at its end; guessed as the model is where nothing is said. */
 async function* alone(model, sampler, options) {
+  const { speculate = model.speculate } = options;
+  if (checkSpeculation(speculate) !== null) model.requireDrafts();
   if (model.writing) throw new GlinferError("another text of this model is not at its end; leave its loop, or abort it");
   model.writing = true;
   try {
-    yield* generate(model, sampler, options);
+    yield* generate(model, sampler, { ...options, speculate });
   } finally {
     model.writing = false;
   }

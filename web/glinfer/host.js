@@ -49,7 +49,8 @@ class ModelHost {
   }
 
   figures() {
-    return { held: this.model.ids?.length ?? 0, draws: this.model.drawsIssued };
+    const { ids, drawsIssued: draws, drafted = 0, accepted = 0 } = this.model;
+    return { held: ids?.length ?? 0, draws, drafted, accepted };
   }
 
   having(name) {
@@ -219,8 +220,8 @@ export class RemoteModel {
   }
 
   /**
-   * Tokens held, and draw calls issued so far.
-   * @returns {Promise<{held: number, draws: number}>}
+   * Tokens held, and so far draw calls issued, tokens guessed, and those of them that were right.
+   * @returns {Promise<{held: number, draws: number, drafted: number, accepted: number}>}
    */
   figures() {
     return this.link.call("figures");

@@ -7,6 +7,7 @@
 import { inOrder, PART } from "./source.js";
 
 const OURS = "glinfer";
+const OFFLINE = "glinfer-offline"; // of ../offline.js, which keeps the page
 const NOWHERE = "https://kept.invalid/"; // keys are addresses, which nobody asks
 
 /**
@@ -106,7 +107,20 @@ class Kept {
  * @returns {Promise<void>}
  */
 export async function forget(base) {
-  const place = `${OURS} ${new URL(".", base).href} `;
+  await Promise.all([letGo(OURS, base), forgetOffline(base)]);
+}
+
+/**
+ * Lets go of the page that is kept of the exports at an address, and not of their weights.
+ * @param {string|URL} base
+ * @returns {Promise<void>}
+ */
+export async function forgetOffline(base) {
+  await letGo(OFFLINE, base);
+}
+
+async function letGo(ours, base) {
+  const place = `${ours} ${new URL(".", base).href} `;
   const names = await globalThis.caches?.keys().catch(() => []);
   await Promise.all((names ?? []).filter((name) => name.startsWith(place)).map((name) => caches.delete(name)));
 }

@@ -8,6 +8,8 @@
  * @typedef {object} LoadOptions how a model is loaded.
  * @property {boolean} [minimum] allow no more than WebGL2 promises.
  * @property {boolean} [cache] whether the browser keeps the files for the next visit, where it can; true if left out.
+ * @property {"ngram"|null} [speculate] how tokens are guessed where a text does not say, see `Options` in generate.js; of models
+ *   that continue texts.
  * @property {(plan: object) => void} [onPlan] is told the plan before anything else is loaded.
  * @property {(progress: Progress) => void} [onProgress] is told how far each part is.
  */

@@ -3,6 +3,7 @@
 import { textsOf } from "../texts.js";
 import { driverOf } from "./cached.js";
 import { Conversation } from "./chat.js";
+import { checkSpeculation, RunTimes } from "./drafts.js";
 import { GlinferError } from "./errors.js";
 import { continuation, replyParts } from "./generate.js";
 import { computingCanvas, openContext } from "./limits.js";
@@ -28,13 +29,14 @@ const KEPT_LOGITS = 4;
  * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} options see loading.js; `canvas`: the one whose
  *   context computes.
  * @returns {Promise<Model>}
- * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
+ * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or an option cannot be.
  */
 export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
+  checkSpeculation(options.speculate ?? null);
   const address = new URL(base, globalThis.location?.href);
   const source = fetchSource(address);
   const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, textsFor, options);
-  return new Model(replay, tables, texts, source);
+  return new Model(replay, tables, texts, source, options);
 }
 
 /**
@@ -50,9 +52,10 @@ export function textsFor(plan, tokenizer) {
 }
 
 /**
- * A reply. `ids` are those of its tokens, with thoughts and the token that ended it.
+ * A reply. `ids` are those of its tokens, with thoughts and the token that ended it; `drafted` tokens were guessed meanwhile,
+ * of which `accepted` were right.
  * @typedef {{text: string, thinking: string, finishReason: "stop"|"length"|"context"|"aborted", promptTokens: number,
- *   tokens: number, ids: number[]}} Reply
+ *   tokens: number, ids: number[], drafted: number, accepted: number}} Reply
  */
 
 /** Tokens held by a model, and what it says of the next one. */
@@ -62,8 +65,9 @@ export class Model {
    * @param {Map<string, Int32Array|Uint32Array>} tables logits_order and line_checksums.
    * @param {{tokenizer: AnyTokenizer|null, form: ChatForm|null, why: string}} texts see ../texts.js.
    * @param {Source|null} source where the files came from, for `verifyTextures`.
+   * @param {{speculate?: string|null}} options `speculate` of texts that do not say, see generate.js.
    */
-  constructor(replay, tables, { tokenizer, form, why }, source = null) {
+  constructor(replay, tables, { tokenizer, form, why }, source = null, { speculate = null } = {}) {
     const { plan } = replay;
     this.plan = plan;
     this.replay = replay;
@@ -78,6 +82,10 @@ export class Model {
     this.known = null; // the logits of the next token, once they were asked for
     this.ahead = 0; // tokens that a stream has chosen and not given, those that it has taken back too
     this.writing = false; // whether a stream is not at its end
+    this.speculate = checkSpeculation(speculate);
+    this.runTimes = new RunTimes(); // of this model, which decide how far texts are guessed ahead
+    this.drafted = 0; // guesses that `accept` has run so far
+    this.accepted = 0; // those of them that were chosen
   }
 
   /** How many tokens the model holds at most. */
@@ -93,6 +101,11 @@ export class Model {
   /** Draw calls issued so far. */
   get drawsIssued() {
     return this.replay.drawsIssued;
+  }
+
+  /** Whether guesses can be checked, see `accept`. */
+  get drafts() {
+    return this.driver.drafted !== null;
   }
 
   /** How many tokens can be chosen before the context is full; at least 1. */
@@ -114,15 +127,18 @@ export class Model {
 
   /** Appends tokens as `prefill` does, and leaves it to later to run them. */
   append(ids) {
-    for (const id of ids) {
-      if (!Number.isInteger(id) || id < 0 || id >= this.vocabulary) {
-        throw new GlinferError(`found the token ${id}; expected whole numbers from 0 to ${this.vocabulary - 1}`);
-      }
-    }
+    this.checkTokens(ids);
     for (const id of ids) {
       if (this.ids.length >= this.context) this.dropOldest();
       this.known = null;
       this.ids.push(id);
+    }
+  }
+
+  checkTokens(ids) {
+    for (const id of ids) {
+      if (Number.isInteger(id) && id >= 0 && id < this.vocabulary) continue;
+      throw new GlinferError(`found the token ${id}; expected whole numbers from 0 to ${this.vocabulary - 1}`);
     }
   }
 
@@ -218,6 +234,47 @@ export class Model {
   }
 
   /**
+   * Chooses and appends tokens as `choose` does, several in one run where they were guessed, as `session.accept` in Python.
+   * @param {number[]} draft guesses of the next tokens; those that the context has no room for are left out, and all of them
+   *   right behind a prompt.
+   * @param {Sampler} sampler
+   * @returns {number[]} the guesses up to the first that was not chosen, and the token in its place.
+   * @throws {GlinferError} no token is held, a guess is none, guesses cannot be checked here, or the model's output is broken.
+   */
+  accept(draft, sampler) {
+    this.checkTokens(draft);
+    this.requireDrafts();
+    this.settle();
+    const guesses = draft.slice(0, this.room - 1);
+    const chosen = this.driver.accept(this.ids, guesses, sampler);
+    if (chosen === null) return this.choose(1, sampler);
+    this.drafted += guesses.length;
+    this.accepted += chosen.length - 1;
+    this.known = null;
+    this.ids.push(...chosen);
+    return chosen;
+  }
+
+  /** Refuses guesses where the site has no plan that checks them. */
+  requireDrafts() {
+    if (this.drafts) return;
+    const why = this.plan.driver === "fast" ? "has no plan for guesses" : "computes all tokens anew each time";
+    throw new GlinferError(`this site ${why}; leave speculate out, or export the model again with the plan fast`);
+  }
+
+  /**
+   * Makes room for the newest token, and runs all tokens but the last.
+   * @returns {boolean} whether there was nothing to run.
+   * @throws {GlinferError} no token is held.
+   */
+  settle() {
+    this.requireTokens();
+    const before = this.drawsIssued;
+    this.catchUp();
+    return this.drawsIssued === before;
+  }
+
+  /**
    * Continues a prompt piece by piece, as `model.stream` in Python: text for a text, ids for an array of ids. Leaving the
    * loop ends it.
    * @param {string|number[]} prompt
@@ -246,13 +303,16 @@ export class Model {
    */
   async chat(messages, options = {}) {
     /** @type {Reply} */
-    const reply = { text: "", thinking: "", finishReason: "length", promptTokens: 0, tokens: 0, ids: [] };
+    const reply = { text: "", thinking: "", finishReason: "length", promptTokens: 0, tokens: 0, ids: [], drafted: 0, accepted: 0 };
+    const { drafted, accepted } = this;
     for await (const { kind, text, id, finishReason, promptTokens } of this.replyTo(messages, options)) {
       if (kind === "answer") reply.text += text;
       if (kind === "thinking") reply.thinking += text;
       if (id !== null) reply.ids.push(id);
       Object.assign(reply, { finishReason, promptTokens, tokens: reply.ids.length });
     }
+    reply.drafted = this.drafted - drafted;
+    reply.accepted = this.accepted - accepted;
     return reply;
   }
 

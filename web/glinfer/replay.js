@@ -4,14 +4,13 @@
  */
 
 import { GlinferError } from "./errors.js";
-import { pauses } from "./generate.js";
+import { pauses, shortly } from "./generate.js";
 import { CELL_UNIFORMS, Cells, sizeOf, slotRectangles, vertexCount, viewport } from "./layouts.js";
 import { beginAll } from "./program.js";
 import { Framebuffer, pendingError, Texture } from "./textures.js";
 
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
-const POLL = 4; // milliseconds between questions whether the driver is done
 const ZEROS = new Float32Array(4);
 
 /** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
@@ -42,8 +41,8 @@ function checkValues({ run_values: wanted }, values) {
 /** Textures, programs, framebuffers and draws of one plan and its companions in one context. */
 export class Replay {
   /**
-   * Begins to compile all programs, and makes the textures. Once `compiled` is done and the weights are uploaded,
-   * `bindAll` gets everything ready; see loading.js.
+   * Begins to compile all programs, and makes the textures, but for those of companions that are there on demand. Once
+   * `compiled` is done and the weights are uploaded, `bindAll` gets everything ready; see loading.js.
    * @param {WebGL2RenderingContext} gl
    * @param {object} plan plan.json.
    * @param {Map<string, string>} shaders the text of each shader file.
@@ -52,6 +51,7 @@ export class Replay {
   constructor(gl, plan, shaders) {
     this.gl = gl;
     this.plan = plan;
+    this.shaders = shaders;
     this.drawsIssued = 0;
     this.textures = [];
     this.programs = [];
@@ -60,8 +60,9 @@ export class Replay {
     this.companions = new Map(); // the bound draws of companions, by name
     try {
       this.reset();
-      this.programs = beginAll(gl, plan.programs, shaders);
-      for (const spec of plan.textures) this.textures.push(new Texture(gl, spec));
+      const companions = Object.values(plan.companions).filter((each) => !each.on_demand);
+      for (const spec of plan.textures) this.textures.push(new Texture(gl, spec, true));
+      this.begin([plan, ...companions].flatMap(({ draws }) => draws));
       this.check("making the textures");
     } catch (error) {
       this.release();
@@ -82,7 +83,7 @@ export class Replay {
     const pause = pauses();
     onProgress(0, programs.length);
     for (const [index, program] of programs.entries()) {
-      while (this.programs === made && !program.isDone()) await new Promise((resolve) => setTimeout(resolve, POLL));
+      while (this.programs === made && !program.isDone()) await shortly();
       if (this.programs !== made) return;
       try {
         program.finish();
@@ -92,6 +93,16 @@ export class Replay {
       onProgress(index + 1, programs.length);
       await pause();
     }
+  }
+
+  /** Begins to compile the programs of some draws, and makes their textures, as far as that was not done. */
+  begin(draws) {
+    const { gl, plan, shaders, programs, textures } = this;
+    if (gl.isContextLost()) throw new GlinferError(LOST);
+    const wanted = [...new Set(draws.map(({ program }) => program))].filter((index) => !programs[index]);
+    const made = beginAll(gl, wanted.map((index) => plan.programs[index]), shaders);
+    wanted.forEach((index, place) => (programs[index] = made[place]));
+    for (const index of draws.flatMap(({ inputs, outputs }) => [...inputs, ...outputs])) textures[index].make();
   }
 
   programsOf(draws) {
@@ -124,6 +135,7 @@ export class Replay {
 
   boundAll(draws) {
     try {
+      this.begin(draws);
       for (const program of this.programsOf(draws)) program.finish();
       const bound = draws.map((draw) => this.bind(draw));
       this.check("preparing the model");
@@ -264,7 +276,7 @@ export class Replay {
     const { gl } = this;
     const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
     gl.flush();
-    do await new Promise((resolve) => setTimeout(resolve, POLL));
+    do await shortly();
     while (!gl.isContextLost() && gl.clientWaitSync(fence, 0, 0) === gl.TIMEOUT_EXPIRED);
     gl.deleteSync(fence);
   }
@@ -283,7 +295,7 @@ export class Replay {
 
   /** Releases every GL object that was made; harmless when repeated. */
   release() {
-    for (const made of [...this.framebuffers.values(), ...this.textures, ...this.programs]) made.release();
+    for (const made of [...this.framebuffers.values(), ...this.textures, ...this.programs]) made?.release();
     this.framebuffers.clear();
     this.textures = [];
     this.programs = [];

@@ -55,16 +55,18 @@ export class TableTexels {
  * @param {TableTexels} table
  * @param {number[]} ids
  * @param {number} position of the first of them.
- * @param {{targets: number, long?: boolean}} how `targets`: rows of a slot; `long`: whether they turn by the second set of
- *   angles.
+ * @param {{targets: number, long?: boolean, sampler?: Sampler|null}} how `targets`: rows of a slot; `long`: whether they turn
+ *   by the second set of angles; `sampler`: how the token behind each row is chosen, from this step of it on.
  * @returns {Record<string, number>} the run values.
  */
-export function rowsFeed(table, ids, position, { targets, long = false }) {
+export function rowsFeed(table, ids, position, { targets, long = false, sampler = null }) {
   const padded = targets * Math.ceil(ids.length / targets);
-  const same = [[BASE, 0], [NOISE, long ? LONG : 0], [LAST, position + ids.length - 1]];
+  const set = long ? LONG : 0;
+  const same = [[BASE, 0], [NOISE, set], [LAST, position + ids.length - 1]];
   for (let row = 0; row < table.layout.rows; row++) {
     table.set(row, row < padded ? [[TOKEN, ids[row] ?? 0], [POSITION, position + row], ...same] : same);
   }
+  for (let row = 0; sampler && row < ids.length; row++) setChoice(table, row, sampler, set);
   return rowsValues(ids.length, position + padded, targets, position);
 }
 
@@ -90,14 +92,23 @@ export function rowsValues(rows, longest, targets, first) {
 }
 
 /**
- * Says how the token behind the only row of logits is chosen, for its shortlist.
+ * Says how the tokens behind rows of logits are chosen, one after the other, for their shortlists.
  * @param {TableTexels} table
- * @param {Sampler} sampler
+ * @param {Sampler} sampler chooses the first of them at this step.
+ * @param {number} rows how many.
  * @returns {Record<string, number>} the run values.
  */
-export function choiceFeed(table, sampler) {
+export function choiceFeed(table, sampler, rows = 1) {
+  for (let row = 0; row < rows; row++) {
+    setChoice(table, row, sampler, 0);
+    table.set(row, [[SOURCE, row]]);
+  }
+  return { rows };
+}
+
+/** Says how the token behind a row is chosen: by the sampler's noise so many steps later; `bits` are further ones of NOISE. */
+function setChoice(table, row, sampler, bits) {
   const [scale] = new Uint32Array(Float32Array.of(sampler.inverseTemperature).buffer);
-  const drawn = sampler.greedy ? [[NOISE, 0], [NOISE_KEY, 0]] : [[NOISE, DRAWN], [NOISE_KEY, sampler.noiseKey()]];
-  table.set(0, [...drawn, [INVERSE_TEMPERATURE, scale], [SOURCE, 0]]);
-  return { rows: 1 };
+  const drawn = sampler.greedy ? [[NOISE, bits], [NOISE_KEY, 0]] : [[NOISE, bits | DRAWN], [NOISE_KEY, sampler.noiseKey(row)]];
+  table.set(row, [...drawn, [INVERSE_TEMPERATURE, scale]]);
 }

@@ -58,9 +58,12 @@ export class Sampler {
     return this.greedy ? 1 : Math.fround(1 / this.temperature);
   }
 
-  /** The number that names the noise of this step. */
-  noiseKey() {
-    return noiseKey(this.seed, this.step);
+  /**
+   * The number that names the noise of this step.
+   * @param {number} ahead of a later step: how many steps later.
+   */
+  noiseKey(ahead = 0) {
+    return noiseKey(this.seed, this.step + ahead);
   }
 
   /**

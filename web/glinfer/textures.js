@@ -32,18 +32,29 @@ export class Texture {
   /**
    * @param {WebGL2RenderingContext} gl
    * @param {{name: string, format: string, width: number, height: number, layout: object}} spec of plan.json.
+   * @param {boolean} later whether graphics memory is taken only by `make`.
    */
-  constructor(gl, spec) {
+  constructor(gl, spec, later = false) {
     const format = FORMATS[spec.format];
     if (!format) throw new GlinferError(`texture ${spec.name} has the unknown format ${spec.format}`);
     const [sized, pixels, type, channels, integer, Array] = format;
     this.gl = gl;
+    this.sized = gl[sized];
     this.spec = spec;
     this.channels = channels;
     this.integer = integer;
     this.Array = Array;
     this.pixels = gl[pixels];
     this.type = gl[type];
+    /** @type {WebGLTexture|null} */
+    this.handle = null;
+    if (!later) this.make();
+  }
+
+  /** Takes graphics memory; harmless when repeated. */
+  make() {
+    if (this.handle) return;
+    const { gl, spec } = this;
     this.handle = gl.createTexture();
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D, this.handle);
@@ -53,7 +64,7 @@ export class Texture {
     for (const wrap of [gl.TEXTURE_WRAP_S, gl.TEXTURE_WRAP_T]) {
       gl.texParameteri(gl.TEXTURE_2D, wrap, gl.CLAMP_TO_EDGE);
     }
-    gl.texStorage2D(gl.TEXTURE_2D, 1, gl[sized], spec.width, spec.height);
+    gl.texStorage2D(gl.TEXTURE_2D, 1, this.sized, spec.width, spec.height);
   }
 
   /**

@@ -1,6 +1,7 @@
 /** Exported models of both kinds: those that continue texts, and those that embed them. */
 
 import { EmbeddingModel, wordsFor } from "./embedding/embed.js";
+import { checkSpeculation } from "./glinfer/drafts.js";
 import { computingCanvas, openContext } from "./glinfer/limits.js";
 import { loadParts } from "./glinfer/loading.js";
 import { Model, textsFor } from "./glinfer/model.js";
@@ -13,10 +14,11 @@ import { fetchSource } from "./glinfer/source.js";
  * @returns {Promise<Model|EmbeddingModel>}
  */
 export async function loadAny(base, { canvas = computingCanvas(), ...options } = {}) {
+  checkSpeculation(options.speculate ?? null);
   const address = new URL(base, globalThis.location?.href);
   const source = fetchSource(address);
   const embeds = (plan) => plan.driver === "encode";
   const texts = (plan, tokenizer) => (embeds(plan) ? { words: wordsFor(plan, tokenizer) } : { form: textsFor(plan, tokenizer) });
   const { plan, replay, tables, texts: found } = await loadParts(openContext(canvas), source, address, texts, options);
-  return embeds(plan) ? new EmbeddingModel(replay, tables, found.words, source) : new Model(replay, tables, found.form, source);
+  return embeds(plan) ? new EmbeddingModel(replay, tables, found.words, source) : new Model(replay, tables, found.form, source, options);
 }

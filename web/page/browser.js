@@ -4,6 +4,7 @@ import { progressInWords } from "../glinfer/loading.js";
 import { direct, startWorker } from "../glinfer/threads.js";
 import { describeCheck } from "../glinfer/verify.js";
 import { LocalEngine } from "./local.js";
+import { keepPage, leavePage } from "./offline.js";
 
 const WORKER = "page/worker.js";
 const LOST = "The browser took the graphics context away, and the model with it.";
@@ -15,9 +16,11 @@ export class BrowserEngine {
 
   /**
    * @param {URLSearchParams} asked `minimum=1` allows no more than WebGL2 promises; `verify=1` compares textures; `worker=0`
-   *   computes in the page; `cache=0` keeps nothing for the next visit.
+   *   computes in the page; `cache=0` keeps nothing for the next visit, and `offline=0` nothing to open the page without a
+   *   server, and lets go of what is kept for that.
    */
   constructor(asked) {
+    this.asked = asked;
     this.minimum = asked.get("minimum") === "1";
     this.verifies = asked.get("verify") === "1";
     this.threaded = asked.get("worker") !== "0";
@@ -31,7 +34,10 @@ export class BrowserEngine {
   async open(page) {
     this.page = page;
     document.getElementById("check").addEventListener("click", () => this.check());
-    return this.load();
+    await leavePage(this.asked);
+    const model = await this.load();
+    keepPage(page.shared.plan, this.asked);
+    return model;
   }
 
   /** Loads the model, with a context of its own; again where that was lost. */

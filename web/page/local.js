@@ -34,7 +34,7 @@ export class LocalEngine {
     const { tokenizer, form, context, plan } = this.model;
     this.conversation = new Conversation(tokenizer ?? new IdTokenizer(), form, context, plan.model.stop_ids);
     this.encoded = new Map(); // turns by their texts, as the conversation has them
-    return takesOf(this.model);
+    return { ...takesOf(this.model), drafts: this.model.drafts };
   }
 
   get lost() {

@@ -146,13 +146,14 @@ export class Page {
   /**
    * Takes messages from now on.
    * @param {{takes: "chat"|"text"|"ids", vocabulary: number, examples: string[], context: number, draws: number|null,
-   *   pictures: string[], lines: "heads"|"tokens", system?: boolean, why?: string, renderer?: string}} can what the model
-   *   takes, whether that may be a system prompt, why it is no more, the names of its pictures, and what it runs on.
+   *   pictures: string[], lines: "heads"|"tokens", system?: boolean, drafts?: boolean, why?: string, renderer?: string}} can
+   *   what it takes, whether a system prompt, and whether it is guessed ahead, why it is no more, its pictures, its renderer.
    */
   ready(can) {
     this.can = can;
     this.chats = can.takes === "chat";
     $("system-field").hidden = !can.system;
+    $("speculate").disabled = !can.drafts;
     showCard([...this.model.card, ["Runs on", can.renderer]]);
     this.attention.offer(can.pictures, can.lines);
     $("draws").textContent = String(can.draws ?? "–");
@@ -169,9 +170,8 @@ export class Page {
 
   /** Shows the conversation that is open, which the engine holds nothing of. */
   showConversation() {
-    this.left = 0;
     this.log.show(this.turns, this.chats);
-    this.log.markLeft(0);
+    this.log.markLeft((this.left = 0));
     $("system").value = this.kept.current.system;
     $("welcome").hidden = this.can === null || this.turns.length > 0;
     $("held").textContent = "0";
@@ -227,7 +227,7 @@ export class Page {
    */
   async reply(past, message) {
     const conversation = this.kept.current;
-    const before = conversation.turns;
+    const [before, { left }] = [conversation.turns, this];
     const turn = { message, answer: "", thinking: "", model: this.model.name };
     conversation.turns = [...past, turn];
     const { signal } = (this.running = new AbortController());
@@ -245,7 +245,7 @@ export class Page {
       this.showError(error);
     }
     const wrote = ended || turn.answer !== "" || turn.thinking !== "";
-    if (!wrote) this.takeBack(conversation, before, message);
+    if (!wrote) this.takeBack(conversation, before, message, left);
     this.running = null;
     $("spoken").textContent = wrote ? turn.answer : "";
     if (conversation.turns.length) await this.save(conversation);
@@ -253,12 +253,13 @@ export class Page {
     this.able();
   }
 
-  /** Makes a conversation what it was before a message, which can be sent again. */
-  takeBack(conversation, before, message) {
+  /** Makes a conversation what it was before a message, which can be sent again; the model sees what it saw. */
+  takeBack(conversation, before, message, left) {
     conversation.turns = before;
     if (!$("message").value) $("message").value = message;
     if (conversation !== this.kept.current) return;
     this.log.show(before, this.chats);
+    this.log.markLeft((this.left = left));
     $("welcome").hidden = before.length > 0;
   }
 
@@ -272,8 +273,7 @@ export class Page {
   /** Writes another answer to a message, which may be another one too; later turns are dropped. */
   async rewrite(place, message) {
     if (this.can === null || this.running) return;
-    this.left = 0;
-    this.log.markLeft(0);
+    this.log.markLeft((this.left = 0));
     $("message").focus();
     await this.reply(this.turns.slice(0, place), message);
   }

@@ -8,7 +8,8 @@ function showTemperature() {
 
 /**
  * @typedef {{count: number, temperature: number, topK: number, topP: number, minP: number, repetitionPenalty: number,
- *   seed: number|null, system: string}} Settings `system`: the system prompt, for a model that takes one.
+ *   seed: number|null, system: string, speculate: "ngram"|null}} Settings `system`: the system prompt, for a model that takes
+ *   one; `speculate`: how tokens are guessed.
  *
  * @returns {Settings} what the form says.
  */
@@ -23,6 +24,7 @@ export function settings() {
     repetitionPenalty: number("penalty"),
     seed: $("seed").value.trim() === "" ? null : number("seed"),
     system: $("system-field").hidden ? "" : $("system").value,
+    speculate: $("speculate").checked && !$("speculate").disabled ? "ngram" : null,
   };
 }
 

@@ -3,6 +3,7 @@
 import { load } from "../embedding/embed.js";
 import { GlinferError } from "../glinfer/errors.js";
 import { progressInWords } from "../glinfer/loading.js";
+import { keepPage, leavePage } from "../page/offline.js";
 import { startTheme } from "../page/theme.js";
 import { nearest, passagesOf } from "./passages.js";
 
@@ -36,6 +37,7 @@ async function textOf(file) {
 
 class SearchPage {
   constructor(asked) {
+    this.asked = asked;
     this.minimum = asked.get("minimum") === "1";
     this.passages = []; // {text, line, file}
     this.vectors = []; // of the first passages
@@ -66,12 +68,14 @@ class SearchPage {
       this.close();
       this.showError(new GlinferError("the browser took the graphics context away; reload the page to go on"));
     });
+    await leavePage(this.asked);
     const inWords = progressInWords();
     const options = { canvas, minimum: this.minimum, onProgress: (progress) => this.say(inWords(progress)) };
     const model = await load(document.baseURI, { ...options, onPlan: (plan) => this.describe(plan) });
     this.model = this.shared.model = model;
     for (const id of ["folder", "files", "send"]) $(id).disabled = false;
     this.say("Ready. Choose a folder with texts, or some files.");
+    keepPage(model.plan, this.asked);
     return model;
   }
 

@@ -1,34 +1,57 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bestCandidate, CachedDriver } from "../glinfer/cached.js";
+import { CachedDriver } from "../glinfer/cached.js";
+import { bestCandidate, logitsOf } from "../glinfer/choices.js";
 import { GlinferError } from "../glinfer/errors.js";
 import { generate } from "../glinfer/generate.js";
+import { placeOf } from "../glinfer/layouts.js";
+import { noiseKey } from "../glinfer/noise.js";
+import { NOISE_KEY } from "../glinfer/rows.js";
 import { Sampler } from "../glinfer/sampler.js";
 
 const [PIECE, CONTEXT, TAIL, DRAWS] = [8, 40, 7, 12];
 const TABLE = { layout: { rows: PIECE, stack: PIECE, row_texels: 2, width: 2, height: PIECE } };
 const PICKS = { layout: { kind: "block", rows: CONTEXT, cols: 64, blocks: 1, tiles: 1, pitch: 64, columns: 16, slot_step: 1, block_step: 1, aside: 0, every: 1, width: 64, height: 12 } };
 
+const VOCABULARY = 100;
+// A slot is two blocks, one in each of two tiles of 16 blocks.
+const LOGITS = { layout: { kind: "block", rows: 2, cols: VOCABULARY, blocks: 2, tiles: 2, pitch: 64, columns: 16, slot_step: 1, block_step: 1, aside: 0, every: 1, width: 128, height: 4 } };
+
 /** A driver over a plan that notes what is run; what it reads back says that each position has chosen its own number. */
 function driver({ rows = true, longAfter = 0, broken = false } = {}) {
-  const companions = rows ? { rows: { table: 0, least: 4, most: PIECE, targets: 4, tail: TAIL, draws: [], run_values: [] } } : {};
-  const config = { max_position_embeddings: CONTEXT, vocab_size: 100 };
-  const plan = { companions, model: { config, long_after: longAfter }, draws: Array(DRAWS), head_draws: 2, picks: 1, textures: [TABLE, PICKS] };
+  const drafted = { table: 0, most: PIECE, targets: 4, picks: 1, logits: [2, 3, 4, 5], draws: [], run_values: [] };
+  const companions = rows ? { rows: { table: 0, least: 4, most: PIECE, targets: 4, tail: TAIL, draws: [], run_values: [] }, drafted } : {};
+  const config = { max_position_embeddings: CONTEXT, vocab_size: VOCABULARY };
+  const plan = { companions, model: { config, long_after: longAfter }, draws: Array(DRAWS), head_draws: 2, picks: 1, textures: [TABLE, PICKS, ...Array(4).fill(LOGITS)] };
   const runs = [];
   const reads = [];
+  const asked = new Set();
   const replay = {
-    textures: [{ upload: () => {} }],
+    plan,
+    companion: (name) => asked.add(name),
+    textures: [{ upload: () => assert.ok(asked.size) }],
     run: ({ position, token, strip_first: from, rows: count, angles }, { companion = null, first = 0, last }) =>
-      runs.push(companion ? `rows ${from}+${count}` : `${position}:${token} ${first}-${last ?? DRAWS}${longAfter ? ` by ${angles}` : ""}`),
+      runs.push(companion ? `${companion} ${from}+${count}` : `${position}:${token} ${first}-${last ?? DRAWS}${longAfter ? ` by ${angles}` : ""}`),
     read: (texture, width, height, y, x) => {
       reads.push([x, y, width]);
+      if (texture >= 2) return logitsTexels(texture - 2);
       const texels = new Float32Array(4 * width * height).fill(broken ? -3.4e38 : 0);
       for (let block = 0; block < width / 4 && !broken; block++) texels.set([5, 16 * (y / 4) + x / 4 + block], 16 * block);
       return texels;
     },
   };
   return { driver: new CachedDriver(plan, replay), runs, reads };
+}
+
+/** Texels of a target of logits: row r, in slot r / 4 of target r % 4, finds token 3 · r likeliest. */
+function logitsTexels(target) {
+  const texels = new Float32Array(4 * LOGITS.layout.width * LOGITS.layout.height);
+  for (let slot = 0; slot < LOGITS.layout.rows; slot++) {
+    const { x, y, channel } = placeOf(LOGITS.layout, slot, 3 * (4 * slot + target));
+    texels[4 * (y * LOGITS.layout.width + x) + channel] = 9;
+  }
+  return texels;
 }
 
 const idsOf = (count) => Array.from({ length: count }, (_, place) => place + 50);
@@ -119,6 +142,54 @@ test("where no logit is a number nothing was chosen", () => {
   done(made.catchUp(idsOf(5)));
   assert.throws(() => made.choose(idsOf(5), 2, sampler), GlinferError);
   assert.deepEqual([made.cached, sampler.step], [0, 0]);
+});
+
+test("guesses run together with the newest token, up to the first that is wrong", () => {
+  const { driver: made, runs, reads } = driver();
+  const sampler = new Sampler({ temperature: 0.5, seed: 3 });
+  const held = idsOf(13);
+  done(made.catchUp(held));
+  assert.equal(made.accept(held, [1, 2], sampler), null); // the last token of a prompt is half done
+  made.runHead(held, null);
+  made.cached = 12; // as if it had come by itself
+  runs.length = reads.length = 0;
+  // What is read back says that row r has chosen r.
+  assert.deepEqual(made.accept(held, [0, 1, 7, 3], sampler), [0, 1, 2]);
+  assert.deepEqual([made.cached, sampler.step], [15, 3]);
+  const more = [...held, 0, 1, 2];
+  assert.deepEqual(made.accept(more, [0, 1], sampler), [0, 1, 2]);
+  assert.equal(made.accept([...more, 0, 1, 2], [], sampler), null);
+  assert.deepEqual(runs, ["drafted 12+5", "drafted 15+3"]);
+  assert.deepEqual(reads, [[0, 0, 20], [0, 0, 12]]);
+  const table = made.tables.drafted;
+  const keys = [0, 1, 2].map((row) => table.at(row, NOISE_KEY));
+  assert.deepEqual(keys, [3, 4, 5].map((step) => noiseKey(3n, step)));
+});
+
+test("with filters the rows of guesses are read, and no more guesses run than there are rows", () => {
+  const { driver: made, runs } = driver();
+  const sampler = new Sampler({ temperature: 1e-9, repetitionPenalty: 1.5 });
+  made.cached = 4;
+  assert.deepEqual(made.accept(idsOf(5), [0, 3, 6, 9, 12, 15, 18, 21, 24], sampler), [0, 3, 6, 9, 12, 15, 18, 21]);
+  assert.deepEqual(runs, [`drafted 4+${PIECE}`]);
+  assert.deepEqual([made.cached, sampler.step], [12, 8]);
+  const logits = logitsOf(made.replay, 3, 1);
+  assert.deepEqual([logits.length, logits.indexOf(9)], [VOCABULARY, 15]);
+});
+
+test("where a row of guesses is no number nothing was chosen", () => {
+  const { driver: made } = driver({ broken: true });
+  const sampler = new Sampler({ seed: 3 });
+  made.cached = 4;
+  assert.throws(() => made.accept(idsOf(5), [0], sampler), GlinferError);
+  assert.deepEqual([made.cached, sampler.step], [0, 0]);
+});
+
+test("guesses end before a text changes to the second set of angles", () => {
+  const { driver: made, runs } = driver({ longAfter: 10 });
+  made.cached = 7;
+  assert.equal(made.accept(idsOf(8), [0, 1, 2, 3, 4], new Sampler({ temperature: 0 })).length, 3); // behind 8, 9 and 10 tokens
+  assert.deepEqual(runs, ["drafted 7+3"]);
 });
 
 test("of candidates the largest score wins, and of equal ones the lowest id", () => {

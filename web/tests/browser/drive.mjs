@@ -11,6 +11,8 @@
 //   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
 //   {"kind": "aim", "draw": "lm_head", "sampler": "weight", "unit": 0}   the texture unit that a sampler of its shader reads
 //   {"kind": "attention", "ids": [1, 2]}                          what each picture of attention shows of the last of these
+//   {"kind": "stream", "ids": [1, 2], "count": 50, "options": {…}, "flat": true}   what model.stream gives; where "flat" is
+//       said, every run counts as equally long, so that guesses always pay
 //   {"kind": "encode", "text": "…"}                               ids of a text, and what they decode to
 //   {"kind": "verify", "share": 0.1, "calls": 10}                 reports of so many checks of textures, or why there is none
 //   {"kind": "flip", "times": 1, "seed": 1}     a random bit flipped in each weight in turn, and what a check says of each
@@ -165,13 +167,16 @@ async function work(jobs) {
       });
     } else if (job.kind === "stream") {
       const before = globalThis.watched.drawCalls;
+      const { drafted, accepted } = model;
+      if (job.flat) Object.assign(model.runTimes, { of: () => 1000, note: () => {} });
       Object.assign(made, { ids: [], logitReads: 0 });
       model.readLogits = () => {
         made.logitReads += 1;
         return Object.getPrototypeOf(model).readLogits.call(model);
       };
       for await (const id of model.stream(job.ids, { maxTokens: job.count, ...job.options })) made.ids.push(id);
-      Object.assign(made, { draws: globalThis.watched.drawCalls - before, held: model.ids, dropped: model.dropped });
+      Object.assign(made, { draws: globalThis.watched.drawCalls - before, held: [...model.ids], dropped: model.dropped });
+      Object.assign(made, { drafted: model.drafted - drafted, accepted: model.accepted - accepted });
     } else {
       model.rewind(model.ids.length);
       const before = globalThis.watched.drawCalls;

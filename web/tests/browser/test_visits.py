@@ -80,26 +80,46 @@ def exported(folder: Path, seed: int = 3) -> Path:
     return path
 
 
-def reply_in_python(path: Path) -> str:
+def reply_in_python(path: Path, tokens: int = TOKENS) -> str:
     with glinfer.load(path) as model:
-        return str(model.chat(PROMPT, max_tokens=TOKENS, temperature=0))
+        return str(model.chat(PROMPT, max_tokens=tokens, temperature=0))
+
+
+# Ends when the files that open the page without a server are kept.
+KEEPS = """(async () => {
+  for (;;) {
+    const { active } = (await navigator.serviceWorker.getRegistration()) ?? {};
+    if (active?.state === "activated" && active.scriptURL.endsWith(glinfer.plan.offline.version)) return true;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+})()"""
 
 
 def opened(page: Browsed, url: str, query: str = "") -> Browsed:
     page.do("open", url + query)
     page.do("says", "#status", "Ready.")
+    if not query:
+        page.do("evaluate", KEEPS)
     return page
 
 
 def written(page: Browsed) -> str:
     """What the page replies to PROMPT, in a conversation of its own."""
+    send(page)
+    return answer_of(page)
+
+
+def send(page: Browsed, tokens: int = TOKENS) -> None:
     page.do("click", "#clear")
     page.do("fill", "#temperature", "0")
-    page.do("fill", "#length", str(TOKENS))
+    page.do("fill", "#length", str(tokens))
     page.do("fill", "#message", PROMPT)
     page.do("press", "#message", "Enter")
+
+
+def answer_of(page: Browsed) -> str:
     page.do("says", "#status", "Done.")
-    return str(page.do("evaluate", "document.querySelector('#log .turn:last-child .answer').textContent"))
+    return str(page.do("evaluate", "glinfer.page.turns.at(-1).answer"))
 
 
 def large(asked: list[tuple[str, int]]) -> list[str]:
@@ -109,8 +129,10 @@ def large(asked: list[tuple[str, int]]) -> list[str]:
     return kept
 
 
-def caches_of(page: Browsed) -> list[str]:
-    return list(page.do("evaluate", "caches.keys()"))
+def caches_of(page: Browsed, ours: str = "glinfer ") -> list[str]:
+    """Names of caches of weights, or with ``glinfer-offline`` of pages."""
+    names = [name for name in page.do("evaluate", "caches.keys()") if not name.endswith(" opened")]
+    return [name for name in names if name.startswith(ours)]
 
 
 def test_a_second_visit_asks_for_nothing_that_is_kept(
@@ -138,6 +160,79 @@ def test_a_second_visit_asks_for_nothing_that_is_kept(
         assert written(page) == reply_in_python(second) != reply_in_python(first)
         (other,) = caches_of(page)
         assert other != name
+        assert page.console == []
+
+
+def test_a_page_opens_again_without_its_server(browse: Callable[[], Browsed], tmp_path: Path) -> None:
+    first, site = exported(tmp_path), tmp_path / "site"
+    page = browse()
+    with serving(site) as url:
+        opened(page, url)
+    for query in ("", "?worker=0"):
+        opened(page, url, query)
+        assert bool(page.do("evaluate", "Boolean(glinfer.model.worker)")) == (query == "")
+        assert written(page) == reply_in_python(first)
+    version = page.do("evaluate", "glinfer.plan.offline.version")
+    second, port = exported(tmp_path, seed=4), int(url.split(":")[2].strip("/"))
+    with serving(site, port):  # there is another export now, of which the page that is open sees nothing
+        assert (
+            page.do("evaluate", "fetch('plan.json').then((plan) => plan.json()).then((plan) => plan.offline.version)")
+            == version
+        )
+        opened(page, url)
+        assert written(page) == reply_in_python(second) != reply_in_python(first)
+        (kept,) = caches_of(page, "glinfer-offline ")
+        assert not kept.endswith(version)
+    opened(page, url)
+    assert written(page) == reply_in_python(second)
+    with serving(site, port):
+        opened(page, url, "?offline=0")
+        assert page.do("evaluate", "navigator.serviceWorker.getRegistrations().then((all) => all.length)") == 0
+        assert caches_of(page, "glinfer-offline") == []
+        assert len(caches_of(page)) == 1  # of weights
+    with pytest.raises(AssertionError, match="ERR_CONNECTION_REFUSED"):
+        page.do("open", url)
+
+
+def test_a_search_page_opens_again_without_its_server(browse: Callable[[], Browsed], tmp_path: Path) -> None:
+    write_embedder(tmp_path / "m")
+    site = export_web(tmp_path / "m", tmp_path / "site", limits="webgl2").folder
+    script = f"glinfer.model.embed({json.dumps(list(TEXTS[:3]))}).then((all) => all.map((each) => Array.from(each)))"
+    with glinfer.load(tmp_path / "m") as model:
+        vectors = model.embed(list(TEXTS[:3]))
+    page = browse()
+    with serving(site) as url:
+        opened(page, url)
+        found = page.do("evaluate", script)
+    page.do("open", url)
+    page.do("says", "#status", "Ready.")
+    assert page.do("evaluate", script) == found
+    np.testing.assert_allclose(found, vectors, atol=1e-5)
+
+
+# Before a page's own scripts: it is one that nobody sees, whose timers come in an hour.
+HIDDEN = """
+Object.defineProperty(document, "hidden", { get: () => true });
+const later = setTimeout;
+globalThis.setTimeout = (act, pause) => later(act, pause && 3_600_000);
+"""
+
+
+def test_two_tabs_write_at_the_same_time_one_of_them_in_the_background(
+    browse: Callable[[], Browsed], tmp_path: Path
+) -> None:
+    path, page, tokens = exported(tmp_path), browse(), 40
+    with serving(tmp_path / "site") as url:
+        opened(page, url)
+        page.do("before", HIDDEN)
+        page.do("tab", 1)
+        opened(page, url, "?worker=0")
+        send(page, tokens)
+        page.do("tab", 0)
+        send(page, tokens)
+        first = answer_of(page)
+        page.do("tab", 1)
+        assert [first, answer_of(page)] == [reply_in_python(path, tokens)] * 2
         assert page.console == []
 
 
@@ -223,6 +318,9 @@ def test_a_script_has_the_model_in_a_worker(browse: Callable[[], Browsed], tmp_p
       const found = { threaded, context, text: "", ids: await model.encode(here.prompt) };
       const greedy = { maxTokens: here.tokens, temperature: 0 };
       for await (const piece of model.stream(here.prompt, greedy)) found.text += piece;
+      const guessed = await model.chat(here.prompt, { ...greedy, speculate: "ngram" });
+      found.same = guessed.text === (await model.chat(here.prompt, greedy)).text;
+      found.guessed = [guessed.drafted, guessed.accepted].every(Number.isInteger);
       found.reply = (await model.chat(here.prompt, { maxTokens: here.tokens, temperature: 0.8, seed: 5 })).text;
       found.stopped = 0;
       const ends = new AbortController();
@@ -248,6 +346,8 @@ def test_a_script_has_the_model_in_a_worker(browse: Callable[[], Browsed], tmp_p
         "context": CONFIG.max_position_embeddings,
         "text": pieces,
         "ids": ids,
+        "same": True,
+        "guessed": True,
         "reply": reply,
         "stopped": 3,
         "checked": True,

@@ -1,0 +1,91 @@
+/** What runs leave in textures for the choice of tokens, read back: candidates, shortlists, and rows of logits. */
+
+import { GlinferError } from "./errors.js";
+import { placeOf, region } from "./layouts.js";
+import { Shortlist } from "./shortlist.js";
+
+/** @typedef {import("./replay.js").Replay} Replay */
+
+const BLOCK_EDGE = 4;
+const NO_SCORE = Math.fround(-3.4e38); // of a candidate where no logit was a number
+
+/**
+ * What runs at `count` positions, or `count` rows of a run, have chosen: of each the best of 16 candidates in a square of texels.
+ * @param {Replay} replay
+ * @param {number} texture index of the candidates.
+ * @param {number} first the first position, or row.
+ * @param {number} count
+ * @returns {(() => number)[]} each gives its token.
+ */
+export function choicesOf(replay, texture, first, count) {
+  const { layout } = replay.plan.textures[texture];
+  const found = [];
+  while (found.length < count) {
+    const { x, y } = placeOf(layout, first + found.length, 0);
+    let blocks = 1; // that lie side by side
+    for (; found.length + blocks < count; blocks++) {
+      const next = placeOf(layout, first + found.length + blocks, 0);
+      if (next.y !== y || next.x !== x + BLOCK_EDGE * blocks) break;
+    }
+    const width = BLOCK_EDGE * blocks;
+    const texels = /** @type {Float32Array} */ (replay.read(texture, width, BLOCK_EDGE, y, x));
+    for (let block = 0; block < blocks; block++) found.push(() => bestCandidate(texels, width, block));
+  }
+  return found;
+}
+
+/**
+ * The id of the best candidate of a block of candidates (score, id, 0, 0); of equal scores the lowest id.
+ * @param {Float32Array} texels lines of blocks side by side.
+ * @param {number} width texels in a line.
+ * @param {number} block number of the block.
+ * @returns {number}
+ * @throws {GlinferError} no logit is a number.
+ */
+export function bestCandidate(texels, width, block) {
+  let [best, id] = [NO_SCORE, Infinity];
+  for (let texel = 0; texel < BLOCK_EDGE * BLOCK_EDGE; texel++) {
+    const at = 4 * (Math.floor(texel / BLOCK_EDGE) * width + BLOCK_EDGE * block + (texel % BLOCK_EDGE));
+    const [score, token] = [texels[at], texels[at + 1]];
+    if (score > best || (score === best && token < id && id !== Infinity)) [best, id] = [score, token];
+  }
+  if (id === Infinity) throw new GlinferError("the model's output is broken: a logit is not a number");
+  return id;
+}
+
+/**
+ * The shortlists of the first rows of logits.
+ * @param {Replay} replay
+ * @param {{best: number, facts: number}} companion of the plan, which was run.
+ * @param {number} rows
+ * @returns {Shortlist[]}
+ */
+export function shortlistsOf(replay, { best, facts }, rows) {
+  const { model, textures } = replay.plan;
+  const { layout } = textures[best];
+  const [width, height] = region(layout, rows, layout.cols);
+  const numbers = [best, facts].map((texture) => /** @type {Float32Array} */ (replay.read(texture, width, height)));
+  return Array.from({ length: rows }, (_, row) => {
+    const start = 4 * layout.row_texels * row;
+    const [logits, others] = numbers.map((each) => each.subarray(start, start + layout.cols));
+    return new Shortlist(model.config.vocab_size, logits, others);
+  });
+}
+
+/**
+ * The logits of one slot of a texture in blocks.
+ * @param {Replay} replay
+ * @param {number} texture
+ * @param {number} slot
+ * @returns {Float32Array} one for each token.
+ */
+export function logitsOf(replay, texture, slot) {
+  const { layout } = replay.plan.textures[texture];
+  const [first, last] = [0, layout.cols - 1].map((col) => Math.floor(placeOf(layout, slot, col).y / BLOCK_EDGE));
+  const [top, height] = [BLOCK_EDGE * first, BLOCK_EDGE * (last - first + 1)];
+  const texels = replay.read(texture, layout.width, height, top);
+  return Float32Array.from({ length: layout.cols }, (_, col) => {
+    const { x, y, channel } = placeOf(layout, slot, col);
+    return texels[4 * ((y - top) * layout.width + x) + channel];
+  });
+}

@@ -1,0 +1,76 @@
+"""Texts that are guessed ahead in a site: the tokens are Python's, and those of the site, without a guess."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glinfer
+from glinfer.config import ModelConfig
+from glinfer.export.site import export_web
+from glinfer.formats import random_checkpoint, save_checkpoint
+
+pytestmark = [pytest.mark.gl, pytest.mark.web]
+
+SIZES = "heads=4,kv_heads=2,dim=64,inner=96,context=160"
+LLAMA = ModelConfig.from_options(f"family=llama,blocks=2,vocab=300,{SIZES}")
+DELTA = dataclasses.replace(
+    ModelConfig.from_options(f"family=qwen3_5_text,head_dim=16,blocks=4,vocab=300,{SIZES}"),
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=12,
+)
+MANY = ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=32,inner=64,vocab=5000,context=96")
+CASES = {
+    "attention": (LLAMA, "q8"),
+    "shortlists": (MANY, "f32"),
+    "a delta rule": (DELTA, "f32"),
+}
+NAMES = {
+    "temperature": "temperature",
+    "top_k": "topK",
+    "top_p": "topP",
+    "min_p": "minP",
+    "repetition_penalty": "repetitionPenalty",
+}
+HOWS = [(0.0, 0, 1.0, 0.0, 1.0), (0.8, 0, 1.0, 0.0, 1.0), (0.7, 40, 0.95, 0.0, 1.0), (0.9, 0, 1.0, 0.1, 1.05)]
+# A text that repeats itself, one of which only the end is another, and one whose rest does not fit the context.
+PROMPTS = [[5, 17, 40, 2, 9] * 6, [*[5, 17, 40, 2, 9] * 5, 8, 8, 40, 2, 9], [3, 1, 4] * 53]
+COUNT = 60
+
+Drive = Callable[..., dict[str, Any]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_are_those_without_a_guess(run_site: Drive, tmp_path: Path, case: str) -> None:
+    """Greedy and drawn, with filters and a penalty, edited, and in a full context."""
+    config, weights = CASES[case]
+    checkpoint = random_checkpoint(config, seed=3)
+    if "lm_head.weight" in checkpoint.tensors:
+        checkpoint.tensors["lm_head.weight"] *= 8  # likely tokens are few, as in models that were trained
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(checkpoint, path)
+    made = export_web(path, tmp_path / "site", weights=weights, limits="webgl2")
+    longest = config.max_position_embeddings - 30
+    asked = [(prompt[:longest], dict(zip(NAMES, how, strict=True))) for how in HOWS for prompt in PROMPTS]
+    with glinfer.load(path, weights=weights) as model:
+        expected = [model.generate(ids, max_tokens=COUNT, seed=4, stop_ids=(), **how) for ids, how in asked]
+    jobs: list[dict[str, Any]] = []
+    for speculate in ("ngram", None):
+        for ids, how in asked:
+            options = {**{NAMES[name]: value for name, value in how.items()}, "seed": 4, "speculate": speculate}
+            jobs.append({"kind": "stream", "ids": ids, "count": COUNT, "options": options, "flat": True})
+    results = run_site(made.folder, jobs, query="?minimum=1")["results"]
+    guessed, plain = results[: len(asked)], results[len(asked) :]
+    assert [each["ids"] for each in guessed] == expected
+    assert [each["ids"] for each in plain] == expected
+    assert [each["held"] for each in guessed] == [each["held"] for each in plain]
+    assert guessed[-1]["dropped"] > 0
+    assert [each["drafted"] for each in plain] == [0] * len(asked)
+    drafted, accepted = (sum(each[name] for each in guessed) for name in ("drafted", "accepted"))
+    assert 0 < accepted < drafted  # right ones and wrong ones

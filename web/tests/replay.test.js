@@ -1,0 +1,92 @@
+/** What a replay makes of a plan, and when; what becomes of it where memory runs out, and in a page that nobody sees. */
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { GlinferError } from "../glinfer/errors.js";
+import { Replay } from "../glinfer/replay.js";
+
+const FILES = new Map(["a.frag", "b.frag", "common/triangle.vert"].map((name) => [name, "#version 300 es\n"]));
+const program = (fragment) => ({ fragment, vertex: "common/triangle.vert", defines: {}, samplers: ["x"] });
+const texture = (name) => ({ name, format: "rgba32f", width: 4, height: 4, layout: {} });
+const draw = (number, input, output) => ({ name: `d${number}`, program: number, inputs: [input], outputs: [output], uniforms: {}, per_run: {} });
+const PLAN = {
+  programs: [program("a.frag"), program("b.frag")],
+  textures: ["in", "out", "more"].map(texture),
+  draws: [draw(0, 0, 1)],
+  companions: { rows: { draws: [] }, drafted: { on_demand: true, draws: [draw(1, 1, 2)] } },
+};
+
+/** A context that takes every call and notes it; `answers` are those of some of them. */
+function context(answers = {}) {
+  const calls = [];
+  const given = { getError: "NO_ERROR", checkFramebufferStatus: "FRAMEBUFFER_COMPLETE", isContextLost: false, getExtension: null, ...answers };
+  const answer = (name) => {
+    const found = name in given ? given[name] : name === "getProgramParameter" ? 0 : {};
+    return typeof found === "function" ? found() : found;
+  };
+  const gl = new Proxy({}, {
+    get: (_, name) => (/^[A-Z_0-9]+$/.test(name) ? name : (...values) => (calls.push([name, ...values]), name === "getProgramParameter" && values[1] === "LINK_STATUS" ? true : answer(name))),
+  });
+  const count = (name) => calls.filter(([each]) => each === name).length;
+  return { gl, count };
+}
+
+test("programs and textures of a companion on demand are made when it is asked for, and once", () => {
+  const { gl, count } = context();
+  const replay = new Replay(gl, PLAN, FILES);
+  replay.bindAll();
+  const made = () => [count("linkProgram"), count("texStorage2D"), count("createFramebuffer")];
+  assert.deepEqual(made(), [1, 2, 1]);
+  replay.begin(PLAN.companions.drafted.draws);
+  assert.deepEqual(made(), [2, 3, 1]);
+  replay.begin(PLAN.companions.drafted.draws);
+  const [bound] = replay.companion("drafted");
+  assert.equal(replay.companion("drafted")[0], bound);
+  assert.deepEqual(made(), [2, 3, 2]);
+  replay.release();
+  assert.deepEqual([count("deleteProgram"), count("deleteTexture"), count("deleteFramebuffer")], [2, 3, 2]);
+  const other = context();
+  new Replay(other.gl, PLAN, FILES).release(); // nobody has asked
+  assert.deepEqual([other.count("createProgram"), other.count("deleteProgram")], [1, 1]);
+});
+
+test("where graphics memory runs out, what was made is let go of, and one sentence says so", () => {
+  const { gl, count } = context({ getError: "OUT_OF_MEMORY" });
+  assert.throws(() => new Replay(gl, PLAN, FILES), new GlinferError("the graphics memory ran out while making the textures"));
+  assert.deepEqual([count("deleteTexture"), count("deleteProgram")], [3, 1]);
+  let error = "NO_ERROR";
+  const later = context({ getError: () => error });
+  const replay = new Replay(later.gl, PLAN, FILES);
+  error = "OUT_OF_MEMORY";
+  assert.throws(() => replay.companion("drafted"), new GlinferError("the graphics memory ran out while preparing the model"));
+});
+
+test("a context that is gone is told before anything is asked of it", () => {
+  let gone = false;
+  const { gl } = context({ isContextLost: () => gone });
+  const replay = new Replay(gl, PLAN, FILES);
+  gone = true;
+  assert.throws(() => replay.begin(PLAN.companions.drafted.draws), /The browser took the graphics context away/);
+});
+
+test("a page that nobody sees does not wait for timers, and one that is seen does", { timeout: 60_000 }, async () => {
+  let [asked, timers] = [0, 0];
+  const { gl } = context({ clientWaitSync: () => (asked++ < 3 ? "TIMEOUT_EXPIRED" : "CONDITION_SATISFIED") });
+  const replay = new Replay(gl, PLAN, FILES);
+  const { setTimeout } = globalThis;
+  try {
+    globalThis.setTimeout = /** @type {any} */ (() => (timers += 1)); // which never comes
+    globalThis.document = /** @type {any} */ ({ hidden: true });
+    await replay.finished();
+    assert.deepEqual([asked, timers], [4, 0]);
+    globalThis.setTimeout = /** @type {any} */ ((act) => (timers++, queueMicrotask(act)));
+    globalThis.document = /** @type {any} */ ({ hidden: false });
+    asked = 0;
+    await replay.finished();
+    assert.deepEqual([asked, timers], [4, 4]);
+  } finally {
+    globalThis.setTimeout = setTimeout;
+    delete globalThis.document;
+  }
+});

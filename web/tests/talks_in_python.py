@@ -1,0 +1,106 @@
+"""Conversations longer than the context, and what Python's ``chat_session`` makes of them, as JSON.
+
+``python web/tests/talks_in_python.py`` prints what talks.test.js compares: the tokenizer and the chat form as
+``plan.json`` has them, and for each context what was said, with the ids of the prompt and of the reply, and its text.
+The model is a rule that says the next token, which the test has too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from texts_in_python import TEMPLATES, chat_tokenizer, given, render_here
+
+from glinfer.config import ModelConfig
+from glinfer.engine.chat import Chatting
+from glinfer.engine.decode import Floats, RecomputeSession
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.engine.stream import TokenStream
+from glinfer.export.texts import library_entry, template_entry
+from glinfer.text import templates
+from glinfer.text.chat import TemplateChat
+from glinfer.text.templates import JinjaTemplate
+from glinfer.text.tokenizer import Tokenizer
+
+ENDS = [2]
+SYSTEM = "Be brief."
+# What is said, in how many tokens the reply may be; or a turn to which another message is sent in its place.
+SAID: list[dict[str, Any]] = [
+    {"say": "hello", "tokens": 30},
+    {"say": "one two three", "tokens": 20},
+    {"say": "a", "tokens": 200},
+    {"again": True, "tokens": 12},
+    {"say": "the lamp is lit, the door is shut", "tokens": 40},
+    {"say": "b", "tokens": 9},
+    {"edit": 1, "say": "two", "tokens": 25},
+    {"say": "c <|im_end|>", "tokens": 64},
+    {"edit": 0, "say": "z", "tokens": 5},
+    *({"say": f"message {number}", "tokens": 3 + 7 * number} for number in range(8)),
+]
+
+
+def next_token(ids: Sequence[int]) -> int:
+    """The rule: texts repeat themselves soon, and end now and then."""
+    return ENDS[0] if len(ids) % 37 == 0 else (5 * ids[-1] + 3) % 41 + 40
+
+
+class Talker(Chatting):
+    """A model of that rule, which notes its prompts."""
+
+    def __init__(self, tokenizer: Tokenizer, template: JinjaTemplate, context: int, vocab: int) -> None:
+        self.config = ModelConfig.from_options(f"blocks=1,heads=1,dim=4,vocab={vocab},context={context}")
+        self._tokenizer, self.prompts = tokenizer, list[list[int]]()
+        self._find_form = lambda system: TemplateChat(template, tokenizer, ENDS, system=system)
+
+    def require_tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    def _require_open(self) -> None:
+        pass
+
+    def _stream_ids(self, ids: Sequence[int], *, incomplete: str, **options: Any) -> TokenStream:
+        self.prompts.append(list(ids))
+        return TokenStream(RecomputeSession(self.config, self._logits), ids, SamplingOptions(temperature=0), **options)
+
+    def _logits(self, ids: Sequence[int]) -> Floats:
+        return np.eye(1, self.config.vocab_size, next_token(ids), dtype=np.float32)[0]
+
+
+def talk(model: Talker) -> list[dict[str, Any]]:
+    session, found, turns = model.chat_session(system=SYSTEM), [], list[Any]()
+    conversation = session._conversation
+    for said in SAID:
+        if "edit" in said:
+            turns = turns[: said["edit"]]
+            conversation._turns = list(turns)  # with the ids that were written, as the page has them
+        again = "again" in said
+        options: dict[str, Any] = {"max_tokens": said["tokens"]}
+        stream = session.regenerate(**options) if again else session.stream(said["say"], **options)
+        text = str(stream.reply())
+        turns = [*(turns[:-1] if again else turns), conversation.turns[-1]]
+        found.append({**said, "prompt": model.prompts[-1], "ids": stream.ids, "text": text})
+    return found
+
+
+def main() -> None:
+    templates.JinjaTemplate._answer = render_here  # type: ignore[method-assign,assignment]
+    tokenizer = chat_tokenizer()
+    template = JinjaTemplate(TEMPLATES["chatml"], given.TOKENS, "m")
+    vocab = 1 + max(*tokenizer.control_tokens.values(), 100)
+    talks = {context: talk(Talker(tokenizer, template, context, vocab)) for context in (120, 160, 400)}
+    found = {
+        "tokenizer": library_entry(tokenizer),
+        "chat": template_entry(template, tokenizer, ENDS),
+        "system": SYSTEM,
+        "vocabulary": vocab,
+        "talks": talks,
+    }
+    json.dump(found, sys.stdout, ensure_ascii=False, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    main()
