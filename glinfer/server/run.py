@@ -135,7 +135,7 @@ class HttpServer:
 
     @contextlib.contextmanager
     def _noting_signals(self) -> Iterator[None]:
-        """Note signals that come before the loop takes them; a Ctrl-C in asyncio's code would leave its coroutine behind."""
+        """Note signals that come before the loop takes them; a Ctrl-C in asyncio's code would leave its coroutine."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
