@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -173,7 +174,16 @@ def main(arguments: Sequence[str] | None = None, group: Commands = cli) -> NoRet
     """Run the command line and exit: 0 fine, 1 a check failed, 2 bad input, 130 interrupted."""
     _mend_streams()
     _say_warnings_in_one_line(group.program)
-    sys.exit(run(arguments, group))
+    status = run(arguments, group)
+    _leave_quietly()
+    sys.exit(status)
+
+
+def _leave_quietly() -> None:
+    """Let a Ctrl-C end the process at once from here on: Python would print where it came while it ends."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _mend_streams() -> None:

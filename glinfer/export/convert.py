@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -106,10 +107,12 @@ def convert_model(
     if imatrix is not None:
         options = {"tokenizer": tokenizer, "on_progress": on_progress}
         importance = importance_from(imatrix, path, checkpoint.config, **options)
-    save_checkpoint(checkpoint, target, dtype=dtype, tokenizer=metadata, sampling=parts.sampling, importance=importance)
-    for file, data in new.items():
-        with replacing(file) as temporary:
-            temporary.write_bytes(data)
+    with contextlib.ExitStack() as written:  # files beside the target take their places behind it
+        for file, data in new.items():
+            written.enter_context(replacing(file)).write_bytes(data)
+        save_checkpoint(
+            checkpoint, target, dtype=dtype, tokenizer=metadata, sampling=parts.sampling, importance=importance
+        )
     return Converted(checkpoint, Path(target).stat().st_size, tuple(beside), parts)
 
 

@@ -31,9 +31,10 @@ from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts
 from glinfer.export.weights import FORMAT, is_weights_file, write_weights
 from glinfer.formats import Checkpoint
-from glinfer.formats.files import reason, shown
+from glinfer.formats.files import opened, reason, shown
 from glinfer.gl.context import Limits
 from glinfer.gl.program import shader_root
+from glinfer.gl.signals import signals_held
 from glinfer.hub import title_of
 from glinfer.limits import MAX_SINGLE_FILE_BYTES
 from glinfer.models.choice import (
@@ -264,15 +265,10 @@ def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, P
 
 def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport) -> None:
     """Write all files but the weights and the plan."""
-    for name, place in parts.items():
-        if place.is_dir():
-            shutil.copytree(place, new / name, ignore=shutil.ignore_patterns(".*", PAGE))
-        else:
-            (new / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(place, new / name)
+    for name, file in _page_files(parts):
+        _copy(file, new / name)
     for name in export.shaders:
-        (new / "shaders" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(shader_root() / name, new / "shaders" / name)
+        _copy(shader_root() / name, new / "shaders" / name)
     if texts.tokenizer is not None:
         _write_json(new / TOKENIZER, texts.tokenizer)
 
@@ -294,6 +290,27 @@ def _offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
 def _opens(name: str) -> bool:
     """Whether a file of a site belongs to its page."""
     return not (name in (TOKENIZER, PLAN, OFFLINE) or name.startswith("shaders/") or is_weights_file(name))
+
+
+def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    """The files of a site's page: their places in the site, and where they are now."""
+    for name, place in parts.items():
+        if not place.is_dir():
+            yield name, place
+            continue
+        for file in sorted(place.rglob("*")):
+            inner = file.relative_to(place)
+            hidden = any(part.startswith(".") for part in inner.parts)
+            if file.is_file() and file.name != PAGE and not hidden:
+                yield f"{name}/{inner.as_posix()}", file
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file's bytes, and not its permissions: those of an installed package may be read-only."""
+    with opened(source) as (file, _):
+        data = file.read()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -357,18 +374,26 @@ def _replacing_folder(target: Path) -> Iterator[Path]:
     try:
         new.mkdir()
         yield new
-        if target.exists():
-            target.rename(old)
-        try:
-            new.rename(target)
-        except OSError:
-            if old.exists():
-                old.rename(target)
-            raise
+        with signals_held():  # a Ctrl-C between two renames would leave no site
+            _take_place(new, target, old)
     except OSError as error:
+        kept = f"; the earlier export is {shown(old)} now" if os.path.lexists(old) else ""
         raise FormatError(
             f"{shown(target)}: cannot write it: {reason(error)}; check the folder, its permissions and the free space"
+            f"{kept}"
         ) from None
     finally:
         shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def _take_place(new: Path, target: Path, old: Path) -> None:
+    """Rename a folder; what was at ``target`` is at ``old`` meanwhile, and comes back where that fails."""
+    if target.exists():
+        target.rename(old)
+    try:
+        new.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

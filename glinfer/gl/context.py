@@ -108,6 +108,7 @@ class Device:
         draws_issued: draw calls issued since the device was opened.
         in_main_memory: whether its textures lie in main memory, as those of software renderers do.
         most_vertices: most vertices of one call of the driver; None for any number.
+        uploads_overtake: whether texels that are uploaded may overtake draws that were issued before.
         texture_barrier: lets the draws that follow sample what earlier draws wrote to other texels of the texture that
             they render to (GL_NV_texture_barrier, OpenGL 4.5); None where the driver has no such function.
     """
@@ -139,6 +140,7 @@ class Device:
         self.raw.pending_errors()  # GL_INVALID_ENUM: moderngl's info asks for desktop-only values
         self.in_main_memory = faults.in_main_memory(self.renderer)
         self.most_vertices = faults.most_vertices(self.renderer)
+        self.uploads_overtake = faults.uploads_overtake(self.renderer, self.version)
         self._reset_status = faults.asks_for_resets(self.raw, self.extensions, api)
         self.texture_barrier = _texture_barrier(self.raw, self.extensions)
         if api == "es" and _FLOAT_TARGETS not in self.extensions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Collection
 from ctypes import c_uint32, c_void_p
 from functools import lru_cache
@@ -25,6 +26,8 @@ _QUESTIONS = {
 }
 SOFTPIPE_VERTICES = 4092
 """Most vertices of one call on softpipe, whose gl_VertexID begins anew behind 4096; a multiple of 6, a quad's."""
+_OVERTAKING = re.compile(r"Mesa 2[3-5]\.")
+"""Versions of Mesa whose zink is not trusted with uploads: 25.0 is wrong, 22.3 and 26.0 are right, others untried."""
 _SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "software rasterizer")
 _GO_ON = "load the model again: a new session goes on with session.prefill(old_session.ids)"
 
@@ -53,6 +56,14 @@ def asks_for_resets(raw: RawGL, extensions: Collection[str], api: str) -> Callab
 def most_vertices(renderer: str) -> int | None:
     """How many vertices a call may have before gl_VertexID is wrong; None where it never is."""
     return SOFTPIPE_VERTICES if "softpipe" in renderer.lower() else None
+
+
+def uploads_overtake(renderer: str, version: str) -> bool:
+    """Whether texels that are uploaded may be written before earlier draws have read the old ones.
+
+    zink of Mesa 25.0 writes them at once where the draws still wait in its queue for another thread.
+    """
+    return renderer.startswith("zink") and _OVERTAKING.search(version) is not None
 
 
 def reset_kind(status: int) -> str:

@@ -110,6 +110,8 @@ class Texture:
         except PlanError as error:
             raise PlanError(f"{self.name}: {error}") from None
         self.require_alive()
+        if self.device.uploads_overtake:
+            self.device.raw.finish()
         width, (x, y) = self.layout.width, self.at
         # A wrapped matrix may end inside a line of texels; the rest of that line belongs to the rows after it.
         lines, rest = divmod(matrix.size, width) if isinstance(self.layout, Layout) else (texels.shape[0], 0)

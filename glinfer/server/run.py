@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,7 @@ from glinfer.server.worker import Worker
 
 MAX_WAITING = 256
 """Default limit for sequences of a model that wait for a place."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _CLOSING_SECONDS = 5
 """How long the step under way may take after the grace, and connections to close after the last answer."""
 
@@ -116,6 +118,7 @@ class HttpServer:
         self._uvicorn = _Uvicorn(config)
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._noted = 0
         host, port = self._socket.getsockname()[:2]
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -125,16 +128,37 @@ class HttpServer:
         Raises:
             GlinferError: the models cannot be loaded.
         """
-        with contextlib.closing(self._socket):
+        with contextlib.closing(self._socket), self._noting_signals():
             asyncio.run(self._serve())
         if self.worker.failure is not None:
             raise self.worker.failure
 
+    @contextlib.contextmanager
+    def _noting_signals(self) -> Iterator[None]:
+        """Note signals that come before the loop takes them; a Ctrl-C in asyncio's code would leave its coroutine."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _note(self, *_: object) -> None:
+        if self._loop is None:
+            self._noted += 1
+        else:
+            self.end()
+
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or Windows
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in _SIGNALS:
                 self._loop.add_signal_handler(number, self._begin_end)
+        for _ in range(self._noted):
+            self._begin_end()
         self.worker.start()
         try:
             await self._uvicorn.serve(sockets=[self._socket])

@@ -107,6 +107,10 @@ class Channel:
         return item
 
 
+class _StoppedError(Exception):
+    """The thread was told to end while it loads."""
+
+
 Told = tuple[Channel, Update | Outcome | ApiError]
 Steps = Generator[object, None, Any]
 """Work that is done step by step, and what it returns."""
@@ -166,7 +170,7 @@ class Worker:
         self._told: list[Told] = []
         self._thread = threading.Thread(target=self._run, name="glinfer-gl", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = False
+        self._ended = self._stopped = False
 
     # On the event loop
 
@@ -242,7 +246,8 @@ class Worker:
         self._deliver()
 
     async def stop(self) -> None:
-        """Close the models and end the thread; harmless when it has ended."""
+        """Close the models and end the thread, soon while it loads weights; harmless when it has ended."""
+        self._stopped = True
         self._commands.put(None)
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
@@ -257,6 +262,8 @@ class Worker:
                     if runner.busy:
                         self._step(runner)
                 self._deliver()
+        except _StoppedError:
+            pass
         except BaseException as error:
             self.failure = error
             self._tell_loop(self._on_failure)
@@ -286,7 +293,8 @@ class Worker:
         self._device = self._open_device()
         for runner in self._runners.values():
             source = runner.served.source
-            model = load_model(source.path, device=self._device, **source.options)
+            self._require_wanted()
+            model = load_model(source.path, device=self._device, on_upload=self._require_wanted, **source.options)
             model.engine.nan_guard.traces = False  # which would keep all others waiting
             runner.draws = 0
             if model.config.embeds:
@@ -296,6 +304,15 @@ class Worker:
             runner.served.take(model, scheduler.slots)
         self._count_textures()
         self._tell_loop(self._on_ready)
+
+    def _require_wanted(self, *_: int) -> None:
+        """Stop to load where the end was asked for; takes what ``on_upload`` is told.
+
+        Raises:
+            _StoppedError: it was.
+        """
+        if self._stopped:
+            raise _StoppedError
 
     @staticmethod
     def _schedule(runner: _Runner, model: Model) -> Scheduler:

@@ -7,11 +7,13 @@ of the model has them, and is told which tokens are control tokens: a structure 
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from glinfer.errors import InputError, StructureError, install_command
 from glinfer.formats.files import words_of
@@ -95,6 +97,11 @@ class Compiler:
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         """Prepare for a model of ``vocab`` tokens; nothing is done before the first structure."""
         self._tokenizer, self._vocab = tokenizer, vocab
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        """Keep nothing, as at first and in a forked process, where a thread that is not there may have the lock."""
         self._lock = threading.Lock()
         self._tokens: LLTokenizer | None = None
         self._kept: OrderedDict[Structure, LLMatcher] = OrderedDict()
@@ -138,6 +145,19 @@ class Compiler:
         if matcher.is_error():
             raise _refused(structure, matcher.get_error())
         return matcher
+
+
+_all: WeakSet[Compiler] = WeakSet()
+
+
+def _begin_all() -> None:
+    """In a process that was just forked."""
+    for each in tuple(_all):
+        each._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all)
 
 
 def _grammar(structure: Structure) -> str:

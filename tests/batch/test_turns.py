@@ -43,7 +43,7 @@ class Servers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open, self.answering, self.loops = 0, 0, list[asyncio.AbstractEventLoop]()
         self.failure: Exception | None = None
-        made, servers = asyncio.new_event_loop, self
+        made, servers = turns._new_loop, self
 
         class Server:
             window, renderer, draws = 2, "renderer", 0
@@ -75,7 +75,7 @@ class Servers:
             return self.loops[-1]
 
         monkeypatch.setattr(local, "LocalServer", Server)
-        monkeypatch.setattr(asyncio, "new_event_loop", new_loop)
+        monkeypatch.setattr(turns, "_new_loop", new_loop)
 
     def check(self, where: str) -> None:
         """Nothing is left."""

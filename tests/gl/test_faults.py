@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import moderngl
 import numpy as np
 import pytest
 from broken_driver import (
@@ -291,6 +292,42 @@ def test_a_plan_beyond_memory_is_told_before_a_texture_is_made(
 )
 def test_software_renderers_are_known_by_name(renderer: str, software: bool) -> None:
     assert faults.in_main_memory(renderer) is software
+
+
+LAVAPIPE = "zink Vulkan 1.4(llvmpipe (LLVM 19.1.7, 256 bits) (MESA_LLVMPIPE))"
+
+
+@pytest.mark.parametrize(
+    ("renderer", "version", "overtake"),
+    [
+        (LAVAPIPE, "OpenGL ES 3.2 Mesa 25.0.7-2+deb13u1", True),
+        (LAVAPIPE, "4.5 (Core Profile) Mesa 23.1.0", True),
+        (LAVAPIPE, "OpenGL ES 3.2 Mesa 22.3.6", False),
+        (LAVAPIPE, "OpenGL ES 3.2 Mesa 26.0.3-1ubuntu1", False),
+        ("llvmpipe (LLVM 19.1.7, 256 bits)", "OpenGL ES 3.2 Mesa 25.0.7-2+deb13u1", False),
+    ],
+)
+def test_drivers_whose_uploads_overtake_draws_are_known(renderer: str, version: str, overtake: bool) -> None:
+    assert faults.uploads_overtake(renderer, version) is overtake
+
+
+@pytest.mark.parametrize("overtake", [True, False])
+def test_an_upload_that_may_overtake_waits_for_the_draws_before_it(
+    device: Device, monkeypatch: pytest.MonkeyPatch, overtake: bool
+) -> None:
+    order: list[str] = []
+    texture, write = Texture(device, LAYOUT, "table"), moderngl.Texture.write
+
+    def writing(*given: Any, **named: Any) -> None:
+        order.append("write")
+        write(*given, **named)
+
+    monkeypatch.setattr(device, "uploads_overtake", overtake)
+    monkeypatch.setattr(device.raw, "finish", lambda: order.append("finish"))
+    monkeypatch.setattr(moderngl.Texture, "write", writing)
+    texture.upload(MATRIX)
+    assert order == (["finish", "write"] if overtake else ["write"])
+    assert np.array_equal(texture.read(), MATRIX)
 
 
 # Contexts that are lost

@@ -58,6 +58,8 @@ ALLOWED = {
     *((f"hub/{name}.py", "huggingface_hub") for name in ("bar", "cache", "client")),
     ("hub/client.py", "urllib"),
     ("hub/names.py", "urllib"),
+    # What wakes the event loop of a batch, without an epoll that a forked process would share.
+    ("batch/turns.py", "selectors"),
     # Names from a table beside the call.
     ("__init__.py", "import_module"),
 }

@@ -229,6 +229,26 @@ class TestFailures:
         made.thread.join(120)
         assert made.failure is None
 
+    def test_the_end_comes_while_weights_are_uploaded(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from glinfer.server import worker
+
+        begun, never = threading.Event(), threading.Event()
+
+        def loading(*given: Any, on_upload: Any, **named: Any) -> None:
+            while not never.wait(0.01):  # as if there were no end of weights
+                on_upload(1, 2)
+                begun.set()
+
+        monkeypatch.setattr(worker, "load_model", loading)
+        made = Running(HttpServer([ModelSource("small", str(small))], ServerOptions(port=0)))
+        assert begun.wait(120)
+        made.server.end()
+        made.thread.join(120)
+        ended = not made.thread.is_alive()
+        never.set()
+        assert ended
+        assert made.failure is None
+
 
 def is_ready(address: str) -> bool:
     try:

@@ -97,12 +97,15 @@ _read: ContextVar[dict[tuple[str, FileStamp], GgufFile] | None] = ContextVar("re
 
 
 def is_gguf(path: AnyPath) -> bool:
-    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no file to read."""
-    try:
-        with opened(path) as (file, _):
-            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
-    except FormatError:
+    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no regular file.
+
+    Raises:
+        FormatError: there is one that cannot be read.
+    """
+    if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises where a folder above may not be searched)
         return False
+    with opened(path) as (file, _):
+        return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
 
 
 @contextlib.contextmanager
