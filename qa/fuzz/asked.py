@@ -39,7 +39,7 @@ from glinfer.structured.structure import structure_of
 from glinfer.structured.tools import FORMS, Tool, ToolParser, call_grammar
 from glinfer.text.chat import Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
-from glinfer.text.template_worker import render
+from glinfer.text.template_worker import compiled, text_of
 from glinfer.text.templates import JinjaTemplate, TemplateEncoder
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
@@ -354,12 +354,15 @@ _BARE = (
 )
 
 
+_compiled = cache(compiled)  # of two templates, which every conversation is rendered by
+
+
 class _InProcess(JinjaTemplate):
     """A template that is rendered in this process, where the watch sees what it opens."""
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            return {"text": render(request["source"], request["variables"], request["most"])}
+            return {"text": text_of(_compiled(request["source"]), request["variables"], request["most"])}
         except Exception as error:  # of any kind, as jinja2 and what a template calls raise them
             return {"error": str(error)}
 
