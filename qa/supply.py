@@ -49,14 +49,14 @@ SUITES = {
 QUIET = ("-q", "-rfE", "--tb=short", "--disable-warnings", "-p", "no:cacheprovider")
 PIP = ("-m", "pip", "--disable-pip-version-check")
 LICENCES = """
-import importlib.metadata as metadata, json
+import importlib.metadata as metadata, json, re
 found = {}
 for one in metadata.distributions():
     told = one.metadata
     named = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier", []) if line.startswith("License :: OSI")]
     named = [name for name in named if name != "OSI Approved"]
     words = told.get("License-Expression") or ", ".join(named) or (told.get("License") or "not told").splitlines()[0]
-    found[told["Name"].lower()] = [one.version, words]
+    found[re.sub("[-_.]+", "-", told["Name"]).lower()] = [one.version, words]
 print(json.dumps(found))
 """
 
@@ -253,8 +253,8 @@ def check(row: Environment, interpreter: Path, wheel: Path, source: Path, place:
     test(row, "package", Path(sys.executable), source, variables, "tests/package")
     run(*install, with_extras)
     row.packages = json.loads(run(python, "-c", LICENCES))
-    names = sorted({requirement.name for requirement in requirements(wheel, row.python)})
-    row.versions = " ".join(f"{name} {row.packages[name.lower()][0]}" for name in names)
+    names = sorted({canonicalize_name(requirement.name) for requirement in requirements(wheel, row.python)})
+    row.versions = " ".join(f"{name} {row.packages[name][0]}" for name in names)
     run(*install, *TOOLS)
     for suite in suites:
         test(row, suite, python, source, {}, "-n", "2", *SUITES[suite])
