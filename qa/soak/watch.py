@@ -33,6 +33,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from qa.objects import driver_objects
+from qa.soak.processor import Window
 from qa.stress.run import resident_bytes
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4
@@ -64,6 +65,7 @@ class Sample:
         tokens_per_second: speed of the probe.
         calibration_seconds: time of the fixed work beside it.
         differs: names of the probe's answers that differ from the first time.
+        window: what a server did since the sample before; None for the first, for a model, and where it is unknown.
     """
 
     tokens: int
@@ -80,6 +82,7 @@ class Sample:
     tokens_per_second: float
     calibration_seconds: float
     differs: tuple[str, ...] = ()
+    window: Window | None = None
 
     @property
     def tokens_per_calibration(self) -> float:
@@ -88,7 +91,8 @@ class Sample:
 
     def to_json(self) -> dict[str, Any]:
         """The sample as plain JSON values."""
-        return {**asdict(self), "tokens_per_calibration": self.tokens_per_calibration}
+        window = None if self.window is None else self.window.to_json()
+        return {**asdict(self), "window": window, "tokens_per_calibration": self.tokens_per_calibration}
 
 
 class Calibration:
