@@ -293,7 +293,8 @@ def test_the_python_of_a_system_is_a_script_that_starts_it_there(
         told = subprocess.run([link, "-c", "a 'b'"], capture_output=True, text=True, check=True).stdout.splitlines()
         assert told[0] == str(folder / "dri")
         assert told[-5:] == ["--argv0", str(link), str(programs / "python9.8"), "-c", "a 'b'"]
-        assert ast.literal_eval(settings.read_text()) == {"A": "/usr/share", "WHEEL_PKG_DIR": f"{root}/usr/share/python-wheels/"}
+        changed = {"A": "/usr/share", "WHEEL_PKG_DIR": f"{root}/usr/share/python-wheels/"}
+        assert ast.literal_eval(settings.read_text()) == changed
 
 
 @pytest.mark.parametrize("version", ["3.12", "3.14", "3.99"])
