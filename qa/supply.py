@@ -42,7 +42,7 @@ ENDS = ("lowest", "newest")
 EXTRAS = ("gguf", "plots", "server")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema", "httpx", "openai")
 SUITES = {
-    "others": ("-m", "not gl and not slow and not web and not package", "tests"),
+    "others": ("-m", "not gl and not slow and not web and not package", "--ignore=tests/package", "tests"),
     "gl": ("tests/gl", "tests/ops", "tests/tensors"),
 }
 """What is run with the extras: the tests that need no graphics, and those of single shaders."""

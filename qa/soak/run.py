@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from glinfer.engine.model import Model
@@ -285,13 +286,11 @@ def _speeds(samples: Sequence[Sample], limit: float) -> list[SoakCheck]:
     scale = samples[0].calibration_seconds
     first, last = (value / scale for value in _quarters([sample.tokens_per_calibration for sample in samples]))
     by_clock = _speed("speed", first, last, limit, _PER_SECOND)
-    windows = [sample.window for sample in samples if sample.window is not None]
-    if not windows:
+    rates = list(_processor_rates(samples))
+    if not rates:
         return [by_clock]
-    by_processor = _speed(
-        "speed by processor time", *_quarters([window.rate for window in windows]), limit, _PER_PROCESSOR_SECOND
-    )
-    others = statistics.median(window.others for window in windows)
+    by_processor = _speed("speed by processor time", *_quarters(rates), limit, _PER_PROCESSOR_SECOND)
+    others = statistics.median(sample.window.others for sample in samples if sample.window is not None)
     why = f"others had {others:.0%} of the processors"
     if others > SHARED:
         judged, left, less = by_processor, by_clock, f"more than {SHARED:.0%}"
@@ -302,6 +301,18 @@ def _speeds(samples: Sequence[Sample], limit: float) -> list[SoakCheck]:
         left.name: replace(left, passed=None, detail=f"not judged: {why}, {less}"),
     }
     return [found[check.name] for check in (by_clock, by_processor)]
+
+
+def _processor_rates(samples: Sequence[Sample]) -> Iterator[float]:
+    """Tokens a second of the processor in each window, in processor time as slow as it was at the first sample.
+
+    Where programs share caches and cores, the same work takes more processor time too; so it is measured by that of
+    the fixed work, in the samples on both sides of a window.
+    """
+    for before, after in pairwise(samples):
+        if after.window is not None:
+            around = before.calibration_processor_seconds + after.calibration_processor_seconds
+            yield after.window.rate * around / 2 / samples[0].calibration_processor_seconds
 
 
 def _speed(name: str, first: float, last: float, limit: float, unit: str) -> SoakCheck:

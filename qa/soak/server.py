@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.errors import InputError
@@ -34,13 +33,13 @@ from qa.soak.processor import Spent, Window, spent
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, tokens_of
 from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Recording, SoakCheck, SoakReport
 from qa.soak.served import Settings
-from qa.soak.watch import Calibration, Sample
+from qa.soak.watch import Calibration, Sample, Speed
 
 SPEED_DRIFT = 0.03
 """Largest change of speed from the first quarter to the last, as a fraction."""
 DEFAULT_TOKENS, DEFAULT_SECONDS, DEFAULT_REQUESTS = 1_000_000, 3600.0, 240
 _PROBE = {"model": WRITES, "prompt": "ROMEO:", "max_tokens": 24, "temperature": 0}
-_PROBE_SECONDS, _MIN_PROBES, _PERCENTILE = 1.0, 12, 10
+_PROBE_SECONDS, _MIN_PROBES = 1.0, 12
 _WARM_UPS = 2
 """Times that every request is sent before the first sample: what is kept of the first is gone on with the second."""
 _IMPATIENCE = 0.03
@@ -281,10 +280,10 @@ def soak_server(
 
             def sample() -> None:
                 window = load.window()
-                speed, calibration = probe.speed()
+                speed = probe.speed()
                 differs = sorted({asked[place].kind for place in answers.other})
                 so_far = {"tokens": answers.tokens, "sequences": answers.total}
-                found = {**_counts(process), **so_far, "tokens_per_second": speed, "calibration_seconds": calibration}
+                found = {**_counts(process), **so_far, **speed._asdict()}
                 found["window"] = window if run.samples else None  # what is compiled in the warm-up is no speed
                 run.samples.append(Sample(**found, seconds=run.seconds, differs=tuple(differs)))
 
@@ -344,8 +343,8 @@ class _Probe:
         self._device = open_device(device)
         self._calibration = Calibration(self._device)
 
-    def speed(self) -> tuple[float, float]:
-        """(tokens a second, seconds of the fixed work)."""
+    def speed(self) -> Speed:
+        """The speed of one client that asks again and again."""
         times, calibration = list[float](), self._calibration
         calibration.begin()
         ends = time.perf_counter() + _PROBE_SECONDS
@@ -356,7 +355,7 @@ class _Probe:
             calibration.round()
             for _ in range(4):
                 calibration.turn()
-        return 1.0 / float(np.percentile(times, _PERCENTILE)), calibration.seconds
+        return calibration.speed(times)
 
     def __enter__(self) -> _Probe:
         return self

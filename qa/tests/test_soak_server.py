@@ -291,6 +291,17 @@ def test_where_others_work_the_processor_time_is_judged(
     assert left.detail == f"not {judged.detail}"
 
 
+def test_processor_time_is_measured_by_that_of_the_fixed_work() -> None:
+    """A machine on which everything takes twice as long has not changed the server."""
+    changes = [(10.0, 1.0), (10.0, 1.0), (15.0, 2.0), (20.0, 2.0), (20.0, 2.0), (20.0, 2.0), (20.0, 2.0), (20.0, 2.0)]
+    samples = [
+        sample(window=Window(1000, spent, 0.5) if place else None, calibration_processor_seconds=unit)
+        for place, (spent, unit) in enumerate(changes)
+    ]
+    (check,) = (each for each in judge(samples) if each.name == "speed by processor time")
+    assert (check.first, check.last, check.passed) == (100.0, 100.0, True)
+
+
 def test_processor_time_is_read_of_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(processor, "_PROC", tmp_path)
     assert spent(7) is None
