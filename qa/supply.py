@@ -4,7 +4,8 @@ The wheel is built twice and has to come out the same, then is installed into fr
 version of every dependency and one with the newest, for each Python found here. pip fetches into a folder first, and
 installs from that folder alone. In each environment the commands run with the core dependencies only (tests/package),
 then the tests that need no graphics with the extras. Printed are a table of all that, what is known to be
-vulnerable, and the licences. For a Python that is not here the wheels of all dependencies have to exist.
+vulnerable, and the licences. A Python that is not here is that of another system, whose packages are unpacked into a
+folder (:mod:`qa.renderers.environments`); where that cannot be, the wheels of all dependencies have to exist.
 """
 
 from __future__ import annotations
@@ -31,28 +32,31 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from glinfer.errors import InputError
+from qa.renderers.environments import RESOLUTE, MissingError, interpreter
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+SYSTEMS = {"3.14": RESOLUTE}
+"""Which system has a Python that may not be here."""
 ENDS = ("lowest", "newest")
 EXTRAS = ("gguf", "plots", "server")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema", "httpx", "openai")
 SUITES = {
-    "others": ("-m", "not gl and not slow and not web and not package", "tests"),
+    "others": ("-m", "not gl and not slow and not web and not package", "--ignore=tests/package", "tests"),
     "gl": ("tests/gl", "tests/ops", "tests/tensors"),
 }
 """What is run with the extras: the tests that need no graphics, and those of single shaders."""
 QUIET = ("-q", "-rfE", "--tb=short", "--disable-warnings", "-p", "no:cacheprovider")
 PIP = ("-m", "pip", "--disable-pip-version-check")
 LICENCES = """
-import importlib.metadata as metadata, json
+import importlib.metadata as metadata, json, re
 found = {}
 for one in metadata.distributions():
     told = one.metadata
     named = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier", []) if line.startswith("License :: OSI")]
     named = [name for name in named if name != "OSI Approved"]
     words = told.get("License-Expression") or ", ".join(named) or (told.get("License") or "not told").splitlines()[0]
-    found[told["Name"].lower()] = [one.version, words]
+    found[re.sub("[-_.]+", "-", told["Name"]).lower()] = [one.version, words]
 print(json.dumps(found))
 """
 
@@ -121,6 +125,20 @@ def find_pythons() -> dict[str, Path]:
             if done.stdout.strip() == version:
                 found[version] = path
                 break
+    return found
+
+
+def python_for(row: Environment, here: Mapping[str, Path]) -> Path | None:
+    """The interpreter of a row: one that is here, or that of a system; None where neither is to be had."""
+    system = SYSTEMS.get(row.python)
+    if row.python in here or system is None:
+        return here.get(row.python)
+    try:
+        found = interpreter(system, row.python)
+    except MissingError as error:
+        say(f"Python {row.python} of {system.title}: {error}")
+        return None
+    row.results.append(f"of {system.title}")
     return found
 
 
@@ -235,8 +253,8 @@ def check(row: Environment, interpreter: Path, wheel: Path, source: Path, place:
     test(row, "package", Path(sys.executable), source, variables, "tests/package")
     run(*install, with_extras)
     row.packages = json.loads(run(python, "-c", LICENCES))
-    names = sorted({requirement.name for requirement in requirements(wheel, row.python)})
-    row.versions = " ".join(f"{name} {row.packages[name.lower()][0]}" for name in names)
+    names = sorted({canonicalize_name(requirement.name) for requirement in requirements(wheel, row.python)})
+    row.versions = " ".join(f"{name} {row.packages[name][0]}" for name in names)
     run(*install, *TOOLS)
     for suite in suites:
         test(row, suite, python, source, {}, "-n", "2", *SUITES[suite])
@@ -305,7 +323,7 @@ def report(rows: Sequence[Environment]) -> Iterator[str]:
     help="OSV's records, for where no service of vulnerabilities answers; see 'python -m qa audit --help'.",
 )
 def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool, advisories: Path | None) -> None:
-    """Build, install and test at both ends of all dependencies, on every Python here.
+    """Build, install and test at both ends of all dependencies, on every Python here, and on Ubuntu's 3.14.
 
     The wheel is built twice and has to come out the same. It is installed into fresh environments, with the lowest
     version of every dependency and with the newest, and tested there. A table of all that is printed, what is known to
@@ -340,8 +358,8 @@ def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool, advis
             say(f"Python {row.python}, {row.end} versions")
             began = time.monotonic()
             try:
-                if row.python in here:
-                    check(row, here[row.python], wheel, source, place / f"{row.python}-{row.end}", *suites)
+                if python := python_for(row, here):
+                    check(row, python, wheel, source, place / f"{row.python}-{row.end}", *suites)
                 else:
                     wheels_exist(wheel, row)
             except StepError as error:

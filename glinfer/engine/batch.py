@@ -190,6 +190,8 @@ class Batch:
         self._bases = np.arange(slots) * capacity
         try:
             self.session = root.companion(plan, ("weight",))
+            for target in range(self._targets):  # so that no request makes an object that stays
+                self.session.make_readable(f"{LOGITS}.{target}")
             # While the choices of one step are looked at, those of the next are on their way.
             self._picks = [self.session.readback(PICKS, slots) for _ in range(2)]
             self._prefill = Prefill(options, sequences=slots, capacity=capacity, export_residual=False)

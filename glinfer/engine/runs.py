@@ -46,6 +46,8 @@ class DraftedRows(Chunks):
     def __init__(self, session: Session, kernels: KernelOptions) -> None:
         """Take over a session of the plan with these kernels; :meth:`release_lists` frees what else is made here."""
         super().__init__(session, kernels)
+        for target in range(self._targets):  # so that no draft makes an object that stays
+            session.make_readable(f"{LOGITS}.{target}")
         self._kernels = kernels
         self._shortlists: Shortlists | None = None
 

@@ -368,6 +368,13 @@ class Session:
             raise PlanError(f"plan {self.plan.name} has no tensor {name!r}")
         return self._textures[self.plan.root(name)]
 
+    def make_readable(self, name: str) -> None:
+        """Make the framebuffer that a tensor is read through; otherwise the first read makes it.
+
+        A tensor that a draw writes together with others has none of its own.
+        """
+        _ = self.texture(name).framebuffer
+
     def write(self, name: str, matrix: Array) -> None:
         """Write the first rows of an input tensor."""
         self.texture(name).upload(matrix)

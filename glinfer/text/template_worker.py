@@ -10,7 +10,10 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 def limit(seconds: int, memory: int) -> None:
@@ -24,16 +27,11 @@ def limit(seconds: int, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can be written to
 
 
-def render(source: str, variables: Mapping[str, Any], most: int) -> str:
-    """Render a template with the settings, tests and functions of transformers.
-
-    Args:
-        source: the template.
-        variables: what it can name: ``messages``, ``add_generation_prompt``, ``bos_token``, …
-        most: characters that the text may have.
+def compiled(source: str) -> Template:
+    """Compile a template with the settings, tests and functions of transformers.
 
     Raises:
-        Exception: of any kind, as jinja2 and what a template calls raise them.
+        Exception: of any kind, as jinja2 raises them.
     """
     import jinja2.ext
     from jinja2.nodes import Node, Scope
@@ -68,13 +66,32 @@ def render(source: str, variables: Mapping[str, Any], most: int) -> str:
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(source)
+
+
+def text_of(template: Template, variables: Mapping[str, Any], most: int) -> str:
+    """Run a compiled template; as :func:`render`, which compiles it first."""
     pieces, length = [], 0
-    for piece in environment.from_string(source).generate(**variables):
+    for piece in template.generate(**variables):
         pieces.append(piece)
         length += len(piece)
         if length > most:
             raise OverflowError(f"its text has more than {most} characters")
     return "".join(pieces)
+
+
+def render(source: str, variables: Mapping[str, Any], most: int) -> str:
+    """Render a template with the settings, tests and functions of transformers.
+
+    Args:
+        source: the template.
+        variables: what it can name: ``messages``, ``add_generation_prompt``, ``bos_token``, …
+        most: characters that the text may have.
+
+    Raises:
+        Exception: of any kind, as jinja2 and what a template calls raise them.
+    """
+    return text_of(compiled(source), variables, most)
 
 
 def main() -> None:

@@ -35,11 +35,11 @@ from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured import compiler as compilers
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.constraint import DeadEnd
-from glinfer.structured.structure import structure_of
+from glinfer.structured.structure import Structure, structure_of
 from glinfer.structured.tools import FORMS, Tool, ToolParser, call_grammar
 from glinfer.text.chat import Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
-from glinfer.text.template_worker import render
+from glinfer.text.template_worker import compiled, text_of
 from glinfer.text.templates import JinjaTemplate, TemplateEncoder
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
@@ -316,17 +316,27 @@ def _given(data: bytes) -> dict[str, Any]:
     return {kind: text}
 
 
+def _structure(data: bytes) -> Structure | None:
+    """The structure of a case; None where it asks for none, which is null alone."""
+    given = _given(data)
+    found = structure_of(given)
+    assert (found is None) is (given in ({kind: None} for kind in KINDS))
+    return found
+
+
 def structure(data: bytes, folder: Path) -> None:
     """What is looked at before a process of its own compiles it; all of it in this process."""
-    found = structure_of(_given(data))
-    assert found is not None
+    found = _structure(data)
+    if found is None:
+        return
     assert len(compilers._grammar(found)) < 16 * len(data) + 4096
 
 
 def structure_apart(data: bytes, folder: Path) -> None:
     """Compiled as a server does it, and followed for some tokens."""
-    found = structure_of(_given(data))
-    assert found is not None
+    found = _structure(data)
+    if found is None:
+        return
     constraint = _compiler().constraint(found, (7,))
     with contextlib.suppress(DeadEnd):
         for _ in range(4):
@@ -354,12 +364,15 @@ _BARE = (
 )
 
 
+_compiled = cache(compiled)  # of two templates, which every conversation is rendered by
+
+
 class _InProcess(JinjaTemplate):
     """A template that is rendered in this process, where the watch sees what it opens."""
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            return {"text": render(request["source"], request["variables"], request["most"])}
+            return {"text": text_of(_compiled(request["source"]), request["variables"], request["most"])}
         except Exception as error:  # of any kind, as jinja2 and what a template calls raise them
             return {"error": str(error)}
 

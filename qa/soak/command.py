@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -24,29 +25,40 @@ from qa.soak.server import DEFAULT_REQUESTS, DEFAULT_SECONDS, SPEED_DRIFT, soak_
 from qa.soak.server import DEFAULT_TOKENS as DEFAULT_SERVED_TOKENS
 
 _DEFAULT_MODEL, _DEFAULT_TOKENS = "shakespeare", 100_000
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def run_options(tokens: int, what: str) -> Callable[[_Command], _Command]:
+    """The options of both soaks; ``tokens`` is how many run by default, and ``what`` says which are counted."""
+    options = (
+        click.option(
+            "--tokens", type=click.IntRange(min=MIN_TOKENS), default=tokens, show_default=True, help=f"How many {what}."
+        ),
+        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of what is drawn."),
+        click.option(
+            "--samples",
+            type=click.IntRange(min=MIN_SAMPLES),
+            default=DEFAULT_SAMPLES,
+            show_default=True,
+            help="Samples to take, evenly over the run.",
+        ),
+    )
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 @click.command("soak")
 @click.argument("model", type=click.Path(), default=_DEFAULT_MODEL)
-@click.option(
-    "--tokens",
-    type=click.IntRange(min=MIN_TOKENS),
-    default=_DEFAULT_TOKENS,
-    show_default=True,
-    help="How many tokens to run.",
-)
+@run_options(_DEFAULT_TOKENS, "tokens to run")
 @click.option(
     "--sessions",
     type=click.IntRange(min=1),
     help="About how many sequences they are spread over. Default: one for 25 tokens.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random uses.")
-@click.option(
-    "--samples",
-    type=click.IntRange(min=MIN_SAMPLES),
-    default=DEFAULT_SAMPLES,
-    show_default=True,
-    help="Samples to take, evenly over the run.",
 )
 @click.option("--trace", is_flag=True, help="Show the lines of Python whose memory grew most; everything is slower.")
 @tokenizer_option
@@ -85,13 +97,7 @@ def soak_command(
 
 @click.command("soak-server")
 @click.argument("model", type=click.Path(), default=_DEFAULT_MODEL)
-@click.option(
-    "--tokens",
-    type=click.IntRange(min=MIN_TOKENS),
-    default=DEFAULT_SERVED_TOKENS,
-    show_default=True,
-    help="How many tokens of prompts and answers to run.",
-)
+@run_options(DEFAULT_SERVED_TOKENS, "tokens of prompts and answers to run")
 @click.option(
     "--seconds", type=click.FloatRange(1), default=DEFAULT_SECONDS, show_default=True, help="How long to run at most."
 )
@@ -103,14 +109,6 @@ def soak_command(
     default=DEFAULT_REQUESTS,
     show_default=True,
     help="How many different requests come again and again.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the requests.")
-@click.option(
-    "--samples",
-    type=click.IntRange(min=MIN_SAMPLES),
-    default=DEFAULT_SAMPLES,
-    show_default=True,
-    help="Samples to take.",
 )
 @click.option(
     "--speed-drift",
@@ -126,9 +124,13 @@ def soak_server_command(model: str, as_json: bool, **options: Any) -> None:
 
     Clients ask for chats, completions, scores, embeddings, structured answers and adapters at once, make mistakes,
     and go away in the middle. From time to time they pause, and the server's process is counted as by 'soak', after
-    a warm-up of a tenth of the run. At the end every request is sent once more, alone, to a new server: all answers
-    of the run have to be that one, letter for letter. The run ends with --tokens or with --seconds. The exit status
-    is 1 if anything did not stay.
+    a warm-up of a tenth of the run. Between two samples each request comes equally often. At the end every request is
+    sent once more, alone, to a new server: all answers of the run have to be that one, letter for letter. The run ends
+    with --tokens or with --seconds, once each request of the round has come. The exit status is 1 if anything did not
+    stay.
+
+    Speed is told by the clock and by tokens a second of the server's processor time. The clock is judged where the
+    machine does nothing else; where other programs had more than 5% of its processors, the processor time is.
 
     \b
     python -m qa soak-server
@@ -154,9 +156,8 @@ def _show(report: SoakReport) -> None:
         "", "first quarter", "last quarter", "change", "", numbers=("first quarter", "last quarter", "change")
     )
     for check in report.checks:
-        verdict = "not known here" if check.passed is None else "stayed" if check.passed else "DID NOT STAY"
-        change = "" if check.change is None or check.passed is None else f"{check.change:+.2%}"
-        shown.add_row(check.name, _number(check, check.first), _number(check, check.last), change, verdict)
+        change = "" if check.change is None else f"{check.change:+.2%}"
+        shown.add_row(check.name, _number(check, check.first), _number(check, check.last), change, _verdict(check))
         if check.detail:
             shown.add_row("", "", "", "", check.detail)
     out().print(shown)
@@ -177,6 +178,12 @@ def _show(report: SoakReport) -> None:
         f"{report.tokens:,} tokens in {report.sequences:,} sequences, {report.seconds:.0f} s: {verdict} · "
         f"plan {report.plan}, weights {report.weights}, cache {report.cache}, seed {report.seed} · {report.renderer}"
     )
+
+
+def _verdict(check: SoakCheck) -> str:
+    if check.passed is None:
+        return "not known here" if check.first is None else "not judged"
+    return "stayed" if check.passed else "DID NOT STAY"
 
 
 def _number(check: SoakCheck, value: float | None) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from glinfer.engine.model import Model
@@ -27,13 +28,16 @@ PYTHON_GROWTH = 0.05
 sequence would be more."""
 SPEED_DRIFT = 0.1
 """Largest change of speed from the first quarter to the last, as a fraction."""
+SHARED = 0.05
+"""Share of the processors that others may have before the clock says more about them than about a server."""
 WARM_UP = 0.1
 """Share of the tokens in the warm-up, which runs each use at least once; half of the tokens always follow it."""
 DEFAULT_SAMPLES = 40
 MIN_SAMPLES = 4
 MIN_TOKENS = 100
 _TOKENS_A_SEQUENCE = 25
-_MEMORY, _PER_SECOND, _BYTES = "memory of the process", "tok/s", "bytes"
+_MEMORY, _BYTES = "memory of the process", "bytes"
+_PER_SECOND, _PER_PROCESSOR_SECOND = "tok/s", "tok/s of the processor"
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,10 @@ class SoakCheck:
         last: the median of the last quarter, or the last value.
         change: last / first - 1; None if ``first`` is 0 or unknown.
         limit: the largest allowed change, as a fraction; 0 asks for one value in all samples.
-        passed: whether the number stayed; None if this system does not report it.
+        passed: whether the number stayed; None if this system does not report it, or if another one is judged.
         unit: the unit of ``first`` and ``last``.
-        detail: the samples that differ, if any; for memory, whether ``first`` is a median or the least value.
+        detail: the samples that differ, if any; for memory, whether ``first`` is a median or the least value; for
+            speeds of a server, which of them is judged and why.
     """
 
     name: str
@@ -114,6 +119,66 @@ class SoakReport:
         return {**asdict(self), "samples": samples, "passed": self.passed}
 
 
+@dataclass
+class Recording:
+    """A run that is under way.
+
+    Attributes:
+        seed: seed of the random uses.
+        began: when it began, by :func:`time.perf_counter`.
+        samples: the samples so far.
+        warm_up_tokens: tokens before the first sample.
+        stopped: the error that ended it early.
+    """
+
+    seed: int
+    began: float = field(default_factory=time.perf_counter)
+    samples: list[Sample] = field(default_factory=list)
+    warm_up_tokens: int = 0
+    stopped: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Time since it began."""
+        return time.perf_counter() - self.began
+
+    def report(
+        self,
+        *,
+        renderer: str,
+        plan: str,
+        weights: str,
+        cache: str,
+        tokens: int,
+        sequences: int,
+        uses: Mapping[str, int],
+        checks: Sequence[SoakCheck] = (),
+        accepted: Sequence[str] = (),
+        speed_drift: float = SPEED_DRIFT,
+        grown: tuple[Grown, ...] = (),
+    ) -> SoakReport:
+        """What came of it: the samples are judged (see :func:`judge`), and further checks are added."""
+        samples = tuple(self.samples)
+        judged = judge(samples, accepted, speed_drift=speed_drift) if samples else ()
+        return SoakReport(
+            renderer=renderer,
+            plan=plan,
+            weights=weights,
+            cache=cache,
+            seed=self.seed,
+            tokens=tokens,
+            sequences=sequences,
+            uses=dict(sorted(uses.items())),
+            seconds=self.seconds,
+            warm_up_tokens=self.warm_up_tokens,
+            samples=samples,
+            checks=(*judged, *checks),
+            raw_speed_drift=drift([sample.tokens_per_second for sample in samples]) if samples else 0.0,
+            stopped=self.stopped,
+            grown=grown,
+        )
+
+
 def soak(
     model: Model,
     tokens: int,
@@ -147,14 +212,12 @@ def soak(
     ):
         if isinstance(found, bool) or not isinstance(found, int) or found < least:
             raise InputError(f"{name} is {found!r}; expected a whole number of at least {least}")
-    started = time.perf_counter()
+    run, name = Recording(seed), "everything once"
     workload, tracer = Workload(model, seed, tokens / sequences), Tracer()
-    taken: list[Sample] = []
-    stopped, name, warm_up = "", "everything once", 0
     with FixedTask(model) as probe:
 
         def sample() -> None:
-            taken.append(look(model, probe, workload.tokens, workload.sequences, time.perf_counter() - started))
+            run.samples.append(look(model, probe, workload.tokens, workload.sequences, run.seconds))
 
         try:
             on_progress("warming up", 0, 0)
@@ -163,35 +226,29 @@ def soak(
                 name = workload.step()
             if trace:
                 tracer.start()
-            warm_up = workload.tokens
+            warm_up = run.warm_up_tokens = workload.tokens
             sample()
             rest = max(tokens - warm_up, tokens // 2)
             apart = rest / (samples - 1)
             on_progress("soaking", 0, rest)
-            while len(taken) < samples:
-                while workload.tokens < warm_up + len(taken) * apart:
+            while len(run.samples) < samples:
+                while workload.tokens < warm_up + len(run.samples) * apart:
                     name = workload.step()
                     on_progress("soaking", min(workload.tokens - warm_up, rest), rest)
                 sample()
         except GlinferError as error:
-            stopped = f"after {workload.tokens} tokens, behind {name!r}: {type(error).__name__}: {error}"
+            run.stopped = f"after {workload.tokens} tokens, behind {name!r}: {type(error).__name__}: {error}"
         finally:
             grown = tracer.stop()
-    return SoakReport(
+    return run.report(
         renderer=model.device.description,
         plan=model.plan.name,
         weights=model.weights,
         cache=model.cache,
-        seed=seed,
         tokens=workload.tokens,
         sequences=workload.sequences,
-        uses=dict(sorted(workload.counts.items())),
-        seconds=time.perf_counter() - started,
-        warm_up_tokens=warm_up,
-        samples=tuple(taken),
-        checks=judge(taken, workload.accepted) if taken else (),
-        raw_speed_drift=drift([sample.tokens_per_second for sample in taken]) if taken else 0.0,
-        stopped=stopped,
+        uses=workload.counts,
+        accepted=workload.accepted,
         grown=grown,
     )
 
@@ -213,11 +270,7 @@ def judge(
         _same("threads", [sample.threads for sample in samples]),
         _same("child processes", [sample.children for sample in samples]),
     ]
-    speeds = [sample.tokens_per_calibration for sample in samples]
-    scale = samples[0].calibration_seconds
-    first, last = (value / scale for value in _quarters(speeds))
-    change = last / first - 1
-    checks.append(SoakCheck("speed", first, last, change, speed_drift, abs(change) <= speed_drift, _PER_SECOND))
+    checks += _speeds(samples, speed_drift)
     odd = [sample for sample in samples if sample.differs]
     detail = f"first after {odd[0].tokens} tokens: {', '.join(odd[0].differs)}" if odd else ""
     equal = len(samples) - len(odd)
@@ -226,6 +279,46 @@ def judge(
         detail = f"not refused: {', '.join(sorted(set(accepted)))}"
         checks.append(SoakCheck("mistakes refused", None, None, None, 0.0, False, detail=detail))
     return tuple(checks)
+
+
+def _speeds(samples: Sequence[Sample], limit: float) -> list[SoakCheck]:
+    """Judge the speed by the clock, or of a server, where others use the machine, that by its processor time."""
+    scale = samples[0].calibration_seconds
+    first, last = (value / scale for value in _quarters([sample.tokens_per_calibration for sample in samples]))
+    by_clock = _speed("speed", first, last, limit, _PER_SECOND)
+    rates = list(_processor_rates(samples))
+    if not rates:
+        return [by_clock]
+    by_processor = _speed("speed by processor time", *_quarters(rates), limit, _PER_PROCESSOR_SECOND)
+    others = statistics.median(sample.window.others for sample in samples if sample.window is not None)
+    why = f"others had {others:.0%} of the processors"
+    if others > SHARED:
+        judged, left, less = by_processor, by_clock, f"more than {SHARED:.0%}"
+    else:
+        judged, left, less = by_clock, by_processor, f"not more than {SHARED:.0%}"
+    found = {
+        judged.name: replace(judged, detail=f"judged: {why}, {less}"),
+        left.name: replace(left, passed=None, detail=f"not judged: {why}, {less}"),
+    }
+    return [found[check.name] for check in (by_clock, by_processor)]
+
+
+def _processor_rates(samples: Sequence[Sample]) -> Iterator[float]:
+    """Tokens a second of the processor in each window, in processor time as slow as it was at the first sample.
+
+    Where programs share caches and cores, the same work takes more processor time too; so it is measured by that of
+    the fixed work, in the samples on both sides of a window.
+    """
+    for before, after in pairwise(samples):
+        if after.window is not None:
+            around = before.calibration_processor_seconds + after.calibration_processor_seconds
+            yield after.window.rate * around / 2 / samples[0].calibration_processor_seconds
+
+
+def _speed(name: str, first: float, last: float, limit: float, unit: str) -> SoakCheck:
+    """Compare a speed of both quarters, which may neither fall nor rise."""
+    change = last / first - 1
+    return SoakCheck(name, first, last, change, limit, abs(change) <= limit, unit)
 
 
 def _quarters(values: Sequence[float]) -> tuple[float, float]:

@@ -23,23 +23,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.errors import InputError
 from glinfer.gl.context import open_device
 from qa.serve_load import AnswerError, started, stream_events
 from qa.soak.models import ADAPTER, CHATS, EMBEDS, write_models
+from qa.soak.processor import Spent, Window, spent
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, tokens_of
-from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, SoakCheck, SoakReport, drift, judge
+from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Recording, SoakCheck, SoakReport
 from qa.soak.served import Settings
-from qa.soak.watch import Calibration, Sample
+from qa.soak.watch import Calibration, Sample, Speed
 
 SPEED_DRIFT = 0.03
 """Largest change of speed from the first quarter to the last, as a fraction."""
 DEFAULT_TOKENS, DEFAULT_SECONDS, DEFAULT_REQUESTS = 1_000_000, 3600.0, 240
 _PROBE = {"model": WRITES, "prompt": "ROMEO:", "max_tokens": 24, "temperature": 0}
-_PROBE_SECONDS, _MIN_PROBES, _PERCENTILE = 1.0, 12, 10
+_PROBE_SECONDS, _MIN_PROBES = 1.0, 12
 _WARM_UPS = 2
 """Times that every request is sent before the first sample: what is kept of the first is gone on with the second."""
 _IMPATIENCE = 0.03
@@ -143,48 +143,61 @@ async def ask(http: httpx.AsyncClient, asked: Asked, *, stays: bool = False, key
 
 
 class Load:
-    """Clients that ask without a pause between two samples, each with a random order of its own."""
+    """Clients that ask without a pause between two samples: every request equally often, in rounds of random order."""
 
-    def __init__(self, address: str, answers: Answers, clients: int, seed: int) -> None:
-        """Prepare so many clients."""
-        self._address, self._answers = address, answers
-        self._draws = [random.Random(f"{seed} {number}") for number in range(clients)]
-        self._spent, self._began, self._asking = 0.0, 0.0, False
+    def __init__(
+        self, address: str, answers: Answers, clients: int, seed: int, measure: Callable[[], Spent | None] | None = None
+    ) -> None:
+        """Prepare so many clients; ``measure`` says what the server and the machine have spent so far."""
+        self._address, self._answers, self._clients = address, answers, clients
+        self._draw, self._measure = random.Random(seed), measure or (lambda: None)
+        self._ended, self._began, self._asking = 0.0, 0.0, False
+        self._window: Spent | None = Spent()
+        self._tokens = 0
 
     @property
     def seconds(self) -> float:
         """How long they have asked so far; samples do not count."""
-        return self._spent + (time.perf_counter() - self._began if self._asking else 0.0)
+        return self._ended + (time.perf_counter() - self._began if self._asking else 0.0)
+
+    def window(self) -> Window | None:
+        """What the server did since the last time that this was asked; None where the system does not say."""
+        found, tokens = self._window, self._answers.tokens - self._tokens
+        self._window, self._tokens = Spent(), self._answers.tokens
+        return None if found is None else Window(tokens, found.server, found.others)
 
     def each(self, times: int) -> None:
-        """Send every request so many times, each time in another order."""
-        left = list[int]()
-        for _ in range(times):
-            places = list(range(len(self._answers.asked)))
-            self._draws[0].shuffle(places)
-            left += places
-        asyncio.run(self._run(lambda draw: left.pop() if left else None))
+        """Send every request so many times."""
+        rounds = iter(range(times - 1))
+        self.until(lambda: next(rounds, None) is None)
 
-    def until(self, done: Callable[[], bool]) -> None:
-        """Send random requests until ``done``, as many as there are clients at least."""
-        count, due = len(self._answers.asked), len(self._draws)
+    def until(self, done: Callable[[], bool], on_request: Callable[[], object] = lambda: None) -> None:
+        """Send every request, round by round, until ``done`` at the end of a round; once at least."""
+        left = list(range(len(self._answers.asked)))
+        self._draw.shuffle(left)
 
-        def next_place(draw: random.Random) -> int | None:
-            nonlocal due
-            due -= 1
-            return None if due < 0 and done() else draw.randrange(count)
+        def next_place() -> int | None:
+            on_request()
+            if not left and not done():
+                left.extend(range(len(self._answers.asked)))
+                self._draw.shuffle(left)
+            return left.pop() if left else None
 
+        before = self._measure()
         asyncio.run(self._run(next_place))
+        after = self._measure()
+        if self._window is not None:
+            self._window = None if before is None or after is None else self._window + (after - before)
 
-    async def _run(self, next_place: Callable[[random.Random], int | None]) -> None:
+    async def _run(self, next_place: Callable[[], int | None]) -> None:
         self._began, self._asking = time.perf_counter(), True
-        await asyncio.gather(*(self._client(draw, next_place) for draw in self._draws))
-        self._spent, self._asking = self.seconds, False
+        await asyncio.gather(*(self._client(next_place) for _ in range(self._clients)))
+        self._ended, self._asking = self.seconds, False
 
-    async def _client(self, draw: random.Random, next_place: Callable[[random.Random], int | None]) -> None:
+    async def _client(self, next_place: Callable[[], int | None]) -> None:
         answers = self._answers
         async with httpx.AsyncClient(base_url=self._address, timeout=300, verify=False) as http:
-            while (place := next_place(draw)) is not None:
+            while (place := next_place()) is not None:
                 asked = answers.asked[place]
                 try:
                     answers.add(place, await ask(http, asked), left=asked.leaves_after is not None)
@@ -228,12 +241,13 @@ def soak_server(
     Args:
         model: the model to serve, which has a tokenizer; small random ones that chat and embed are served beside it.
         tokens: tokens of prompts and answers, as the server counts them.
-        seconds: limit for the load, in seconds; the warm-up counts, samples and the replay do not.
+        seconds: limit for the load, in seconds; the warm-up counts, samples and the replay do not. The round of
+            requests that is under way then comes to its end.
         clients: how many ask at once.
         slots: sequences of a model at once.
         requests: how many different requests there are.
         seed: seed of the requests and of their order.
-        samples: samples to take, evenly from the end of the warm-up to the end.
+        samples: samples to take, evenly from the end of the warm-up to the end; fewer where the time ends before.
         speed_drift: largest change of speed, as a fraction.
         device: as of ``glinfer serve --device``.
         on_progress: receives (stage, what is done of it, all of it), in thousandths of the run, or in requests.
@@ -250,16 +264,14 @@ def soak_server(
     ):
         if found < least:
             raise InputError(f"{name} is {found}; expected at least {least}")
-    began = time.perf_counter()
-    asked = draw_requests(seed, requests)
-    answers, taken = Answers.to(asked), list[Sample]()
-    warm_up, stopped, facts = 0, "", {}
+    run, asked = Recording(seed), draw_requests(seed, requests)
+    answers, facts = Answers.to(asked), dict[str, Any]()
     with tempfile.TemporaryDirectory(prefix="glinfer-soak-") as folder:
         chats, adapter, embeds = write_models(Path(folder))
         models = {WRITES: str(model), CHATS: str(chats), EMBEDS: str(embeds)}
         settings = Settings(models, {CHATS: {ADAPTER: str(adapter)}}, slots, clients * 2, (), device)
         with started(settings.command()) as (address, process), _Probe(address, device) as probe:
-            load = Load(address, answers, clients, seed)
+            load = Load(address, answers, clients, seed, lambda: spent(process.pid))
             facts = httpx.get(f"{address}/v1/models/{WRITES}").json()
 
             def share() -> float:
@@ -267,55 +279,48 @@ def soak_server(
                 return max(answers.tokens / tokens, load.seconds / seconds)
 
             def sample() -> None:
-                speed, calibration = probe.speed()
+                window = load.window()
+                speed = probe.speed()
                 differs = sorted({asked[place].kind for place in answers.other})
                 so_far = {"tokens": answers.tokens, "sequences": answers.total}
-                elapsed = time.perf_counter() - began
-                found = {**_counts(process), **so_far, "tokens_per_second": speed, "calibration_seconds": calibration}
-                taken.append(Sample(**found, seconds=elapsed, differs=tuple(differs)))
+                found = {**_counts(process), **so_far, **speed._asdict()}
+                found["window"] = window if run.samples else None  # what is compiled in the warm-up is no speed
+                run.samples.append(Sample(**found, seconds=run.seconds, differs=tuple(differs)))
 
             try:
                 on_progress("warming up", 0, 0)
                 Load(address, Answers.to(first_requests()), clients, seed).each(_WARM_UPS)
                 load.each(_WARM_UPS)
                 load.until(lambda: share() >= WARM_UP)
-                warm_up, done = answers.tokens, share()
+                run.warm_up_tokens, done = answers.tokens, share()
                 sample()
-                while len(taken) < samples:
-                    goal = done + max(1.0 - done, 0.0) * len(taken) / (samples - 1)
-
-                    def reached(goal: float = goal) -> bool:
-                        on_progress("soaking", round(1000 * min(share(), 1.0)), 1000)
-                        return share() >= goal
-
-                    load.until(reached)
+                while len(run.samples) < (samples if share() < 1.0 else MIN_SAMPLES):
+                    goal = done + max(1.0 - done, 0.0) * len(run.samples) / (samples - 1)
+                    load.until(
+                        lambda goal=goal: share() >= goal,  # type: ignore[misc]
+                        lambda: on_progress("soaking", round(1000 * min(share(), 1.0)), 1000),
+                    )
                     sample()
             except InputError as error:
-                stopped = f"after {answers.tokens} tokens: {error}"
+                run.stopped = f"after {answers.tokens} tokens: {error}"
         places = [place for place, first in enumerate(answers.first) if first or answers.begun[place]]
         alone = Answers.to(asked)
-        if not stopped:
+        if not run.stopped:
             on_progress("replaying alone", 0, len(places))
             keys = tuple(f"client-{place}" for place in range(len(asked)))
             apart = Settings(models, settings.adapters, 1, 1, keys, device)
             with started(apart.command()) as (address, _):
                 alone = replay(asked, places, address, keys)
-    checks = judge(taken, speed_drift=speed_drift) if taken else ()
-    return SoakReport(
+    return run.report(
         renderer=facts.get("renderer", ""),
         plan="server",
         weights=facts.get("weights", ""),
         cache="f32",
-        seed=seed,
         tokens=answers.tokens,
         sequences=answers.total,
-        uses=dict(sorted(answers.counts.items())),
-        seconds=time.perf_counter() - began,
-        warm_up_tokens=warm_up,
-        samples=tuple(taken),
-        checks=(*checks, *judge_answers(answers, alone)),
-        raw_speed_drift=drift([each.tokens_per_second for each in taken]) if taken else 0.0,
-        stopped=stopped,
+        uses=answers.counts,
+        checks=judge_answers(answers, alone),
+        speed_drift=speed_drift,
     )
 
 
@@ -338,8 +343,8 @@ class _Probe:
         self._device = open_device(device)
         self._calibration = Calibration(self._device)
 
-    def speed(self) -> tuple[float, float]:
-        """(tokens a second, seconds of the fixed work)."""
+    def speed(self) -> Speed:
+        """The speed of one client that asks again and again."""
         times, calibration = list[float](), self._calibration
         calibration.begin()
         ends = time.perf_counter() + _PROBE_SECONDS
@@ -350,7 +355,7 @@ class _Probe:
             calibration.round()
             for _ in range(4):
                 calibration.turn()
-        return 1.0 / float(np.percentile(times, _PERCENTILE)), calibration.seconds
+        return calibration.speed(times)
 
     def __enter__(self) -> _Probe:
         return self

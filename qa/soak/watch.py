@@ -16,9 +16,10 @@ import sys
 import threading
 import time
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from qa.objects import driver_objects
+from qa.soak.processor import Window
 from qa.stress.run import resident_bytes
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4
@@ -63,7 +65,9 @@ class Sample:
         children: running child processes; None if unknown.
         tokens_per_second: speed of the probe.
         calibration_seconds: time of the fixed work beside it.
+        calibration_processor_seconds: time of a processor that the fixed work took.
         differs: names of the probe's answers that differ from the first time.
+        window: what a server did since the sample before; None for the first, for a model, and where it is unknown.
     """
 
     tokens: int
@@ -79,7 +83,9 @@ class Sample:
     children: int | None
     tokens_per_second: float
     calibration_seconds: float
+    calibration_processor_seconds: float = 1.0
     differs: tuple[str, ...] = ()
+    window: Window | None = None
 
     @property
     def tokens_per_calibration(self) -> float:
@@ -88,7 +94,16 @@ class Sample:
 
     def to_json(self) -> dict[str, Any]:
         """The sample as plain JSON values."""
-        return {**asdict(self), "tokens_per_calibration": self.tokens_per_calibration}
+        window = None if self.window is None else self.window.to_json()
+        return {**asdict(self), "window": window, "tokens_per_calibration": self.tokens_per_calibration}
+
+
+class Speed(NamedTuple):
+    """Tokens a second, and how long the fixed work took meanwhile, see the module's docstring; fields of a sample."""
+
+    tokens_per_second: float
+    calibration_seconds: float
+    calibration_processor_seconds: float
 
 
 class Calibration:
@@ -101,11 +116,12 @@ class Calibration:
         self._session = self._engine.session(own=True)
         rng = np.random.default_rng(0)
         self._matrix = rng.standard_normal((_EDGE, _EDGE)).astype(np.float32)
-        self._times: tuple[list[float], list[float]] = [], []
+        self.begin()
 
     def begin(self) -> None:
         """Forget the times."""
-        self._times = [], []
+        self._times: tuple[list[float], list[float]] = [], []
+        self._processor_times: tuple[list[float], list[float]] = [], []
 
     def round(self) -> None:
         """Go to the start of the sequence, so that each round has the same places."""
@@ -114,19 +130,28 @@ class Calibration:
 
     def turn(self) -> None:
         """Run both pieces once."""
-        started = time.perf_counter()
+        for place, piece in enumerate((self._multiply, self._choose)):
+            started, processor = time.perf_counter(), time.process_time()
+            piece()
+            self._times[place].append(time.perf_counter() - started)
+            self._processor_times[place].append(time.process_time() - processor)
+
+    def _multiply(self) -> None:
         for _ in range(_PRODUCTS):  # as memory-bound as a token, and in this thread alone
             np.einsum("ij,j->i", self._matrix, self._matrix[0])
-        between = time.perf_counter()
-        self._session.generate_ids(1)
-        self._times[0].append(between - started)
-        self._times[1].append(time.perf_counter() - between)
 
-    @property
-    def seconds(self) -> float:
-        """The geometric mean of the tenth percentiles of both."""
-        products, tokens = (float(np.percentile(times, _PERCENTILE)) for times in self._times)
-        return math.sqrt(products * tokens)
+    def _choose(self) -> None:
+        self._session.generate_ids(1)
+
+    def speed(self, times: Sequence[float]) -> Speed:
+        """The speed of tokens that took so long each, in turns with the fixed work.
+
+        Of times by the clock the tenth percentile is taken, which others disturb least; of processor times the mean,
+        since those of a server are a sum. Of both pieces of the fixed work it is the geometric mean.
+        """
+        by_clock = [float(np.percentile(each, _PERCENTILE)) for each in (times, *self._times)]
+        by_processor = [float(np.mean(each)) for each in self._processor_times]
+        return Speed(1.0 / by_clock[0], math.sqrt(math.prod(by_clock[1:])), math.sqrt(math.prod(by_processor)))
 
     def close(self) -> None:
         """Release the tiny model; harmless when repeated."""
@@ -187,8 +212,8 @@ class FixedTask:
         again = self.answers()
         return tuple(name for name, value in self._first.items() if again[name] != value)
 
-    def speed(self) -> tuple[float, float]:
-        """(tokens a second, seconds of the calibration), timed in turns."""
+    def speed(self) -> Speed:
+        """The speed of the model, timed in turns with the calibration."""
         times, calibration = list[float](), self._calibration
         calibration.begin()
         ends = time.perf_counter() + _SECONDS
@@ -204,20 +229,19 @@ class FixedTask:
                     calibration.turn()
                 if time.perf_counter() > ends:
                     break
-        return 1.0 / float(np.percentile(times, _PERCENTILE)), calibration.seconds
+        return calibration.speed(times)
 
 
 def look(model: Model, probe: FixedTask, tokens: int, sequences: int, seconds: float) -> Sample:
     """Take a sample; the probe runs first, so that objects that it leaves count too."""
     differs = probe.differing()
-    tokens_per_second, calibration_seconds = probe.speed()
+    speed = probe.speed()
     return Sample(
         tokens,
         sequences,
         seconds,
         **counts(model.device),
-        tokens_per_second=tokens_per_second,
-        calibration_seconds=calibration_seconds,
+        **speed._asdict(),
         differs=differs,
     )
 

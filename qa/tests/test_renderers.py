@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,22 @@ from qa_commands import run
 
 from glinfer.errors import InputError
 from glinfer.gl.context import open_device
+from qa import supply
 from qa.renderers import command, environments
 from qa.renderers.command import first_row, run_all, run_one
-from qa.renderers.environments import BOOKWORM, RESOLUTE, MissingError, System, launcher, make, variables
+from qa.renderers.environments import (
+    BOOKWORM,
+    RESOLUTE,
+    MissingError,
+    System,
+    interpreter,
+    launcher,
+    make,
+    variables,
+)
 from qa.renderers.operations import COUNT, OPERATIONS, browser_jobs, digest, draw_all
 from qa.renderers.table import COLUMNS, RENDERERS, Renderer, Row, chosen, compare_bits, row_of, with_bits
+from qa.supply import Environment, python_for
 
 FIRST = RENDERERS[0]
 GL = {name: name for name in ("exp", "kernel silu", "kernel gelu", "model llama")}
@@ -251,6 +264,61 @@ def test_this_python_starts_with_the_libraries_of_an_environment(
     assert json.loads(Path(found["VK_DRIVER_FILES"]).read_text())["ICD"]["library_path"] == str(
         folder / "libvulkan_lvp.so"
     )
+
+
+def test_the_python_of_a_system_is_a_script_that_starts_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the name by which it is called, behind a link too, with the system's libraries and its wheel of pip."""
+    monkeypatch.setattr(environments, "CACHE", tmp_path)
+    system = System("new", "Newer", "sid", "main", "no-such-keyring.gpg")
+    root = tmp_path / "new" / "root"
+    folder, programs, modules = (
+        root / "usr" / name for name in (f"lib/{environments.triple()}", "bin", "lib/python9.8")
+    )
+    for each in (folder, programs, modules):
+        each.mkdir(parents=True)
+    with pytest.raises(MissingError, match=r"has no Python 9\.8; remove .*new, and it is made anew"):
+        interpreter(system, "9.8")
+    (programs / "python9.8").touch()
+    settings = modules / "_sysconfigdata__some.py"
+    settings.write_text("{'A': '/usr/share', 'WHEEL_PKG_DIR': '/usr/share/python-wheels/'}")
+    loader = folder / "ld-linux-x86-64.so.2"
+    loader.write_text('#!/bin/sh\nprintf "%s\\n" "$LIBGL_DRIVERS_PATH" "$@"\n')
+    loader.chmod(0o755)
+    link = tmp_path / "python"
+    for _ in range(2):
+        link.unlink(missing_ok=True)
+        link.symlink_to(interpreter(system, "9.8"))
+        told = subprocess.run([link, "-c", "a 'b'"], capture_output=True, text=True, check=True).stdout.splitlines()
+        assert told[0] == str(folder / "dri")
+        assert told[-5:] == ["--argv0", str(link), str(programs / "python9.8"), "-c", "a 'b'"]
+        changed = {"A": "/usr/share", "WHEEL_PKG_DIR": f"{root}/usr/share/python-wheels/"}
+        assert ast.literal_eval(settings.read_text()) == changed
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.14", "3.99"])
+def test_which_python_a_row_is_run_with(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is here, else that of a system that has it, else none."""
+    monkeypatch.setattr(supply, "interpreter", lambda system, version: Path(f"/{system.name}/{version}"))
+    row = Environment(version, "lowest")
+    found = python_for(row, {"3.12": Path("/here")})
+    expected = {"3.12": Path("/here"), "3.14": Path("/resolute/3.14"), "3.99": None}
+    assert found == expected[version]
+    assert row.results == (["of Ubuntu 26.04"] if version == "3.14" else [])
+
+
+def test_a_python_that_cannot_be_had_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object) -> Path:
+        raise MissingError("apt-get is missing")
+
+    monkeypatch.setattr(supply, "interpreter", missing)
+    row = Environment("3.14", "newest")
+    assert python_for(row, {}) is None
+    assert row.results == []
+    assert capsys.readouterr().err == "supply: Python 3.14 of Ubuntu 26.04: apt-get is missing\n"
 
 
 def test_every_column_is_a_check() -> None:

@@ -19,9 +19,10 @@ from test_soak import sample
 
 from glinfer.errors import InputError
 from qa.serve_load import AnswerError
-from qa.soak import command
+from qa.soak import command, processor
 from qa.soak import requests as soak_requests
 from qa.soak.models import ADAPTER, CHATS
+from qa.soak.processor import Spent, Window, spent
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, steady, tokens_of
 from qa.soak.run import SoakReport, judge
 from qa.soak.served import Settings
@@ -198,10 +199,32 @@ class TestClients:
         load.each(2)
         assert sorted(sent) == sorted([*range(7)] * 2)
         load.until(lambda: answers.tokens >= 40)
-        assert 40 <= answers.tokens < 45
-        before = answers.tokens
+        assert answers.tokens == 42, "each as often as the others"
         load.until(lambda: True)
-        assert answers.tokens == before + 3, "between two samples there is something to be seen"
+        assert answers.tokens == 49, "between two samples there is something to be seen"
+        assert sorted(sent) == sorted([*range(7)] * 7)
+
+    def test_what_was_spent_is_told_by_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = Spent(server=5.0, clients=1.0, machine=50.0, capacity=100.0)
+
+        async def answer(http: Any, asked: Asked) -> Answer:
+            nonlocal now
+            now += Spent(server=0.5, clients=0.25, machine=1.0, capacity=2.0)
+            return Answer("", {}, 3)
+
+        monkeypatch.setattr("qa.soak.server.ask", answer)
+        load = Load("http://localhost", Answers.to([WHOLE, WHOLE]), 1, 1, lambda: now)
+        load.each(2)
+        assert load.window() == Window(tokens=12, processor_seconds=2.0, others=0.125)
+        now += Spent(server=9.0, machine=9.0, capacity=9.0)  # of a sample, which does not count
+        load.each(1)
+        load.each(1)
+        window = load.window()
+        assert window == Window(tokens=12, processor_seconds=2.0, others=0.125)
+        assert window.rate == 6.0
+        unknown = Load("http://localhost", Answers.to([WHOLE]), 1, 1)
+        unknown.each(1)
+        assert unknown.window() is None
 
     def test_only_the_time_of_the_load_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now, seen = 100.0, list[float]()
@@ -236,6 +259,85 @@ def test_speed_may_change_by_as_much_as_is_said() -> None:
     samples = [sample()] * 6 + [sample(tokens_per_second=416.0)] * 2
     assert [check.name for check in judge(samples, speed_drift=0.03) if not check.passed] == ["speed"]
     assert all(check.passed for check in judge(samples, speed_drift=0.05))
+
+
+@pytest.mark.parametrize(
+    ("others", "clock", "processor", "verdicts"),
+    [
+        (0.0, 1.0, 1.0, (True, None)),
+        (0.05, 1.1, 1.0, (False, None)),
+        (0.05, 1.0, 1.1, (True, None)),
+        (0.06, 1.5, 1.02, (None, True)),
+        (0.06, 1.0, 0.9, (None, False)),
+        (0.9, 1.0, 1.1, (None, False)),
+    ],
+)
+def test_where_others_work_the_processor_time_is_judged(
+    others: float, clock: float, processor: float, verdicts: tuple[bool | None, bool | None]
+) -> None:
+    """And the report says which, and why."""
+    first = sample(window=None)
+    slow = sample(window=Window(1000, 10.0, others))
+    fast = sample(window=Window(1000, 10.0 / processor, others), tokens_per_second=400.0 * clock)
+    checks = {each.name: each for each in judge([first, slow, slow, slow, slow, fast, fast, fast], speed_drift=0.03)}
+    by_clock, by_processor = checks["speed"], checks["speed by processor time"]
+    assert (by_clock.passed, by_processor.passed) == verdicts
+    assert by_clock.change == pytest.approx(clock - 1)
+    assert by_processor.change == pytest.approx(processor - 1)
+    assert (by_processor.first, by_processor.unit) == (100.0, "tok/s of the processor")
+    judged, left = (by_processor, by_clock) if verdicts[0] is None else (by_clock, by_processor)
+    less = "more than 5%" if verdicts[0] is None else "not more than 5%"
+    assert judged.detail == f"judged: others had {others:.0%} of the processors, {less}"
+    assert left.detail == f"not {judged.detail}"
+
+
+def test_processor_time_is_measured_by_that_of_the_fixed_work() -> None:
+    """A machine on which everything takes twice as long has not changed the server."""
+    changes = [(10.0, 1.0), (10.0, 1.0), (15.0, 2.0), (20.0, 2.0), (20.0, 2.0), (20.0, 2.0), (20.0, 2.0), (20.0, 2.0)]
+    samples = [
+        sample(window=Window(1000, spent, 0.5) if place else None, calibration_processor_seconds=unit)
+        for place, (spent, unit) in enumerate(changes)
+    ]
+    (check,) = (each for each in judge(samples) if each.name == "speed by processor time")
+    assert (check.first, check.last, check.passed) == (100.0, 100.0, True)
+
+
+def test_processor_time_is_read_of_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processor, "_PROC", tmp_path)
+    assert spent(7) is None
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text(f"7 (a) b) S {' '.join(['0'] * 10)} 300 100 50 50 0 0")
+    (tmp_path / "stat").write_text("cpu 1000 100 200 5000 700 0 0 40 0 0\ncpu0 1 2\n")
+    monkeypatch.setattr(processor.os, "sysconf", lambda name: 100)
+    found = spent(7)
+    assert found is not None
+    assert (found.server, found.machine, found.capacity) == pytest.approx((5.0, 13.4, 70.4))
+    assert found.clients > 0
+    assert replace(found, clients=1.4).others == pytest.approx(7 / 70.4)
+    (tmp_path / "stat").write_text("cpu 0 0 0 0 0 0 0 0 0 0\n")
+    assert spent(7) is None, "as some containers have it"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
+def test_a_process_that_computes_spends() -> None:
+    code = "import sys; print(); sys.stdin.readline(); sum(range(8_000_000)); print(flush=True); sys.stdin.readline()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-uc", code], stdin=pipe, stdout=pipe, text=True) as busy:
+        assert busy.stdin is not None
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        before = spent(busy.pid)
+        busy.stdin.write("\n")
+        busy.stdin.flush()
+        busy.stdout.readline()
+        after = spent(busy.pid)
+        busy.stdin.close()
+    assert before is not None
+    assert after is not None
+    used = after - before
+    assert 0.02 < used.server <= used.machine + 0.05
+    assert used.capacity > 0
+    assert 0 <= used.others <= 1
 
 
 def test_a_server_that_has_ended_is_told() -> None:

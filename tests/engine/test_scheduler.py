@@ -371,6 +371,19 @@ class TestPrefixes:
             assert again.stats.reused_tokens == 63
             assert again.ids == alone(model, again.request)
 
+    def test_a_place_whose_logits_are_read_for_the_first_time_makes_nothing(self, model: Model) -> None:
+        """What one sequence at the first place has made is all that is ever made."""
+        counts = []
+        with model.scheduler(slots=8) as scheduler:
+            for sequences in (1, 8):
+                reads = scheduler.batch.logit_reads
+                for number in range(sequences):
+                    scheduler.insert(BatchRequest(ids_of(5, number), {"max_tokens": 3, "logprobs": 2, "seed": 1}))
+                finished(scheduler)
+                assert scheduler.batch.logit_reads - reads == 3 * sequences
+                counts.append(model.device.live_objects())
+        assert counts[0] == counts[1]
+
     @pytest.mark.slow
     def test_copies_over_several_lines_of_a_texture(self, model: Model) -> None:
         with opened(of_family("llama"), limits=Limits(512, 4, 16, 16384, 1.0)) as narrow:

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 DRIVER = Path(__file__).with_name("steps.mjs")
+WEB = DRIVER.parents[2]
+EXPECTED = "GPU stall due to ReadPixels"
+"""What a browser complains of and may: reading logits back waits for the renderer, which is what it is for."""
 
 
 class Browsed:

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsed import EXPECTED, WEB
 
 from qa.renderers.browsers import serving
 
 HERE = Path(__file__).resolve().parent
-WEB = HERE.parents[1]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FIREFOX = ("firefox-esr", "firefox")
 SECONDS = 300
 ADVICE = "; 'make test-web' installs it where it may"
-# Reading logits back waits for the renderer; that is what it is for.
-EXPECTED = "GPU stall due to ReadPixels"
 
 Drive = Callable[..., dict[str, Any]]
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsed import Browsed
+from browsed import EXPECTED, Browsed
 from goldens import given, smollm2_file
 from template_models import CHATML
 
 import glinfer
-from conftest import EXPECTED, serving
 from glinfer.config import ModelConfig
 from glinfer.export.site import export_web
 from glinfer.formats import random_checkpoint, save_checkpoint
+from qa.renderers.browsers import serving
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import glinfer
-from conftest import serving
 from glinfer.export.site import export_web
+from qa.renderers.browsers import serving
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsed import Browsed
+from browsed import EXPECTED, WEB, Browsed
 from running_server import END, opening
 from scripted_models import scripted
 from tiny_embedders import write_embedder
 
-from conftest import EXPECTED, WEB, serving
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export.site import export_web
 from glinfer.formats import save_checkpoint, write_bpe
+from qa.renderers.browsers import serving
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 

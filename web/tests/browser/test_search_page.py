@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsed import Browsed
+from browsed import EXPECTED, Browsed
 from tiny_embedders import TEXTS, WORDS, write_bert, write_embedder
 
 import glinfer
-from conftest import EXPECTED, serving
 from glinfer.export.site import export_web
 from glinfer.formats.embedding import Embedding
+from qa.renderers.browsers import serving
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 

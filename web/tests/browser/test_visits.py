@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsed import Browsed
+from browsed import WEB, Browsed
 from tiny_embedders import TEXTS, write_embedder
 
 import glinfer
-from conftest import WEB, serving
 from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export import serve
 from glinfer.export.site import export_web
 from glinfer.formats import random_checkpoint, save_checkpoint, write_bpe
+from qa.renderers.browsers import serving
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
