@@ -69,10 +69,12 @@ def check_family(device: Device, folder: Path, made: Checkpoint, kernels: Kernel
     save_checkpoint(made, path, dtype="file" if made.packed else "float32")
     less = (20 / config.hidden_size) ** 0.5  # so that outputs change as much in wide models as in narrow ones
     roles = ALL if config.tie_word_embeddings else (*ALL, "head")
+    form = config.family.huggingface
+    turns: Any = {"alternate": form is not None and form.experts is not None and form.experts.alternate}
     adapters = {
-        "all": write_peft(folder / "all", made_pairs(config, 3, roles, 1, 0.3 * less)),
+        "all": write_peft(folder / "all", made_pairs(config, 3, roles, 1, 0.3 * less), **turns),
         "some": write_peft(
-            folder / "some", made_pairs(config, 20, ["projection", "down"], 2, 0.1 * less), use_rslora=True
+            folder / "some", made_pairs(config, 20, ["projection", "down"], 2, 0.1 * less), use_rslora=True, **turns
         ),
     }
     for name, adapter in adapters.items():

@@ -318,11 +318,15 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec, rows: Extent
     ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
-        """Draw the products of rows with their experts, rows of one expert together unless they are few."""
-        if self.few or self.plan.max_rows * experts.used < experts.count:
+        """Draw the products of rows with their experts, rows of one expert together unless they are few.
+
+        Where adapters change experts, each row is computed by itself, as its expert's adapter is its own.
+        """
+        up, down = self.recipes.up(layer), self.recipes.down(layer)
+        adapted = any(self.adapters.places(each)[1] for each in (up, down))
+        if self.few or adapted or self.plan.max_rows * experts.used < experts.count:
             return super().expert_products(layer, experts, x, choice, rows)
         name, config, targets = f"h.{layer}.mlp", self.config, self.targets
-        up, down = self.recipes.up(layer), self.recipes.down(layer)
         groups = most_groups(self.slots * targets, targets, experts)
         tally = self.whole_vector("mlp.tally", tally_rows(self.slots * targets), experts.count)
         chosen = self.whole_vector("mlp.groups", groups, CHOICE_FLOATS * targets)
