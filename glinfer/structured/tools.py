@@ -119,8 +119,8 @@ def call_grammar(form: CallForm, tools: Sequence[Tool], *, required: bool, paral
             the form has that.
         parallel: whether there may be several calls, where the form has that.
     """
-    calls = _message_call if isinstance(form, MessageForm) else partial(_call, form)
-    rules = [f"call{number}: {calls(tool)}" for number, tool in enumerate(tools)]
+    written = _message_call if isinstance(form, MessageForm) else partial(_call, form)
+    rules = [f"call{number}: {written(tool)}" for number, tool in enumerate(tools)]
     rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
     if isinstance(form, MessageForm):
         return "\n".join([f"start: thought* {'call' if required else '(answer | call)'}", *_MESSAGES, *rules])

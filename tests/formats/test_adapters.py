@@ -196,7 +196,7 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     for shapes in (((8, 20), (48, 12)), ((8, 20), (40, 8)), ((3, 20), (48, 3)), ((8, 24), (48, 8))):
         arrays = [np.ones(shape, np.float32) for shape in shapes]
         folder = write_peft(tmp_path / "e", {"model.layers.0.mlp.experts": (arrays[0], arrays[1])})
-        with pytest.raises(FormatError, match="this model; the adapter belongs to another one|have ranks"):
+        with pytest.raises(FormatError, match=r"this model; the adapter belongs to another one|have ranks"):
             read_adapter(folder, tiny("qwen3_moe", num_experts=4))
 
 

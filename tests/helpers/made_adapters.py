@@ -97,15 +97,13 @@ def write_gguf_adapter(
             continue
         down, up = pairs[name]
         for tensor, rows in stored.split(up.reshape(-1, up.shape[-1])):
-            own = down[int(tensor.letter)] if down.ndim == 3 else down
-            by_file.setdefault(tensor.name(form.names), []).append((own, rows_for_file(config, tensor, rows)))
+            each = down[int(tensor.letter)] if down.ndim == 3 else down
+            by_file.setdefault(tensor.name(form.names), []).append((each, rows_for_file(config, tensor, rows)))
     for target, parts in by_file.items():
-        stack = np.stack if "_exps" in target else lambda arrays: arrays[0]
-        downs, ups = [down for down, _ in parts], [up for _, up in parts]
-        writer.add_tensor(f"{target}.lora_a", np.ascontiguousarray(stack(downs)))
-        writer.add_tensor(
-            f"{target}.lora_b", np.ascontiguousarray((np.stack if "_exps" in target else np.concatenate)(ups))
-        )
+        downs, ups = [each for each, _ in parts], [each for _, each in parts]
+        experts = "_exps" in target  # which have an edge more
+        writer.add_tensor(f"{target}.lora_a", np.ascontiguousarray(np.stack(downs) if experts else downs[0]))
+        writer.add_tensor(f"{target}.lora_b", np.stack(ups) if experts else np.concatenate(ups))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

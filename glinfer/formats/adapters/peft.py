@@ -54,8 +54,8 @@ def read_peft(path: AnyPath, config: ModelConfig) -> Adapter:
     """Read an adapter that ``save_pretrained`` of PEFT wrote, for a model of this shape.
 
     The ranks are those of the matrices; alpha may differ by module (``alpha_pattern``), and ``use_rslora`` divides it
-    by the root of the rank. Parameters with the matrices of all experts (``target_parameters``) have a matrix of low rank
-    for each expert. Matrices may be float32, float16 or bfloat16, and become float32.
+    by the root of the rank. A parameter with the matrices of all experts (``target_parameters``) has two matrices for
+    each expert. Matrices may be float32, float16 or bfloat16, and become float32.
 
     Args:
         path: the directory.

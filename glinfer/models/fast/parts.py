@@ -22,8 +22,8 @@ from glinfer.ops.flat.delta import DELTA_EPS
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.delta import DeltaHeads, delta_conv, delta_norm, delta_recall, delta_row, delta_scores
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
-from glinfer.ops.fused.experts import CHOICE_FLOATS, mix_experts, padded, route, rowwise_gemv
-from glinfer.ops.fused.low_rank import ADAPTER, RANK_STEP, LowRankSum, lora_down
+from glinfer.ops.fused.experts import mix_experts, padded, route, rowwise_gemv
+from glinfer.ops.fused.low_rank import ADAPTER, CHOICE_FLOATS, RANK_STEP, LowRankSum, lora_down
 from glinfer.ops.fused.norms import post_norm
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads

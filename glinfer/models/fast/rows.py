@@ -39,8 +39,9 @@ from glinfer.ops.fused.expert_groups import (
     tally_experts,
     tally_rows,
 )
-from glinfer.ops.fused.experts import CHOICE_FLOATS, join_rows
+from glinfer.ops.fused.experts import join_rows
 from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.low_rank import CHOICE_FLOATS
 from glinfer.ops.fused.norms import norm_floats, row_norms
 from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved
 from glinfer.ops.fused.sample import pick_rows

@@ -3,7 +3,7 @@
 The first matrix, A, takes in what folding takes into a weight: the gain of the norm before it, and for LayerNorm the
 mean; it has the columns of the product. The second one, B, has its rows, alpha / rank and the product's factor.
 A product of several matrices has the ranks of each one behind the other; the rows of one are zero in those of others.
-Of a product with experts each expert has ranks of its own, in A one expert below the other, in B all in the same columns.
+Of a product with experts each expert has ranks of its own, in A one expert below the other, in B in the same columns.
 """
 
 from __future__ import annotations
@@ -90,12 +90,10 @@ NO_ADAPTERS = AdapterRanks((), {})
 
 
 def down_matrix(recipe: Recipe, ranks: AdapterRanks, adapters: Sequence[Adapter], columns: int) -> Wide:
-    """A of all adapters, one below the other, [adapters · experts · ranks, columns of the sources], before any folding."""
+    """A of all adapters, one below the other, [adapters · experts · ranks, columns of sources], before any folding."""
     firsts, each = ranks.places(recipe)
-    found, per_expert = (
-        np.zeros((len(adapters) * recipe.experts * each, columns)),
-        len(recipe.sources) // recipe.experts,
-    )
+    per_expert = len(recipe.sources) // recipe.experts
+    found = np.zeros((len(adapters) * recipe.experts * each, columns))
     for number, adapter in enumerate(adapters):
         for place, (source, first) in enumerate(zip(recipe.sources, firsts, strict=True)):
             change = adapter.matrices.get(weight_name(source))

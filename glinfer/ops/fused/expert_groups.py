@@ -21,7 +21,7 @@ from glinfer.gl.layouts.grouped import words_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Matrix, dense_defines, dense_inputs, dense_rows, format_name
 from glinfer.ops.fused.draws import block_draw, block_layout
-from glinfer.ops.fused.experts import CHOICE_FLOATS
+from glinfer.ops.fused.low_rank import CHOICE_FLOATS
 from glinfer.ops.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.routing import gate_defines

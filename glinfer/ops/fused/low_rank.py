@@ -40,7 +40,7 @@ class LowRankSum:
     """What adapters add to one product.
 
     Attributes:
-        down: [adapters · experts · ranks, inputs], the matrices A one below the other; inputs are padded to whole texels.
+        down: [adapters · experts · ranks, inputs], the matrices A one below the other; inputs padded to whole texels.
         up: [outputs, adapters · (ranks, and 16 more with ``biased``)], the matrices B side by side.
         inner: [rows, used · ranks], what :func:`lora_down` writes.
         adapters: the number of adapters.
@@ -109,9 +109,8 @@ def lora_down(
     """``inner[r] = down[adapter of r] @ x[r]`` for the first ``rows`` rows; zeros for rows without an adapter.
 
     x is interleaved, or one tensor with a row a slot. ``parts`` instances share the inputs, and blending adds them.
-    With ``choice``, as :func:`glinfer.ops.fused.experts.route` wrote it, inner has the vectors of the experts that a row
-    uses side by side; with ``apart`` x has so many inputs for each of them, padded to whole blocks, instead of one for
-    all.
+    With ``choice``, as :func:`glinfer.ops.fused.experts.route` wrote it, inner has the vectors of the experts of a row
+    side by side; with ``apart`` x has so many inputs for each of them, padded to whole blocks, instead of one for all.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -208,8 +207,8 @@ def _check(shapes: Shapes, params: Params) -> None:
     experts, used = int(params.get("EXPERTS", 1)), int(params.get("USED", 1))
     shapes.expect("output", None, ranks * used)
     shapes.expect("down", None, -(-inputs // 4) * 4)
-    whole = shapes.rows("down") % (experts * ranks) == 0 and ranks % RANK_STEP == 0
-    shapes.require(whole, f"down has no groups of {experts} times {ranks} rows")
+    each = experts * ranks
+    shapes.require(shapes.rows("down") % each == 0 and ranks % RANK_STEP == 0, f"down has no groups of {each} rows")
     shapes.require(("choice" in shapes.by_name) == ("EXPERTS" in params), "experts are chosen by a choice")
     shapes.expect("choice", None, CHOICE_FLOATS * used)
     shapes.require(params["STEPS"] == 4 * blocks_for(inputs), "STEPS does not fit x")
