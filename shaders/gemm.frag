@@ -62,7 +62,7 @@ uniform sampler2D gain;
 #ifdef LORA
 #include "common/low_rank.glsl"
 #define LORA_ROW(n) ROWS * at.slot + n
-#define ADD_LORA(n) if (part == 0) total += low_rank(matrix_block, at.lane, LORA_ROW(n), ADAPTER_OF(LORA_ROW(n)));
+#define ADD_LORA(n) if (part == 0) total += low_rank(matrix_block, at.lane, LORA_ROW(n), ADAPTER_OF(LORA_ROW(n)), 0);
 #else
 #define ADD_LORA(n)
 #endif

@@ -12,7 +12,7 @@
 // whole loop unrolled would be larger than a GPU's instruction cache.
 // With RAW y holds the bare sums, without norm, bias and activation, which are for the reader: instances could not share
 // what is not a sum. A block more, the last one, has the sum of the squares of x, and with CENTRED its sum, in each texel.
-// With LORA an adapter adds to the sums, as common/low_rank.glsl says.
+// With LORA an adapter adds to the sums, as common/low_rank.glsl says; with EXPERT_BLOCKS it has ranks for each expert.
 // With ROWWISE row r of x and y lies in slot r. With EXPERT_BLOCKS too, y has in each row the outputs of several experts, that
 // many blocks each; texel i of the row of choice (shaders/route.frag) says whose rows of the matrix the i-th are, and the
 // inputs of the i-th are X_PART · i blocks further on in the row of x.
@@ -57,7 +57,20 @@ uniform sampler2D gain;
 uniform int position;
 #endif
 #ifdef LORA
+#ifdef LORA_BY_ROW
+#include "common/row_info.glsl"
+#endif
 #include "common/low_rank.glsl"
+#ifdef ROWWISE
+#define LORA_ROW at.slot
+#else
+#define LORA_ROW 0
+#endif
+#ifdef EXPERT_BLOCKS
+#define LORA_FIRST (chosen * LORA_STEPS)
+#else
+#define LORA_FIRST 0
+#endif
 #endif
 #ifdef RESIDUAL
 uniform sampler2D residual;
@@ -420,7 +433,7 @@ void main() {
         vec4 total = (own[0] + own[1]) + (own[2] + own[3]);
 #endif
 #ifdef LORA
-        if (part == 0) total += low_rank(HALVES * at.block + h, at.lane, 0, adapter);
+        if (part == 0) total += low_rank(HALVES * matrix_block + h, at.lane, LORA_ROW, ADAPTER_OF(LORA_ROW), LORA_FIRST);
 #endif
 #if CENTRED
 #ifdef RAW
@@ -435,7 +448,7 @@ void main() {
 #ifndef RAW
         if (part == 0) total += bias[h];
 #if defined(LORA) && LORA_BIASED
-        if (part == 0) total += low_rank_bias(HALVES * at.block + h, at.lane, adapter);
+        if (part == 0) total += low_rank_bias(HALVES * matrix_block + h, at.lane, ADAPTER_OF(LORA_ROW));
 #endif
 #endif
         totals[h] = total;

@@ -4,6 +4,9 @@
 // adapters one below the other, RANKS rows each, and every row r of a run has its own adapter; that of number 0 gives zeros.
 // x and t lie in blocks; row ROWS · slot + n of x lies in slot `slot` of texture n, or with TOGETHER in slot r of the one
 // texture x. t has a slot for each row. down lies in lines as glinfer/gl/layouts/packing.py says, without QUAD.
+// With EXPERTS t has in each row the vectors of USED experts side by side, RANKS each, and down has the matrices of all experts
+// of an adapter one below the other; texel i of the row of choice (shaders/route.frag) says which expert the i-th is, and the
+// inputs of the i-th are X_PART · i blocks further on in the row of x.
 // With PARTS each instance takes its share of the STEPS, and blending adds them up.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
@@ -12,7 +15,7 @@
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #if TOGETHER
 uniform sampler2D x;
-#define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(at.slot, step >> 2, X_PLACES) + inner), X_SIZE);
+#define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(at.slot, x_first + (step >> 2), X_PLACES) + inner), X_SIZE);
 #else
 EACH_ROW(DECLARE_INPUT)
 // A block of t belongs to one row, so that no quad parts.
@@ -29,6 +32,10 @@ uniform int share;
 uniform int adapter;
 #define ADAPTER_OF(row) adapter
 #endif
+#ifdef EXPERTS
+uniform sampler2D choice;
+#define CHOICE_PLACES CHOICE_TILES, CHOICE_PITCH, CHOICE_SLOT_STEP, CHOICE_BLOCK_STEP, CHOICE_COLUMNS
+#endif
 #ifdef PARTS
 flat in int part;
 #else
@@ -40,10 +47,19 @@ layout(location = 0) out vec4 t;
 
 void main() {
     Place at = output_place();
-    int number = ADAPTER_OF(at.slot), own = 16 * at.block + at.lane;
+    int number = ADAPTER_OF(at.slot), own = 16 * at.block + at.lane, x_first = 0;
+#ifdef EXPERTS
+    int chosen = min(own / (RANKS / 4), USED - 1);
+    ivec2 place = block_origin(at.slot, chosen >> 4, CHOICE_PLACES) + lane_offset(chosen & 15);
+    int group = (number - 1) * EXPERTS + int(FETCH(choice, place, ivec2(CHOICE_WIDTH, CHOICE_HEIGHT)).x + 0.5);
+    own -= chosen * (RANKS / 4);
+    x_first = chosen * X_PART;
+#else
+    int group = number - 1;
+#endif
     bool used = number > 0 && own < RANKS / 4;
     // The texel of outputs in the matrix of all adapters.
-    int texel = used ? (number - 1) * (RANKS / 4) + own : 0;
+    int texel = used ? group * (RANKS / 4) + own : 0;
     int before = (2 * (texel >> 4) + ((texel >> 3) & 1)) * STEPS;
     int first = part * share, end = used ? first + share : first;
     vec4 sum[4] = vec4[4](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));

@@ -195,7 +195,7 @@ class Batch:
             # While the choices of one step are looked at, those of the next are on their way.
             self._picks = [self.session.readback(PICKS, slots) for _ in range(2)]
             self._prefill = Prefill(options, sequences=slots, capacity=capacity, export_residual=False)
-            self._chunks = self._prefill.into(self.session)
+            self._chunks = {self._prefill.rows: self._prefill.into(self.session)}
         except BaseException:
             if hasattr(self, "session"):
                 self.session.release()
@@ -204,7 +204,8 @@ class Batch:
     @property
     def draws_issued(self) -> int:
         """Draw calls so far."""
-        others = (each.session.draws_issued for each in (self._chunks, *self._over_logits) if each is not None)
+        runs = (*self._chunks.values(), *self._over_logits)
+        others = (each.session.draws_issued for each in runs if each is not None)
         return self.session.draws_issued + sum(others)
 
     @property
@@ -214,7 +215,10 @@ class Batch:
 
     def take_in(self, place: int, ids: Sequence[int], position: int, adapter: int = 0, *, long: bool = False) -> int:
         """Run as many of the tokens as fit into the cache of a place, from ``position`` on; returns how many."""
-        return self._chunks.run(ids, position, place * self.capacity, adapter, long=long)
+        rows = self._prefill.rows_for(len(ids))
+        if rows not in self._chunks:
+            self._chunks[rows] = self._prefill.into(self.session, rows)
+        return self._chunks[rows].run(ids, position, place * self.capacity, adapter, long=long)
 
     def is_long(self, tokens: int) -> bool:
         """Whether a sequence of ``tokens`` tokens turns by the second set of angles, where the model has two."""
@@ -373,7 +377,8 @@ class Batch:
         for each in self._over_logits:
             if each is not None:
                 each.session.release()
-        self._chunks.session.release()
+        for runs in self._chunks.values():
+            runs.session.release()
         self.session.release()
 
 

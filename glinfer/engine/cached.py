@@ -41,7 +41,7 @@ class CachedSession(DecodeSession):
         self.adapter = prefill.options.adapters.default
         self._prefill, self._bound, self._owns = prefill, bound, owns
         self._flush_every = prefill.options.kernels.flush_every
-        self._chunks: Chunks | None = None
+        self._chunks: dict[int, Chunks] = {}
         self._draft_runs: dict[int, DraftedRows] = {}
         self._shortlists: Shortlists | None = None
         self._allowed_picks: AllowedPicks | None = None
@@ -62,7 +62,8 @@ class CachedSession(DecodeSession):
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
-        others = (each.session.draws_issued for each in (self._chunks, *self._over_logits) if each is not None)
+        runs = (*self._chunks.values(), *self._over_logits)
+        others = (each.session.draws_issued for each in runs if each is not None)
         drafted = (each.draws_issued for each in self._draft_runs.values())
         return self._bound.draws_issued + sum(others) + sum(drafted)
 
@@ -116,17 +117,22 @@ class CachedSession(DecodeSession):
         end = min(len(self._ids), self._context)
         # Observers see one token at a time.
         if not self._bound.observers and self._prefill.as_chunk(end - self._cached):
-            if self._chunks is None:
-                self._chunks = self._prefill.into(self._bound)
             self._handed_over = 0
             while self._cached < end:
                 ids, first = self._ids[self._cached : end], self._cached
-                self._cached += self._chunks.run(ids, first, adapter=self.adapter, long=self._long)
+                self._cached += self._chunks_for(len(ids)).run(ids, first, adapter=self.adapter, long=self._long)
             self._handed_over = self._cached
         end = len(self._ids) - 1
         for position in range(self._cached, end):
             self._run(position, self._ids[position], self._body)
             self._cached = position + 1
+
+    def _chunks_for(self, tokens: int) -> Chunks:
+        """What runs so many tokens, bound at first use."""
+        rows = self._prefill.rows_for(tokens)
+        if rows not in self._chunks:
+            self._chunks[rows] = self._prefill.into(self._bound, rows)
+        return self._chunks[rows]
 
     def _compute_logits(self) -> Floats:
         self._run_head()
@@ -279,9 +285,7 @@ class CachedSession(DecodeSession):
         for each in self._over_logits:
             if each is not None:
                 each.session.release()
-        if self._chunks is not None:
-            self._prefill.give_back(self._chunks)
-        for runs in self._draft_runs.values():
+        for runs in (*self._chunks.values(), *self._draft_runs.values()):
             self._prefill.give_back(runs)
         if self._owns:
             self._bound.release()

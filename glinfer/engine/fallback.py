@@ -92,11 +92,12 @@ class FallbackPrefill(Prefill):
         super().__init__(dataclasses.replace(options, kernels=choice.kernels))
         self._choice = choice
 
-    def into(self, bound: Session) -> Chunks:
+    def into(self, bound: Session, rows: int | None = None) -> Chunks:
         """See :class:`Prefill`."""
-        if self._first is not None:  # its scratch textures are shared, and so are its kernels
-            return super().into(bound)
-        return self._choice.make(lambda kernels: self._made_of(kernels, bound))
+        rows = self.rows if rows is None else rows
+        if rows in self._firsts:  # its scratch textures are shared, and so are its kernels
+            return super().into(bound, rows)
+        return self._choice.make(lambda kernels: self._made_of(kernels, bound, rows))
 
     def shortlists(self, bound: Session, *, masked: bool = False) -> Shortlists:
         """See :class:`Prefill`."""
@@ -110,7 +111,7 @@ class FallbackPrefill(Prefill):
         """See :class:`Prefill`."""
         return self._choice.make(lambda kernels: self._drafted_with(kernels, bound, width))
 
-    def _made_of(self, kernels: KernelOptions, bound: Session) -> Chunks:
+    def _made_of(self, kernels: KernelOptions, bound: Session, rows: int) -> Chunks:
         if kernels != self.options.kernels:
-            self.options, self._plan = dataclasses.replace(self.options, kernels=kernels), None
-        return super().into(bound)
+            self.options, self._plans = dataclasses.replace(self.options, kernels=kernels), {}
+        return super().into(bound, rows)

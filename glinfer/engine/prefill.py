@@ -7,7 +7,7 @@ from dataclasses import replace
 from glinfer.engine.runs import Chunks, DraftedRows
 from glinfer.engine.shortlist import AllowedPicks, Shortlists
 from glinfer.models.fast.parts import cache_slots
-from glinfer.models.fast.rows import drafted_plan, fitting_chunk_plan
+from glinfer.models.fast.rows import drafted_plan, few_chunk_rows, fitting_chunk_plan
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
@@ -44,8 +44,9 @@ class Prefill:
         self.options, self._export_residual = options, export_residual
         self._capacity = cache_slots(options.config) if capacity is None else capacity
         self._slots = sequences * self._capacity
-        self._plan: Plan | None = None
-        self._first: Session | None = None
+        self._plans: dict[int, Plan] = {}
+        # The first session of each plan by its rows, whose scratch textures the others use.
+        self._firsts: dict[int, Session] = {}
         # The first session of each plan ``drafted``, whose scratch textures the others use.
         self._drafted: dict[KernelOptions, Session] = {}
         self._singles = 0
@@ -55,37 +56,42 @@ class Prefill:
         """The most tokens of one chunk."""
         return min(self.options.kernels.chunk, self.options.config.max_position_embeddings, self._capacity)
 
-    def plan(self) -> Plan:
-        """The chunk plan."""
-        if self._plan is None:
-            self._plan = fitting_chunk_plan(
+    def rows_for(self, tokens: int) -> int:
+        """The rows of the plan that runs so many tokens: few of a model with experts have a plan of their own."""
+        few = few_chunk_rows(self.options)
+        return few if tokens <= few < self.rows else self.rows
+
+    def plan(self, rows: int | None = None) -> Plan:
+        """The chunk plan of at most so many rows, by default of as many as there may be."""
+        rows = self.rows if rows is None else rows
+        if rows not in self._plans:
+            self._plans[rows] = fitting_chunk_plan(
                 self.options,
-                rows=self.rows,
+                rows=rows,
                 cache_slots=self._slots,
                 every=self._capacity,
                 export_residual=self._export_residual,
             )
-        return self._plan
+        return self._plans[rows]
 
     def as_chunk(self, tokens: int) -> bool:
         """Whether so many new tokens run as a chunk, and not one by one."""
         if tokens <= MAX_SINGLE_TOKENS:
             return False
-        if self._first is not None or self._singles + tokens > MAX_SINGLE_TOKENS_BEFORE:
+        if self._firsts or self._singles + tokens > MAX_SINGLE_TOKENS_BEFORE:
             return True
         self._singles += tokens
         return False
 
-    def into(self, bound: Session) -> Chunks:
-        """Bind the plan to the caches of a session of another plan over the same weights.
+    def into(self, bound: Session, rows: int | None = None) -> Chunks:
+        """Bind the plan of at most ``rows`` rows to the caches of a session of another plan over the same weights.
 
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        plan = self.plan()
-        made = bound.companion(plan, names=(HIDDEN,), scratch=self._first)
-        if self._first is None:
-            self._first = made
+        rows = self.rows if rows is None else rows
+        made = bound.companion(self.plan(rows), names=(HIDDEN,), scratch=self._firsts.get(rows))
+        self._firsts.setdefault(rows, made)
         return Chunks(made, self.options.kernels)
 
     def shortlists(self, bound: Session, *, masked: bool = False) -> Shortlists:
@@ -135,5 +141,5 @@ class Prefill:
         """Release what :meth:`into` or :meth:`drafted` made, unless others use its scratch textures."""
         if isinstance(runs, DraftedRows):
             runs.release_lists()
-        if runs.session is not self._first and runs.session not in self._drafted.values():
+        if runs.session not in (*self._firsts.values(), *self._drafted.values()):
             runs.session.release()

@@ -39,6 +39,7 @@ class BatchRequest:
         text: whether the result has text; left out, where the prompt is text.
         form: the chat form of a reply, which then has text: control tokens are not shown, thoughts are kept apart, and
             the form's end tokens end it by default.
+        calls: whether calls of tools, where the form has them as messages of their own, are kept apart from thoughts.
         client: whose request it is: clients take turns, and a prefix is reused among requests of one client only.
     """
 
@@ -48,6 +49,7 @@ class BatchRequest:
     text: bool | None = None
     form: ChatForm | None = None
     client: Hashable = None
+    calls: bool = False
 
     @property
     def has_text(self) -> bool:
@@ -272,7 +274,7 @@ def check_request(
     reply, default_stops = None, tuple[int, ...]()
     if request.has_text:
         assert tokenizer is not None
-        reply = ReplyAssembler(tokenizer, stop, None if form is None else ReplySplitter(form))
+        reply = ReplyAssembler(tokenizer, stop, None if form is None else ReplySplitter(form, calls=request.calls))
         default_stops = text_stops if form is None else form.stop_ids
     elif structure is not None:
         default_stops = text_stops

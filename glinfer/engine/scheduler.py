@@ -14,7 +14,7 @@ rows take their tokens from those choices on the GPU. A sequence that turns out 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -26,6 +26,7 @@ from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.gl.signals import signals_held
 from glinfer.models.fast.rows import slots_for
+from glinfer.text.reply import ChatPart
 
 MIN_REUSED = 8
 """The fewest shared tokens worth reusing: running fewer again costs next to nothing, and spares a better cache."""
@@ -46,6 +47,7 @@ class Event:
         text: the new piece of text, often empty; always empty for a prompt of ids.
         result: everything, if the sequence has ended with this step; ``result.error`` says what broke it.
         thinking: the new piece of thoughts before the answer of a chat.
+        calls: new pieces of calls of tools, where the request asked to have them apart.
     """
 
     sequence: Running
@@ -53,6 +55,7 @@ class Event:
     text: str
     result: BatchResult | None
     thinking: str = ""
+    calls: Sequence[ChatPart] = ()
 
 
 class _Place:
@@ -417,4 +420,5 @@ def _event(each: Running) -> Event:
     """What is new of a sequence."""
     ids, new = each.news()
     result = each.result if each.ended else None
-    return Event(each, ids, text_of(new, "answer"), result, text_of(new, "thinking"))
+    calls = [part for part in new if part.kind == "call"]
+    return Event(each, ids, text_of(new, "answer"), result, text_of(new, "thinking"), calls)

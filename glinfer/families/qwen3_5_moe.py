@@ -7,12 +7,13 @@ of a layer in one tensor, those of gates above those that they multiply.
 from dataclasses import replace
 
 from glinfer.families import qwen3_5
-from glinfer.families.qwen3_moe import EXPERT_NAMES
+from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.record import ExpertSettings
 
 _JOINED = "mlp.experts.gate_up_proj"
-_FORM = qwen3_5.FAMILY.huggingface
+_FORM, _GGUF = qwen3_5.FAMILY.huggingface, qwen3_5.FAMILY.gguf
 assert _FORM is not None
+assert _GGUF is not None
 FAMILY = replace(
     qwen3_5.FAMILY,
     name="qwen3_5_moe_text",
@@ -39,5 +40,10 @@ FAMILY = replace(
         experts=ExpertSettings(256, 8, normed=None, shared=512),
         wrapped=("qwen3_5_moe",),
     ),
-    gguf=None,
+    gguf=replace(
+        _GGUF,
+        architecture="qwen35moe",
+        names=replace(GGUF_EXPERT_NAMES, mlp_norm=_GGUF.names.mlp_norm, letters=_GGUF.names.letters),
+        inner_key="expert_feed_forward_length",
+    ),
 )

@@ -14,7 +14,15 @@ EXPERT_NAMES = Names(
     router="mlp.gate",
 )
 GGUF_EXPERT_NAMES = replace(
-    GGUF_NAMES, gate="ffn_gate_exps", up="ffn_up_exps", down="ffn_down_exps", router="ffn_gate_inp"
+    GGUF_NAMES,
+    gate="ffn_gate_exps",
+    up="ffn_up_exps",
+    down="ffn_down_exps",
+    router="ffn_gate_inp",
+    shared_router="ffn_gate_inp_shexp",
+    shared_gate="ffn_gate_shexp",
+    shared_up="ffn_up_shexp",
+    shared_down="ffn_down_shexp",
 )
 FAMILY = Family(
     "qwen3_moe",

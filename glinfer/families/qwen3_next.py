@@ -10,8 +10,9 @@ from glinfer.families import qwen3_5_moe
 from glinfer.families.qwen3_moe import EXPERT_NAMES
 from glinfer.families.record import ExpertSettings
 
-_FORM = qwen3_5_moe.FAMILY.huggingface
+_FORM, _GGUF = qwen3_5_moe.FAMILY.huggingface, qwen3_5_moe.FAMILY.gguf
 assert _FORM is not None
+assert _GGUF is not None
 FAMILY = replace(
     qwen3_5_moe.FAMILY,
     name="qwen3_next",
@@ -23,5 +24,11 @@ FAMILY = replace(
         experts=ExpertSettings(512, 10, normed=True, shared=512),
         wrapped=(),
         delta_by_key=True,
+    ),
+    gguf=replace(
+        _GGUF,
+        architecture="qwen3next",
+        names=replace(_GGUF.names, letters={**_GGUF.names.letters, "b": "ssm_ba", "a": "ssm_ba"}),
+        keys_in_turn=False,
     ),
 )

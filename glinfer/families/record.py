@@ -281,6 +281,8 @@ class Gguf:
         normed_experts: whether the weights of the chosen experts add up to 1, which the file does not say.
         fixed: fields of :class:`glinfer.config.ModelConfig` that all its models have, which the file does not say.
         whole_pairs: whether YaRN's ramp begins and ends at whole pairs, which the file does not say.
+        keys_in_turn: whether heads of values of a delta rule take turns in the heads of keys that they share; otherwise
+            those of one head of keys are neighbours.
     """
 
     architecture: str
@@ -299,6 +301,7 @@ class Gguf:
     normed_experts: bool = True
     fixed: Mapping[str, float] = field(default_factory=dict)
     whole_pairs: bool = True
+    keys_in_turn: bool = True
 
 
 @dataclass(frozen=True)

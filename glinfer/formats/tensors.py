@@ -70,7 +70,9 @@ class StoredTensor:
 
     @property
     def outer_shape(self) -> tuple[int, ...]:
-        """The shape in GGUF files, which leave out the edge of 1 in the weights of a convolution."""
+        """The shape in GGUF files, without the edge of 1 that a convolution has, and what weighs a shared expert."""
+        if self.tensors[0].role == "shared_router":
+            return self.shape[1:]
         return self.shape[::2] if len(self.shape) == 3 else self.stacked_shape
 
     @property

@@ -19,7 +19,7 @@ from glinfer.server.state import ServerState, client_of, read_request, turn_of
 from glinfer.server.streaming import EventStream, WholeAnswer
 from glinfer.server.structured import structured_options, tool_use
 from glinfer.server.tool_calls import CallDeltas
-from glinfer.structured.tools import ToolForm
+from glinfer.structured.tools import CallForm
 from glinfer.text.tokenizer import Tokenizer
 
 
@@ -42,6 +42,7 @@ async def chat_completions(request: Request) -> ASGIApp:
             {**body.sampling(index=index), "max_tokens": min(room, wanted or room), **logprobs, **structure},
             form=served.chat_form(),
             client=client_of(request),
+            calls=used is not None and used.apart,
         )
         for index in range(body.n or 1)
     ]
@@ -59,7 +60,7 @@ class _Answer:
         body: ChatCompletionRequest,
         requests: Sequence[BatchRequest],
         prompt_tokens: int,
-        form: ToolForm | None,
+        form: CallForm | None,
     ) -> None:
         self.form = form
         self.state, self.served, self.body, self.requests = state, served, body, requests
@@ -81,7 +82,7 @@ class _Answer:
         reason = choice.finish_reason
         if self.form is not None:
             calls = CallDeltas(self.form)
-            calls.push(choice.text, last=True)
+            calls.push(choice.text, choice.calls, last=True)
             message |= calls.message()
             reason = calls.finish_reason(reason)
         if choice.thinking:
@@ -102,11 +103,12 @@ class _Answer:
             calls = [None if self.form is None else CallDeltas(self.form) for _ in self.requests]
             async for update in generation.updates():
                 chunks.count(update)
+                last = update.result is not None
                 parser = calls[update.index]
                 texts = {"reasoning_content": update.thinking, "content": update.text if parser is None else ""}
                 deltas = [{name: text for name, text in texts.items() if text}]
                 if parser is not None:
-                    deltas = [*filter(None, deltas), *parser.push(update.text, last=update.result is not None)]
+                    deltas = [*filter(None, deltas), *parser.push(update.text, update.calls, last=last)]
                 logprobs = chat_logprobs(self.served.tokenizer, update.logprobs) if update.logprobs else None
                 for place, delta in enumerate(deltas or [{}]):
                     if delta or (logprobs and not place):

@@ -19,6 +19,7 @@ from glinfer.server.errors import ApiError
 from glinfer.server.served import Served
 from glinfer.server.slow import SlowTurn
 from glinfer.server.worker import Channel, Outcome, Steps, Update, Worker, broken
+from glinfer.text.reply import ChatPart
 
 Result = TypeVar("Result")
 
@@ -59,6 +60,7 @@ class Choice:
     Attributes:
         text: the answer.
         thinking: the thoughts before it.
+        calls: pieces of calls of tools that are messages of their own.
         ids: its tokens.
         logprobs: of these, if they were asked for.
         result: counts, and why it ended; None while it runs.
@@ -66,6 +68,7 @@ class Choice:
 
     text: str = ""
     thinking: str = ""
+    calls: list[ChatPart] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     result: BatchResult | None = None
@@ -74,6 +77,7 @@ class Choice:
         """Take in what is new."""
         self.text += update.text
         self.thinking += update.thinking
+        self.calls += update.calls
         self.ids += update.ids
         self.logprobs += update.logprobs
         self.result = update.result

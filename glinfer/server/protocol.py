@@ -247,7 +247,7 @@ class ChatMessage(Strict):
     refusal: StrictStr | None = None
     """Ignored."""
     reasoning_content: StrictStr | None = None
-    """Ignored: thoughts are no part of the next prompt."""
+    """Thoughts; part of the next prompt where they led to calls and the template has a place for them."""
     annotations: list[Any] | None = None
     """Ignored."""
     tool_calls: Annotated[Several[ToolCall], Field(max_length=LIMITS.tools)] | None = None
@@ -275,6 +275,8 @@ class ChatMessage(Strict):
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
         if self.tool_calls:
             found["tool_calls"] = [each.for_template(place) for each in self.tool_calls]
+            if self.reasoning_content and not content:
+                found["thinking"] = self.reasoning_content
         if self.role == "tool":
             given = {"name": self.name, "tool_call_id": self.tool_call_id}
             found.update({name: value for name, value in given.items() if value is not None})

@@ -10,7 +10,8 @@ from glinfer.server.generation import new_id
 from glinfer.server.protocol import InputItem, TextPart
 from glinfer.server.structured import CalledFunction, ToolCall
 from glinfer.server.tool_calls import CallDeltas
-from glinfer.structured.tools import ToolForm
+from glinfer.structured.tools import CallForm
+from glinfer.text.reply import ChatPart
 
 Event = tuple[str, dict[str, Any]]
 
@@ -76,15 +77,16 @@ class OutputItems:
         items: what there is of them; whole after :meth:`finish`.
     """
 
-    def __init__(self, form: ToolForm | None) -> None:
+    def __init__(self, form: CallForm | None) -> None:
         """Start an answer of a model that writes calls in this form, or calls nothing."""
         self.items: list[dict[str, Any]] = []
         self._calls = None if form is None else CallDeltas(form)
         self._open = False
 
-    def push(self, text: str, *, last: bool) -> Iterator[Event]:
+    def push(self, text: str, calls: Sequence[ChatPart] = (), *, last: bool) -> Iterator[Event]:
         """Take the next piece of the answer; yields the events that it brings, which must all be taken."""
-        deltas: list[dict[str, Any]] = [{"content": text}] if self._calls is None else self._calls.push(text, last=last)
+        deltas: list[dict[str, Any]]
+        deltas = [{"content": text}] if self._calls is None else self._calls.push(text, calls, last=last)
         for delta in deltas:
             if delta.get("content"):
                 yield from self._say(delta["content"])
@@ -97,9 +99,9 @@ class OutputItems:
             yield from self._say("")
         yield from self._close("incomplete" if cut else "completed")
 
-    def take(self, text: str, *, cut: bool) -> None:
+    def take(self, text: str, calls: Sequence[ChatPart] = (), *, cut: bool) -> None:
         """Take an answer that comes in one piece, whose events nobody waits for."""
-        for _ in (*self.push(text, last=True), *self.finish(cut=cut)):
+        for _ in (*self.push(text, calls, last=True), *self.finish(cut=cut)):
             pass
 
     @property

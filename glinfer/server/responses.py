@@ -18,7 +18,7 @@ from glinfer.server.served import Served
 from glinfer.server.state import ServerState, client_of, read_request, turn_of
 from glinfer.server.streaming import EventStream, WholeAnswer, event_bytes
 from glinfer.server.structured import ResponseText, asked_by_text, response_tool_use, structured_options
-from glinfer.structured.tools import ToolForm
+from glinfer.structured.tools import CallForm
 
 
 async def responses(request: Request) -> ASGIApp:
@@ -45,7 +45,13 @@ async def responses(request: Request) -> ASGIApp:
         state,
         served,
         body,
-        BatchRequest(ids, options, form=served.chat_form(), client=client_of(request)),
+        BatchRequest(
+            ids,
+            options,
+            form=served.chat_form(),
+            client=client_of(request),
+            calls=used is not None and used.apart,
+        ),
         None if used is None else used.form,
     )
     return EventStream(answer.events(), answer.failed) if body.stream else WholeAnswer(answer.whole)
@@ -55,7 +61,7 @@ class _Answer:
     """The answer to one request, as a whole or as events."""
 
     def __init__(
-        self, state: ServerState, served: Served, body: ResponseRequest, request: BatchRequest, form: ToolForm | None
+        self, state: ServerState, served: Served, body: ResponseRequest, request: BatchRequest, form: CallForm | None
     ) -> None:
         self.state, self.served, self.body, self.request = state, served, body, request
         self.id, self.output, self.created = new_id("resp_"), OutputItems(form), now()
@@ -104,7 +110,7 @@ class _Answer:
             await generation.finish()
         (choice,) = generation.choices
         self.usage.count([choice])
-        self.output.take(choice.text, cut=choice.finish_reason == "length")
+        self.output.take(choice.text, choice.calls, cut=choice.finish_reason == "length")
         return self._response("completed", choice)
 
     def _event(self, name: str, /, **data: Any) -> bytes:
@@ -117,7 +123,7 @@ class _Answer:
             yield self._event("response.created", response=self._response("in_progress"))
             yield self._event("response.in_progress", response=self._response("in_progress"))
             async for update in generation.updates():
-                for name, data in self.output.push(update.text, last=update.result is not None):
+                for name, data in self.output.push(update.text, update.calls, last=update.result is not None):
                     yield self._event(name, **data)
         (choice,) = generation.choices
         self.usage.count([choice])

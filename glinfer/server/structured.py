@@ -17,7 +17,7 @@ from glinfer.server.served import Served
 from glinfer.server.slow import SlowTurn
 from glinfer.server.strict import Several, Strict
 from glinfer.structured.structure import ANY_OBJECT, structure_of
-from glinfer.structured.tools import Tool, ToolForm, call_grammar, tool_form
+from glinfer.structured.tools import CallForm, MessageForm, Tool, call_grammar, tool_form
 
 ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -175,9 +175,14 @@ class ToolUse:
         grammar: of its answers.
     """
 
-    form: ToolForm
+    form: CallForm
     definitions: Sequence[Mapping[str, Any]]
     grammar: str
+
+    @property
+    def apart(self) -> bool:
+        """Whether calls are messages of their own."""
+        return isinstance(self.form, MessageForm)
 
 
 def tool_use(
@@ -210,6 +215,13 @@ def tool_use(
         form = tool_form(template)
     except StructureError as error:
         raise ApiError(str(error), param="tools", code="no_tools") from None
+    apart = isinstance(form, MessageForm)
+    if apart and served.chat_form().channels is None:
+        raise ApiError(
+            f"the tokenizer of {served.name} has not the control tokens of its template's calls; leave tools out",
+            param="tools",
+            code="no_tools",
+        )
     callable_tools = [
         Tool(each.function.name, each.function.parameters, bool(each.function.strict))
         for each in tools
@@ -218,7 +230,10 @@ def tool_use(
     grammar = call_grammar(
         form, callable_tools, required=one is not None or choice == "required", parallel=parallel and one is None
     )
-    return ToolUse(form, [each.model_dump(exclude_none=True) for each in tools], grammar)
+    definitions = [each.model_dump(exclude_none=True) for each in tools]
+    for each in definitions if apart else ():  # those templates write a line of description in any case
+        each["function"].setdefault("description", "")
+    return ToolUse(form, definitions, grammar)
 
 
 def response_tool_use(

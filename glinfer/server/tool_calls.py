@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from glinfer.server.generation import new_id
-from glinfer.structured.tools import ToolForm, ToolParser, ToolPart
+from glinfer.structured.tools import CallForm, ToolForm, ToolParser, ToolPart
+from glinfer.text.reply import ChatPart
 
 
 class CallDeltas:
     """The text and the calls of one answer."""
 
-    def __init__(self, form: ToolForm) -> None:
+    def __init__(self, form: CallForm) -> None:
         """Start an answer of a model that writes calls in this form."""
-        self._parser = ToolParser(form)
+        self._parser = ToolParser(form) if isinstance(form, ToolForm) else None
+        self._apart = -1
         self._content = ""
         self._calls: list[dict[str, Any]] = []
 
-    def push(self, text: str, *, last: bool) -> list[dict[str, Any]]:
-        """Take the next piece of the answer; returns the deltas that it brings."""
-        parts = self._parser.push(text)
-        return [self._delta(part) for part in (*parts, *(self._parser.finish() if last else ()))]
+    def push(self, text: str, calls: Sequence[ChatPart] = (), *, last: bool) -> list[dict[str, Any]]:
+        """Take the next piece of the answer, and of calls that are messages of their own; returns the deltas."""
+        if self._parser is None:
+            parts = [ToolPart(text)] if text else []
+        else:
+            parts = [*self._parser.push(text), *(self._parser.finish() if last else ())]
+        return [self._delta(part) for part in (*parts, *map(self._message, calls))]
+
+    def _message(self, part: ChatPart) -> ToolPart:
+        self._apart += bool(part.name)
+        return ToolPart(call=self._apart, name=part.name, arguments=part.text)
 
     def _delta(self, part: ToolPart) -> dict[str, Any]:
         if part.call is None:

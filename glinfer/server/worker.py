@@ -30,6 +30,7 @@ from glinfer.gl.context import Device
 from glinfer.server.errors import ApiError, not_ready
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
+from glinfer.text.reply import ChatPart
 
 REOPEN_TRIES = 5
 """How often a lost context is opened again, a second apart, before the server gives up."""
@@ -46,6 +47,7 @@ class Update:
         ids: new tokens.
         text: new text of the answer.
         thinking: new text of the thoughts before it.
+        calls: new pieces of calls of tools that are messages of their own.
         logprobs: of ``ids``, if they were asked for.
         result: everything, if the sequence has ended.
     """
@@ -54,6 +56,7 @@ class Update:
     ids: list[int]
     text: str
     thinking: str
+    calls: Sequence[ChatPart]
     logprobs: list[TokenLogprob]
     result: BatchResult | None
 
@@ -391,7 +394,8 @@ class Worker:
             if event.result is not None:
                 del runner.requests[each]
                 self._count_end(name, each)
-            self._told.append((channel, Update(index, event.ids, event.text, event.thinking, logprobs, event.result)))
+            update = Update(index, event.ids, event.text, event.thinking, event.calls, logprobs, event.result)
+            self._told.append((channel, update))
         self._count_draws(runner, scheduler.batch.draws_issued)
         self._count_sequences(runner)
 

@@ -1,11 +1,14 @@
 """Calls of tools in replies: how a family of chat templates writes them, the grammar of such replies, and their parser.
 
-Three forms are known, and the template's own program tells which one a model has learned:
+Four forms are known, and the template's own program tells which one a model has learned:
 
 * ``hermes`` (Hermes, Qwen 2.5 and 3, SmolLM3): ``<tool_call>``, a line ``{"name": …, "arguments": {…}}``,
   ``</tool_call>``; several calls stand one behind the other.
 * ``list`` (SmolLM2): ``<tool_call>[{"name": …, "arguments": {…}}, …]</tool_call>``.
 * ``bare`` (Llama 3.1 to 3.3): the whole reply is one ``{"name": …, "parameters": {…}}``.
+* ``harmony`` (gpt-oss): a call is a message of its own, whose header names the tool:
+  ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>``. Control tokens mark it, which
+  no text can spell, so these calls are told apart by :class:`glinfer.text.chat.ReplySplitter` and not by a parser here.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from glinfer.errors import StructureError
@@ -63,24 +67,39 @@ class ToolForm:
     anywhere: bool
 
 
+@dataclass(frozen=True)
+class MessageForm:
+    """How a family of templates writes calls as messages of their own.
+
+    Attributes:
+        name: ``harmony``.
+    """
+
+    name: str
+
+
+CallForm = ToolForm | MessageForm
 _ARGUMENTS = '", "arguments": '
-FORMS = {
+FORMS: Mapping[str, CallForm] = {
     form.name: form
     for form in (
         ToolForm("hermes", _TAG, '\n{"name": "', _ARGUMENTS, "}\n" + _END_TAG, "\n" + _TAG, "", True),
         ToolForm("list", _TAG + "[", '{"name": "', _ARGUMENTS, "}", ", ", "]" + _END_TAG, True),
         ToolForm("bare", '{"name": "', "", '", "parameters": ', "}", "", "", False),
+        MessageForm("harmony"),
     )
 }
 """The forms by their names."""
 
 
-def tool_form(template: str) -> ToolForm:
+def tool_form(template: str) -> CallForm:
     """The form of calls that a chat template, by the text of its program, teaches.
 
     Raises:
         StructureError: none of the known ones.
     """
+    if "<|channel|>" in template and "functions." in template:
+        return FORMS["harmony"]
     if _TAG in template:
         return FORMS["list" if _TAG + "[" in template else "hermes"]
     if "python_tag" in template or '"parameters": ' in template:
@@ -90,7 +109,7 @@ def tool_form(template: str) -> ToolForm:
     )
 
 
-def call_grammar(form: ToolForm, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+def call_grammar(form: CallForm, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
     """The grammar, in llguidance's form of Lark, of replies that may call these tools.
 
     Args:
@@ -100,8 +119,11 @@ def call_grammar(form: ToolForm, tools: Sequence[Tool], *, required: bool, paral
             the form has that.
         parallel: whether there may be several calls, where the form has that.
     """
-    rules = [f"call{number}: {_call(form, tool)}" for number, tool in enumerate(tools)]
+    written = _message_call if isinstance(form, MessageForm) else partial(_call, form)
+    rules = [f"call{number}: {written(tool)}" for number, tool in enumerate(tools)]
     rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
+    if isinstance(form, MessageForm):
+        return "\n".join([f"start: thought* {'call' if required else '(answer | call)'}", *_MESSAGES, *rules])
     more = f" ({json.dumps(form.between + form.before_name)} call)*" if parallel and form.between else ""
     end = f" {json.dumps(form.end)}" if form.end else ""
     calls = f"call{more}{end}"
@@ -121,11 +143,31 @@ def call_grammar(form: ToolForm, tools: Sequence[Tool], *, required: bool, paral
     return "\n".join([*start, *rules])
 
 
+_MESSAGES = (
+    'thought: <|channel|> ("analysis" | "commentary") <|message|> TEXT <|end|> <|start|> "assistant"',
+    'answer: <|channel|> "final" <|message|> TEXT',
+    'kind: (" "? <|constrain|>? "json")?',
+    "TEXT: /(.|\\n)*/",
+)
+
+
+def _message_call(tool: Tool) -> str:
+    name = json.dumps(f" to=functions.{tool.name}")
+    header = f'(<|channel|> "commentary" {name} | {name} <|channel|> "commentary")'
+    # Models write JSON without spaces as well as with them here.
+    return f"{header} kind <|message|> %json {_schema(tool, item_separator=', ?', key_separator=': ?')}"
+
+
 def _call(form: ToolForm, tool: Tool) -> str:
-    schema = {**(tool.parameters or _NO_ARGUMENTS)}
-    schema["x-guidance"] = {**_JSON_FORM, "lenient": not tool.strict}
     head = json.dumps(tool.name + form.before_arguments)
-    return f"{head} %json {json.dumps(schema)} {json.dumps(form.closing)}"
+    return f"{head} %json {_schema(tool)} {json.dumps(form.closing)}"
+
+
+def _schema(tool: Tool, **separators: str) -> str:
+    """The schema of a tool's arguments, with what llguidance is to know of their JSON."""
+    schema = {**(tool.parameters or _NO_ARGUMENTS)}
+    schema["x-guidance"] = {**_JSON_FORM, **separators, "lenient": not tool.strict}
+    return json.dumps(schema)
 
 
 @dataclass(frozen=True)

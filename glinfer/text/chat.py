@@ -10,12 +10,15 @@ itself what its form is.
 The models of one of these, OpenAI's harmony, write messages in channels: ``<|channel|>analysis<|message|>``, thoughts,
 ``<|end|>``, ``<|start|>assistant<|channel|>final<|message|>``, the answer. What stands between such tokens and
 ``<|message|>`` is a header, which is not shown; what follows it is the answer in the channel ``final``, or where the
-header names none, and thoughts in any other.
+header names none, and thoughts in any other. A header that names a recipient, ``to=functions.NAME`` before its channel
+or behind it, makes the message a call of that tool. The prompt ends within a header, ``<|start|>assistant``, and a
+reply may go on with it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -31,13 +34,15 @@ from glinfer.text.stops import default_stops
 from glinfer.text.templates import JinjaTemplate, Message, TemplateEncoder, Tools, find_template
 from glinfer.text.tokenizer import Tokenizer
 
-ReplyKind = Literal["thinking", "answer"]
+ReplyKind = Literal["thinking", "answer", "call"]
 _END_OF_TEXT = "<|endoftext|>"
 _NO_SYSTEM = "this model's chat form has no place for a system prompt; leave it out"
 _NO_TOOLS = "this model's chat form has no place for tools; leave them out"
-_TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name"})
+_TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking"})
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
 _FINAL = "final"
+_RECIPIENT = "to="
+_CALLED = re.compile(r"(?:^|\s)to=functions\.([\w.-]+)", re.ASCII)
 _CHAT_TOKENS = ("<|user|>", "<|end|>", "<|assistant|>")
 
 
@@ -86,9 +91,14 @@ class Channels:
     message: int
     decode: Callable[[Iterable[int]], str]
 
-    def kind(self, name: Sequence[int] | None) -> ReplyKind:
-        """What a message is by the ids behind ``<|channel|>`` in its header, None where it names no channel."""
-        return "answer" if name is None or self.decode(name).strip() == _FINAL else "thinking"
+    def read(self, header: Sequence[int]) -> tuple[ReplyKind, str]:
+        """What a message is by the ids of its header, and the tool that it calls, which may be none."""
+        at = max((place for place, token in enumerate(header) if token == self.channel), default=len(header))
+        before, behind = self.decode(header[:at]), self.decode(header[at + 1 :])
+        called = _CALLED.search(before) or _CALLED.search(behind)
+        named = re.match(r"\s*(\w*)", behind) if at < len(header) else None
+        kind: ReplyKind = "answer" if named is None or named[1] == _FINAL else "thinking"
+        return kind, "" if called is None else called[1]
 
 
 @dataclass(frozen=True)
@@ -431,46 +441,77 @@ def _role_and_content(place: int, message: Message, further: frozenset[str] = fr
 
 
 class ReplySplitter:
-    """Classifies each generated token as thinking, answer or neither.
+    """Says of each generated token whether it is thinking, answer, part of a call, or not shown.
 
     ``<|think|>`` (``<think>``) switches to thinking and ``<|assistant|>`` (``</think>``) to the answer, wherever the
-    model writes them; a token of ``stop_ids`` ends the reply. Control tokens and all that follows the end are neither.
-    Of messages in channels headers are neither too. A reply that begins without one is an answer.
+    model writes them; a token of ``stop_ids`` ends the reply. Control tokens, headers of messages in channels and all
+    that follows the end are not shown. A reply that begins without a header is an answer.
+
+    Attributes:
+        calls: the names of the tools that were called so far; empty where calls are not asked for.
     """
 
-    def __init__(self, template: ChatForm, *, think: bool = False) -> None:
-        """Start a reply; ``think`` as in the prompt that it answers."""
+    def __init__(self, template: ChatForm, *, think: bool = False, calls: bool = False) -> None:
+        """Start a reply.
+
+        Args:
+            template: the form of the chat.
+            think: as in the prompt that it answers.
+            calls: whether messages in channels that call tools are kept apart; otherwise they are thoughts.
+        """
         self._template, self._channels = template, template.channels
-        self._in_header = self._named = False
-        self._name: list[int] = []
         self._kind: ReplyKind = "thinking" if think else "answer"
+        # The header of a message so far; at first it is not certain that there is one.
+        self._header: list[int] | None = None if self._channels is None else []
+        self._certain, self._with_calls = False, calls
         self._done = False
+        self.calls: list[str] = []
 
     @property
     def done(self) -> bool:
         """Whether the reply has ended by itself."""
         return self._done
 
-    def push(self, token: int) -> ReplyKind | None:
-        """Classify the next generated token; None for a token that is not shown."""
+    def push(self, token: int) -> list[tuple[ReplyKind, int]]:
+        """Take the next generated token; returns the tokens to show that are certain now, often this one."""
         self._done = self._done or token in self._template.stop_ids
-        if self._channels is not None and self._is_header(self._channels, token):
-            return None
+        if self._done:
+            return self.finish()
+        if self._channels is not None:
+            if token == self._channels.start or (token == self._channels.channel and self._header is None):
+                self._header, self._certain = [], True
+            if self._header is not None:
+                return self._read(self._channels, self._header, token)
         if token == self._template.think:
             self._kind = "thinking"
         elif token == self._template.answer:
             self._kind = "answer"
-        return None if self._done or token in self._template.control_ids else self._kind
+        return self._shown(token)
 
-    def _is_header(self, channels: Channels, token: int) -> bool:
-        """Whether a token belongs to the header of a message; its end says what the message is."""
-        if token in (channels.start, channels.channel):
-            self._in_header, self._named, self._name = True, token == channels.channel, []
-        elif token == channels.message and self._in_header:
-            self._in_header, self._kind = False, channels.kind(self._name if self._named else None)
-        elif self._in_header:
-            self._name.append(token)
-        return self._in_header
+    def finish(self) -> list[tuple[ReplyKind, int]]:
+        """End the reply; returns its first tokens where they were held back and are no header."""
+        held, self._header = () if self._certain else self._header or (), None
+        return [shown for token in held for shown in self._shown(token)]
+
+    def _shown(self, token: int) -> list[tuple[ReplyKind, int]]:
+        return [] if token in self._template.control_ids else [(self._kind, token)]
+
+    def _read(self, channels: Channels, header: list[int], token: int) -> list[tuple[ReplyKind, int]]:
+        """Go on with a header, whose end says what the message is; returns its tokens if it is none."""
+        if token == channels.message:
+            self._kind, called = channels.read(header)
+            self._header, self._certain = None, True
+            if called and self._with_calls:
+                self._kind = "call"
+                self.calls.append(called)
+            return []
+        header.append(token)
+        if not self._certain:
+            text = channels.decode(header).removeprefix(" ")
+            self._certain = token == channels.channel or text.startswith(_RECIPIENT)
+            if not self._certain and not _RECIPIENT.startswith(text):
+                return self.finish()
+        return []
 
 
 def split_reply(
@@ -478,9 +519,9 @@ def split_reply(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Split a whole reply into (thinking ids, answer ids) by the rules of :class:`ReplySplitter`."""
     splitter = ReplySplitter(template, think=think)
-    kinds = [(splitter.push(token), token) for token in ids]
-    thinking = tuple(token for kind, token in kinds if kind == "thinking")
-    return thinking, tuple(token for kind, token in kinds if kind == "answer")
+    found = [*(shown for token in ids for shown in splitter.push(token)), *splitter.finish()]
+    thinking = tuple(token for kind, token in found if kind == "thinking")
+    return thinking, tuple(token for kind, token in found if kind == "answer")
 
 
 class Conversation:

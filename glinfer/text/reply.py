@@ -1,4 +1,4 @@
-"""Text from generated tokens: thoughts and answer apart, control tokens left out, stop strings found."""
+"""Text from generated tokens: thoughts, answer and calls apart, control tokens left out, stop strings found."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from glinfer.text.tokenizer import Tokenizer
 
 
 class ChatPart(NamedTuple):
-    """A piece of a reply: text that belongs to the thoughts before the answer, or to the answer."""
+    """A piece of a reply: text of the thoughts before the answer, of the answer, or of the arguments of a call.
+
+    ``name`` is the tool's, in the piece that begins a call, whose text is empty.
+    """
 
     kind: ReplyKind
     text: str
+    name: str = ""
 
 
 class ReplyAssembler:
     """Collects generated tokens, and hands out text as soon as it is certain, see :class:`TextAssembler`.
 
-    Stop strings end the answer; thoughts may have them.
+    Stop strings end the answer; thoughts and calls may have them.
 
     Raises:
         InputError: ``stop`` is neither a non-empty string nor a sequence of them.
@@ -41,19 +45,28 @@ class ReplyAssembler:
 
     def push(self, token: int) -> list[ChatPart]:
         """Add a token; returns the new text that can be shown now, often none."""
-        kind = "answer" if self._splitter is None else self._splitter.push(token)
-        if kind is None:
-            return []
-        parts = []
-        if kind != self._kind:
-            parts = self.finish()
-            self._kind = kind
-            self._assembler = TextAssembler(self._stop if kind == "answer" else ())
-        return [*parts, *self._part(self._assembler.push(self._tokenizer.token_bytes(token)))]
+        if self._splitter is None:
+            return self._add("answer", token)
+        before = len(self._splitter.calls)
+        parts = [part for shown in self._splitter.push(token) for part in self._add(*shown)]
+        if len(self._splitter.calls) > before:
+            parts += [*self._begin("call"), ChatPart("call", "", self._splitter.calls[-1])]
+        return parts
 
     def finish(self) -> list[ChatPart]:
         """End the text; returns what was still held back."""
-        return self._part(self._assembler.finish())
+        held = () if self._splitter is None else self._splitter.finish()
+        return [*(part for shown in held for part in self._add(*shown)), *self._part(self._assembler.finish())]
+
+    def _add(self, kind: ReplyKind, token: int) -> list[ChatPart]:
+        parts = [] if kind == self._kind else self._begin(kind)
+        return [*parts, *self._part(self._assembler.push(self._tokenizer.token_bytes(token)))]
+
+    def _begin(self, kind: ReplyKind) -> list[ChatPart]:
+        """Begin text of a kind; returns what was held back of the text before it."""
+        parts = self._part(self._assembler.finish())
+        self._kind, self._assembler = kind, TextAssembler(self._stop if kind == "answer" else ())
+        return parts
 
     def _part(self, text: str) -> list[ChatPart]:
         return [ChatPart(self._kind, text)] if text else []

@@ -36,7 +36,7 @@ from glinfer.structured import compiler as compilers
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.constraint import DeadEnd
 from glinfer.structured.structure import Structure, structure_of
-from glinfer.structured.tools import FORMS, Tool, ToolParser, call_grammar
+from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar
 from glinfer.text.chat import Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.template_worker import compiled, text_of
@@ -439,6 +439,7 @@ def reply_seeds() -> list[bytes]:
         '<tool_call>[{"name": "look", "arguments": {}}, {"name": "b", "arguments": {"a": [1]}}]</tool_call>',
         '{"name": "look", "parameters": {"a": 1}}',
         "|analysis>thoughts<assistant|final>the answer^more$end\0x",
+        '|analysis>hm<assistant to=functions.look|commentary json>{}<|commentary to=functions.b >{"a": 1',
     ]
     return [bytes([place]) + text.encode() for place, text in enumerate(texts)]
 
@@ -457,10 +458,11 @@ def reply(data: bytes, folder: Path) -> None:
             parts.push(piece, last=False)
         parts.push("", last=True)
         assert _told(whole) == _told(parts), text
-        parser = ToolParser(form)
-        assert sum(len(part.text) + len(part.name) + len(part.arguments) for part in parser.push(text)) <= len(text)
+        if isinstance(form, ToolForm):
+            parts_of = ToolParser(form).push(text)
+            assert sum(len(part.text) + len(part.name) + len(part.arguments) for part in parts_of) <= len(text)
     for channels in (None, _HARMONY):
-        splitter: Any = ReplySplitter(_Form(channels=channels))  # type: ignore[arg-type]
+        splitter: Any = ReplySplitter(_Form(channels=channels), calls=True)  # type: ignore[arg-type]
         assembler = ReplyAssembler(_words(), ["STOP"], splitter)
         said = "".join(part.text for token in data[1:] for part in assembler.push(token))
         said += "".join(part.text for part in assembler.finish())

@@ -34,7 +34,7 @@ from glinfer.server.errors import ApiError
 from glinfer.server.protocol import ChatCompletionRequest
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.structure import structure_of
-from glinfer.structured.tools import FORMS
+from glinfer.structured.tools import FORMS, ToolForm
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers import check as hf_check
 from glinfer.text.tokenizers import huggingface as hf_tokenizer
@@ -422,7 +422,7 @@ class TestRequests:
 
     def test_a_call_without_a_name(self) -> None:
         """It was taken for the arguments of a call before it, of which there was none."""
-        for form in FORMS.values():
+        for form in (each for each in FORMS.values() if isinstance(each, ToolForm)):
             deltas = CallDeltas(form)
             deltas.push(f"{form.opening}{form.before_name}{form.before_arguments}{{}}{form.closing}", last=True)
             (call,) = deltas.message()["tool_calls"]

@@ -19,13 +19,14 @@ ivec2 low_rank_line(int block, int lane, int number, int step) {
     return line_at(before + step, LORA_UP_COLUMNS, 8 * 16) + ivec2(lane & 7, 0);
 }
 
-// The sum for texel `lane` of block `block` of the matrix's outputs.
-vec4 low_rank(int block, int lane, int row, int number) {
+// The sum for texel `lane` of block `block` of the matrix's outputs, of the ranks from step `first` of the row of t on.
+vec4 low_rank(int block, int lane, int row, int number, int first) {
     vec4 total = vec4(0.0);
     int steps = number > 0 ? LORA_STEPS : 0;
     for (int step = 0; step < steps; step++) {
         ivec2 line = low_rank_line(block, lane, number, step);
-        ivec2 corner = block_origin(row, step >> 2, LORA_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
+        int from = first + step;
+        ivec2 corner = block_origin(row, from >> 2, LORA_PLACES) + 2 * ivec2(from & 1, (from >> 1) & 1);
         for (int a = 0; a < 4; a++) {
             vec4 v = FETCH(lora_t, (corner + ivec2(a & 1, a >> 1)), ivec2(LORA_T_WIDTH, LORA_T_HEIGHT));
             total += LORA_UP(4 * a) * v.x + LORA_UP(4 * a + 1) * v.y;

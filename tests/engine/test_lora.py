@@ -69,10 +69,12 @@ def check_family(device: Device, folder: Path, made: Checkpoint, kernels: Kernel
     save_checkpoint(made, path, dtype="file" if made.packed else "float32")
     less = (20 / config.hidden_size) ** 0.5  # so that outputs change as much in wide models as in narrow ones
     roles = ALL if config.tie_word_embeddings else (*ALL, "head")
+    form = config.family.huggingface
+    turns: Any = {"alternate": form is not None and form.experts is not None and form.experts.alternate}
     adapters = {
-        "all": write_peft(folder / "all", made_pairs(config, 3, roles, 1, 0.3 * less)),
+        "all": write_peft(folder / "all", made_pairs(config, 3, roles, 1, 0.3 * less), **turns),
         "some": write_peft(
-            folder / "some", made_pairs(config, 20, ["projection", "down"], 2, 0.1 * less), use_rslora=True
+            folder / "some", made_pairs(config, 20, ["projection", "down"], 2, 0.1 * less), use_rslora=True, **turns
         ),
     }
     for name, adapter in adapters.items():
@@ -144,6 +146,20 @@ def test_each_sequence_of_a_batch_has_its_own_adapter(model: Model) -> None:
     requests = [BatchRequest(IDS[skipped:], {"lora": name, **GREEDY}, (name, skipped)) for name, skipped in alone]
     # In few places, others take over where what a prompt begins with was run with another adapter.
     assert {result.request.key: result.ids for result in model.batch(requests, slots=3)} == alone
+
+
+def test_each_sequence_of_a_batch_has_its_own_adapter_of_experts(device: Device, tmp_path: Path) -> None:
+    config = tiny("qwen3_next")
+    save_checkpoint(in_floats(config), tmp_path / "model.safetensors")
+    adapters = {
+        "a": write_peft(tmp_path / "a", made_pairs(config, 3, ["gate", "up", "router", "shared_down"], 1)),
+        "b": write_peft(tmp_path / "b", made_pairs(config, 20, ["down", "shared_router"], 2)),
+    }
+    with glinfer.load(tmp_path / "model.safetensors", device=device, lora=adapters) as model:
+        alone = {name: model.generate(IDS, lora=name, **GREEDY) for name in ("base", "a", "b")}
+        assert len({tuple(ids) for ids in alone.values()}) == 3
+        requests = [BatchRequest(IDS, {"lora": name, **GREEDY}, name) for name in alone]
+        assert {result.request.key: result.ids for result in model.batch(requests, slots=3)} == alone
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from made_models import IDS as FAMILY_IDS
 from made_models import of_family, opened
 from scripted_models import random_file
 from tiers import tiered
+from tiny_models import in_floats, tiny
 
 import glinfer
 from glinfer.engine.cached import CachedSession
@@ -24,6 +25,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import PlanError
+from glinfer.formats import save_checkpoint
 from glinfer.gl.context import Limits, open_device
 from glinfer.models.session import Session
 from glinfer.models.tuning import default_for
@@ -74,7 +76,7 @@ def stepped(model: Model, ids: list[int]) -> Floats:
         for token in ids:
             session.step(token)
         assert isinstance(session, CachedSession)
-        assert session._chunks is None, "the fast plan alone"
+        assert not session._chunks, "the fast plan alone"
         return session.logits()
 
 
@@ -83,7 +85,7 @@ def chunked(model: Model, ids: list[int]) -> Floats:
     with model.session() as session:
         session.prefill(ids)
         assert isinstance(session, CachedSession)
-        assert (session._chunks is not None) == (len(ids) > MAX_SINGLE_TOKENS)
+        assert bool(session._chunks) == (len(ids) > MAX_SINGLE_TOKENS)
         return session.logits()
 
 
@@ -203,7 +205,7 @@ def test_goldens_through_chunks(golden_model: ModelWriter, name: str, chunk: int
                 probs = session.probs()
                 assert isinstance(session, CachedSession)
                 longest = max(longest, len(record["tokens"]))
-                assert (session._chunks is not None) == (len(record["tokens"]) > MAX_SINGLE_TOKENS)
+                assert bool(session._chunks) == (len(record["tokens"]) > MAX_SINGLE_TOKENS)
             assert int(probs.argmax()) == record["argmax"]
             for key in ("webgl_probs", "cpu_probs"):
                 if key in record:
@@ -405,3 +407,28 @@ class TestSharing:
                     use(session)
             used.close()
             unused.close()
+
+
+def test_short_prompts_of_experts_have_a_plan_of_their_own(tmp_path: Path) -> None:
+    """Each row by itself there, and rows of one expert together in the other: the same bits on llvmpipe."""
+    config = tiny("qwen3_moe", hidden_size=96, intermediate_size=96, max_position_embeddings=128)
+    save_checkpoint(in_floats(config), tmp_path / "model.safetensors")
+    ids = some_ids(100, config.vocab_size)
+    with with_kernels(tmp_path / "model.safetensors", product_table="llvmpipe", rows_per_draw=4) as model:
+        prefill = model.engine._prefill
+        few = prefill.rows_for(1)
+        assert 9 < few < 100, "or this test shows nothing"
+        assert [prefill.rows_for(tokens) for tokens in (few, few + 1)] == [few, 128]
+        for tokens, rows in ((9, few), (100, 128)):
+            together = any(draw.op == "expert_gemm" for draw in prefill.plan(rows).draws)
+            assert together == (rows == 128)
+            with model.session() as session, model.session() as alone:
+                session.prefill(ids[:tokens])
+                found = session.logits()
+                assert set(session._chunks) == {rows}
+                for token in ids[:tokens]:
+                    alone.step(token)
+                assert agree(found, alone.logits())
+        assert model.generate([ids, ids[:9]], max_tokens=3, temperature=0) == [
+            model.generate(each, max_tokens=3, temperature=0) for each in (ids, ids[:9])
+        ]

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tiers import tiered
 from tiny_models import in_floats, in_formats, tiny
 
+from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
 from glinfer.families import DECODERS
@@ -24,34 +25,45 @@ LLAMA = tiny("llama")
 QUERY = "model.layers.0.self_attn.q_proj"
 
 
+def alternates(config: ModelConfig) -> bool:
+    """Whether rows of gate and up take turns in the files of a family."""
+    form = config.family.huggingface
+    return form is not None and form.experts is not None and form.experts.alternate
+
+
 @tiered("family", FORMS, keep=[FORMS.index("gpt2"), FORMS.index("phi3"), FORMS.index("llama")])
 def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, family: str) -> None:
     config = tiny(family)
     made, pairs = in_floats(config), made_pairs(config)
-    found = merged(made, [read_adapter(write_peft(tmp_path / "a", pairs), config, 0.5)])
+    folder = write_peft(tmp_path / "a", pairs, alternate=alternates(config))
+    found = merged(made, [read_adapter(folder, config, 0.5)])
     from glinfer.formats.huggingface.config import form_of
     from glinfer.formats.tensors import stored_tensors
 
     names, changed = config.family.names, set()
     for stored in stored_tensors(config, form_of(config.family).names or names):
         if (pair := pairs.get(stored.name.removesuffix(".weight"))) is not None:
-            change = pair[1].astype(np.float64) @ pair[0] * (0.5 * 2)  # alpha is twice the rank
+            change = (pair[1].astype(np.float64) @ pair[0] * (0.5 * 2)).reshape(stored.shape)  # alpha is twice the rank
             for tensor, rows in stored.split(change):
                 name = tensor.name(names)
                 np.testing.assert_array_equal(found.tensors[name], (made.tensors[name] + rows).astype(np.float32))
                 changed.add(name)
     layers = map(config.layer, range(config.num_hidden_layers))
-    mlp = 0 if config.family.experts else 3 if config.family.gated else 2
-    assert len(changed) == sum((4 if layer.attends else 0) + mlp for layer in layers)
+    mlp = 3 if config.family.gated else 2
+    expected = 0
+    for layer in layers:
+        expected += 4 if layer.attends else 0
+        expected += mlp if layer.experts is None else 3 * layer.experts.stacked.count + 1 + layer.experts.shared
+    assert len(changed) == expected
     for name in made.tensors.keys() - changed:
         assert found.tensors[name] is made.tensors[name]
 
 
-@tiered("family", ["llama", "qwen2", "gpt2"])
+@tiered("family", ["llama", "gpt_oss", "qwen3_moe", "qwen2", "gpt2", "qwen3_5_moe_text"], keep=2)
 def test_a_gguf_adapter_is_the_peft_one(tmp_path: Path, family: str) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
     config, pairs = tiny(family), made_pairs(tiny(family))
-    one = read_adapter(write_peft(tmp_path / "a", pairs, lora_alpha=5), config)
+    one = read_adapter(write_peft(tmp_path / "a", pairs, lora_alpha=5, alternate=alternates(config)), config)
     other = read_adapter(write_gguf_adapter(tmp_path / "a.gguf", config, pairs, 5.0), config)
     assert one.matrices.keys() == other.matrices.keys()
     for name, change in one.matrices.items():
@@ -175,9 +187,17 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="are for families"):
         read_adapter(tmp_path / "a", tiny("gab"))
     ones = np.ones((2, 20), np.float32), np.ones((48, 2), np.float32)
-    for name in ("experts.0.up_proj", "gate"):
-        with pytest.raises(FormatError, match="belongs to experts, which glinfer does not adapt"):
+    for name, words in (
+        ("experts.0.up_proj", r"expected \[rank, 20\] and \[24, rank\]"),
+        ("experts.9.up_proj", "no matrix"),
+    ):
+        with pytest.raises(FormatError, match=words):
             read_adapter(write_peft(tmp_path / "e", {f"model.layers.0.mlp.{name}": ones}), tiny("qwen3_moe"))
+    for shapes in (((8, 20), (48, 12)), ((8, 20), (40, 8)), ((3, 20), (48, 3)), ((8, 24), (48, 8))):
+        arrays = [np.ones(shape, np.float32) for shape in shapes]
+        folder = write_peft(tmp_path / "e", {"model.layers.0.mlp.experts": (arrays[0], arrays[1])})
+        with pytest.raises(FormatError, match=r"this model; the adapter belongs to another one|have ranks"):
+            read_adapter(folder, tiny("qwen3_moe", num_experts=4))
 
 
 @pytest.mark.parametrize(

@@ -257,9 +257,9 @@ def test_a_directory_becomes_another_file_and_back(tmp_path: Path, dtype: str) -
 
 def gguf_file(folder: Path, **changes: Any) -> Any:
     pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
-    equal = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_value_head_dim": 36}
-    config = ModelConfig(50, 64, 4, 4, 40, 96, hidden_act="silu", model_type="qwen3_5_text", num_key_value_heads=2,
-                         head_dim=16, **{**layers_of("qwen3_5_text"), **equal, **changes})  # fmt: skip
+    equal: dict[str, Any] = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_value_head_dim": 36}
+    given = {"model_type": "qwen3_5_text", **layers_of("qwen3_5_text"), **equal, **changes}
+    config = ModelConfig(50, 64, 4, 4, 40, 96, hidden_act="silu", num_key_value_heads=2, head_dim=16, **given)
     save_checkpoint(random_checkpoint(config), folder / "model.gguf")
     return read_gguf_file(folder / "model.gguf")
 
@@ -290,7 +290,8 @@ def test_heads_of_a_gguf_file_take_turns_in_those_that_they_share(tmp_path: Path
         ("ssm.time_step_rank", 3, "is 3; expected a multiple of the 2 of ssm.group_count"),
         ("ssm.inner_size", 73, "is 73; expected a multiple of the 2 heads"),
         ("full_attention_interval", 2000, "is 2000; expected a whole number from 1 to 1024"),
-        ("nextn_predict_layers", 1, "is 1, which is not supported; expected 0"),
+        ("nextn_predict_layers", 4, "is 4; expected a whole number below the 4 blocks"),
+        ("nextn_predict_layers", -1, "is -1; expected a whole number below the 4 blocks"),
         ("ssm.state_size", 300, "linear_key_head_dim is 300; expected a multiple of 4 from 4 to 256"),
     ],
 )
@@ -301,10 +302,32 @@ def test_what_is_refused_in_a_gguf_file_is_named(tmp_path: Path, key: str, value
         config_of(changed)
 
 
+def test_another_width_of_the_shared_expert_is_refused(tmp_path: Path) -> None:
+    file = gguf_file(tmp_path, model_type="qwen3_next", num_experts=4, num_experts_per_tok=2, norm_topk_prob=True)
+    assert file.metadata["qwen3next.expert_shared_feed_forward_length"] == 96
+    key = "qwen3next.expert_shared_feed_forward_length"
+    with pytest.raises(FormatError, match=f"{key} is 48; expected 96, the width of other experts"):
+        config_of(dataclasses.replace(file, metadata={**file.metadata, key: 48}))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"linear_num_value_heads": 4}, "llama.cpp has heads of values that share keys in another order"),
+        (
+            {"linear_num_value_heads": 4},
+            "the architecture qwen35 has heads of values that share keys in another order, which is not made here",
+        ),
+        (
+            {
+                "linear_num_value_heads": 4,
+                "linear_keys_in_turn": True,
+                "model_type": "qwen3_next",
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "norm_topk_prob": True,
+            },
+            "the architecture qwen3next has heads of values that share keys in another order",
+        ),
         ({"linear_value_head_dim": 8}, "the architecture qwen35 has values as long as keys in its delta rules"),
         (
             {"layer_types": ("full_attention", "linear_attention")},

@@ -348,6 +348,10 @@ class Model:
             for expert in chosen:
                 parts = [f"{at}.experts.{expert}.{part}_proj" for part in ("gate", "up", "down")]
                 mixed[row] += weights[expert] * self.mlp(parts, normed[row : row + 1], gelu_gate, experts)[0]
+        if experts.shared:
+            share = 1 / (1 + np.exp(-self.linear(names.of("shared_router", index), normed)))
+            parts = [names.of(f"shared_{part}", index) for part in ("gate", "up", "down")]
+            mixed += share * self.mlp(parts, normed, gelu_gate)
         return mixed
 
     def attended(self, index: int, x: Array) -> Array:
@@ -371,7 +375,7 @@ class Model:
         return self.linear(names.of("output", index), mixed * gates)
 
     def by_delta_rule(self, index: int, x: Array) -> Array:
-        """What the delta rule of a layer adds, by its states; heads of values take turns in those of keys."""
+        """What the delta rule of a layer adds, by its states."""
         names, rule = self.config.family.names, self.config.layer(index).delta
         assert rule is not None
         qkv, z, a, b = (self.linear(names.of("delta_in", index, part), x) for part in ("qkv", "z", "a", "b"))
@@ -381,7 +385,8 @@ class Model:
         mixed = mixed / (1 + np.exp(-mixed))
         parts = zip(np.split(mixed, [rule.keys, 2 * rule.keys], axis=1), (rule.key, rule.key, rule.value), strict=True)
         q, k, v = (part.reshape(len(x), -1, each) for part, each in parts)
-        own = np.arange(rule.heads) % rule.key_heads
+        heads = np.arange(rule.heads)
+        own = heads % rule.key_heads if rule.in_turn else heads // (rule.heads // rule.key_heads)
         q, k = q[:, own], k[:, own]
         q, k = (part / np.sqrt((part**2).sum(axis=-1, keepdims=True) + 1e-6) for part in (q, k))
         rate, shift = (self.weights[names.of(role, index)] for role in ("decay_rate", "decay_shift"))
@@ -438,6 +443,93 @@ def test_llama_cpp_computes_the_same(llama: Any, path: Path, name: str) -> None:
     tolerance = 1e-3 * np.abs(expected).max() if made.config.hidden_act == "gelu_new" else 2e-5
     assert np.abs(llama_logits(llama, path, IDS) - expected).max() < tolerance
     assert np.abs(Model(found).logits(IDS) - expected).max() < 2e-5
+
+
+def rewritten(source: Path, target: Path, keys: dict[str, int], tensors: dict[str, Any]) -> None:
+    """Write a file again with these keys, and these tensors in place of others or added; None leaves one out."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture" and name not in keys:
+            writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if field.types[1:] else None)
+    for name, value in keys.items():
+        writer.add_uint32(name, value)
+    found = {each.name: np.array(each.data) for each in reader.tensors} | tensors
+    for name, values in found.items():
+        if values is not None:
+            writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def other_form(source: Path, target: Path, form: str) -> None:
+    """The same model as other files have it: experts' gates joined with up, a delta rule's, or a block that guesses."""
+    tensors = {each.name: np.array(each.data) for each in gguf.GGUFReader(source).tensors}
+    if form == "gates joined":
+        gates = [name for name in tensors if "ffn_gate_exps" in name]
+        parts = {name: [tensors[name], tensors[name.replace("gate", "up")]] for name in gates}
+        joined = {name.replace("gate", "gate_up"): np.concatenate(pair, axis=1) for name, pair in parts.items()}
+        rewritten(
+            source, target, {}, {**{f: None for name in gates for f in (name, name.replace("gate", "up"))}, **joined}
+        )
+    elif form == "delta joined":
+        changed: dict[str, Any] = {}
+        for name in [name for name in tensors if name.endswith("ssm_ba.weight")]:
+            layer = name.removesuffix("ssm_ba.weight")
+            (qkv, z), keys = (tensors[f"{layer}{end}.weight"] for end in ("attn_qkv", "attn_gate")), 2 * 16
+            parts = [part.reshape(2, -1, 64) for part in (qkv[:keys], qkv[keys : 2 * keys], qkv[2 * keys :], z)]
+            changed |= {f"{layer}attn_qkv.weight": None, f"{layer}attn_gate.weight": None}
+            changed[f"{layer}ssm_in.weight"] = np.concatenate(parts, axis=1).reshape(-1, 64)
+        rewritten(source, target, {}, changed)
+    else:
+        name = "qwen35moe" if "blk.0.ssm_alpha.weight" in tensors else "qwen35"
+        more = {key.replace("blk.1.", "blk.5."): values for key, values in tensors.items() if key.startswith("blk.1.")}
+        width = tensors["blk.0.attn_norm.weight"].shape[0]
+        more["blk.5.nextn.eh_proj.weight"] = np.ones((width, 2 * width), np.float32)
+        more |= {
+            f"blk.5.nextn.{end}.weight": np.ones(width, np.float32) for end in ("enorm", "hnorm", "shared_head_norm")
+        }
+        rewritten(source, target, {f"{name}.block_count": 6, f"{name}.nextn_predict_layers": 1}, more)
+
+
+OTHER_FORMS = [
+    ("qwen35moe", "gates joined"),
+    ("qwen3next", "delta joined"),
+    ("qwen35moe", "guessing"),
+]
+
+
+@pytest.mark.parametrize(("name", "form"), OTHER_FORMS)
+def test_other_forms_of_files_hold_the_same_model(path: Path, tmp_path: Path, name: str, form: str) -> None:
+    made = written(path, random_checkpoint(CONFIGS[name], seed=5))
+    other_form(path, tmp_path / "other.gguf", form)
+    found = read_gguf(tmp_path / "other.gguf")
+    assert found.config == made.config
+    for tensor in weight_shapes(made.config):
+        assert np.array_equal(found.floats(tensor), made.floats(tensor)), tensor
+
+
+def test_rows_by_heads_of_keys_stay_in_their_blocks(path: Path, tmp_path: Path) -> None:
+    made = random_checkpoint(CONFIGS["qwen3next"], seed=5)
+    first = written(path, made, dtype="q8_0")
+    second = written(tmp_path / "again.gguf", first, dtype=None)
+    at = "model.layers.0"
+    for name in (f"{at}.linear_attn.in_proj_a.weight", f"{at}.linear_attn.in_proj_b.weight"):
+        assert np.abs(first.floats(name) - made.tensors[name]).max() <= 2**-7 * np.abs(made.tensors[name]).max()
+        assert np.array_equal(second.packed[name].blocks, first.packed[name].blocks)
+    shared = f"{at}.mlp.shared_expert_gate.weight"
+    assert first.formats()[shared] == "F32"
+    assert read_gguf_file(path).tensors["blk.0.ffn_gate_inp_shexp.weight"].shape == (64,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "form"), OTHER_FORMS)
+def test_llama_cpp_reads_other_forms_alike(llama: Any, path: Path, tmp_path: Path, name: str, form: str) -> None:
+    made = written(path, random_checkpoint(COMPARED[name], seed=5, scale=0.1))
+    other_form(path, tmp_path / "other.gguf", form)
+    assert np.abs(llama_logits(llama, tmp_path / "other.gguf", IDS) - Model(made).logits(IDS)).max() < 2e-5
 
 
 @pytest.mark.slow

@@ -120,6 +120,12 @@ CONFIGS = {
     "qwen35": config("qwen3_5_text", **QWEN35, tie_word_embeddings=True),
     # Heads of values take turns in those of keys.
     "qwen35, shared": config("qwen3_5_text", **{**QWEN35, "linear_num_value_heads": 6, "linear_keys_in_turn": True}),
+    "qwen35moe": config(
+        "qwen3_5_moe_text",
+        **{**QWEN35, **EXPERTS, "linear_num_value_heads": 4, "linear_keys_in_turn": True},
+        norm_topk_prob=True,
+    ),
+    "qwen3next": config("qwen3_next", **{**QWEN35, **EXPERTS, "linear_num_value_heads": 6}, norm_topk_prob=True),
     "qwen3moe": config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=32),
     "olmoe": config("olmoe", **EXPERTS, num_key_value_heads=4),
     "granitemoe": config("granitemoe", **EXPERTS, norm_topk_prob=True, **GRANITE),

@@ -95,7 +95,7 @@ def draws() -> Iterator[DrawSpec]:
             plans.append(reference_plans(config, "f32", None, kernels, 2048).of(20))
         for plan in plans:
             yield from plan.draws
-    for family, kernels in itertools.product(("llama", "gpt2"), KERNELS):
+    for family, kernels in itertools.product(("llama", "gpt2", "qwen3_moe"), KERNELS):
         config = of_family(family)
         changed = {name: 4 for name, shape in weight_shapes(config).items() if len(shape) == 2}
         options = PlanOptions(config, "f32", kernels, 2048, adapters=AdapterRanks(("a", "b"), changed))

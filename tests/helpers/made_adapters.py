@@ -15,36 +15,60 @@ from glinfer.formats.huggingface.config import form_of
 from glinfer.formats.tensors import stored_tensors
 
 Array = np.ndarray[Any, Any]
-ALL = ("projection", "output", "gate", "up", "down")
+EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
+ALL = ("projection", "output", "gate", "up", "down", *EXPERTS)
 
 
 def made_pairs(
     config: ModelConfig, rank: int = 3, roles: Iterable[str] = ALL, seed: int = 0, size: float = 0.3
 ) -> dict[str, tuple[Array, Array]]:
-    """A [rank, in] and B [out, rank] of each matrix with such a role, by its name in a directory."""
+    """A [rank, in] and B [out, rank] of each matrix with such a role, by its name in a directory.
+
+    Of a tensor with the matrices of several experts they are [experts, rank, in] and [experts, out, rank].
+    """
     random, wanted = np.random.default_rng(seed), set(roles)
-    if config.family.experts:  # which are not adapted
-        wanted -= {"gate", "up", "down"}
     names = form_of(config.family).names or config.family.names
     found = {}
     for stored in stored_tensors(config, names):
         if len(stored.shape) == 2 and stored.tensors[0].role in wanted:
-            rows, columns = stored.shape
-            down = (random.standard_normal((rank, columns)) * size).astype(np.float32)
-            up = (random.standard_normal((rows, rank)) * size).astype(np.float32)
+            *several, rows, columns = stored.stacked_shape
+            down = (random.standard_normal((*several, rank, columns)) * size).astype(np.float32)
+            up = (random.standard_normal((*several, rows, rank)) * size).astype(np.float32)
             found[stored.name.removesuffix(".weight")] = down, up
     return found
 
 
-def write_peft(folder: Path, pairs: dict[str, tuple[Array, Array]], **settings: Any) -> Path:
-    """The directory that PEFT's ``save_pretrained`` writes."""
+def as_parameter(name: str, down: Array, up: Array) -> tuple[str, Array, Array]:
+    """The module that PEFT has for a parameter with the matrices of all experts, and A and B as it stores them.
+
+    Gate and up of gpt-oss take turns there, whose parameters are wrapped in the order of their names.
+    """
+    experts, rows, rank = up.shape
+    module = name
+    if name.endswith("_proj"):
+        module = name.rpartition(".")[0] + (".base_layer" if name.endswith("gate_up_proj") else "")
+    stored = up.transpose(1, 2, 0).reshape(rows, rank * experts)
+    return module, down.reshape(experts * rank, -1), np.ascontiguousarray(stored)
+
+
+def in_turn(up: Array) -> Array:
+    """Rows of gate and up in turn, [experts, out, rank]."""
+    return up.reshape(len(up), 2, -1, up.shape[2]).swapaxes(1, 2).reshape(up.shape)
+
+
+def write_peft(
+    folder: Path, pairs: dict[str, tuple[Array, Array]], *, alternate: bool = False, **settings: Any
+) -> Path:
+    """The directory that PEFT's ``save_pretrained`` writes; ``alternate`` as a family's files have gate and up."""
     folder.mkdir(parents=True, exist_ok=True)
-    rank = len(next(iter(pairs.values()))[0]) if pairs else 1
+    rank = next(iter(pairs.values()))[0].shape[-2] if pairs else 1
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "bias": "none", "use_dora": False, **settings}
     config.setdefault("target_modules", sorted({name.rpartition(".")[2] for name in pairs}))
     (folder / "adapter_config.json").write_text(json.dumps(config))
     tensors = {}
     for name, (down, up) in pairs.items():
+        if down.ndim == 3:
+            name, down, up = as_parameter(name, down, in_turn(up) if alternate and "gate" in name else up)
         tensors[f"base_model.model.{name}.lora_A.weight"] = down
         tensors[f"base_model.model.{name}.lora_B.weight"] = up
     save_file(tensors, folder / "adapter_model.safetensors")
@@ -66,17 +90,20 @@ def write_gguf_adapter(
     writer.add_string("adapter.type", changes.get("kind", "lora"))
     writer.add_float32("adapter.lora.alpha", alpha)
     own = form_of(config.family).names or config.family.names
+    by_file: dict[str, list[tuple[Array, Array]]] = {}
     for stored in stored_tensors(config, own):
         name = stored.name.removesuffix(".weight")
         if name not in pairs:
             continue
         down, up = pairs[name]
-        by_file: dict[str, list[Array]] = {}
-        for tensor, rows in stored.split(up):
-            by_file.setdefault(tensor.name(form.names), []).append(rows_for_file(config, tensor, rows))
-        for target, parts in by_file.items():
-            writer.add_tensor(f"{target}.lora_a", np.ascontiguousarray(down))
-            writer.add_tensor(f"{target}.lora_b", np.ascontiguousarray(np.concatenate(parts)))
+        for tensor, rows in stored.split(up.reshape(-1, up.shape[-1])):
+            each = down[int(tensor.letter)] if down.ndim == 3 else down
+            by_file.setdefault(tensor.name(form.names), []).append((each, rows_for_file(config, tensor, rows)))
+    for target, parts in by_file.items():
+        downs, ups = [each for each, _ in parts], [each for _, each in parts]
+        experts = "_exps" in target  # which have an edge more
+        writer.add_tensor(f"{target}.lora_a", np.ascontiguousarray(np.stack(downs) if experts else downs[0]))
+        writer.add_tensor(f"{target}.lora_b", np.stack(ups) if experts else np.concatenate(ups))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

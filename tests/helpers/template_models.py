@@ -20,18 +20,29 @@ CHATML = (
 )
 
 
-def write_other(folder: Path, script: dict[int, str], template: str | None = CHATML) -> tuple[Path, Tokenizer]:
-    """A model of another family that says these texts from these positions on, each with its ``<|im_end|>``."""
+HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
+
+
+def write_other(
+    folder: Path, script: dict[int, str], template: str | None = CHATML, *, harmony: bool = False
+) -> tuple[Path, Tokenizer]:
+    """A model of another family that says these texts from these positions on, each with its ``<|im_end|>``.
+
+    With ``harmony`` it has the control tokens of gpt-oss too, and its texts end as those do.
+    """
     library = tokenizers.Tokenizer(
         models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
     )
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>", *(HARMONY_TOKENS if harmony else ())])
     library.save(str(folder / "tokenizer.json"))
     config = {} if template is None else {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     words = Tokenizer.from_file(folder)
+    if harmony:
+        ends = [words.control_tokens[name] for name in ("<|return|>", "<|call|>", "<|im_end|>")]
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     # Not the same letter everywhere: the norm takes away what all positions have in common.
     tokens = (words.encode("abcdefghijklmnopqrstuvwx") * 8)[:192]
     for start, text in script.items():

@@ -74,4 +74,7 @@ def test_merged_weights_are_those_of_peft(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=MERGED * np.abs(expected).max())
         changed += not np.array_equal(found, base.tensors[weight])
     assert ours.tensors.keys() == theirs.tensors.keys()
-    assert changed == base.config.num_hidden_layers * (7 if base.config.family.gated else 6)
+    each = 7 if base.config.family.gated else 6
+    if base.config.family.experts:
+        each = 4 + 3 * base.config.num_experts + ("mlp.gate.weight" in ADAPTED[name]["target_parameters"])
+    assert changed == base.config.num_hidden_layers * each

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 from block_draw import BLOCKS, FLOATS_AND_ROWS, matrix_of, whole_blocks
-from one_draw import OUT, Array, BlockDraw, Case, OneDraw, check, normal
+from one_draw import OUT, TABLE, Array, BlockDraw, Case, OneDraw, check, normal
 from rows_draw import KERNELS
 from tiers import tiered
 
@@ -15,17 +17,21 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.ops.flat.activate import gate
 from glinfer.ops.flat.experts import expert_weight
 from glinfer.ops.fused.expert_groups import (
     SPAN,
     expert_gemm,
+    few_rows,
     group_experts,
     most_groups,
     place_experts,
     tally_experts,
 )
-from glinfer.ops.fused.experts import CHOICE_FLOATS, join_rows, mix_experts, padded, route, rowwise_gemv
+from glinfer.ops.fused.experts import join_rows, mix_experts, padded, route, rowwise_gemv
+from glinfer.ops.fused.low_rank import ADAPTER, ADAPTER_WORD, CHOICE_FLOATS, LowRankSum, lora_down
+from glinfer.ops.fused.rows import row_table
 from glinfer.ops.kernels import KernelOptions
 
 pytestmark = pytest.mark.gl
@@ -40,6 +46,7 @@ ROUTERS = [
     Experts(16, 3, True, shared=True),
     Experts(18, 16, False, shared=True),
 ]
+ADAPTERS = 3
 every_kernel = tiered("kernels", KERNELS.values(), keep=(1, 3), ids=KERNELS)
 
 
@@ -124,35 +131,80 @@ def test_gates_are_bounded_above_and_what_they_multiply_on_both_sides(device: De
 
 
 def product_draw(
-    weights: str, kernels: KernelOptions, experts: Experts | None, rows: int, inputs: int, outputs: int, *, first: bool
+    weights: str,
+    kernels: KernelOptions,
+    experts: Experts | None,
+    rows: int,
+    inputs: int,
+    outputs: int,
+    *,
+    first: bool,
+    grouped: bool = False,
+    ranks: int = 0,
+    by_row: bool = False,
 ) -> BlockDraw:
-    """The first product of experts, behind a norm and with a gate, or the second one, with inputs for each."""
-    one = BlockDraw(kernels, {"rows": (1, rows)})
+    """The first product of experts, behind a norm and with a gate, or the second one, with inputs for each.
+
+    Each row is computed by itself, or with ``grouped`` together with those that chose its expert. With ``ranks`` three
+    adapters add to it, one to all rows or ``by_row`` each to its own.
+    """
+    ranges = {"rows": (1, rows)} | ({ADAPTER: (0, ADAPTERS)} if ranks and not by_row else {})
+    one = BlockDraw(kernels, ranges, count=kernels.rows_per_draw if grouped else 1)
     inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
     stacked = outputs if experts is None else experts.count * padded(outputs)
     matrix = matrix_of(one, weights, stacked, inputs, gain=first, gated=first and experts is not None)
-    columns, width = inputs, outputs
+    how: dict[str, Any] = {"activation": "silu" if first else "none", "kernels": kernels}
+    how["norm_eps"] = 1e-5 if first else None
+    x: Any = None if grouped and not first else one.blocks("x", inputs_of(rows, inputs, experts, apart=not first))
+    if grouped:
+        assert experts is not None
+        members = members_of(rows, experts, kernels.rows_per_draw)
+        if x is None:
+            x = one.interleaved("x", normal(1, len(members) * kernels.rows_per_draw, inputs))
+        one.by_row.clear()
+        chosen = one.blocks("chosen", members.reshape(len(members), -1))
+        out = one.deal(OUT, len(members), padded(outputs), "cache")
+        return one.draw(expert_gemm("draw", "draw", x, matrix, chosen, out, experts, **how))
+    width = outputs
     if experts is not None:
-        columns = inputs if first else experts.used * padded(inputs)
         width = experts.used * padded(outputs)
-    further = {}
-    if experts is not None:
-        further = {"experts": experts, "choice": one.blocks("choice", choices(rows, experts)), "apart": not first}
-    x = one.blocks("x", normal(1, rows, columns) + np.float32(0.25))
-    return one.draw(
-        rowwise_gemv(
-            "draw",
-            "draw",
-            x,
-            matrix,
-            one.out(one.layout(rows, width)),
-            rows="rows",
-            norm_eps=1e-5 if first else None,
-            activation="silu" if first else "none",
-            kernels=kernels,
-            **further,  # type: ignore[arg-type]
-        )
-    )
+        how |= {"experts": experts, "choice": one.blocks("choice", choices(rows, experts)), "apart": not first}
+    if ranks:
+        low_rank = adapters_of(one, experts, rows, matrix.weight.shape[0], ranks, by_row=by_row)
+        matrix = dataclasses.replace(matrix, low_rank=low_rank)
+    return one.draw(rowwise_gemv("draw", "draw", x, matrix, one.out(one.layout(rows, width)), rows="rows", **how))
+
+
+def inputs_of(rows: int, inputs: int, experts: Experts | None, *, apart: bool) -> Array:
+    """Rows of inputs, or with ``apart`` of the inputs of each chosen expert."""
+    columns = experts.used * padded(inputs) if apart and experts is not None else inputs
+    return normal(1, rows, columns) + np.float32(0.25)
+
+
+def members_of(rows: int, experts: Experts, targets: int) -> Array:
+    """The rows of groups of one expert each, and one group more, which has none."""
+    members = np.zeros((most_groups(rows, targets, experts) + 1, targets, CHOICE_FLOATS), np.float32)
+    numbers, at = choices(rows, experts).reshape(rows, experts.used, -1)[:, :, 0].astype(int), 0
+    for expert in range(experts.count):
+        own = np.nonzero(numbers == expert)[0]
+        for start in range(0, len(own), targets):
+            few = own[start : start + targets]
+            members[at, :, 1] = expert
+            members[at, : len(few), 0], members[at, : len(few), 2] = few, 1
+            at += 1
+    return members
+
+
+def adapters_of(
+    one: BlockDraw, experts: Experts | None, rows: int, outputs: int, ranks: int, *, by_row: bool
+) -> LowRankSum:
+    """What three adapters add to a product of so many outputs; the inner vectors of the rows are an input."""
+    count, used = (1, 1) if experts is None else (experts.count, experts.used)
+    table = one.table(rows) if by_row else None
+    layout = GemvLayout.of(outputs, ADAPTERS * ranks, "f32", False, one.edge)
+    up = one.weight("b", normal(12, outputs, ADAPTERS * ranks, scale=ranks**-0.5), layout)
+    inner = one.blocks("t", normal(13, rows, used * ranks))
+    return LowRankSum(up, up, inner, ADAPTERS, False, table, count, used)
 
 
 @tiered("first", [True, False], keep=(0, 1), ids=["first", "second"])
@@ -168,6 +220,54 @@ def test_products_over_the_chosen_experts(device: Device, weights: str, first: b
 @every_kernel
 def test_a_router_over_rows(device: Device, kernels: KernelOptions) -> None:
     check(device, product_draw("f32", kernels, None, 3, 70, 9, first=True), all_rows(3))
+
+
+def adapted_rows(rows: int, *, adapter: int | None) -> Case:
+    """So many rows, all with one adapter or each with its own, some with none."""
+    case = all_rows(rows)
+    if adapter is not None:
+        return dataclasses.replace(case, values={**case.values, ADAPTER: adapter})
+    table = row_table(rows)
+    table[:, ADAPTER_WORD] = (np.arange(rows) * 3 + 1) % (ADAPTERS + 1)
+    return dataclasses.replace(case, arrays={TABLE: table})
+
+
+@tiered("first", [True, False], keep=(0, 1), ids=["first", "second"])
+@every_kernel
+def test_adapters_of_chosen_experts_are_added(device: Device, kernels: KernelOptions, first: bool) -> None:
+    """One for all rows, none, and each row's own; the router's have no experts."""
+    experts, (inputs, outputs) = Experts(3, 2, True), ((70, 40), (36, 70))[first]
+    one = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first, ranks=32)
+    check(device, one, *(adapted_rows(4, adapter=number) for number in (0, 2, 3)))
+    plain = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first)
+    none, expected = one.run(device, adapted_rows(4, adapter=0)), plain.run(device, all_rows(4))
+    assert np.array_equal(none[0], expected[0])
+    one = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first, ranks=16, by_row=True)
+    check(device, one, adapted_rows(4, adapter=None))
+    if first:
+        one = product_draw("f32", kernels, None, 4, 70, 9, first=True, ranks=16, by_row=True)
+        check(device, one, adapted_rows(4, adapter=None))
+
+
+@tiered("apart", [True, False], keep=(0, 1), ids=["apart", "together"])
+@every_kernel
+def test_inner_vectors_of_chosen_experts(device: Device, kernels: KernelOptions, apart: bool) -> None:
+    experts, rows, ranks = (Experts(3, 2, True), Experts(40, 18, True))[apart], 4, 48
+    for by_row in (False, True):
+        one = BlockDraw(kernels, {"rows": (1, rows)} | ({} if by_row else {ADAPTER: (0, ADAPTERS)}))
+        x = one.blocks("x", inputs_of(rows, 70, experts, apart=apart))
+        matrices = normal(11, ADAPTERS * experts.count * ranks, 72, scale=0.1)
+        matrices[:, 70:] = 0
+        down = one.weight("a", matrices, GemvLayout.of(len(matrices), 70, "f32", False, one.edge))
+        out = one.out(one.layout(rows, experts.used * ranks))
+        table = one.table(rows) if by_row else None
+        low_rank = LowRankSum(down, down, out, ADAPTERS, False, table, experts.count, experts.used)
+        choice = one.blocks("choice", choices(rows, experts))
+        how: dict[str, Any] = {"rows": "rows", "kernels": kernels, "choice": choice, "apart": 70 if apart else 0}
+        one.draw(lora_down("draw", "draw", x, low_rank, **how))
+        for adapter in (None,) if by_row else (0, 3):
+            found = check(device, one, adapted_rows(rows, adapter=adapter))[0]
+            assert np.any(found) == (adapter != 0)
 
 
 @every_kernel
@@ -284,44 +384,15 @@ def test_groups_hold_the_worst_choice() -> None:
             assert most_groups(rows, targets, experts) >= worst
 
 
-def grouped_draw(
-    weights: str, kernels: KernelOptions, experts: Experts, rows: int, inputs: int, outputs: int, *, first: bool
-) -> BlockDraw:
-    """The first product of groups, behind a norm and with a gate, or the second one, on interleaved rows."""
-    targets = kernels.rows_per_draw
-    groups = most_groups(rows, targets, experts) + 1
-    one = BlockDraw(kernels, {"rows": (1, rows)}, count=targets)
-    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
-    matrix = matrix_of(one, weights, experts.count * padded(outputs), inputs, gain=first, gated=first)
-    members = np.zeros((groups, targets, CHOICE_FLOATS), np.float32)
-    numbers, at = choices(rows, experts).reshape(rows, experts.used, -1)[:, :, 0].astype(int), 0
-    for expert in range(experts.count):
-        own = np.nonzero(numbers == expert)[0]
-        for start in range(0, len(own), targets):
-            few = own[start : start + targets]
-            members[at, :, 1] = expert
-            members[at, : len(few), 0], members[at, : len(few), 2] = few, 1
-            at += 1
-    x = (
-        one.blocks("x", normal(1, rows, inputs) + np.float32(0.25))
-        if first
-        else one.interleaved("x", normal(1, groups * targets, inputs))
-    )
-    one.by_row.clear()
-    return one.draw(
-        expert_gemm(
-            "draw",
-            "draw",
-            x,
-            matrix,
-            one.blocks("chosen", members.reshape(groups, -1)),
-            one.deal(OUT, groups, padded(outputs), "cache"),
-            experts,
-            norm_eps=1e-5 if first else None,
-            activation="silu" if first else "none",
-            kernels=kernels,
-        )
-    )
+def test_few_rows_go_one_by_one_where_that_was_measured() -> None:
+    """In whole slots, more of them where an expert has fewer rows, and where a group costs more than it computes."""
+    kernels = KernelOptions(rows_per_draw=8, product_table="llvmpipe")
+    few = few_rows(512, Experts(8, 2, True), 256, 256, kernels)
+    assert few == 24
+    assert few_rows(512, Experts(32, 2, True), 256, 256, kernels) > few
+    assert few_rows(512, Experts(8, 2, True), 128, 128, kernels) > few
+    assert few_rows(512, Experts(8, 2, True), 4096, 4096, kernels) == 8
+    assert few_rows(512, Experts(8, 2, True), 256, 256, KernelOptions(rows_per_draw=8)) == 0
 
 
 @tiered("first", [True, False], keep=(0, 1), ids=["first", "second"])
@@ -330,14 +401,16 @@ def test_products_over_groups_of_one_expert(device: Device, weights: str, first:
     number = WEIGHTS.index(weights)
     kernels = list(KERNELS.values())[(number + first) % len(KERNELS)]
     experts = (Experts(3, 2, True), Experts(5, 1, True, limit=0.7, slope=1.4))[number % 2]
-    one = grouped_draw(weights, kernels, experts, 5, (36, 70)[number % 2], (70, 40)[number % 2], first=first)
+    sizes = (36, 70)[number % 2], (70, 40)[number % 2]
+    one = product_draw(weights, kernels, experts, 5, *sizes, first=first, grouped=True)
     check(device, one, all_rows(5), what=weights)
 
 
 @every_kernel
 def test_every_kernel_over_groups(device: Device, kernels: KernelOptions) -> None:
     for first in (True, False):
-        check(device, grouped_draw("f32", kernels, Experts(3, 2, True), 5, 70, 40, first=first), all_rows(5))
+        one = product_draw("f32", kernels, Experts(3, 2, True), 5, 70, 40, first=first, grouped=True)
+        check(device, one, all_rows(5))
 
 
 @every_kernel

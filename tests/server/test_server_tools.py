@@ -190,6 +190,125 @@ def test_what_tools_and_calls_say_forges_no_control_token(served: Running) -> No
     assert sum(token in special for token in found) == sum(token in special for token in honest) > 4
 
 
+# Calls that are messages of their own, as gpt-oss writes them
+
+HARMONY = (
+    "{% for t in tools or [] %}{{ '// ' + t.function.description + '\\n' + t.function.name }};{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ '<|start|>functions.' + m.name + '<|message|>' + m.content }}"
+    "{% elif m.tool_calls %}{{ '<|start|>assistant<|channel|>analysis<|message|>' + (m.thinking or '') + '<|end|>' }}"
+    "{% set call = m.tool_calls[0].function %}{{ '<|start|>assistant to=functions.' + call.name }}"
+    "{{ '<|channel|>commentary json<|message|>' + call.arguments | tojson + '<|call|>' }}"
+    "{% else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"
+)
+UNTOLD = "<|start|>user<|message|>%s<|end|><|start|>assistant"
+TOLD = "// \nlook;// \nnow;" + UNTOLD
+ANALYSIS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+CALLED = '<|channel|>commentary to=functions.look <|constrain|>json<|message|>{"city":"R\\"o"}<|call|>'
+FIRST = " to=functions.now<|channel|>commentary <|constrain|>json<|message|>{}<|call|>"
+ANSWER = "<|channel|>final<|message|>to=functions.look {}<|return|>"
+REPLIES = {"hi": ANALYSIS + CALLED, "at once": FIRST, "say it to me": ANALYSIS + ANSWER}
+
+
+@pytest.fixture(scope="module")
+def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A model for each message of REPLIES, which says that reply to it; ``untold`` calls though there are no tools."""
+    says = {f"m{place}": (TOLD % message, reply) for place, (message, reply) in enumerate(REPLIES.items())}
+    found = []
+    for name, (prompt, reply) in {**says, "untold": (UNTOLD % "hi", ANALYSIS + CALLED)}.items():
+        folder = tmp_path_factory.mktemp("channels")
+        _, words = write_other(folder, {}, harmony=True)
+        path, _ = write_other(folder, {len(words.encode(prompt)) - 1: reply}, HARMONY, harmony=True)
+        found.append((name, path))
+    with running(*found, slots=2) as server:
+        yield server
+
+
+def asked_in_channels(server: Running, message: str, **options: Any) -> Any:
+    model = f"m{[*REPLIES].index(message)}"
+    return asked(server, model=model, messages=[{"role": "user", "content": message}], **options)
+
+
+def test_a_call_in_a_channel(channels: Running) -> None:
+    (choice,) = asked_in_channels(channels, "hi").choices
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+    assert choice.message.reasoning_content == "Hm."
+    (call,) = choice.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("look", {"city": 'R"o'})
+
+
+def test_a_call_in_a_channel_in_pieces(channels: Running) -> None:
+    deltas = [piece.choices[0].delta for piece in asked_in_channels(channels, "hi", stream=True)]
+    assert "".join(delta.content or "" for delta in deltas) == ""
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "Hm."
+    calls = [call for delta in deltas for call in delta.tool_calls or []]
+    assert [call.function.name for call in calls if call.function.name] == ["look"]
+    assert {call.index for call in calls} == {0}
+    assert len(calls) > 3, "the arguments did not come in pieces"
+    assert json.loads("".join(call.function.arguments or "" for call in calls)) == {"city": 'R"o'}
+
+
+def test_a_call_before_any_channel(channels: Running) -> None:
+    """The prompt ends within a header, with which the reply goes on."""
+    (choice,) = asked_in_channels(channels, "at once").choices
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+    assert [(call.function.name, call.function.arguments) for call in choice.message.tool_calls] == [("now", "{}")]
+
+
+def test_an_answer_that_spells_a_call_is_none(channels: Running) -> None:
+    (choice,) = asked_in_channels(channels, "say it to me").choices
+    assert (choice.message.content, choice.finish_reason) == ("to=functions.look {}", "stop")
+    assert choice.message.tool_calls is None
+    assert choice.message.reasoning_content == "Hm."
+
+
+@pytest.mark.parametrize(("tokens", "names"), [(20, []), (59, []), (60, ["look"]), (66, ["look"])])
+def test_a_call_in_a_channel_that_is_cut(channels: Running, tokens: int, names: list[str]) -> None:
+    (choice,) = asked_in_channels(channels, "hi", max_tokens=tokens).choices
+    assert choice.finish_reason == "length"
+    assert not choice.message.content
+    assert [call.function.name for call in choice.message.tool_calls or ()] == names
+
+
+def test_a_call_in_a_channel_that_is_asked_for(channels: Running) -> None:
+    """The model would answer, which is not allowed then."""
+    named = {"type": "function", "function": {"name": "now"}}
+    (choice,) = asked_in_channels(channels, "say it to me", tool_choice=named, max_tokens=150).choices
+    assert choice.message.content is None
+    calls = choice.message.tool_calls or []  # it may think to the end of its tokens
+    assert {call.function.name for call in calls} <= {"now"}
+    assert choice.finish_reason == ("tool_calls" if calls else "length")
+
+
+def test_tools_that_are_not_offered_are_thoughts(channels: Running) -> None:
+    (choice,) = asked(channels, model="untold", tool_choice="none").choices
+    assert (choice.message.tool_calls, choice.message.content, choice.finish_reason) == (None, "", "stop")
+    assert choice.message.reasoning_content == 'Hm.{"city":"R\\"o"}'
+
+
+def test_a_response_that_calls_in_a_channel(channels: Running) -> None:
+    for stream in (False, True):
+        found = responded(channels, model="m0", stream=stream)
+        (call,) = (found[-1].response if stream else found).output
+        assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "look", {"city": 'R"o'})
+
+
+def test_thoughts_that_led_to_a_call_go_back(channels: Running) -> None:
+    message = asked_in_channels(channels, "hi").choices[0].message
+    call = message.tool_calls[0]
+    said = {"role": "assistant", "content": None, "reasoning_content": "<|end|>Hm.", "tool_calls": [call.model_dump()]}
+    answer = {"role": "tool", "tool_call_id": call.id, "name": "look", "content": "sunny"}
+    body = {"model": "m0", "messages": [USER, said, answer]}
+    found = channels.post("/apply-template", body).json()
+    assert found["prompt"] == (
+        "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>analysis<|message|><|end|>Hm.<|end|>"
+        '<|start|>assistant to=functions.look<|channel|>commentary json<|message|>{"city": "R\\"o"}<|call|>'
+        "<|start|>functions.look<|message|>sunny<|start|>assistant"
+    )
+    control = channels.post("/tokenize", {"model": "m0", "prompt": "<|end|>"}).json()["tokens"][0]
+    assert found["tokens"].count(control) == 2, "what the model has thought became a control token"
+
+
 @pytest.mark.parametrize(
     ("change", "param", "words"),
     [

@@ -6,12 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
+from template_models import write_other
 
 from glinfer.errors import StructureError
 from glinfer.structured import compiler as compiler_module
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.structure import Structure
-from glinfer.structured.tools import FORMS, Tool, ToolParser, call_grammar, tool_form
+from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar, tool_form
 from glinfer.text.tokenizer import Tokenizer
 
 CITY = {
@@ -25,6 +26,11 @@ LOOK = '<tool_call>\n{"name": "look", "arguments": {"city": "Pa\\"}ris", "n": [1
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WRONG = NOW.replace("now", "nobody")
 LIST = '<tool_call>[{"name": "now", "arguments": {}}, {"name": "look", "arguments": {"city": "x"}}]</tool_call>'
+THOUGHT = "<|channel|>analysis<|message|>A<|end|><|start|>assistant"
+HEADER = "<|channel|>commentary to=functions.look <|constrain|>json<|message|>"
+ASKED = HEADER + '{"city":"}{", "n": [1,2]}'
+FIRST = " to=functions.now<|channel|>commentary json<|message|>{}"
+SAID = "<|channel|>final<|message|><tool> hello"
 BARE = '{"name": "look", "parameters": {"city": "}{"}}'
 
 
@@ -35,11 +41,19 @@ def compiler() -> Compiler:
     return Compiler(words, words.vocab_size)
 
 
-def accepts(compiler: Compiler, grammar: str, text: str) -> bool:
+@pytest.fixture(scope="module")
+def harmony(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiler, Tokenizer]:
+    """Tokens of bytes, and the control tokens of gpt-oss."""
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    _, words = write_other(tmp_path_factory.mktemp("harmony"), {}, harmony=True)
+    return Compiler(words, words.vocab_size), words
+
+
+def accepts(compiler: Compiler, grammar: str, text: str | list[int]) -> bool:
     constraint = compiler.constraint(Structure.checked("grammar", grammar))
     try:
-        for byte in text.encode():
-            constraint.push(byte)
+        for token in text.encode() if isinstance(text, str) else text:
+            constraint.push(token)
     except StructureError:
         return False
     return constraint.complete
@@ -73,6 +87,31 @@ def test_replies(
 
 
 @pytest.mark.parametrize(
+    ("required", "good", "bad"),
+    [
+        (
+            False,
+            [SAID, ASKED, FIRST, THOUGHT + ASKED, THOUGHT + SAID, THOUGHT + FIRST, THOUGHT * 2 + ASKED],
+            ["", "hello", THOUGHT, ASKED.replace("look", "lo"), ASKED.replace("city", "town"), HEADER, ASKED + " more",
+             ASKED.replace("<|constrain|>", "< |constrain|>"), SAID.replace("final", "analysis"), SAID + "<|end|>"],
+        ),
+        (True, [ASKED, THOUGHT + FIRST, THOUGHT.replace("analysis", "commentary") + ASKED], [SAID, THOUGHT + SAID]),
+    ],
+)  # fmt: skip
+def test_replies_in_channels(
+    harmony: tuple[Compiler, Tokenizer], required: bool, good: list[str], bad: list[str]
+) -> None:
+    compiler, words = harmony
+    grammar = call_grammar(FORMS["harmony"], TOOLS, required=required, parallel=True)
+    assert [text for text in good if not accepts(compiler, grammar, words.encode(text))] == []
+    assert [text for text in bad if accepts(compiler, grammar, words.encode(text))] == []
+    # Text that spells a control token is none.
+    spelt = words.encode("<|channel|>final<|message|>") + words.encode("<|start|>", allow_special=False)
+    assert accepts(compiler, grammar, spelt) is not required
+    assert not accepts(compiler, grammar, words.encode(ASKED, allow_special=False))
+
+
+@pytest.mark.parametrize(
     ("form", "text", "said", "calls"),
     [
         ("hermes", f"Let me look. \n{LOOK}\n{NOW}", "Let me look.",
@@ -87,7 +126,9 @@ def test_replies(
 def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: list[tuple[str, str]]) -> None:
     draw = random.Random(1)
     for _ in range(50):
-        parser, parts, start = ToolParser(FORMS[form]), [], 0
+        known = FORMS[form]
+        assert isinstance(known, ToolForm)
+        parser, parts, start = ToolParser(known), [], 0
         while start < len(text):
             size = draw.choice((1, 2, 5, 40))
             parts += parser.push(text[start : start + size])
@@ -105,5 +146,6 @@ def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call>").name == "hermes"
     assert tool_form("{{ tools }} <tool_call>[").name == "list"
     assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
+    assert tool_form("{{ tools }} <|start|>assistant to=functions.{{ x }}<|channel|>").name == "harmony"
     with pytest.raises(StructureError, match="form that is not known"):
         tool_form("{{ tools }}")

@@ -15,6 +15,7 @@ from goldens import recorded
 from goldens.given import CHATML, MESSAGES, words
 from hypothesis import given
 from hypothesis import strategies as st
+from template_models import HARMONY_TOKENS
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
@@ -28,6 +29,7 @@ from glinfer.text.chat import (
     find_chat,
     split_reply,
 )
+from glinfer.text.reply import ReplyAssembler
 from glinfer.text.template_worker import render
 from glinfer.text.templates import JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer
@@ -394,12 +396,13 @@ def test_reset_forgets_the_turns_and_the_open_prompt(template: ChatTemplate) -> 
 
 def test_the_splitter_says_what_each_token_is_as_it_comes(template: ChatTemplate) -> None:
     splitter = ReplySplitter(template, think=True)
-    kinds = [splitter.push(token) for token in (A, SYSTEM, B, ASSISTANT, C)]
-    assert kinds == ["thinking", None, "thinking", None, "answer"]
+    found = [splitter.push(token) for token in (A, SYSTEM, B, ASSISTANT, C)]
+    assert found == [[("thinking", A)], [], [("thinking", B)], [], [("answer", C)]]
     assert not splitter.done
-    assert splitter.push(END) is None
+    assert splitter.push(END) == []
     assert splitter.done
-    assert [splitter.push(token) for token in (A, THINK, B)] == [None, None, None]
+    assert [splitter.push(token) for token in (A, THINK, B)] == [[], [], []]
+    assert splitter.finish() == []
 
 
 def test_a_model_may_start_to_think_by_itself(template: ChatTemplate) -> None:
@@ -575,7 +578,6 @@ HARMONY = (
     "{{ m.content }}{{ '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
-HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
 
 
 def in_channels(folder: Path, source: str = HARMONY) -> TemplateChat:
@@ -611,12 +613,62 @@ def parts_of(chat: TemplateChat, text: str) -> tuple[str, str]:
             "",
         ),
         ("<|channel|>final<|message|>Yes.<|end|><|start|>assistant<|message|> And no.", "", "Yes. And no."),
+        ("<|channel|>final <|constrain|>json<|message|>{}", "", "{}"),
+        ("<|channel|>finally<|message|>Hm", "Hm", ""),
+        (" to=functions.f<|channel|>commentary<|message|>{}<|call|>", "{}", ""),
+        (" to be", "", " to be"),
+        (" t", "", " t"),
+        ("to=", "", ""),
+        ("to<|channel|>final<|message|>A", "", "A"),
+        ("<|end|>A", "", "A"),
     ],
 )
 def test_messages_in_channels_are_thoughts_and_an_answer(
     tmp_path: Path, reply: str, thinking: str, answer: str
 ) -> None:
     assert parts_of(in_channels(tmp_path), reply) == (thinking, answer)
+
+
+CALL = "<|channel|>commentary to=functions.f.g-1 <|constrain|>json<|message|>"
+THOUGHT = "<|channel|>analysis<|message|>A<|end|><|start|>assistant"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (f'{CALL}{{"a": 1}}<|call|>', [("f.g-1", '{"a": 1}')]),
+        (f"{THOUGHT}{CALL}é", ["A", ("f.g-1", "é")]),
+        (f"{THOUGHT} to=functions.f<|channel|>commentary json<|message|>{{}}", ["A", ("f", "{}")]),
+        (" to=functions.f<|channel|>analysis<|message|>", [("f", "")]),
+        (f"{CALL}1<|end|><|start|>assistant{CALL}2", [("f.g-1", "1"), ("f.g-1", "2")]),
+        (f"{CALL}{{}}<|end|><|start|>assistant<|channel|>final<|message|>B", [("f.g-1", "{}"), "B"]),
+        (f"{CALL}<|message|>{{}}<|channel|>final<|message|>B", [("f.g-1", "{}"), "B"]),
+        # What is not one: recipients that are no functions, headers that are cut, and text that spells one.
+        ("<|channel|>commentary to=python code<|message|>1", ["1"]),
+        ("<|channel|>commentary to=functions. <|message|>1", ["1"]),
+        ("<|channel|>commentary goto=functions.f<|message|>1", ["1"]),
+        (CALL.removesuffix("<|message|>"), []),
+        ("<|channel|>final<|message|>to=functions.f", ["to=functions.f"]),
+    ],
+)  # fmt: skip
+def test_calls_are_messages_of_their_own(tmp_path: Path, reply: str, expected: list[str | tuple[str, str]]) -> None:
+    chat = in_channels(tmp_path)
+    tokenizer = chat._tokenizer
+    assembler = ReplyAssembler(tokenizer, "STOP", ReplySplitter(chat, calls=True))
+    parts = [part for token in tokenizer.encode(reply) for part in assembler.push(token)]
+    found: list[Any] = []
+    for part in [*parts, *assembler.finish()]:
+        if part.name:
+            found.append((part.name, ""))
+        elif part.kind == "call":
+            name, arguments = found.pop()
+            found.append((name, arguments + part.text))
+        elif found and isinstance(found[-1], str):
+            found[-1] += part.text
+        else:
+            found.append(part.text)
+    assert found == expected
 
 
 @pytest.mark.usefixtures("here")

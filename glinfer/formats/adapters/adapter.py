@@ -17,10 +17,9 @@ from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors
 from glinfer.limits import MAX_ADAPTER_RANK
 
 FloatArray = npt.NDArray[np.float32]
-_ROLES = ("projection", "output", "gate", "up", "down", "head")
+_OF_EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
+_ROLES = ("projection", "output", "gate", "up", "down", *_OF_EXPERTS, "head")
 """The matrices that an adapter may change, as :class:`glinfer.families.record.Names` calls them."""
-_OF_EXPERTS = ("gate", "up", "down")
-"""Those that it may not change where each expert of a layer has its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +59,24 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Pair:
-    """The two matrices of a file that belong to one of its tensors, before they are checked."""
+    """The two matrices of a file that belong to one of its tensors, before they are checked.
+
+    Of a tensor that holds the matrices of several experts they are [experts, rank, in] and [experts, out, rank].
+    """
 
     down: FloatArray | None = None
     up: FloatArray | None = None
 
+    @property
+    def rank(self) -> int:
+        """The rank, at least 1."""
+        return 1 if self.down is None or self.down.ndim < 2 else max(1, self.down.shape[-2])
+
 
 def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
     """The matrices of a model that an adapter may change, by their names in such files without ``.weight``."""
-    roles = [role for role in _ROLES if not (config.family.experts and role in _OF_EXPERTS)]
     found = (each for each in stored_tensors(config, names) if len(each.shape) == 2)
-    return {each.name.removesuffix(".weight"): each for each in found if each.tensors[0].role in roles}
+    return {each.name.removesuffix(".weight"): each for each in found if each.tensors[0].role in _ROLES}
 
 
 def low_ranks(
@@ -88,21 +94,24 @@ def low_ranks(
     Raises:
         FormatError: one of the two is missing, has another shape, or numbers that are not finite.
     """
-    rows, columns = stored.shape
+    *several, rows, columns = stored.stacked_shape
     for letter, found in (("A", pair.down), ("B", pair.up)):
         if found is None:
             raise FormatError(f"{where}: lora_{letter} is missing; expected both matrices; get the adapter again")
     down, up = pair.down, pair.up
     assert down is not None
     assert up is not None
-    if down.ndim != 2 or up.ndim != 2 or down.shape[1] != columns or up.shape[0] != rows:
+    dims = 2 + len(several)
+    fits = down.ndim == up.ndim == dims and (*down.shape[:-2], down.shape[-1]) == (*several, columns)
+    if not fits or up.shape[:-1] != (*several, rows):
+        of = "".join(f"{count}, " for count in several)
         raise FormatError(
-            f"{where}: lora_A and lora_B are {list(down.shape)} and {list(up.shape)}; expected [rank, {columns}] and "
-            f"[{rows}, rank] for this model; the adapter belongs to another one"
+            f"{where}: lora_A and lora_B are {list(down.shape)} and {list(up.shape)}; expected [{of}rank, {columns}] "
+            f"and [{of}{rows}, rank] for this model; the adapter belongs to another one"
         )
-    if down.shape[0] != up.shape[1] or not 1 <= down.shape[0] <= MAX_ADAPTER_RANK:
+    if down.shape[-2] != up.shape[-1] or not 1 <= down.shape[-2] <= MAX_ADAPTER_RANK:
         raise FormatError(
-            f"{where}: lora_A and lora_B have ranks {down.shape[0]} and {up.shape[1]}; expected one rank from 1 to "
+            f"{where}: lora_A and lora_B have ranks {down.shape[-2]} and {up.shape[-1]}; expected one rank from 1 to "
             f"{MAX_ADAPTER_RANK}"
         )
     for letter, found in (("A", down), ("B", up)):
@@ -110,8 +119,9 @@ def low_ranks(
             raise FormatError(
                 f"{where}: lora_{letter} has NaN or infinite values; the adapter is damaged, get it again"
             )
-    for tensor, part in stored.split(up):
-        yield tensor.name(names), tensor, LowRank(down, np.ascontiguousarray(part), scale)
+    for tensor, part in stored.split(up.reshape(-1, up.shape[-1])):
+        own = down[int(tensor.letter)] if several else down
+        yield tensor.name(names), tensor, LowRank(own, np.ascontiguousarray(part), scale)
 
 
 def refused_name(name: str, config: ModelConfig, names: Names) -> str:
@@ -122,7 +132,4 @@ def refused_name(name: str, config: ModelConfig, names: Names) -> str:
         return f"{quoted(name)} are the embeddings, which glinfer does not adapt; expected projections, MLP or head"
     if stem.rpartition(".")[2] == names.head.rpartition(".")[2] and config.tie_word_embeddings:
         return f"{quoted(name)} is tied to the embeddings, which glinfer does not adapt; expected projections or MLP"
-    roles = {each.name.removesuffix(".weight"): each.tensors[0].role for each in stored_tensors(config, names)}
-    if config.family.experts and roles.get(stem) in (*_OF_EXPERTS, "router"):
-        return f"{quoted(name)} belongs to experts, which glinfer does not adapt; expected projections or head"
     return f"{quoted(name)} is no matrix of this model that can be adapted; the adapter belongs to another one"

@@ -31,7 +31,8 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
     """Read an adapter in a GGUF file, for a model of this shape.
 
     The file has ``general.type`` ``adapter``, ``adapter.type`` ``lora`` and ``adapter.lora.alpha``; its tensors are the
-    model's, followed by ``.lora_a`` [rank, in] and ``.lora_b`` [out, rank]. The factor is alpha / rank, or 1 where
+    model's, followed by ``.lora_a`` [rank, in] and ``.lora_b`` [out, rank], with an edge more where a tensor has the
+    matrices of all experts. The factor is alpha / rank, or 1 where
     alpha is 0, as in llama.cpp. Rows of B are put in the order of the model's own, as rows of a model in a GGUF file
     are.
 
@@ -58,8 +59,7 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
     for name, pair in _pairs(file.tensors, label).items():
         if name not in known:
             raise FormatError(f"{label}: {refused_name(name, config, names)}")
-        rank = 1 if pair.down is None else max(1, len(pair.down))
-        scale = float(alpha) / rank if alpha else 1.0
+        scale = float(alpha) / pair.rank if alpha else 1.0
         where = f"{label}: tensor {quoted(name)}"
         for own, tensor, change in low_ranks(known[name], pair, scale, config.family.names, where):
             matrices[own] = LowRank(change.down, rows_from_file(config, tensor, change.up), scale)
@@ -84,9 +84,9 @@ def _pairs(tensors: Any, label: str) -> dict[str, Pair]:
 def _floats(found: GgufTensor, label: str) -> FloatArray:
     if found.type == "F32":
         return found.data.view("<f4").reshape(found.shape)
-    if found.type not in PACKED_FORMATS or len(found.shape) != 2:
+    if found.type not in PACKED_FORMATS or len(found.shape) not in (2, 3):
         raise FormatError(
             f"{label}: tensor {quoted(found.name)} is {found.type} {list(found.shape)}; expected a matrix of floats"
         )
-    rows = found.data.reshape(found.shape[0], row_bytes(found.type, found.shape[1]))
-    return PackedTensor(found.type, rows).floats()
+    rows = found.data.reshape(-1, row_bytes(found.type, found.shape[-1]))
+    return PackedTensor(found.type, rows).floats().reshape(found.shape)

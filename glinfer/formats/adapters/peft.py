@@ -14,18 +14,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
+from glinfer.families.record import HuggingFace
 from glinfer.formats.adapters.adapter import Adapter, LowRank, Pair, adaptable, low_ranks, refused_name
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.huggingface.config import form_of
 from glinfer.formats.json_files import quoted, read_json
 from glinfer.formats.safetensors_file import STORED, load_tensor, read_header
+from glinfer.formats.tensors import ModelTensor, StoredTensor, tensors_of
 from glinfer.limits import MAX_CONFIG_BYTES
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _OTHER_WEIGHTS = "adapter_model.bin"
-_PREFIX = "base_model.model."
+_PREFIX, _WRAPPED = "base_model.model.", ".base_layer"
+_EXPERTS = "mlp.experts"
+"""The module whose parameters ``gate_up_proj`` and ``down_proj`` have the matrices of all experts in transformers 5."""
 _PART = re.compile(r"(.+)\.lora_(A|B)(?:\.default)?\.weight")
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_dora": (False, None),
@@ -34,7 +40,6 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "modules_to_save": (None, []),
     "layer_replication": (None, []),
     "trainable_token_indices": (None, [], {}),
-    "target_parameters": (None, []),
     "alora_invocation_tokens": (None, []),
     "use_qalora": (False, None),
     "use_bdlora": (False, None),
@@ -49,7 +54,8 @@ def read_peft(path: AnyPath, config: ModelConfig) -> Adapter:
     """Read an adapter that ``save_pretrained`` of PEFT wrote, for a model of this shape.
 
     The ranks are those of the matrices; alpha may differ by module (``alpha_pattern``), and ``use_rslora`` divides it
-    by the root of the rank. Matrices may be float32, float16 or bfloat16, and become float32.
+    by the root of the rank. A parameter with the matrices of all experts (``target_parameters``) has two matrices for
+    each expert. Matrices may be float32, float16 or bfloat16, and become float32.
 
     Args:
         path: the directory.
@@ -69,21 +75,64 @@ def read_peft(path: AnyPath, config: ModelConfig) -> Adapter:
     form = form_of(config.family)
     stored_as = form.names or config.family.names
     pairs = _pairs(weights)
-    known = adaptable(config, stored_as)
+    known, modules = adaptable(config, stored_as), _modules_of_experts(config, form)
     matrices: dict[str, LowRank] = {}
     for name, pair in pairs.items():
-        found = next((each for each in (name, form.prefix + name) if each in known), None)
-        if found is None:
+        module = name
+        while module.endswith(_WRAPPED):  # several parameters of one module are wrapped one around the other
+            module = module.removesuffix(_WRAPPED)
+        asked = (module, form.prefix + module)
+        stored = next((known[each] for each in asked if each in known), None)
+        stored = stored or next((_meant(modules[each], pair) for each in asked if each in modules), None)
+        if stored is None:
             raise FormatError(f"{shown(weights)}: {refused_name(name, config, stored_as)}")
         where = f"{shown(weights)}: tensor {quoted(name)}"
-        rank = 1 if pair.down is None else max(1, len(pair.down))
-        scale = _scale(settings, name, rank, label)
-        matrices.update(
-            (own, change) for own, _, change in low_ranks(known[found], pair, scale, config.family.names, where)
-        )
+        if stored.experts > 1:
+            pair = _by_expert(pair, stored, alternate=form.experts is not None and form.experts.alternate)
+        scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank, label)
+        matrices.update((own, change) for own, _, change in low_ranks(stored, pair, scale, config.family.names, where))
     if not matrices:
         raise FormatError(f"{shown(weights)}: found no matrices lora_A and lora_B; expected an adapter of PEFT's LoRA")
     return Adapter(MappingProxyType(matrices), shown(path), (settings_file, weights))
+
+
+def _modules_of_experts(config: ModelConfig, form: HuggingFace) -> dict[str, tuple[StoredTensor, StoredTensor]]:
+    """The two parameters of each module with the matrices of all experts of a layer, by the name of the module."""
+    names = form.names or config.family.names
+    if not names.down.startswith(_EXPERTS):
+        return {}
+    parts: dict[str, tuple[list[ModelTensor], list[ModelTensor]]] = {}
+    for tensor in tensors_of(config):
+        if tensor.layer is not None and tensor.part == "weight" and tensor.role in ("gate", "up", "down"):
+            module = names.layer.format(tensor.layer) + _EXPERTS
+            parts.setdefault(module, ([], []))[tensor.role == "down"].append(tensor)
+    return {
+        module: (
+            StoredTensor(f"{module}.gate_up_proj", tuple(gate_up)),
+            StoredTensor(f"{module}.down_proj", tuple(down)),
+        )
+        for module, (gate_up, down) in parts.items()
+    }
+
+
+def _meant(parameters: tuple[StoredTensor, StoredTensor], pair: Pair) -> StoredTensor:
+    """The one of two parameters that a pair of matrices is for, which its name does not say: by the outputs."""
+    gate_up, down = parameters
+    return down if pair.up is not None and len(pair.up) == down.stacked_shape[-2] else gate_up
+
+
+def _by_expert(pair: Pair, stored: StoredTensor, *, alternate: bool) -> Pair:
+    """The matrices of each expert: PEFT has the ranks of all one below the other in A, and in turn in B.
+
+    With ``alternate`` rows of gate and up take turns in B.
+    """
+    down, up, experts = pair.down, pair.up, stored.experts
+    if down is None or up is None or down.ndim != 2 or up.ndim != 2 or len(down) % experts or up.shape[1] % experts:
+        return pair  # which is refused by its shapes
+    apart = up.reshape(len(up), -1, experts).transpose(2, 0, 1)
+    if alternate and stored.tensors[0].role == "gate":
+        apart = np.concatenate([apart[:, 0::2], apart[:, 1::2]], axis=1)
+    return Pair(down.reshape(experts, -1, down.shape[1]), apart)
 
 
 def _located(folder: Path) -> tuple[Path, Path]:

@@ -48,7 +48,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 
 _PERIOD = "full_attention_interval"
-_OTHER_HEADS = "llama.cpp has heads of values that share keys in another order, which is not made here"
+_GUESSING = "nextn_predict_layers"
+_SHARED_WIDTH = "expert_shared_feed_forward_length"
 _NEUTRAL = {
     "attn_logit_softcapping": 0.0,
     "final_logit_softcapping": 0.0,
@@ -90,6 +91,14 @@ def family_of(file: GgufFile) -> Family:
     return families[found]
 
 
+def block_counts(keys: Keys) -> tuple[int, int]:
+    """How many blocks a model has, and how many the file has, whose last ones may guess tokens and are passed over."""
+    every_block, guessing = keys.whole("block_count"), keys.get(_GUESSING) or 0
+    if not is_whole(guessing, 0) or guessing >= every_block:
+        keys.refuse(_GUESSING, f"is {quoted(guessing)}; expected a whole number below the {every_block} blocks")
+    return every_block - guessing, every_block
+
+
 def config_of(file: GgufFile) -> ModelConfig:
     """The model that a file describes, by its metadata and by which tensors there are.
 
@@ -114,7 +123,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         "vocab_size": file.tensors[embeddings].shape[0],
         "hidden_size": width,
         "num_attention_heads": heads,
-        "num_hidden_layers": keys.whole("block_count"),
+        "num_hidden_layers": block_counts(keys)[0],
         "max_position_embeddings": keys.whole("context_length"),
         "intermediate_size": keys.whole(form.inner_key),
         "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
@@ -134,6 +143,8 @@ def config_of(file: GgufFile) -> ModelConfig:
             keys.whole("expert_used_count"),
         )
         fields["norm_topk_prob"] = form.normed_experts
+        if family.shared_expert and keys.whole(_SHARED_WIDTH, inner := fields["intermediate_size"]) != inner:
+            keys.refuse(_SHARED_WIDTH, f"is {keys.whole(_SHARED_WIDTH)}; expected {inner}, the width of other experts")
         fields.update(form.fixed)
     for field, (key, scalar) in form.scalars.items():
         value = keys.get(key)
@@ -149,7 +160,7 @@ def config_of(file: GgufFile) -> ModelConfig:
 def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width: int, context: int) -> dict[str, Any]:
     names = names_in(file, family)
     head_dim = keys.whole("attention.key_length", max(1, width // heads))
-    form, layers = form_of(family), keys.whole("block_count")
+    form, layers = form_of(family), block_counts(keys)[0]
     turned = keys.whole("rope.dimension_count", head_dim)
     for key in ("attention.value_length", "rope.dimension_count"):
         in_part = form.partial_rotary and key == "rope.dimension_count" and turned < head_dim and turned % 2 == 0
@@ -170,7 +181,7 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width
         "rope_scaling": tuple(_scaling(form, keys, file, turned, context).items()),
         "partial_rotary_factor": _share(turned, head_dim),
         **windows,
-        **(_delta_fields(keys, layers) if family.delta_rule else {}),
+        **(_delta_fields(form, keys, layers) if family.delta_rule else {}),
         "rope_local_base_freq": keys.number("rope.freq_base_swa", local) if local and "layer_types" in windows else 0.0,
         "rotary_layers": rotary if 0 in rotary else (),
         **({"attention_multiplier": (width // heads) ** -0.5} if by_width else {}),
@@ -199,9 +210,8 @@ def _key_heads(family: Family, keys: Keys, layers: int, heads: int) -> dict[str,
     }
 
 
-def _delta_fields(keys: Keys, layers: int) -> dict[str, Any]:
+def _delta_fields(form: Gguf, keys: Keys, layers: int) -> dict[str, Any]:
     """Which layers have the delta rule, and its sizes."""
-    keys.only("nextn_predict_layers", (0,))
     period = keys.whole(_PERIOD, 4)
     if period > LONGEST_PERIOD:
         keys.refuse(_PERIOD, f"is {period}; expected a whole number from 1 to {LONGEST_PERIOD}")
@@ -220,7 +230,7 @@ def _delta_fields(keys: Keys, layers: int) -> dict[str, Any]:
         "linear_key_head_dim": keys.whole("ssm.state_size"),
         "linear_value_head_dim": inner // heads,
         "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
-        "linear_keys_in_turn": heads != key_heads,
+        "linear_keys_in_turn": form.keys_in_turn and heads != key_heads,
     }
 
 
@@ -354,6 +364,8 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     if family.experts:
         values[form_of(family).inner_key] = config.intermediate_size
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
+        if family.shared_expert:
+            values[_SHARED_WIDTH] = config.intermediate_size
     if family.rotary:
         values["attention.head_count_kv"] = config.num_key_value_heads
         convolving = [config.layer(layer).convolves for layer in range(config.num_hidden_layers)]
@@ -415,7 +427,7 @@ def _refusal(config: ModelConfig) -> str:
             f"{form.activation!r}{near}"
         )
     if config.family.delta_rule:
-        refused = _other_delta_rule(config, form.architecture)
+        refused = _other_delta_rule(config, form)
         if refused:
             return refused
     if config.conv_bias:
@@ -434,15 +446,16 @@ def _refusal(config: ModelConfig) -> str:
     return _other_layers(config, form)
 
 
-def _other_delta_rule(config: ModelConfig, name: str) -> str:
+def _other_delta_rule(config: ModelConfig, form: Gguf) -> str:
     """The reason why an architecture has its delta rules otherwise than this model; empty if it has them so."""
-    layers = config.num_hidden_layers
+    layers, name = config.num_hidden_layers, form.architecture
     attends = [config.layer(layer).attends for layer in range(layers)]
     period = attends.index(True) + 1 if True in attends else layers + 1
     if all(attends) or attends != [(layer + 1) % period == 0 for layer in range(layers)]:
         return f"the architecture {name} has attention in each so many-th layer, and the delta rule in all others"
-    if config.linear_num_key_heads != config.linear_num_value_heads and not config.linear_keys_in_turn:
-        return _OTHER_HEADS
+    shared = config.linear_num_key_heads != config.linear_num_value_heads
+    if shared and config.linear_keys_in_turn != form.keys_in_turn:
+        return f"the architecture {name} has heads of values that share keys in another order, which is not made here"
     if config.linear_key_head_dim != config.linear_value_head_dim:
         return f"the architecture {name} has values as long as keys in its delta rules"
     return ""

@@ -28,19 +28,24 @@ _POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}
 _NONE, _RANK = 0, 4
 _CLASSIFIER = {"cls": "tanh", "cls.output": "none"}
 _DENSE = {"dense_2": "none", "dense_3": "none"}
-_FUSED = "attn_qkv"
+_JOINED = _QKV, _GATE_UP, _DELTA_IN = "attn_qkv", "ffn_gate_up_exps", "ssm_in"
 
 
 def names_in(file: GgufFile, family: Family) -> Names:
-    """The names of tensors in a file, whose projections may be joined in one tensor.
+    """The names of tensors in a file, whose projections may be joined in one tensor, as may gates and up of experts.
 
-    With a delta rule that name is the one of its queries, keys and values.
+    With a delta rule the first of these names is the one of its queries, keys and values, which earlier files of
+    Qwen3-Next join with its gates.
     """
     names = _form(family).names
-    fused = f"{names.layer.format(0)}{_FUSED}.weight" in file.tensors and not family.delta_rule
-    found = replace(names, projection=_FUSED) if fused else names
+    joined = {name for name in _JOINED if f"{names.layer.format(0)}{name}.weight" in file.tensors}
+    if _QKV in joined and not family.delta_rule:
+        names = replace(names, projection=_QKV)
+    if _GATE_UP in joined:
+        names = replace(names, gate=_GATE_UP, up=_GATE_UP)
     behind = {str(number): name for number, name in enumerate(_behind(file, Keys(file, _form(family).architecture)))}
-    return replace(found, dense="{}", letters={**names.letters, **behind})
+    delta_in = {"qkv": _DELTA_IN, "z": _DELTA_IN} if _DELTA_IN in joined else {}
+    return replace(names, dense="{}", letters={**names.letters, **delta_in, **behind})
 
 
 def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:

@@ -17,10 +17,12 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath
-from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, config_of, form_of
+from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of, form_of
 from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
 from glinfer.formats.gguf.file import GgufFile, GgufTensor
+from glinfer.formats.gguf.keys import Keys
 from glinfer.formats.gguf.split import read_gguf_file
+from glinfer.formats.huggingface.delta import rows_by_part
 from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
 from glinfer.formats.reranker import with_classifier
@@ -79,6 +81,9 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
     form = form_of(config.family)
     ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together else set())
     ignored |= set(LONG_FACTORS.values()) if form.partial_rotary else set()
+    layers, every_block = block_counts(Keys(file, form.architecture))
+    guessing = tuple(form.names.layer.format(layer) for layer in range(layers, every_block))
+    ignored |= {name for name in file.tensors if name.startswith(guessing)}
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
     check_names(expected, (name for name in file.tensors if name not in ignored), counts, file.source)
     for name, wanted in expected.items():
@@ -107,6 +112,8 @@ def _parts(
         rows = _floats(found).reshape(stored.shape)
     else:
         rows = found.data.reshape(*stored.shape[:-1], row_bytes(found.type, found.shape[-1]))
+    if is_by_key(stored):
+        rows = rows[rows_by_part(stored, config)]
     split = ((tensor, rows_from_file(config, tensor, part)) for tensor, part in stored.split(rows))
     is_packed = found.type != "F32" and len(stored.shape) == 2
     names = config.family.names
@@ -118,6 +125,11 @@ def _floats(found: GgufTensor) -> npt.NDArray[np.float32]:
     if found.type == "F32":
         return found.data.view("<f4").astype(np.float32, copy=False)
     return PackedTensor(found.type, found.data.reshape(-1, row_bytes(found.type, found.shape[-1]))).floats()
+
+
+def is_by_key(stored: StoredTensor) -> bool:
+    """Whether a tensor has the rows of several matrices before a delta rule, which then lie by heads of keys."""
+    return stored.tensors[0].role == "delta_in" and len(stored.tensors) > 1
 
 
 def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:

@@ -15,8 +15,9 @@ from glinfer.errors import InputError, install_command
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.formats.gguf.config import form_of, metadata_of
-from glinfer.formats.gguf.model import rows_for_file
+from glinfer.formats.gguf.model import is_by_key, rows_for_file
 from glinfer.formats.gguf.vocabulary import Vocabulary, vocabulary_metadata
+from glinfer.formats.huggingface.delta import rows_by_part
 from glinfer.formats.packed import block_weights, row_bytes
 from glinfer.formats.sampling import sampling_metadata
 from glinfer.formats.tensors import StoredTensor, stored_tensors, weight_shapes
@@ -171,7 +172,7 @@ def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> 
     names = checkpoint.config.family.names
     sources = [tensor.name(names) for tensor in stored.tensors]
     formats = {checkpoint.packed[name].format if name in checkpoint.packed else "F32" for name in sources}
-    if len(stored.shape) != 2:
+    if len(stored.shape) != 2 or len(stored.outer_shape) == 1:
         return "F32"
     if dtype is None:
         found = formats.pop() if len(formats) == 1 else "F32"  # one tensor of the file has one type
@@ -226,7 +227,10 @@ def _data(stored: StoredTensor, form: str, checkpoint: Checkpoint, importance: I
         rows_for_file(config, tensor, _part(form, tensor.name(config.family.names), checkpoint, importance))
         for tensor in stored.tensors
     ]
-    joined = np.ascontiguousarray(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    if is_by_key(stored):
+        joined = joined[np.argsort(rows_by_part(stored, config))]
+    joined = np.ascontiguousarray(joined)
     return joined.reshape(stored.outer_shape) if joined.ndim > 2 else joined
 
 

@@ -22,8 +22,8 @@ from glinfer.ops.flat.delta import DELTA_EPS
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.delta import DeltaHeads, delta_conv, delta_norm, delta_recall, delta_row, delta_scores
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
-from glinfer.ops.fused.experts import CHOICE_FLOATS, mix_experts, padded, route, rowwise_gemv
-from glinfer.ops.fused.low_rank import ADAPTER, RANK_STEP, LowRankSum, lora_down
+from glinfer.ops.fused.experts import mix_experts, padded, route, rowwise_gemv
+from glinfer.ops.fused.low_rank import ADAPTER, CHOICE_FLOATS, RANK_STEP, LowRankSum, lora_down
 from glinfer.ops.fused.norms import post_norm
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads
@@ -228,16 +228,18 @@ class PartsBuilder(ABC, Generic[Stream]):
         down, up = f"{recipe.name}.lora_down", f"{recipe.name}.lora_up"
         if down not in self._declared:
             for name, shape in (
-                (down, (count * ranks, self.inputs_of(recipe))),
+                (down, (count * recipe.experts * ranks, self.inputs_of(recipe))),
                 (up, (len(recipe.rows), count * each)),
             ):
                 layout = GemvLayout.of(*shape, "f32", False, self.max_texture_size)
                 self._declared[name] = self.plan.laid_out(name, "weight", layout)
-        inner = f"lora.inner.{ranks}"
+        experts = self.config.layer(0).experts
+        used = 1 if experts is None or recipe.experts == 1 else experts.stacked.used
+        inner = f"lora.inner.{used * ranks}"
         if inner not in self._declared:
-            self._declared[inner] = self.inner_of_adapters(inner, ranks)
+            self._declared[inner] = self.inner_of_adapters(inner, used * ranks)
         matrices = self._declared[down], self._declared[up]
-        return LowRankSum(*matrices, self._declared[inner], count, biased, self.adapter_table)
+        return LowRankSum(*matrices, self._declared[inner], count, biased, self.adapter_table, recipe.experts, used)
 
     @abstractmethod
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
@@ -246,15 +248,16 @@ class PartsBuilder(ABC, Generic[Stream]):
     adapter_table: TensorSpec | None = None
     """The table of rows, where it says which adapter a row has."""
 
-    def adapt(self, recipe: Recipe, x: TensorSpec | RowInterleaved, rows: Extent) -> None:
-        """Draw the inner vectors of the adapters of a product, for the product that follows."""
+    def adapt(self, recipe: Recipe, x: TensorSpec | RowInterleaved, rows: Extent, **chosen: Any) -> None:
+        """Draw the inner vectors of the adapters of a product, for the product that follows, or of chosen experts."""
         low_rank = self.low_rank(recipe)
         if low_rank is None:
             return
         name, parts = f"{recipe.name}.lora", 1
         if self.parts_of(recipe) > 1:
             parts = parts_of_steps(4 * blocks_for(self.inputs_of(recipe)), self.kernels.part_steps)
-        self.plan.draw(lora_down(name, kind_of(name), x, low_rank, rows=rows, parts=parts, kernels=self.kernels))
+        shared: dict[str, Any] = {"rows": rows, "parts": parts, "kernels": self.kernels}
+        self.plan.draw(lora_down(name, kind_of(name), x, low_rank, **shared, **chosen))
 
     def packed(self, recipe: Recipe) -> TensorSpec:
         """The packed matrix of a product, declared at the first call."""
@@ -374,6 +377,7 @@ class PartsBuilder(ABC, Generic[Stream]):
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         router, eps = self.recipes.router(layer), config.layer_norm_eps
         shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
+        self.adapt(router, x, rows)
         self.plan.draw(
             rowwise_gemv(router.name, "mlp.router", x, self.matrix(router), logits, norm_eps=eps, **shared),
             route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared),
@@ -406,10 +410,10 @@ class PartsBuilder(ABC, Generic[Stream]):
         parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
         chosen: dict[str, Any] = {"rows": rows, "kernels": self.kernels, "experts": experts, "choice": choice}
         norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
-        self.plan.draw(
-            rowwise_gemv(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen),
-            rowwise_gemv(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen),
-        )
+        self.adapt(up, x, rows, choice=choice)
+        self.plan.draw(rowwise_gemv(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen))
+        self.adapt(down, inner, rows, choice=choice, apart=config.intermediate_size)
+        self.plan.draw(rowwise_gemv(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
         return parts, choice
 
     @abstractmethod

@@ -21,11 +21,11 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, adapter_values, kind_of
+from glinfer.models.fast.parts import PartsBuilder, adapter_values, delta_layers, kind_of
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import Recipe
+from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
 from glinfer.ops.fused.delta import gate_heads
@@ -33,14 +33,16 @@ from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.expert_groups import (
     expert_gemm,
+    few_rows,
     group_experts,
     most_groups,
     place_experts,
     tally_experts,
     tally_rows,
 )
-from glinfer.ops.fused.experts import CHOICE_FLOATS, join_rows
+from glinfer.ops.fused.experts import join_rows
 from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.low_rank import CHOICE_FLOATS
 from glinfer.ops.fused.norms import norm_floats, row_norms
 from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved
 from glinfer.ops.fused.sample import pick_rows
@@ -318,11 +320,16 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec, rows: Extent
     ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
-        """Draw the products of rows with their experts, rows of one expert together unless they are few."""
-        if self.few or self.plan.max_rows * experts.used < experts.count:
+        """Draw the products of rows with their experts, rows of one expert together unless they are few.
+
+        Where adapters change experts, each row is computed by itself, as its expert's adapter is its own.
+        """
+        up, down = self.recipes.up(layer), self.recipes.down(layer)
+        adapted = any(self.adapters.places(each)[1] for each in (up, down))
+        most = self.plan.max_rows
+        if self.few or adapted or most <= self.few_expert_rows or most * experts.used < experts.count:
             return super().expert_products(layer, experts, x, choice, rows)
         name, config, targets = f"h.{layer}.mlp", self.config, self.targets
-        up, down = self.recipes.up(layer), self.recipes.down(layer)
         groups = most_groups(self.slots * targets, targets, experts)
         tally = self.whole_vector("mlp.tally", tally_rows(self.slots * targets), experts.count)
         chosen = self.whole_vector("mlp.groups", groups, CHOICE_FLOATS * targets)
@@ -341,6 +348,13 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
             ),
         )
         return parts, places
+
+    @property
+    def few_expert_rows(self) -> int:
+        """The most rows that go one by one through their experts."""
+        experts, config = self.config.layer(0).experts, self.config
+        assert experts is not None
+        return few_rows(self.plan.max_rows, experts.stacked, config.hidden_size, config.intermediate_size, self.kernels)
 
     def in_groups(self, name: str, groups: int, floats: int) -> RowInterleaved:
         """An activation with a row in each place of each group of rows, declared at the first call."""
@@ -410,6 +424,17 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         return {"norm_eps": self.config.layer_norm_eps}
 
 
+def few_chunk_rows(options: PlanOptions) -> int:
+    """The most tokens of a prompt that take less time in a plan of their own, where experts take rows one by one."""
+    config, kernels, experts = options.config, options.kernels, options.config.layer(0).experts
+    if experts is None:
+        return 0
+    recipes = Recipes(config, options.weights, options.formats)
+    together = [recipes.delta(layer).most_together for layer in delta_layers(config)]
+    rows = min(kernels.chunk, config.max_position_embeddings, *together)
+    return few_rows(rows, experts.stacked, config.hidden_size, config.intermediate_size, kernels)
+
+
 class ChunkBuilder(_RowsBuilder):
     """Rows that follow each other in a sequence, several of which may share a run."""
 
@@ -437,7 +462,7 @@ class ChunkBuilder(_RowsBuilder):
         ]
         if self.few and kernels.split_values:
             values.append(RunValue("score_groups", 1, groups, lambda tokens: groups))
-        self.rows_per_draw = kernels.rows_per_draw
+        self.rows_per_draw, self._few_chunk_rows = kernels.rows_per_draw, few_chunk_rows(options)
         values += self.further_values(rows)
         super().__init__(self.name, values, options, rows, cache_slots, every)
         self.used = "row_slots"
@@ -453,6 +478,11 @@ class ChunkBuilder(_RowsBuilder):
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
         self.scores = self.interleaved_as("row.scores", layout)
+
+    @property
+    def few_expert_rows(self) -> int:
+        """As of the largest plan, so that a smaller one beside it is for rows that go one by one."""
+        return self._few_chunk_rows
 
     def further_values(self, rows: int) -> list[RunValue]:
         """The run values of this plan alone."""

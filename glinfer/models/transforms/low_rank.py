@@ -3,6 +3,7 @@
 The first matrix, A, takes in what folding takes into a weight: the gain of the norm before it, and for LayerNorm the
 mean; it has the columns of the product. The second one, B, has its rows, alpha / rank and the product's factor.
 A product of several matrices has the ranks of each one behind the other; the rows of one are zero in those of others.
+Of a product with experts each expert has ranks of its own, in A one expert below the other, in B in the same columns.
 """
 
 from __future__ import annotations
@@ -72,27 +73,32 @@ class AdapterRanks:
         return self.names.index(name) + 1
 
     def places(self, recipe: Recipe) -> tuple[list[int], int]:
-        """The first rank of each source of a product, and the ranks of all, rounded up; 0 where none is changed."""
-        firsts, total = [], 0
-        for source in recipe.sources:
+        """The first rank of each source of a product, and the ranks of all, rounded up; 0 where none is changed.
+
+        With experts the ranks are those of one expert, and equal sources of all have the same first rank.
+        """
+        firsts, total, each = [], 0, len(recipe.sources) // recipe.experts
+        for place in range(each):
             firsts.append(total)
+            widest = max(self.ranks.get(weight_name(source), 0) for source in recipe.sources[place::each])
             # Whole texels, so that sums are added in one order whatever the ranks of the others.
-            total += -(-self.ranks.get(weight_name(source), 0) // 4) * 4
-        return firsts, -(-total // RANK_STEP) * RANK_STEP
+            total += -(-widest // 4) * 4
+        return firsts * recipe.experts, -(-total // RANK_STEP) * RANK_STEP
 
 
 NO_ADAPTERS = AdapterRanks((), {})
 
 
 def down_matrix(recipe: Recipe, ranks: AdapterRanks, adapters: Sequence[Adapter], columns: int) -> Wide:
-    """A of all adapters, one below the other, [adapters · ranks, columns of the sources], before any folding."""
+    """A of all adapters, one below the other, [adapters · experts · ranks, columns of sources], before any folding."""
     firsts, each = ranks.places(recipe)
-    found = np.zeros((len(adapters) * each, columns))
+    per_expert = len(recipe.sources) // recipe.experts
+    found = np.zeros((len(adapters) * recipe.experts * each, columns))
     for number, adapter in enumerate(adapters):
-        for source, first in zip(recipe.sources, firsts, strict=True):
+        for place, (source, first) in enumerate(zip(recipe.sources, firsts, strict=True)):
             change = adapter.matrices.get(weight_name(source))
             if change is not None:
-                start = number * each + first
+                start = (number * recipe.experts + place // per_expert) * each + first
                 found[start : start + change.rank] = change.down
     return found
 

@@ -51,6 +51,7 @@ class Recipe:
         writes_stream: whether the outputs are added to the residual stream.
         post_norm: name of the norm behind the product, before that sum; empty for none.
         scale: factor of the outputs, which goes into the matrix, or into the gain of one whose bits are kept.
+        experts: how many experts have their sources one below the other, equally many each.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Recipe:
     writes_stream: bool = False
     post_norm: str = ""
     scale: float = 1.0
+    experts: int = 1
 
     @property
     def has_gain(self) -> bool:
@@ -191,9 +193,10 @@ class Recipes:
         scale: float = 1.0,
         head: bool = False,
         exact: bool = False,
+        experts: int = 1,
     ) -> Recipe:
         packing, kept = self._packing(sources, head=head, whole=inputs is None, exact=exact)
-        return Recipe(name, sources, rows, inputs, packing, kept, norm, writes_stream, post_norm, scale)
+        return Recipe(name, sources, rows, inputs, packing, kept, norm, writes_stream, post_norm, scale, experts)
 
     def _norm_before(self, role: str, layer: int) -> str:
         """The name of the norm before a branch of a layer, or nothing."""
@@ -367,8 +370,9 @@ class Recipes:
         experts = self.config.layer(layer).experts
         if experts is not None:
             each, sources = _blocks_of_both(inner), self._experts(layer, ("gate", "up"))
-            rows = np.concatenate([_moved(each, 2 * inner * n) for n in range(experts.stacked.count)])
-            return self._recipe(f"h.{layer}.mlp.fc_in", sources, rows, norm=norm)
+            count = experts.stacked.count
+            rows = np.concatenate([_moved(each, 2 * inner * n) for n in range(count)])
+            return self._recipe(f"h.{layer}.mlp.fc_in", sources, rows, norm=norm, experts=count)
         gate, up = (self.names.of(role, layer) for role in ("gate", "up"))
         if not self.family.gated:
             return self._recipe(f"h.{layer}.mlp.fc_in", (up,), np.arange(inner), norm=norm)
@@ -381,8 +385,9 @@ class Recipes:
         experts = self.config.layer(layer).experts
         if experts is not None:
             each, sources = _whole_blocks(rows), self._experts(layer, ("down",))
-            rows = np.concatenate([_moved(each, width * n) for n in range(experts.stacked.count)])
-            return self._recipe(f"h.{layer}.mlp.fc_out", sources, rows, writes_stream=True, **end)
+            count = experts.stacked.count
+            rows = np.concatenate([_moved(each, width * n) for n in range(count)])
+            return self._recipe(f"h.{layer}.mlp.fc_out", sources, rows, writes_stream=True, experts=count, **end)
         source = self.names.of("down", layer)
         return self._recipe(f"h.{layer}.mlp.fc_out", (source,), rows, writes_stream=True, **end)
 

@@ -5,6 +5,8 @@ dealt to slots here, **groups** of as many rows as there are render targets, so 
 many rows chose which expert is known on the GPU alone, so three small passes find it out, whatever the number of rows,
 and nothing is read back: they count the choices of each expert, say of each choice where it lies among the groups, and
 of each group whose rows it has. There are groups enough for the worst case; those that no expert needs end at once.
+
+Few rows are computed one by one, see :func:`few_rows`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from glinfer.gl.layouts.grouped import words_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Matrix, dense_defines, dense_inputs, dense_rows, format_name
 from glinfer.ops.fused.draws import block_draw, block_layout
-from glinfer.ops.fused.experts import CHOICE_FLOATS
+from glinfer.ops.fused.low_rank import CHOICE_FLOATS
 from glinfer.ops.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.routing import gate_defines
@@ -30,6 +32,26 @@ from glinfer.quant.formats import WORD_FORMATS
 
 SPAN = 16
 """Rows whose choices are counted together."""
+
+
+_COSTS = {"llvmpipe": (2.3, 32.0)}
+"""What groups cost by the product table of kernels that were measured: how many rows one by one take as long as a full
+group, and the cost of a group that nobody needs, in products of an input with a weight for each input and output."""
+
+
+def few_rows(rows: int, experts: Experts, width: int, inner: int, kernels: KernelOptions) -> int:
+    """The most rows, in whole slots, that take less time one by one than in the groups of a plan of ``rows`` rows.
+
+    Groups pay where an expert has several rows, and cost time where nobody needs them; 0 where neither was measured.
+    The two costs fit the processor time of prompts of 4 to 300 tokens in Qwen3-MoE's shape with 8 to 64 experts and
+    widths of 128 to 768.
+    """
+    if kernels.product_table not in _COSTS:
+        return 0
+    full, empty = _COSTS[kernels.product_table]
+    groups = most_groups(rows, kernels.rows_per_draw, experts) / experts.count
+    least = full + empty * groups * (1 / width + 1 / inner)  # rows of an expert
+    return int(least * experts.count / experts.used) // kernels.rows_per_draw * kernels.rows_per_draw
 
 
 def tally_rows(rows: int) -> int:

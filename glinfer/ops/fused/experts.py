@@ -20,14 +20,19 @@ from glinfer.gl.layouts.grouped import GroupedLayout, words_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Matrix, dense_defines, dense_inputs, dense_rows, format_name
 from glinfer.ops.fused.draws import block_draw, block_layout
-from glinfer.ops.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
+from glinfer.ops.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
+from glinfer.ops.fused.rows import (
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    table_layout,
+)
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.routing import gate_defines, route_defines, routed
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import WORD_FORMATS
-
-CHOICE_FLOATS = 4
-"""Floats of one choice: the expert, its weight, and two zeros."""
 
 
 def padded(floats: int) -> int:
@@ -124,6 +129,10 @@ def rowwise_gemv(
             *(gate_defines(experts) if matrix.gated else []),
         ]
         inputs.append(("choice", choice.name))
+    low_rank = matrix.low_rank
+    if low_rank is not None and low_rank.rows is not None:
+        defines += table_layout(low_rank.rows).defines("ROWS")
+        inputs.append(("rows", low_rank.rows.name))
     return DrawSpec(
         name=name,
         kind=kind,
@@ -134,6 +143,7 @@ def rowwise_gemv(
         size=(rows, out.shape[1]),
         defines=tuple(defines),
         uniforms=(("share", steps),),
+        per_run=() if low_rank is None else low_rank.per_run,
         cover=kernels.cover,
     )
 
@@ -213,6 +223,7 @@ def _check_rowwise(shapes: Shapes, params: Params) -> None:
         shapes.expect("choice", rows, CHOICE_FLOATS * used)
         needed = int(params["EXPERTS"]) * halves * floats
         columns = used * padded(inputs) if params["X_PART"] else inputs
+    check_low_rank(shapes, params, needed)
     shapes.expect("x", rows, columns)
     shapes.expect("consts", needed, 4 * params["SCALED"] + params["CENTRED"] + 1)
     shapes.expect("gain", 1, inputs)
@@ -229,11 +240,15 @@ def _oracle_rowwise(inputs: Mapping[str, Array], params: Params, size: tuple[int
     chosen = np.asarray(inputs["choice"])[: size[0]].reshape(size[0], used, CHOICE_FLOATS)[:, :, 0].astype(np.intp)
     each, step = floats * (1 + int(params["GATED"])), BLOCK_FLOATS * int(params["X_PART"])
     found = np.zeros((size[0], used, floats))
+    by_expert = [name for name in ("weight", "consts", "lora_up") if name in inputs]
     for expert in np.unique(chosen):
-        own = {key: inputs[key][expert * each : (expert + 1) * each] for key in ("weight", "consts")}
+        own = {key: inputs[key][expert * each : (expert + 1) * each] for key in by_expert}
         for row, place in zip(*np.nonzero(chosen == expert), strict=True):
             start = step * place
             one = x[row : row + 1, start : start + width]
+            own |= {key: inputs[key][row : row + 1] for key in ("lora_t", "rows") if key in inputs}
+            if "lora_t" in own:
+                own["lora_t"] = np.split(own["lora_t"], used, axis=1)[place]
             found[row, place] = dense_rows({**inputs, **own}, params, one, None, np.zeros(1, np.intp))[0]
     return found.reshape(size)
 
@@ -274,9 +289,10 @@ register(
     Op(
         "rowwise_gemv",
         ("x", "weight", "consts"),
-        ("gain", "choice"),
+        ("gain", "choice", "rows", *LORA_SAMPLERS),
         _check_rowwise,
         _oracle_rowwise,
+        integers=("rows",),
         either=("weight",),
         regions=("x", "output"),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BlockLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.ops.fused.draws import block_layout
@@ -21,6 +21,8 @@ from glinfer.ops.fused.rows import WANTED, RowInterleaved, check_same, gathered,
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
+CHOICE_FLOATS = 4
+"""Floats of one choice of an expert: the expert, its weight, and two zeros."""
 RANK_STEP = 16
 """Ranks of an adapter in one product are padded to whole steps of so many."""
 ADAPTER = "adapter"
@@ -38,12 +40,13 @@ class LowRankSum:
     """What adapters add to one product.
 
     Attributes:
-        down: [adapters · ranks, inputs], the matrices A one below the other; inputs are padded to whole texels.
+        down: [adapters · experts · ranks, inputs], the matrices A one below the other; inputs padded to whole texels.
         up: [outputs, adapters · (ranks, and 16 more with ``biased``)], the matrices B side by side.
-        inner: [rows, ranks], what :func:`lora_down` writes.
+        inner: [rows, used · ranks], what :func:`lora_down` writes.
         adapters: the number of adapters.
         biased: whether the first of the 16 columns behind an adapter's own is added behind the norm.
         rows: the table that has each row's adapter; None where the run value says one for all.
+        experts: the number of experts of the product, 1 for a product without; ``used`` is how many a row uses.
     """
 
     down: TensorSpec
@@ -52,11 +55,13 @@ class LowRankSum:
     adapters: int
     biased: bool = False
     rows: TensorSpec | None = None
+    experts: int = 1
+    used: int = 1
 
     @property
     def ranks(self) -> int:
-        """Ranks of one adapter, padded."""
-        return self.inner.shape[1]
+        """Ranks of one adapter, or of one of its experts, padded."""
+        return self.inner.shape[1] // self.used
 
     def defines(self, name: str) -> Defines:
         """The defines of a product, for shaders/common/low_rank.glsl."""
@@ -98,10 +103,14 @@ def lora_down(
     rows: Extent,
     parts: int = 1,
     kernels: KernelOptions,
+    choice: TensorSpec | None = None,
+    apart: int = 0,
 ) -> DrawSpec:
     """``inner[r] = down[adapter of r] @ x[r]`` for the first ``rows`` rows; zeros for rows without an adapter.
 
     x is interleaved, or one tensor with a row a slot. ``parts`` instances share the inputs, and blending adds them.
+    With ``choice``, as :func:`glinfer.ops.fused.experts.route` wrote it, inner has the vectors of the experts of a row
+    side by side; with ``apart`` x has so many inputs for each of them, padded to whole blocks, instead of one for all.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -109,7 +118,7 @@ def lora_down(
     layout = x.layout
     if not isinstance(layout, BlockLayout):
         raise PlanError(f"draw {name}: expected rows in blocks")
-    together, inputs = isinstance(x, TensorSpec), layout.cols
+    together, inputs = isinstance(x, TensorSpec), apart or layout.cols
     steps = 4 * blocks_for(inputs)
     defines: Defines = [
         *layout.defines("X"),
@@ -128,6 +137,14 @@ def lora_down(
     if low_rank.rows is not None:
         defines += [("LORA_BY_ROW", 1), *table_layout(low_rank.rows).defines("ROWS")]
         samplers.append(("rows", low_rank.rows.name))
+    if choice is not None:
+        defines += [
+            ("EXPERTS", low_rank.experts),
+            ("USED", low_rank.used),
+            ("X_PART", blocks_for(inputs) if apart else 0),
+            *block_layout(name, choice).defines("CHOICE"),
+        ]
+        samplers.append(("choice", choice.name))
     if parts > 1:
         defines.append(("PARTS", parts))
     return DrawSpec(
@@ -136,7 +153,7 @@ def lora_down(
         op="lora_down",
         inputs=tuple(samplers),
         outputs=(low_rank.inner.name,),
-        size=(rows, low_rank.ranks),
+        size=(rows, low_rank.inner.shape[1]),
         defines=tuple(defines),
         uniforms=(("share", steps // parts),),
         per_run=low_rank.per_run,
@@ -155,7 +172,7 @@ def check_low_rank(shapes: Shapes, params: Params, outputs: int) -> None:
         return
     ranks = RANK_STEP * int(params["LORA_STEPS"])
     each = ranks + RANK_STEP * int(params["LORA_BIASED"])
-    shapes.expect("lora_t", None, ranks)
+    shapes.expect("lora_t", None, ranks * int(params.get("USED", 1)))
     shapes.expect("lora_up", outputs, None)
     columns = shapes.by_name["lora_up"][1]
     shapes.require(columns % each == 0, f"lora_up has {columns} columns; expected a multiple of {each}")
@@ -187,32 +204,44 @@ def adapters_of(inputs: Mapping[str, Array], params: Params, count: int) -> list
 
 def _check(shapes: Shapes, params: Params) -> None:
     ranks, inputs, parts = int(params["RANKS"]), int(params["INPUTS"]), int(params.get("PARTS", 1))
-    shapes.expect("output", None, ranks)
+    experts, used = int(params.get("EXPERTS", 1)), int(params.get("USED", 1))
+    shapes.expect("output", None, ranks * used)
     shapes.expect("down", None, -(-inputs // 4) * 4)
-    shapes.require(shapes.rows("down") % ranks == 0 and ranks % RANK_STEP == 0, f"down has no groups of {ranks} rows")
+    each = experts * ranks
+    shapes.require(shapes.rows("down") % each == 0 and ranks % RANK_STEP == 0, f"down has no groups of {each} rows")
+    shapes.require(("choice" in shapes.by_name) == ("EXPERTS" in params), "experts are chosen by a choice")
+    shapes.expect("choice", None, CHOICE_FLOATS * used)
     shapes.require(params["STEPS"] == 4 * blocks_for(inputs), "STEPS does not fit x")
     shapes.require(params["STEPS"] % parts == 0, f"{params['STEPS']} steps in {parts} parts")
     if params["TOGETHER"]:
-        shapes.expect("x", None, inputs)
+        part = BLOCK_FLOATS * int(params.get("X_PART", 0))
+        shapes.expect("x", None, used * part if part else inputs)
     else:
         check_same(shapes, params, None, inputs)
+        shapes.require("choice" not in shapes.by_name, "rows that choose experts lie in one tensor")
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (down,) = float64(inputs, ["down"])
     x = float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, int(params["ROWS"]))
-    found = np.zeros(size)
+    ranks, width, used = int(params["RANKS"]), int(params["INPUTS"]), int(params.get("USED", 1))
+    experts, part = int(params.get("EXPERTS", 1)), BLOCK_FLOATS * int(params.get("X_PART", 0))
+    chosen = np.zeros((size[0], used), np.intp)
+    if "choice" in inputs:
+        chosen = np.asarray(inputs["choice"])[: size[0]].reshape(size[0], used, -1)[:, :, 0].astype(np.intp)
+    matrices, found = down.reshape(-1, experts, ranks, down.shape[1]), np.zeros((size[0], used, ranks))
     for row, number in enumerate(adapters_of(inputs, params, size[0])):
-        if number:
-            found[row] = down[(number - 1) * size[1] : number * size[1], : x.shape[1]] @ x[row]
-    return found
+        for place, expert in enumerate(chosen[row] if number else ()):
+            own = x[row, part * place : part * place + width]
+            found[row, place] = matrices[number - 1, expert, :, :width] @ own
+    return found.reshape(size)
 
 
 register(
     Op(
         "lora_down",
         ("down",),
-        ("x", *optional_names(), "rows"),
+        ("x", *optional_names(), "rows", "choice"),
         _check,
         _oracle,
         integers=("rows",),
