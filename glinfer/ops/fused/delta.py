@@ -405,6 +405,7 @@ def _check_conv(shapes: Shapes, params: Params) -> None:
 
 
 def check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
+    """Check the inputs that draws of the rule have in common; returns their heads."""
     heads = DeltaHeads.of(params)
     shapes.expect("x", shapes.rows("output"), heads.mixed)
     shapes.expect("cache", None, heads.kept)
@@ -495,6 +496,7 @@ class Caches:
     """The parts of the rows of a run and of its cache, for the oracle."""
 
     def __init__(self, inputs: Mapping[str, Array], params: Params) -> None:
+        """Take those inputs apart that a draw has."""
         self.heads = DeltaHeads.of(params)
         rule = self.heads.rule
         self.shared = rule.heads // rule.key_heads

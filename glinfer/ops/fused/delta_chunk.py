@@ -1,16 +1,16 @@
 """The gated delta rule over many rows that follow each other: their corrections by one product instead of one by one.
 
-Were row i the first of its run, its correction would be ``a_i = beta_i (v_i - Sᵀ k_i)``. The rows j before it lower that
-by ``L_ij u_j`` with ``L_ij = beta_i exp(decay) (k_j · k_i)``, so that all corrections of a run solve ``(I + L) U = A``,
-which has as many columns as values and a triangular matrix of one row a token (Yang, Wang, Zhang, Shen and Kim 2024).
-L knows nothing of values: its inverse is found once for each head.
+Were row i the first of its run, its correction would be ``a_i = beta_i (v_i - Sᵀ k_i)``. The rows j before it lower
+that by ``L_ij u_j`` with ``L_ij = beta_i exp(decay) (k_j · k_i)``, so that all corrections of a run solve
+``(I + L) U = A``, with a triangular matrix of one row a token (Yang, Wang, Zhang, Shen and Kim 2024; Yang, Kautz and
+Hatamizadeh 2024). L knows nothing of values: its inverse T is found once for each head.
 
-:func:`delta_solve` inverts the blocks on the diagonal, of CHUNK rows each, token after token. :func:`delta_join` makes of
-two neighbours the inverse of both, with ``-T₂ L₂₁ T₁`` below the diagonal, of which :func:`delta_lower` is the first
+:func:`delta_solve` inverts the blocks on the diagonal, of CHUNK rows each, token after token. :func:`delta_join` makes
+of two neighbours the inverse of both, with ``-T₂ L₂₁ T₁`` below the diagonal, of which :func:`delta_lower` is the first
 product. Each level doubles the rows, so that a run of n takes log2(n / CHUNK) of them. ``U = T A`` is then a product in
-:func:`glinfer.ops.fused.delta.delta_row`.
-Where a span ends within the run, the state with which the next one begins is a product with A too, whose matrix
-:func:`delta_carry` makes. Decays are only ever exponentials of differences that are not above 0.
+:func:`glinfer.ops.fused.delta.delta_row`. Where a span ends within the run, the state with which the next one begins is
+a product with A too, whose matrix :func:`delta_carry` makes. Decays are only ever exponentials of differences that are
+not above 0.
 """
 
 from __future__ import annotations
@@ -25,10 +25,16 @@ from glinfer.ops.fused.delta import Caches, Defines, DeltaHeads, check_rule, of_
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
-MOST_ONE_BY_ONE = 8
-"""Rows of a run up to which corrections are computed one by one, which takes fewer draws."""
+MOST_ONE_BY_ONE = 4
+"""Rows of a run up to which corrections are computed one by one, which takes four draws fewer.
+
+With 8 rows llvmpipe was faster where it solved for them.
+"""
 CHUNK = 32
-"""Rows of a block that is inverted token after token, which a fragment holds at once."""
+"""Rows of a block that is inverted token after token, which a fragment holds at once.
+
+llvmpipe took as long with 16, which takes two draws more, and longer with 64.
+"""
 
 
 def delta_unit(
@@ -60,9 +66,9 @@ def delta_ends(
     piece: int,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """With which weights corrections of the span before each row are added to its row of the state, out [rows, heads.ends].
+    """With which weights corrections of the span before each row are added to its row of the state.
 
-    Zero where that span ends within the run; cache [slots, heads.kept] has all of those tokens.
+    out [rows, heads.ends] is zero where that span ends within the run; cache [slots, heads.kept] has all other tokens.
     """
     defines = [*of_run(piece), ("END_BLOCKS", blocks_for(heads.span))]
     return rule_draw(name, "ends", "delta_ends", {"cache": cache}, out, heads, rows, defines, kernels)
