@@ -18,17 +18,19 @@ ADAPTED: dict[str, dict[str, Any]] = {
     "phi3": {"lora_alpha": 8, "alpha_pattern": {"qkv_proj": 3}},
     "qwen3": {"lora_alpha": 5, "rank_pattern": {"q_proj": 2}},
     "gemma2": {"lora_alpha": 8},
+    "qwen3_5-shared": {"lora_alpha": 6, "rank_pattern": {"in_proj_b": 2}},
+    "qwen3_next": {"lora_alpha": 8, "alpha_pattern": {"in_proj_qkvz": 5}},
 }
 """The models that have an adapter, and the settings of its adapter_config.json."""
-_ROLES = ("projection", "output", "gate", "up", "down")
+_ROLES = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down")
 
 
 def write_adapter(name: str, model: Path, folder: Path) -> Path:
     """Write the adapter of a model whose directory was written before."""
     config, settings = read_config(model / "config.json"), ADAPTED[name]
-    shapes = {}
+    shapes, roles = {}, _ROLES[: 4 if config.family.experts else None]
     for stored in stored_tensors(config, form_of(config.family).names or config.family.names):
-        if len(stored.shape) == 2 and stored.tensors[0].role in _ROLES:
+        if len(stored.shape) == 2 and stored.tensors[0].role in roles:
             module = stored.name.removesuffix(".weight")
             rank = settings.get("rank_pattern", {}).get(module.rpartition(".")[2], RANK)
             shapes[f"base_model.model.{module}.lora_A.weight"] = rank, stored.shape[1]

@@ -15,7 +15,7 @@ from glinfer.formats.huggingface.config import form_of
 from glinfer.formats.tensors import stored_tensors
 
 Array = np.ndarray[Any, Any]
-ALL = ("projection", "output", "gate", "up", "down")
+ALL = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down")
 
 
 def made_pairs(

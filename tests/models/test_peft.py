@@ -74,4 +74,6 @@ def test_merged_weights_are_those_of_peft(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=MERGED * np.abs(expected).max())
         changed += not np.array_equal(found, base.tensors[weight])
     assert ours.tensors.keys() == theirs.tensors.keys()
-    assert changed == base.config.num_hidden_layers * (7 if base.config.family.gated else 6)
+    layers = [base.config.layer(layer) for layer in range(base.config.num_hidden_layers)]
+    mlp = 0 if base.config.family.experts else 3 if base.config.family.gated else 2
+    assert changed == sum(mlp + (4 if of.delta is None else 5) for of in layers)

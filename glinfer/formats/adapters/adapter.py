@@ -17,7 +17,8 @@ from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors
 from glinfer.limits import MAX_ADAPTER_RANK
 
 FloatArray = npt.NDArray[np.float32]
-_ROLES = ("projection", "output", "gate", "up", "down", "head")
+Rows = npt.NDArray[np.intp]
+_ROLES = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down", "head")
 """The matrices that an adapter may change, as :class:`glinfer.families.record.Names` calls them."""
 _OF_EXPERTS = ("gate", "up", "down")
 """Those that it may not change where each expert of a layer has its own."""
@@ -74,7 +75,7 @@ def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
 
 
 def low_ranks(
-    stored: StoredTensor, pair: Pair, scale: float, names: Names, where: str
+    stored: StoredTensor, pair: Pair, scale: float, names: Names, where: str, order: Rows | None = None
 ) -> Iterator[tuple[str, ModelTensor, LowRank]]:
     """The name, the tensor and the change of each of the model's matrices whose rows are in one tensor of a file.
 
@@ -84,6 +85,7 @@ def low_ranks(
         scale: the factor of their product.
         names: the names of tensors in the checkpoint.
         where: the beginning of messages, which names the tensor.
+        order: the rows of the file in the order of the model's matrices, where they lie otherwise.
 
     Raises:
         FormatError: one of the two is missing, has another shape, or numbers that are not finite.
@@ -110,7 +112,7 @@ def low_ranks(
             raise FormatError(
                 f"{where}: lora_{letter} has NaN or infinite values; the adapter is damaged, get it again"
             )
-    for tensor, part in stored.split(up):
+    for tensor, part in stored.split(up if order is None else up[order]):
         yield tensor.name(names), tensor, LowRank(down, np.ascontiguousarray(part), scale)
 
 
