@@ -150,6 +150,20 @@ def test_each_sequence_of_a_batch_has_its_own_adapter(model: Model) -> None:
     assert {result.request.key: result.ids for result in model.batch(requests, slots=3)} == alone
 
 
+def test_each_sequence_of_a_batch_has_its_own_adapter_of_delta_rules(device: Device, tmp_path: Path) -> None:
+    config = tiny("qwen3_5_text")
+    save_checkpoint(in_floats(config), tmp_path / "model.safetensors")
+    adapters = {
+        "a": write_peft(tmp_path / "a", made_pairs(config, 3, ["delta_in"], 1)),
+        "b": write_peft(tmp_path / "b", made_pairs(config, 20, ["delta_out"], 2)),
+    }
+    with glinfer.load(tmp_path / "model.safetensors", device=device, lora=adapters) as model:
+        alone = {name: model.generate(IDS, lora=name, **GREEDY) for name in ("base", "a", "b")}
+        assert len({tuple(ids) for ids in alone.values()}) == 3
+        requests = [BatchRequest(IDS, {"lora": name, **GREEDY}, name) for name in alone]
+        assert {result.request.key: result.ids for result in model.batch(requests, slots=3)} == alone
+
+
 @pytest.mark.slow
 def test_lists_and_guesses_have_the_adapter_too(model: Model) -> None:
     alone = {(name, skipped): model.generate(IDS[skipped:], lora=name, **GREEDY) for name in "ab" for skipped in (0, 1)}
