@@ -10,12 +10,13 @@ void main() {
     Place at = output_place();
     int row = at.slot, position = POSITION_OF(row), base = BASE_OF(row), head = at.block / END_BLOCKS;
     int key = position % SPAN, end = position - key, n = 64 * (at.block % END_BLOCKS) + 4 * at.lane;
-    y = vec4(0.0);
+    vec4 found = vec4(0.0);
     if (head < HEADS && n < SPAN && key < 4 * KEY_TEXELS && end > 0 && end <= POSITION_OF(first_row(row))) {
         float last = kept_decay(base + end - 1, head);
         for (int i = 0; i < 4; i++) {
             int slot = base + end - SPAN + n + i;
-            y[i] = exp(last - kept_decay(slot, head)) * kept(slot, key_of(head) + (key >> 2))[key & 3];
+            found[i] = exp(last - kept_decay(slot, head)) * kept(slot, key_of(head) + (key >> 2))[key & 3];
         }
     }
+    y = found;
 }

@@ -13,8 +13,7 @@ void main() {
     int head = at.block / SPAN_BLOCKS, first = first_seen(position);
     int start = first + at.block % SPAN_BLOCKS * 64 + 4 * at.lane;
     int span = position - position % SPAN;  // which begins with this token
-    of_key = vec4(0.0);
-    of_query = vec4(0.0);
+    vec4 keys = vec4(0.0), queries = vec4(0.0);
     if (head < HEADS && start <= position) {
         int key = key_of(head);
         ivec4 seen = start + ivec4(0, 1, 2, 3), slots = base + min(seen, max(position - 1, 0));
@@ -33,11 +32,13 @@ void main() {
         for (int n = 0; n < 4; n++) {
             if (seen[n] < position) {
                 float decay = exp(own + (seen[n] < span ? before : 0.0) - kept_decay(slots[n], head));
-                of_key[n] = by_key[n] * decay;
-                of_query[n] = by_query[n] * decay;
+                keys[n] = by_key[n] * decay;
+                queries[n] = by_query[n] * decay;
             } else if (seen[n] == position) {
-                of_query[n] = by_own;
+                queries[n] = by_own;
             }
         }
     }
+    of_key = keys;
+    of_query = queries;
 }

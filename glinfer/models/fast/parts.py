@@ -160,7 +160,7 @@ class PartsBuilder(ABC, Generic[Stream]):
         conv = projected, inputs, self.taps(layer), self.table(f"{name}.decay", 2, heads.rule.heads)
         raw = self.row_vector("delta.raw", heads.mixed) if solves else mixed
         draw(delta_conv(f"{name}.conv", *conv, raw, heads, eps=DELTA_EPS, unit=not solves, **shared))
-        early: dict[str, TensorSpec] = {}
+        early: dict[str, Any] = {}
         if solves:
             draw(delta_unit(f"{name}.unit", raw, mixed, heads, eps=DELTA_EPS, **shared))
             early["ends"] = self.row_vector("delta.ends", heads.ends)
@@ -169,7 +169,7 @@ class PartsBuilder(ABC, Generic[Stream]):
             draw(delta_row(f"{name}.early", mixed, cache, kept, heads, piece=piece, **early, **shared))
             self.store(f"{name}.early_store", kept, cache)
         draw(delta_scores(f"{name}.scores", mixed, cache, keys, queries, heads, **shared))
-        found = {} if solves else {"scores": keys}
+        found: dict[str, Any] = {} if solves else {"scores": keys}
         if piece:
             found["apart"] = apart = self.row_vector("delta.apart", heads.rule.values)
             draw(delta_recall(f"{name}.apart", mixed, keys, cache, apart, heads, queries=False, piece=piece, **shared))
