@@ -2,7 +2,7 @@
 // Queries, keys and values of a delta rule, and its decays: y [rows, q | k | v | G | beta], each from a whole block on.
 // cache has the channels q | k | v of each token, and from block DECAY_BLOCK on what its decays are made of; x has the share of
 // each row that is written from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens by taps [LENGTH, channels], and go
-// through SiLU; heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE. G = Σ rate · softplus(a + shift) over
+// through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE. G = Σ rate · softplus(a + shift) over
 // the tokens of the span up to the row's own, with rate and shift in the rows of decay; beta = sigmoid(b).
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
@@ -36,6 +36,7 @@ void main() {
     y = vec4(0.0);
     if (texel < X_V) {
         int part = texel / X_K, inside = texel - part * X_K, keys = KEY_HEADS * KEY_TEXELS;
+#if UNIT
         if (inside < keys) {
             float squares = 0.0;
             for (int i = 0; i < KEY_TEXELS; i++) {
@@ -45,6 +46,9 @@ void main() {
             y = channel(position, base, part * keys + inside) * inversesqrt(squares + float(EPS));
             if (part == 0) y *= float(SCALE);
         }
+#else
+        if (inside < keys) y = channel(position, base, part * keys + inside);
+#endif
     } else if (texel < X_G) {
         int inside = texel - X_V;
         if (inside < HEADS * VALUE_TEXELS) y = channel(position, base, 2 * KEY_HEADS * KEY_TEXELS + inside);

@@ -1,6 +1,7 @@
 #version 300 es
 // What the state of a delta rule gives, y [rows, values]: with QUERIES the results, for the query of each row from all tokens up
-// to its own; otherwise for its key from the tokens before the first of the rows that follow each other up to it.
+// to its own; otherwise beta · (v - what it gives for the key from the tokens before the first of the rows that follow each
+// other up to the row's own).
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 layout(location = 0) out vec4 y;
@@ -10,8 +11,11 @@ void main() {
     int texel = 16 * at.block + at.lane;
     y = vec4(0.0);
 #if QUERIES
-    if (texel < HEADS * VALUE_TEXELS) y = recalled(at.slot, 0, 1, texel, POSITION_OF(at.slot) + 1);
+    if (texel < HEADS * VALUE_TEXELS) y = recalled(at.slot, 0, texel, POSITION_OF(at.slot) + 1);
 #else
-    if (texel < HEADS * VALUE_TEXELS) y = recalled(at.slot, X_K, 0, texel, POSITION_OF(first_row(at.slot)));
+    if (texel < HEADS * VALUE_TEXELS) {
+        vec4 known = recalled(at.slot, X_K, texel, POSITION_OF(first_row(at.slot)));
+        y = share(at.slot, texel / VALUE_TEXELS) * (given(at.slot, X_V + texel) - known);
+    }
 #endif
 }

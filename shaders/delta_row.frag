@@ -2,37 +2,94 @@
 // What a delta rule keeps of each row for later tokens, y [rows, k | G | u | S]; x, cache and scores are those of
 // shaders/common/delta.glsl.
 //   u = beta · (v - what the state before gives for k), and S is row p % SPAN of the state at the beginning of the span of p.
-// With EARLY u is left out, and so is S where it depends on rows of this run. With PIECE rows may follow each other in a
-// sequence, at most so many; known (shaders/delta_recall.frag) has what tokens before them give, and the corrections of the rows
-// before each are computed anew here.
+// With EARLY u is left out, and so is S where it depends on rows of this run; where it does not, it is in the cache later, and
+// ends may have its weights (shaders/delta_ends.frag). With
+// PIECE rows may follow each other in a sequence; apart (shaders/delta_recall.frag) has what u would be without those before,
+// whose corrections are computed anew here, or are all in the products of solved and carry with apart.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
-#if PIECE && !EARLY
-uniform sampler2D known;
-vec4 own[PIECE];
+#ifdef APART_WIDTH
+uniform sampler2D apart;
 
-vec4 before(int row, int texel) {
-    ivec2 from = block_origin(row, texel >> 4, KNOWN_TILES, KNOWN_PITCH, KNOWN_SLOT_STEP, KNOWN_BLOCK_STEP, KNOWN_COLUMNS) +
+vec4 alone(int row, int texel) {
+    ivec2 from = block_origin(row, texel >> 4, APART_TILES, APART_PITCH, APART_SLOT_STEP, APART_BLOCK_STEP, APART_COLUMNS) +
                  lane_offset(texel & 15);
-    return FETCH(known, from, ivec2(KNOWN_WIDTH, KNOWN_HEIGHT));
+    return FETCH(apart, from, ivec2(APART_WIDTH, APART_HEIGHT));
 }
 #endif
 layout(location = 0) out vec4 y;
 
-float share(int row, int head) {
-    return given(row, X_BETA + (head >> 2))[head & 3];
+#ifdef SOLVED_WIDTH
+#include "common/delta_solved.glsl"
+uniform sampler2D carry;
+
+vec4 carried(int row, int head, int texel) {
+    ivec2 from = block_origin(row, head * RUN_BLOCKS + (texel >> 4), CARRY_TILES, CARRY_PITCH, CARRY_SLOT_STEP, CARRY_BLOCK_STEP,
+                              CARRY_COLUMNS) + lane_offset(texel & 15);
+    return FETCH(carry, from, ivec2(CARRY_WIDTH, CARRY_HEIGHT));
 }
 
-#if PIECE && !EARLY
+// The correction of row `last`, of those that follow each other from `first` on.
+vec4 correction(int first, int last, int texel) {
+    int head = texel / VALUE_TEXELS;
+    vec4 sum = vec4(0.0), weights = inverted(last, head, first >> 2);
+    for (int row = first; row <= last; row++) {
+        if ((row & 3) == 0) weights = inverted(last, head, row >> 2);
+        sum += weights[row & 3] * alone(row, texel);
+    }
+    return sum;
+}
+
+// What rows of the run from `first` to `last` add to the row of the state that row `to` keeps.
+vec4 added(int to, int first, int last, int texel) {
+    int head = texel / VALUE_TEXELS;
+    vec4 sum = vec4(0.0);
+    for (int row = first; row <= last; row++) sum += carried(to, head, row >> 2)[row & 3] * alone(row, texel);
+    return sum;
+}
+#elif PIECE && !EARLY
+vec4 own[PIECE];
+
 // The corrections of the rows from `first` to `last`.
 void correct(int first, int last, int texel) {
-    int head = texel / VALUE_TEXELS, begin = POSITION_OF(first);
+    int head = texel / VALUE_TEXELS;
     for (int row = first; row <= last; row++) {
-        vec4 sum = before(row, texel);
-        int seen = begin - first_seen(begin + row - first);
-        for (int n = 0; n < row - first; n++) sum += weight(row, 0, head, seen + n) * own[n];
-        own[row - first] = share(row, head) * (given(row, X_V + texel) - sum);
+        int from = own_number(row) - row + first;
+        vec4 sum = vec4(0.0);
+        for (int n = 0; n < row - first; n++) sum += weight(row, head, from + n) * own[n];
+        own[row - first] = alone(row, texel) - share(row, head) * sum;
     }
+}
+
+vec4 correction(int first, int last, int texel) {
+    correct(first, last, texel);
+    return own[last - first];
+}
+
+vec4 added(int to, int first, int last, int texel) {
+    correct(first, last, texel);
+    int head = texel / VALUE_TEXELS, key = POSITION_OF(to) % SPAN, at = X_K + key_of(head) + (key >> 2);
+    vec4 sum = vec4(0.0);
+    for (int row = first; row <= last; row++) {
+        sum += exp(own_decay(last, head) - own_decay(row, head)) * given(row, at)[key & 3] * own[row - first];
+    }
+    return sum;
+}
+#endif
+
+#ifdef ENDS_WIDTH
+uniform sampler2D ends;
+
+// What the tokens of the span before that of a row add to its row of the state.
+vec4 ended(int row, int slot, int head, int texel) {
+    vec4 sum = vec4(0.0);
+    for (int n = 0; n < SPAN; n += 4) {
+        ivec2 from = block_origin(row, head * END_BLOCKS + (n >> 6), ENDS_TILES, ENDS_PITCH, ENDS_SLOT_STEP, ENDS_BLOCK_STEP,
+                                  ENDS_COLUMNS) + lane_offset((n >> 2) & 15);
+        vec4 each = FETCH(ends, from, ivec2(ENDS_WIDTH, ENDS_HEIGHT));
+        for (int i = 0; i < 4; i++) sum += each[i] * kept(slot + n + i, C_U + texel);
+    }
+    return sum;
 }
 #endif
 
@@ -42,48 +99,48 @@ vec4 state_row(int row, int texel) {
     if (end == 0 || key >= 4 * KEY_TEXELS) return vec4(0.0);
 #if EARLY
     if (end > begin) return vec4(0.0);
+#elif PIECE
+    if (end <= begin) return kept(base + position, C_S + texel);
 #endif
     int start = end - SPAN, at = key_of(head) + (key >> 2);
     float last = kept_decay(base + end - 1, head);
     vec4 sum = start > 0 ? exp(last) * kept(base + start + key, C_S + texel) : vec4(0.0);
+#ifdef ENDS_WIDTH
+    return sum + ended(row, base + start, head, texel);
+#endif
     for (int seen = start; seen < min(end, begin); seen++) {
         sum += exp(last - kept_decay(base + seen, head)) * kept(base + seen, at)[key & 3] * kept(base + seen, C_U + texel);
     }
 #if PIECE && !EARLY
-    if (begin < end) {
-        correct(first, first + end - 1 - begin, texel);
-        for (int seen = begin; seen < end; seen++) {
-            sum += exp(last - kept_decay(base + seen, head)) * kept(base + seen, at)[key & 3] * own[seen - begin];
-        }
-    }
+    sum += added(row, first, first + end - 1 - begin, texel);
 #endif
     return sum;
+}
+
+vec4 corrected(int row, int texel) {
+#if EARLY
+    return vec4(0.0);
+#elif PIECE
+    return correction(first_row(row), row, texel);
+#else
+    vec4 sum = recalled(row, X_K, texel, POSITION_OF(row));
+    return share(row, texel / VALUE_TEXELS) * (given(row, X_V + texel) - sum);
+#endif
 }
 
 void main() {
     Place at = output_place();
     int texel = 16 * at.block + at.lane;
+    y = vec4(0.0);
     if (texel < C_G) {
         y = given(at.slot, X_K + texel);
     } else if (texel < C_U) {
         y = given(at.slot, X_G + texel - C_G);
     } else if (texel < C_S) {
         texel -= C_U;
-        y = vec4(0.0);
-#if !EARLY
-        if (texel < HEADS * VALUE_TEXELS) {
-#if PIECE
-            int first = first_row(at.slot);
-            correct(first, at.slot, texel);
-            y = own[at.slot - first];
-#else
-            vec4 sum = recalled(at.slot, X_K, 0, texel, POSITION_OF(at.slot));
-            y = share(at.slot, texel / VALUE_TEXELS) * (given(at.slot, X_V + texel) - sum);
-#endif
-        }
-#endif
+        if (texel < HEADS * VALUE_TEXELS) y = corrected(at.slot, texel);
     } else {
         texel -= C_S;
-        y = texel < HEADS * VALUE_TEXELS ? state_row(at.slot, texel) : vec4(0.0);
+        if (texel < HEADS * VALUE_TEXELS) y = state_row(at.slot, texel);
     }
 }

@@ -1,32 +1,44 @@
 #version 300 es
-// The weights of the tokens that each row of a delta rule sees, y [rows, 2 · HEADS · SPAN_BLOCKS · 64]: of number n of them
-//   exp(decay since) · (k · k[n]) for tokens before the row's own, then exp(decay since) · (q · k[n]) for those up to it;
+// The weights of the tokens that each row of a delta rule sees, both [rows, HEADS · SPAN_BLOCKS · 64]: of number n of them
+//   exp(decay since) · (k · k[n]) of_key for tokens before the row's own, exp(decay since) · (q · k[n]) of_query for those up to it;
 // all others are zero. x and cache are those of shaders/common/delta.glsl.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
-layout(location = 0) out vec4 y;
+layout(location = 0) out vec4 of_key;
+layout(location = 1) out vec4 of_query;
 
 void main() {
     Place at = output_place();
     int position = POSITION_OF(at.slot), base = BASE_OF(at.slot);
-    int kind = at.block / (HEADS * SPAN_BLOCKS), head = at.block / SPAN_BLOCKS % HEADS;
-    int first = first_seen(position), start = first + at.block % SPAN_BLOCKS * 64 + 4 * at.lane;
-    int key = key_of(head), vector = (kind == 0 ? X_K : 0) + key;
+    int head = at.block / SPAN_BLOCKS, first = first_seen(position);
+    int start = first + at.block % SPAN_BLOCKS * 64 + 4 * at.lane;
     int span = position - position % SPAN;  // which begins with this token
-    vec4 found = vec4(0.0);
-    if (kind < 2 && start <= position) {
+    vec4 keys = vec4(0.0), queries = vec4(0.0);
+    if (head < HEADS && start <= position) {
+        int key = key_of(head);
+        ivec4 seen = start + ivec4(0, 1, 2, 3), slots = base + min(seen, max(position - 1, 0));
+        vec4 by_key = vec4(0.0), by_query = vec4(0.0);
+        float by_own = 0.0;
+        for (int i = 0; i < KEY_TEXELS; i++) {
+            vec4 k = given(at.slot, X_K + key + i), q = given(at.slot, key + i);
+            by_own += dot(q, k);
+            for (int n = 0; n < 4; n++) {
+                vec4 each = kept(slots[n], key + i);
+                by_key[n] += dot(k, each);
+                by_query[n] += dot(q, each);
+            }
+        }
         float own = own_decay(at.slot, head), before = first < span ? kept_decay(base + span - 1, head) : 0.0;
         for (int n = 0; n < 4; n++) {
-            int seen = start + n;
-            float sum = 0.0;
-            if (seen < position) {
-                for (int i = 0; i < KEY_TEXELS; i++) sum += dot(given(at.slot, vector + i), kept(base + seen, key + i));
-                sum *= exp(own + (seen < span ? before : 0.0) - kept_decay(base + seen, head));
-            } else if (seen == position && kind == 1) {
-                for (int i = 0; i < KEY_TEXELS; i++) sum += dot(given(at.slot, vector + i), given(at.slot, X_K + key + i));
+            if (seen[n] < position) {
+                float decay = exp(own + (seen[n] < span ? before : 0.0) - kept_decay(slots[n], head));
+                keys[n] = by_key[n] * decay;
+                queries[n] = by_query[n] * decay;
+            } else if (seen[n] == position) {
+                queries[n] = by_own;
             }
-            found[n] = sum;
         }
     }
-    y = found;
+    of_key = keys;
+    of_query = queries;
 }

@@ -107,8 +107,8 @@ class Scheduler(Closing):
         self.piece = batch.kernels.chunk if piece is None else piece
         self.batch, self._check, self._usable = batch, check, usable
         kernels = batch.kernels
-        # Kernels that split sums add them up in another order in decoding than in prefill.
-        self._same_sums = kernels.part_steps == 0 and not kernels.split_values
+        # Kernels that split sums add them up in another order in decoding than in prefill, and so does a delta rule.
+        self._same_sums = kernels.part_steps == 0 and not kernels.split_values and not batch.config.family.delta_rule
         self._places = [_Place(number) for number in range(batch.slots)]
         self._seats: dict[Running, _Place] = {}
         # Sequences with tokens that are not in a cache yet, with or without a place.

@@ -14,22 +14,12 @@ uniform int position;
 #define POSITION_OF(row) int(ROW_TEXEL(row, 0).y)
 #define BASE_OF(row) int(ROW_TEXEL(row, 0).z)
 #endif
-uniform sampler2D x, cache;
+#ifdef X_WIDTH
+uniform sampler2D x;
 
 vec4 given(int row, int texel) {
     ivec2 from = block_origin(row, texel >> 4, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS) + lane_offset(texel & 15);
     return FETCH(x, from, ivec2(X_WIDTH, X_HEIGHT));
-}
-
-vec4 kept(int slot, int texel) {
-    ivec2 from = block_origin(slot, texel >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) +
-                 lane_offset(texel & 15);
-    return FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));
-}
-
-// The first texel of the head of keys that a head of values has: those that share one follow each other, or take turns.
-int key_of(int head) {
-    return (IN_TURN == 1 ? head % KEY_HEADS : head / (HEADS / KEY_HEADS)) * KEY_TEXELS;
 }
 
 // Of a row, the logarithm of the decay since the beginning of its span.
@@ -37,9 +27,30 @@ float own_decay(int row, int head) {
     return given(row, X_G + (head >> 2))[head & 3];
 }
 
-// The same of the token in a slot.
+// Of a row, the share of what its values lack that is written.
+float share(int row, int head) {
+    return given(row, X_BETA + (head >> 2))[head & 3];
+}
+#endif
+
+#ifdef CACHE_WIDTH
+uniform sampler2D cache;
+
+vec4 kept(int slot, int texel) {
+    ivec2 from = block_origin(slot, texel >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) +
+                 lane_offset(texel & 15);
+    return FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));
+}
+
+// The same logarithm of the token in a slot.
 float kept_decay(int slot, int head) {
     return kept(slot, C_G + (head >> 2))[head & 3];
+}
+#endif
+
+// The first texel of the head of keys that a head of values has: those that share one follow each other, or take turns.
+int key_of(int head) {
+    return (IN_TURN == 1 ? head % KEY_HEADS : head / (HEADS / KEY_HEADS)) * KEY_TEXELS;
 }
 
 // The first token that the one at `position` reads apart from a state.
@@ -50,17 +61,18 @@ int first_seen(int position) {
 #ifdef SCORES_WIDTH
 uniform sampler2D scores;
 
-// The weight of the token that is number `n` of those that a row sees, for kind 0 of keys or 1 of queries.
-float weight(int row, int kind, int head, int n) {
-    int block = (kind * HEADS + head) * SPAN_BLOCKS + (n >> 6);
+// The weights of the tokens that are numbers 4 · texel to 4 · texel + 3 of those that a row sees, for its key or its query.
+vec4 weights(int row, int head, int texel) {
+    int block = head * SPAN_BLOCKS + (texel >> 4);
     ivec2 from = block_origin(row, block, SCORES_TILES, SCORES_PITCH, SCORES_SLOT_STEP, SCORES_BLOCK_STEP, SCORES_COLUMNS) +
-                 lane_offset((n >> 2) & 15);
-    return FETCH(scores, from, ivec2(SCORES_WIDTH, SCORES_HEIGHT))[n & 3];
+                 lane_offset(texel & 15);
+    return FETCH(scores, from, ivec2(SCORES_WIDTH, SCORES_HEIGHT));
 }
 
+#ifdef CACHE_WIDTH
 // What the state before tokens from `stop` on gives for the vector of a row of x that begins at texel `vector`: four elements
 // of values, number `texel` of those of all heads.
-vec4 recalled(int row, int vector, int kind, int texel, int stop) {
+vec4 recalled(int row, int vector, int texel, int stop) {
     int position = POSITION_OF(row), base = BASE_OF(row);
     int head = texel / VALUE_TEXELS, first = first_seen(position);
     vec4 sum = vec4(0.0);
@@ -72,20 +84,44 @@ vec4 recalled(int row, int vector, int kind, int texel, int stop) {
         }
         sum *= exp(own_decay(row, head) + kept_decay(base + first + SPAN - 1, head));
     }
-    for (int seen = first; seen < stop; seen++) sum += weight(row, kind, head, seen - first) * kept(base + seen, C_U + texel);
+    int slot = base + first, count = stop - first, n = 0;
+    for (; n + 4 <= count; n += 4) {
+        vec4 each = weights(row, head, n >> 2);
+        for (int i = 0; i < 4; i++) sum += each[i] * kept(slot + n + i, C_U + texel);
+    }
+    if (n < count) {
+        vec4 each = weights(row, head, n >> 2);
+        for (int i = 0; n + i < count; i++) sum += each[i] * kept(slot + n + i, C_U + texel);
+    }
     return sum;
 }
 #endif
+#endif
 
 #if PIECE
-// The row with which the tokens begin that follow each other in one sequence up to that of a row.
+// The row with which the tokens begin that follow each other in one sequence up to that of a row. Rows of a sequence lie
+// together, so that a search in halves finds it.
 int first_row(int row) {
-    for (int n = 1; n < PIECE; n++) {
-        if (row == 0 || BASE_OF(row - 1) != BASE_OF(row) || POSITION_OF(row - 1) + 1 != POSITION_OF(row)) return row;
-        row -= 1;
+    int first = row, base = BASE_OF(row), position = POSITION_OF(row);
+    for (int step = RUN_STEP; step > 0; step >>= 1) {
+        int to = first - step;
+        if (to >= 0 && BASE_OF(to) == base && position - POSITION_OF(to) == row - to) first = to;
     }
-    return row;
+    return first;
 }
 #else
 #define first_row(row) (row)
+#endif
+
+#if defined(SCORES_WIDTH) && PIECE
+// The number of the token of a row among those that it sees.
+int own_number(int row) {
+    int position = POSITION_OF(row);
+    return position - first_seen(position);
+}
+
+// The weight of token number `n` of those that a row sees.
+float weight(int row, int head, int n) {
+    return weights(row, head, n >> 2)[n & 3];
+}
 #endif

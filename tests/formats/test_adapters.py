@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,15 @@ def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, fami
     folder = write_peft(tmp_path / "a", pairs, alternate=alternates(config))
     found = merged(made, [read_adapter(folder, config, 0.5)])
     from glinfer.formats.huggingface.config import form_of
+    from glinfer.formats.huggingface.delta import is_by_key, rows_by_part
     from glinfer.formats.tensors import stored_tensors
 
     names, changed = config.family.names, set()
     for stored in stored_tensors(config, form_of(config.family).names or names):
         if (pair := pairs.get(stored.name.removesuffix(".weight"))) is not None:
             change = (pair[1].astype(np.float64) @ pair[0] * (0.5 * 2)).reshape(stored.shape)  # alpha is twice the rank
+            if is_by_key(stored, form_of(config.family)):
+                change = change[rows_by_part(stored, config)]
             for tensor, rows in stored.split(change):
                 name = tensor.name(names)
                 np.testing.assert_array_equal(found.tensors[name], (made.tensors[name] + rows).astype(np.float32))
@@ -52,7 +57,7 @@ def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, fami
     mlp = 3 if config.family.gated else 2
     expected = 0
     for layer in layers:
-        expected += 4 if layer.attends else 0
+        expected += {"attention": 4, "delta": 5}.get(layer.mixing, 0)
         expected += mlp if layer.experts is None else 3 * layer.experts.stacked.count + 1 + layer.experts.shared
     assert len(changed) == expected
     for name in made.tensors.keys() - changed:
@@ -71,6 +76,36 @@ def test_a_gguf_adapter_is_the_peft_one(tmp_path: Path, family: str) -> None:
         assert change.scale == same.scale == 5 / 3
         np.testing.assert_array_equal(change.up, same.up)
         np.testing.assert_array_equal(change.down, same.down)
+
+
+def test_heads_of_a_delta_rule_come_in_the_order_of_the_model(tmp_path: Path) -> None:
+    """Those that share keys follow each other in directories of PEFT, and take turns in GGUF files."""
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    apart = tiny("qwen3_5_text", linear_num_key_heads=2, linear_num_value_heads=6)
+    in_turn = dataclasses.replace(apart, linear_keys_in_turn=True)
+    pairs = made_pairs(apart, roles=["delta_in", "delta_out"])
+    peft = write_peft(tmp_path / "a", pairs, lora_alpha=5)
+    gguf = write_gguf_adapter(tmp_path / "a.gguf", in_turn, pairs, 5.0)
+    value, keys = apart.linear_value_head_dim, 4 * apart.linear_key_head_dim
+    layer = next(layer for layer in range(apart.num_hidden_layers) if apart.layer(layer).delta is not None)
+    modules = f"model.layers.{layer}.linear_attn"
+
+    def heads(adapter: Path, config: ModelConfig) -> list[list[Any]]:
+        """What belongs to each head of values: rows of four matrices, and columns of one."""
+        found = read_adapter(adapter, config).matrices
+        of = {part: found[f"{modules}.in_proj_{part}.weight"].up for part in ("qkv", "z", "a", "b")}
+        assert (of["qkv"][:keys] == pairs[f"{modules}.in_proj_qkv"][1][:keys]).all()
+        columns = found[f"{modules}.out_proj.weight"].down.T
+        parts = [each.reshape(6, value, -1) for each in (of["qkv"][keys:], of["z"], columns)]
+        return [[each[head] for each in (*parts, of["a"], of["b"])] for head in range(6)]
+
+    for adapter, own, other in ((peft, apart, in_turn), (gguf, in_turn, apart)):
+        found = {config.linear_keys_in_turn: heads(adapter, config) for config in (own, other)}
+        of_file = pairs[f"{modules}.in_proj_z"][1][value : 2 * value]
+        np.testing.assert_array_equal(found[own.linear_keys_in_turn][1][1], of_file)
+        for key, shared in itertools.product(range(2), range(3)):
+            for one, same in zip(found[False][3 * key + shared], found[True][2 * shared + key], strict=True):
+                np.testing.assert_array_equal(one, same)
 
 
 def test_scales_are_those_of_peft(tmp_path: Path) -> None:

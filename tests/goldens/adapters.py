@@ -21,16 +21,18 @@ ADAPTED: dict[str, dict[str, Any]] = {
     "gemma2": {"lora_alpha": 8},
     "qwen3_moe": {"lora_alpha": 6, "target_parameters": [*_PARAMETERS, "mlp.gate.weight"]},
     "gpt_oss": {"lora_alpha": 8, "target_parameters": _PARAMETERS},
+    "qwen3_5-shared": {"lora_alpha": 6, "rank_pattern": {"in_proj_b": 2}},
+    "qwen3_next": {"lora_alpha": 8, "alpha_pattern": {"in_proj_qkvz": 5}},
 }
 """The models that have an adapter, and the settings of its adapter_config.json."""
-_ROLES = ("projection", "output", "gate", "up", "down")
+_ROLES = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down")
 
 
 def write_adapter(name: str, model: Path, folder: Path) -> Path:
     """Write the adapter of a model whose directory was written before."""
     config, settings = read_config(model / "config.json"), ADAPTED[name]
     shapes, inner = {}, config.intermediate_size
-    for layer in range(config.num_hidden_layers) if config.family.experts else ():
+    for layer in range(config.num_hidden_layers) if "target_parameters" in settings else ():
         ranks, module = config.num_experts * RANK, f"base_model.model.model.layers.{layer}.mlp"
         # One parameter of a module is wrapped around the other.
         sizes = {"experts.base_layer": (config.hidden_size, 2 * inner), "experts": (inner, config.hidden_size)}
@@ -40,7 +42,7 @@ def write_adapter(name: str, model: Path, folder: Path) -> Path:
         if "mlp.gate.weight" in settings["target_parameters"]:
             shapes[f"{module}.gate.lora_A.weight"] = RANK, config.hidden_size
             shapes[f"{module}.gate.lora_B.weight"] = config.num_experts, RANK
-    roles = _ROLES[: 2 if config.family.experts else None]
+    roles = _ROLES[: 4 if config.family.experts else None]
     for stored in stored_tensors(config, form_of(config.family).names or config.family.names):
         if len(stored.shape) == 2 and stored.tensors[0].role in roles:
             module = stored.name.removesuffix(".weight")

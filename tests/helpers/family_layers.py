@@ -33,10 +33,14 @@ def layers_of(family: str) -> dict[str, Any]:
 FURTHER = {
     "fast": {"conv": -1, "delta": 4, "gated": 1},
     "batch": {"conv": -2, "delta": 4, "gated": 2},
-    "chunk": {"conv": -2, "delta": 7, "gated": 1},
-    "score": {"conv": -2, "delta": 7, "gated": 1},
+    "chunk": {"conv": -2, "delta": 11, "gated": 1},
+    "score": {"conv": -2, "delta": 11, "gated": 1},
 }
-"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
+"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan.
+
+Those of ``chunk`` and ``score`` are for 5 to 32 rows of a run; a delta rule takes two more where they are up to twice
+as many, and four fewer where they are fewer.
+"""
 
 
 def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> int:

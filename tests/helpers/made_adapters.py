@@ -16,7 +16,7 @@ from glinfer.formats.tensors import stored_tensors
 
 Array = np.ndarray[Any, Any]
 EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
-ALL = ("projection", "output", "gate", "up", "down", *EXPERTS)
+ALL = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down", *EXPERTS)
 
 
 def made_pairs(

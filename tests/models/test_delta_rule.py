@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,9 @@ SIZES = {
 """Spans of 16 tokens."""
 
 
-def made_model(scale: float = 6.0) -> Checkpoint:
+def made_model(scale: float = 6.0, sizes: Mapping[str, Any] = SIZES) -> Checkpoint:
     """A model whose values are large enough that what is long ago shows."""
-    made = of_family("qwen3_5_text", **SIZES)
+    made = of_family("qwen3_5_text", **sizes)
     taps = {name: tensor * np.float32(scale) for name, tensor in made.tensors.items() if name.endswith("conv1d.weight")}
     return Checkpoint(made.config, {**made.tensors, **taps}, made.source)
 
@@ -202,6 +202,35 @@ def first_layer(checkpoint: Checkpoint, x: Array) -> Array:
     return (found * of("norm.weight")).reshape(rows, -1) * silu(x @ of("in_proj_z.weight").T)
 
 
+LONG = {**SIZES, "max_position_embeddings": 160, "linear_key_head_dim": 36, "linear_conv_kernel_dim": 3}
+"""Spans of 48 tokens, and as many rows of a run, whose corrections are solved for in two blocks."""
+
+
+@pytest.mark.parametrize("decay", ["usual", "none", "all"])
+def test_long_pieces_give_what_tokens_one_by_one_give(decay: str) -> None:
+    """From beginnings and over ends of spans; with decays that forget nothing, and that underflow at once."""
+    made = made_model(sizes=LONG)
+    rate = {"usual": None, "none": -60.0, "all": 7.0}[decay]
+    rates = {name: np.full_like(each, rate) for name, each in made.tensors.items() if rate and name.endswith("A_log")}
+    ids = IDS + IDS[::-1]
+    with opened(Checkpoint(made.config, {**made.tensors, **rates}, made.source)) as model:
+        with model.session() as session:
+            expected = []
+            for token in ids[:145]:
+                session.step(token)
+                expected.append(session.logits())
+        for pieces in ((145,), (7, 48, 1, 60, 29)):
+            with model.session() as session:
+                done = 0
+                for count in pieces:
+                    session.prefill(ids[done : done + count])
+                    done += count
+                    assert same(session.logits(), expected[done - 1]), done
+        if decay == "usual":
+            checks = verify_draws(model.engine, ids[:100])
+            assert all(check.passed for check in checks), [check for check in checks if not check.passed]
+
+
 def test_every_draw_is_that_of_float64(model: Model) -> None:
     checks = verify_draws(model.engine, IDS[:35])
     assert all(check.passed for check in checks), [check for check in checks if not check.passed]
@@ -219,8 +248,10 @@ def test_the_draws_and_the_memory_of_a_layer() -> None:
     ]
     assert len(plan.draws) == 11 + 8 + 11 + 3
     chunk = chunk_plan(PlanOptions(config, "f32", KernelOptions(), 2048), rows=16, cache_slots=64)
-    assert sum(draw.name.startswith("h.0.") for draw in chunk.draws) == 17
-    assert sum(draw.name.startswith("h.2.") for draw in chunk.draws) == 11, "it ends with what later tokens need"
+    assert sum(draw.name.startswith("h.0.") for draw in chunk.draws) == 21, "the rows of a run are solved for together"
+    assert sum(draw.name.startswith("h.2.") for draw in chunk.draws) == 15, "it ends with what later tokens need"
+    long = chunk_plan(PlanOptions(made_model(sizes=LONG).config, "f32", KernelOptions(), 2048), rows=48, cache_slots=64)
+    assert sum(draw.name.startswith("h.0.") for draw in long.draws) == 23, "two blocks are joined"
     for cache in ("f32", "f16"):
         made = fast_plan(PlanOptions(config, "f32", KernelOptions(), 2048, cache=cache))
         sizes = {name: made.table[f"h.0.delta.{name}"] for name in ("inputs", "cache")}

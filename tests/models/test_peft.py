@@ -74,7 +74,9 @@ def test_merged_weights_are_those_of_peft(tmp_path: Path, name: str) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=MERGED * np.abs(expected).max())
         changed += not np.array_equal(found, base.tensors[weight])
     assert ours.tensors.keys() == theirs.tensors.keys()
-    each = 7 if base.config.family.gated else 6
+    layers = [base.config.layer(layer) for layer in range(base.config.num_hidden_layers)]
+    mlp = 3 if base.config.family.gated else 2
     if base.config.family.experts:
-        each = 4 + 3 * base.config.num_experts + ("mlp.gate.weight" in ADAPTED[name]["target_parameters"])
-    assert changed == base.config.num_hidden_layers * each
+        adapted = ADAPTED[name].get("target_parameters", ())
+        mlp = (3 * base.config.num_experts if adapted else 0) + ("mlp.gate.weight" in adapted)
+    assert changed == sum(mlp + (4 if of.delta is None else 5) for of in layers)

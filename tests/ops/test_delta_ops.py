@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,15 @@ from glinfer.ops.fused.delta import (
     delta_row,
     delta_scores,
     gate_heads,
+)
+from glinfer.ops.fused.delta_chunk import (
+    delta_carry,
+    delta_ends,
+    delta_join,
+    delta_lower,
+    delta_solve,
+    delta_unit,
+    join_sizes,
 )
 from glinfer.ops.fused.rows import BASE, POSITION, RowInterleaved
 from glinfer.ops.fused.tiles import store_row
@@ -70,10 +80,10 @@ class Passes:
         self.heads, self.given, self.cache = heads, given, np.full((2 * SLOTS, heads.kept), np.nan)
         self.results = np.zeros((len(given), heads.rule.values))
 
-    def run(self, first: int, count: int, *, alone: bool) -> None:
-        """Take in tokens, one by one or together."""
-        heads = self.heads
-        params = {**dict(heads.defines()), "ALONE": int(alone), "PIECE": 0 if alone else heads.span, "position": first}
+    def run(self, first: int, count: int, *, form: str) -> None:
+        """Take in one token ``alone``, or several, whose corrections come ``in turn`` or are ``solved`` for."""
+        heads, alone = self.heads, form == "alone"
+        params = {**dict(heads.defines()), "ALONE": int(alone), "PIECE": 0 if alone else count, "position": first}
         table = np.zeros((count, 8))
         table[:, POSITION] = first + np.arange(count)
         part = slice(first, first + count)
@@ -82,12 +92,22 @@ class Passes:
         def draw(op: str, cols: int, **further: Any) -> Array:
             return OPS[op].oracle(inputs, {**params, **further}, (count, cols))
 
+        if form == "solved":
+            inputs["ends"] = draw("delta_ends", heads.ends)
         if not alone:
             self.cache[part] = draw("delta_row", heads.kept, EARLY=1)
-        inputs["scores"] = draw("delta_scores", heads.scores)
+            inputs.pop("ends", None)
+        inputs["scores"], of_queries = draw("delta_scores", heads.scores)
         if not alone:
-            inputs["known"] = draw("delta_recall", heads.rule.values, QUERIES=0)
+            inputs["apart"] = draw("delta_recall", heads.rule.values, QUERIES=0)
+        if form == "solved":
+            inputs["solved"] = draw("delta_solve", heads.over_run(count), CHUNK=4)
+            for size in join_sizes(count, chunk=4):
+                inputs["product"] = draw("delta_lower", heads.over_run(count), SIZE=size)
+                inputs["solved"] = draw("delta_join", heads.over_run(count), SIZE=size)
+            inputs["carry"] = draw("delta_carry", heads.over_run(count))
         self.cache[part] = draw("delta_row", heads.kept, EARLY=0)
+        inputs["scores"] = of_queries
         self.results[part] = draw("delta_recall", heads.rule.values, QUERIES=1)
 
 
@@ -128,13 +148,14 @@ def test_rows_of_the_cache_stand_for_the_state(rule: DeltaRule) -> None:
     given = given_rows(heads, 5 * heads.span + 3)
     expected, kept = by_state(heads, given), None
     most = heads.most_together
-    for pieces in ([1], [most], [most, 1, 3], [5, most - 1, 1, 1]):
+    ways = itertools.product(([1], [most], [most, 1, 3], [5, most - 1, 1, 1]), ("in turn", "solved"))
+    for pieces, form in ways:
         passes, done = Passes(heads, given), 0
         while done < len(given):
             for count in pieces:
                 count = min(count, len(given) - done)
                 if count:
-                    passes.run(done, count, alone=count == 1)
+                    passes.run(done, count, form="alone" if count == 1 else form)
                 done += count
         assert np.abs(passes.results - expected).max() < 1e-10
         rows = passes.cache[: len(given)]
@@ -150,12 +171,12 @@ def test_a_row_that_is_written_once_more_is_the_same() -> None:
     for first, again in ((37, 30), (60, 30), (50, 33)):
         passes, wanted = Passes(heads, other), Passes(heads, given)
         for position in range(first):
-            passes.run(position, 1, alone=True)
+            passes.run(position, 1, form="alone")
         passes.given = given
         for position in range(60):
-            wanted.run(position, 1, alone=True)
+            wanted.run(position, 1, form="alone")
         for position in range(min(again, 30), 60):
-            passes.run(position, 1, alone=True)
+            passes.run(position, 1, form="alone")
         assert np.array_equal(passes.cache[:60], wanted.cache[:60])
 
 
@@ -165,9 +186,9 @@ def test_a_row_that_is_written_once_more_is_the_same() -> None:
 class Rows(BlockDraw):
     """A plan of one draw of the rule over rows of a table, or of one alone."""
 
-    def __init__(self, kernels: KernelOptions, rule: DeltaRule, *, alone: bool = False) -> None:
-        super().__init__(kernels, {"position": (0, SLOTS - 1)} if alone else {"rows": (1, ROWS)})
-        self.heads, self.alone, self.rows = DeltaHeads(rule), alone, 1 if alone else ROWS
+    def __init__(self, kernels: KernelOptions, rule: DeltaRule, *, alone: bool = False, rows: int = ROWS) -> None:
+        super().__init__(kernels, {"position": (0, SLOTS - 1)} if alone else {"rows": (1, rows)})
+        self.heads, self.alone, self.rows = DeltaHeads(rule), alone, 1 if alone else rows
 
     def matrix(self, name: str, array: Array) -> TensorSpec:
         self.by_row |= set() if self.alone else {name}
@@ -175,13 +196,20 @@ class Rows(BlockDraw):
 
     @property
     def places(self) -> TensorSpec | None:
-        return None if self.alone else self.table(ROWS)
+        return None if self.alone else self.table(self.rows)
 
     def target(self, cols: int) -> TensorSpec:
         return self.out(self.layout(self.rows, cols))
 
+    def both(self, cols: int) -> tuple[TensorSpec, TensorSpec]:
+        """Two targets, whose rows the harness takes in turn."""
+        self.promise = lambda case, shape: np.broadcast_to(np.repeat(case.real, 2)[: shape[0], None], shape)
+        return self.target(cols), self.builder.laid_out("beside", "cache", self.layout(self.rows, cols))
+
     def draw_rule(self, made: DrawSpec, *, reads: str) -> Rows:
-        """Add the draw; it may read ``whole`` rows of earlier tokens, and of its own run the ``keys``, or ``all``."""
+        """Add the draw; it may read ``whole`` rows of earlier tokens, and of its own run the ``keys``, these and the
+        ``states``, or ``all``.
+        """
 
         def poison(arrays: dict[str, Array], case: Case) -> None:
             table = arrays.get(TABLE)
@@ -199,8 +227,8 @@ class Rows(BlockDraw):
             if reads == "all":
                 cache[~keys] = np.nan
             else:
-                cache[~whole, self.heads.u_at :] = np.nan
-                cache[~(keys if reads == "keys" else whole)] = np.nan
+                cache[~whole, self.heads.u_at : self.heads.s_at if reads == "states" else None] = np.nan
+                cache[~(whole if reads == "whole" else keys)] = np.nan
 
         self.alter = poison
         self.draw(made)
@@ -213,7 +241,7 @@ class Rows(BlockDraw):
         for each in places:
             table = np.zeros_like(self.arrays[TABLE])
             table[: len(each), [BASE, POSITION]] = each
-            found.append(Case({"rows": len(each)}, {TABLE: table}, np.arange(ROWS) < len(each)))
+            found.append(Case({"rows": len(each)}, {TABLE: table}, np.arange(self.rows) < len(each)))
         return found
 
 
@@ -249,7 +277,7 @@ def test_scores_are_those_of_float64(device: Device, kernels: KernelOptions, rul
     one, shared, cases = started(kernels, rule, form)
     heads = one.heads
     x, cache = one.matrix("x", given_rows(heads, one.rows)), one.cache("cache", cache_of(heads))
-    made = delta_scores("draw", x, cache, one.target(heads.scores), heads, **shared)
+    made = delta_scores("draw", x, cache, *one.both(heads.scores), heads, **shared)
     check(device, one.draw_rule(made, reads="keys" if form == "pieces" else "whole"), *cases)
 
 
@@ -280,9 +308,9 @@ def test_what_is_kept_is_that_of_float64(device: Device, kernels: KernelOptions,
     x, cache = one.matrix("x", given_rows(heads, one.rows)), one.cache("cache", cache_of(heads))
     options: dict[str, Any] = {"scores": one.matrix("scores", scores_of(one.rows, heads)), **shared}
     if form == "pieces":
-        options |= {"known": one.matrix("known", normal(7, one.rows, heads.rule.values)), "piece": ROWS}
+        options |= {"apart": one.matrix("apart", normal(7, one.rows, heads.rule.values)), "piece": ROWS}
     made = delta_row("draw", x, cache, one.target(heads.kept), heads, **options)
-    check(device, one.draw_rule(made, reads="keys" if form == "pieces" else "whole"), *cases)
+    check(device, one.draw_rule(made, reads="states" if form == "pieces" else "whole"), *cases)
 
 
 @pytest.mark.gl
@@ -295,11 +323,120 @@ def test_what_is_kept_at_first_needs_no_row_of_the_run(device: Device, kernels: 
     check(device, one.draw_rule(made, reads="whole"), *cases)
 
 
+LONG = DeltaRule(1, 2, 36, 8)
+"""Heads with spans of 48 tokens, as many as the rows of a run that are solved for together."""
+LONG_PIECES = {
+    "from the beginning": [(0, position) for position in range(48)],
+    "from the end of a span on": [(0, position) for position in range(48, 91)],
+    "over the end of a span": [(0, position) for position in range(70, 117)],
+    "of several sequences": [
+        *((0, position) for position in range(41, 59)),
+        *((64, position) for position in range(19)),
+        *((100, position) for position in range(5, 13)),
+    ],
+    "one": [(64, 63)],
+}
+
+
+def long_run(kernels: KernelOptions) -> tuple[Rows, dict[str, Any], list[Case]]:
+    """A plan over 48 rows that may follow each other, what its draw is given, and its runs."""
+    one = Rows(kernels, LONG, rows=48)
+    return one, {"rows": one.places, "piece": 48, "kernels": kernels}, one.cases(list(LONG_PIECES.values()))
+
+
+def inverse_of(heads: DeltaHeads) -> Array:
+    """Matrices over the rows of a run with ones on the diagonal, and zeros above it and behind the rows."""
+    by_head = normal(8, 48, heads.rule.heads, 64, scale=0.2)
+    lower = np.tri(48, 64, k=-1) + np.eye(48, 64) / np.where(by_head[:, 0] == 0, 1, by_head[:, 0])
+    return (by_head * lower[:, None]).reshape(48, -1).astype(np.float32)
+
+
+@pytest.mark.gl
+@every_kernel
+def test_blocks_of_rows_are_solved_for(device: Device, kernels: KernelOptions) -> None:
+    """Of 16 rows and of 32, neither of which divides all the runs."""
+    for chunk in (16, 32):
+        one, shared, cases = long_run(kernels)
+        heads = one.heads
+        x, scores = one.matrix("x", given_rows(heads, 48)), one.matrix("scores", scores_of(48, heads))
+        one.draw(delta_solve("draw", x, scores, one.target(heads.over_run(48)), heads, chunk=chunk, **shared))
+        check(device, one, *cases)
+
+
+@pytest.mark.gl
+@every_kernel
+@pytest.mark.parametrize("size", [16, 32])
+def test_solutions_of_neighbours_are_joined(device: Device, kernels: KernelOptions, size: int) -> None:
+    one, shared, cases = long_run(kernels)
+    heads = one.heads
+    x, scores = one.matrix("x", given_rows(heads, 48)), one.matrix("scores", scores_of(48, heads))
+    solved, out = one.matrix("solved", inverse_of(heads)), one.target(heads.over_run(48))
+    one.draw(delta_lower("draw", x, scores, solved, out, heads, size=size, **shared))
+    check(device, one, *cases)
+    one, shared, cases = long_run(kernels)
+    product = one.matrix("product", normal(9, 48, heads.over_run(48)))
+    solved, out = one.matrix("solved", inverse_of(heads)), one.target(heads.over_run(48))
+    one.draw(delta_join("draw", solved, product, out, heads, size=size, **shared))
+    check(device, one, *cases)
+
+
+@pytest.mark.gl
+@every_kernel
+def test_what_rows_add_to_states_is_that_of_float64(device: Device, kernels: KernelOptions) -> None:
+    """Tokens of the span before, which the cache has, and the rows of the run before the end of a span."""
+    one, shared, cases = long_run(kernels)
+    heads = one.heads
+    made = delta_ends("draw", one.cache("cache", cache_of(heads)), one.target(heads.ends), heads, **shared)
+    check(device, one.draw_rule(made, reads="whole"), *cases)
+    one, shared, cases = long_run(kernels)
+    x, solved = one.matrix("x", given_rows(heads, 48)), one.matrix("solved", inverse_of(heads))
+    one.draw(delta_carry("draw", x, solved, one.target(heads.over_run(48)), heads, **shared))
+    check(device, one, *cases)
+
+
+@pytest.mark.gl
+@every_kernel
+def test_what_is_kept_of_rows_that_were_solved_for(device: Device, kernels: KernelOptions) -> None:
+    one, shared, cases = long_run(kernels)
+    heads, apart = one.heads, normal(7, 48, one.heads.rule.values)
+    x, cache = one.matrix("x", given_rows(heads, 48)), one.cache("cache", cache_of(heads))
+    ends = one.matrix("ends", normal(5, 48, heads.ends, scale=0.2))
+    made = delta_row("draw", x, cache, one.target(heads.kept), heads, ends=ends, **shared)
+    check(device, one.draw_rule(made, reads="whole"), *cases)
+    one, shared, cases = long_run(kernels)
+    x, cache = one.matrix("x", given_rows(heads, 48)), one.cache("cache", cache_of(heads))
+    found = {"apart": apart, "solved": inverse_of(heads), "carry": normal(9, 48, heads.over_run(48))}
+    options = {name: one.matrix(name, array) for name, array in found.items()}
+    made = delta_row("draw", x, cache, one.target(heads.kept), heads, **options, **shared)
+    check(device, one.draw_rule(made, reads="states"), *cases)
+
+
+@pytest.mark.gl
+@every_kernel
+def test_queries_and_keys_are_divided_by_their_lengths(device: Device, kernels: KernelOptions) -> None:
+    one = Rows(kernels, RULES["shared keys"])
+    heads = one.heads
+    x, out, table = one.matrix("x", given_rows(heads, ROWS)), one.target(heads.mixed), one.places
+    assert table is not None
+    one.draw(delta_unit("draw", x, out, heads, eps=1e-6, rows=table, kernels=kernels))
+    check(device, one, *[Case({"rows": rows}, real=np.arange(ROWS) < rows) for rows in (1, 5, ROWS)])
+
+
+def test_blocks_of_odd_sizes_are_refused() -> None:
+    one, shared, _ = long_run(KernelOptions())
+    heads = one.heads
+    x, scores = one.matrix("x", given_rows(heads, 48)), one.matrix("scores", scores_of(48, heads))
+    one.draw(delta_solve("draw", x, scores, one.target(heads.over_run(48)), heads, chunk=18, **shared))
+    with pytest.raises(PlanError, match="draw draw: blocks of 18 rows; expected a multiple of 4"):
+        one.plan.validate()
+
+
 @pytest.mark.gl
 @every_setup
 @every_form
+@pytest.mark.parametrize("unit", [True, False])
 def test_queries_keys_and_values_are_those_of_float64(
-    device: Device, kernels: KernelOptions, rule: DeltaRule, form: str
+    device: Device, kernels: KernelOptions, rule: DeltaRule, form: str, unit: bool
 ) -> None:
     one, shared, cases = started(kernels, rule, form)
     heads = one.heads
@@ -316,6 +453,7 @@ def test_queries_keys_and_values_are_those_of_float64(
         one.target(heads.mixed),
         heads,
         eps=1e-6,
+        unit=unit,
         **shared,
     )
     one.draw(made)
@@ -362,7 +500,7 @@ def test_what_does_not_fit_is_refused() -> None:
     one = Rows(KernelOptions(), RULES["whole blocks"])
     heads = one.heads
     x, cache = one.matrix("x", given_rows(heads, ROWS)), one.cache("cache", normal(1, SLOTS, heads.kept - 4))
-    made = delta_scores("draw", x, cache, one.target(heads.scores), heads, rows=one.places, kernels=KernelOptions())
+    made = delta_scores("draw", x, cache, *one.both(heads.scores), heads, rows=one.places, kernels=KernelOptions())
     one.draw(made)
     with pytest.raises(
         PlanError, match=rf"draw draw: cache is \[128, {heads.kept - 4}\]; expected \[any, {heads.kept}"

@@ -17,8 +17,9 @@ from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors
 from glinfer.limits import MAX_ADAPTER_RANK
 
 FloatArray = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.intp]
 _OF_EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
-_ROLES = ("projection", "output", "gate", "up", "down", *_OF_EXPERTS, "head")
+_ROLES = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down", *_OF_EXPERTS, "head")
 """The matrices that an adapter may change, as :class:`glinfer.families.record.Names` calls them."""
 
 
@@ -80,7 +81,7 @@ def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
 
 
 def low_ranks(
-    stored: StoredTensor, pair: Pair, scale: float, names: Names, where: str
+    stored: StoredTensor, pair: Pair, scale: float, names: Names, where: str, order: Rows | None = None
 ) -> Iterator[tuple[str, ModelTensor, LowRank]]:
     """The name, the tensor and the change of each of the model's matrices whose rows are in one tensor of a file.
 
@@ -90,6 +91,7 @@ def low_ranks(
         scale: the factor of their product.
         names: the names of tensors in the checkpoint.
         where: the beginning of messages, which names the tensor.
+        order: the rows of the file in the order of the model's matrices, where they lie otherwise.
 
     Raises:
         FormatError: one of the two is missing, has another shape, or numbers that are not finite.
@@ -119,7 +121,8 @@ def low_ranks(
             raise FormatError(
                 f"{where}: lora_{letter} has NaN or infinite values; the adapter is damaged, get it again"
             )
-    for tensor, part in stored.split(up.reshape(-1, up.shape[-1])):
+    by_row = up.reshape(-1, up.shape[-1])
+    for tensor, part in stored.split(by_row if order is None else by_row[order]):
         own = down[int(tensor.letter)] if several else down
         yield tensor.name(names), tensor, LowRank(own, np.ascontiguousarray(part), scale)
 

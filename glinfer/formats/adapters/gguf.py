@@ -17,6 +17,7 @@ from glinfer.formats.adapters.adapter import (
     low_ranks,
     refused_name,
 )
+from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import form_of
 from glinfer.formats.gguf.file import GgufTensor, read_gguf_part
@@ -62,7 +63,8 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
         scale = float(alpha) / pair.rank if alpha else 1.0
         where = f"{label}: tensor {quoted(name)}"
         for own, tensor, change in low_ranks(known[name], pair, scale, config.family.names, where):
-            matrices[own] = LowRank(change.down, rows_from_file(config, tensor, change.up), scale)
+            change = LowRank(change.down, rows_from_file(config, tensor, change.up), scale)
+            matrices[own] = in_order_of(config, tensor, change, in_turn=True)
     if not matrices:
         raise FormatError(f"{label}: found no matrices lora_a and lora_b; expected an adapter")
     return Adapter(MappingProxyType(matrices), label, file.paths)

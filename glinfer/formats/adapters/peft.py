@@ -20,8 +20,10 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.record import HuggingFace
 from glinfer.formats.adapters.adapter import Adapter, LowRank, Pair, adaptable, low_ranks, refused_name
+from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.huggingface.config import form_of
+from glinfer.formats.huggingface.delta import is_by_key, rows_by_part
 from glinfer.formats.json_files import quoted, read_json
 from glinfer.formats.safetensors_file import STORED, load_tensor, read_header
 from glinfer.formats.tensors import ModelTensor, StoredTensor, tensors_of
@@ -90,7 +92,9 @@ def read_peft(path: AnyPath, config: ModelConfig) -> Adapter:
         if stored.experts > 1:
             pair = _by_expert(pair, stored, alternate=form.experts is not None and form.experts.alternate)
         scale = _scale(settings, stored.name.removesuffix(".weight"), pair.rank, label)
-        matrices.update((own, change) for own, _, change in low_ranks(stored, pair, scale, config.family.names, where))
+        order = rows_by_part(stored, config) if is_by_key(stored, form) else None
+        for own, tensor, change in low_ranks(stored, pair, scale, config.family.names, where, order):
+            matrices[own] = in_order_of(config, tensor, change, in_turn=False)
     if not matrices:
         raise FormatError(f"{shown(weights)}: found no matrices lora_A and lora_B; expected an adapter of PEFT's LoRA")
     return Adapter(MappingProxyType(matrices), shown(path), (settings_file, weights))

@@ -21,6 +21,7 @@ from glinfer.models.ropes import ROPE
 from glinfer.models.session import Session
 from glinfer.models.transforms.fold import POSITIONS, TABLE
 from glinfer.ops.fused.cached import heads_in
+from glinfer.ops.fused.delta import DeltaHeads
 from glinfer.ops.spec import DrawSpec, Params
 from glinfer.quant.formats import GROUP
 
@@ -209,6 +210,12 @@ def _delta_seen(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
     return {"cache": flow.rows(spec.input("cache"), min(position, span + position % span) + rows)}
 
 
+def _delta_ends(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
+    """Read keys and decays of the span before that of the rows of a run."""
+    heads = DeltaHeads.of(params)
+    return {"cache": flow.rows(spec.input("cache"), heads.span, heads.u_at / heads.kept)}
+
+
 def _take_row(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
     target = f"x{int(params['row']) % int(params['ROWS'])}"
     return {sampler: flow.rows(name, int(sampler == target)) for sampler, name in spec.inputs}
@@ -259,6 +266,7 @@ _SPECIAL: Mapping[str, Special] = {
     "tile_values": _tiles,
     "short_conv": _short_conv,
     "delta_conv": _delta_conv,
+    "delta_ends": _delta_ends,
     **dict.fromkeys(("delta_scores", "delta_recall", "delta_row"), _delta_seen),
     "take_row": _take_row,
     "attend": _attend,

@@ -21,6 +21,16 @@ from glinfer.models.transforms.recipe import Recipe, Recipes, sinks_name
 from glinfer.ops.flat.delta import DELTA_EPS
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.delta import DeltaHeads, delta_conv, delta_norm, delta_recall, delta_row, delta_scores
+from glinfer.ops.fused.delta_chunk import (
+    MOST_ONE_BY_ONE,
+    delta_carry,
+    delta_ends,
+    delta_join,
+    delta_lower,
+    delta_solve,
+    delta_unit,
+    join_sizes,
+)
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
 from glinfer.ops.fused.experts import mix_experts, padded, route, rowwise_gemv
 from glinfer.ops.fused.low_rank import ADAPTER, CHOICE_FLOATS, RANK_STEP, LowRankSum, lora_down
@@ -143,30 +153,35 @@ class PartsBuilder(ABC, Generic[Stream]):
             for part, layout in zip(("inputs", "cache"), layouts, strict=True)
         )
         mixed, kept = self.row_vector("delta.given", heads.mixed), self.row_vector("delta.kept", heads.kept)
-        scores, draw = self.row_vector("delta.scores", heads.scores), self.plan.draw
+        keys, queries = (self.row_vector(f"delta.scores.{each}", heads.scores) for each in ("keys", "queries"))
         shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
         self.store(f"{name}.store", projected, inputs)
-        decay = self.table(f"{name}.decay", 2, heads.rule.heads)
-        draw(
-            delta_conv(
-                f"{name}.conv", projected, inputs, self.taps(layer), decay, mixed, heads, eps=DELTA_EPS, **shared
-            )
-        )
-        known = None
+        solves, draw = piece > MOST_ONE_BY_ONE, self.plan.draw
+        conv = projected, inputs, self.taps(layer), self.table(f"{name}.decay", 2, heads.rule.heads)
+        raw = self.row_vector("delta.raw", heads.mixed) if solves else mixed
+        draw(delta_conv(f"{name}.conv", *conv, raw, heads, eps=DELTA_EPS, unit=not solves, **shared))
+        early: dict[str, Any] = {}
+        if solves:
+            draw(delta_unit(f"{name}.unit", raw, mixed, heads, eps=DELTA_EPS, **shared))
+            early["ends"] = self.row_vector("delta.ends", heads.ends)
+            draw(delta_ends(f"{name}.ends", cache, early["ends"], heads, piece=piece, **shared))
         if piece:
-            draw(delta_row(f"{name}.early", mixed, cache, kept, heads, piece=piece, **shared))
+            draw(delta_row(f"{name}.early", mixed, cache, kept, heads, piece=piece, **early, **shared))
             self.store(f"{name}.early_store", kept, cache)
-        draw(delta_scores(f"{name}.scores", mixed, cache, scores, heads, **shared))
+        draw(delta_scores(f"{name}.scores", mixed, cache, keys, queries, heads, **shared))
+        found: dict[str, Any] = {} if solves else {"scores": keys}
         if piece:
-            known, step = self.row_vector("delta.known", heads.rule.values), f"{name}.known"
-            draw(delta_recall(step, mixed, scores, cache, known, heads, queries=False, piece=piece, **shared))
-        draw(delta_row(f"{name}.row", mixed, cache, kept, heads, scores=scores, known=known, piece=piece, **shared))
+            found["apart"] = apart = self.row_vector("delta.apart", heads.rule.values)
+            draw(delta_recall(f"{name}.apart", mixed, keys, cache, apart, heads, queries=False, piece=piece, **shared))
+        if solves:
+            found |= self.solve_delta_rule(name, mixed, keys, heads, piece, shared)
+        draw(delta_row(f"{name}.row", mixed, cache, kept, heads, piece=piece, **found, **shared))
         self.store(f"{name}.row_store", kept, cache)
         if ends:
             return
         results = self.row_vector("delta.results", heads.rule.values)
         draw(
-            delta_recall(f"{name}.results", mixed, scores, cache, results, heads, queries=True, **shared),
+            delta_recall(f"{name}.results", mixed, queries, cache, results, heads, queries=True, **shared),
             delta_norm(
                 f"{name}.mixed",
                 results,
@@ -178,6 +193,24 @@ class PartsBuilder(ABC, Generic[Stream]):
                 **shared,
             ),
         )
+
+    def solve_delta_rule(
+        self, name: str, mixed: TensorSpec, scores: TensorSpec, heads: DeltaHeads, piece: int, shared: dict[str, Any]
+    ) -> dict[str, TensorSpec]:
+        """Draw what makes the corrections of all rows of a run a product, see :mod:`glinfer.ops.fused.delta_chunk`.
+
+        Returns:
+            The further inputs of :func:`glinfer.ops.fused.delta.delta_row`.
+        """
+        columns, draw, run = heads.over_run(piece), self.plan.draw, {**shared, "piece": piece}
+        solved, joined, other = (self.row_vector(f"delta.{each}", columns) for each in ("solved", "joined", "other"))
+        draw(delta_solve(f"{name}.solve", mixed, scores, solved, heads, **run))
+        for size in join_sizes(piece):
+            draw(delta_lower(f"{name}.lower.{size}", mixed, scores, solved, other, heads, size=size, **run))
+            draw(delta_join(f"{name}.join.{size}", solved, other, joined, heads, size=size, **run))
+            solved, joined = joined, solved
+        draw(delta_carry(f"{name}.carry", mixed, solved, other, heads, **run))
+        return {"solved": solved, "carry": other}
 
     @abstractmethod
     def store(self, name: str, x: TensorSpec, cache: TensorSpec) -> None:

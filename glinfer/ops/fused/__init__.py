@@ -5,6 +5,7 @@ from glinfer.ops.fused import (
     cached,
     convolve,
     delta,
+    delta_chunk,
     embed,
     expert_groups,
     experts,

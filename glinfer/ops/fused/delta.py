@@ -11,8 +11,9 @@ as keys and values do: sequences are cut back, copied, shared and drafted withou
 A token in span c reads the state at the beginning of span c - 1, whose N rows lie in that span, and the corrections
 from there on, N to 2N of them, weighed by ``exp(decay) k_s · q_t`` as attention over a window would:
 ``S_tᵀ q = exp(decay) S_cᵀ q + Σ exp(decay) (k_s · q) u_s``. The same with its key gives what its own correction needs.
-Rows of one run that follow each other in a sequence need each other's corrections; a pass computes them anew, token
-after token, for each column of S by itself.
+Rows of one run that follow each other in a sequence need each other's corrections. Where they are few, a pass computes
+them anew, token after token, for each column of S by itself; for those of a prompt :mod:`glinfer.ops.fused.delta_chunk`
+solves for all of them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Defines = list[tuple[str, int | float]]
 SPAN_STEP = 16
 """Spans are multiples of so many tokens, which every number of rows that passes compute at once divides."""
 MOST_TOGETHER = 64
-"""Limit for rows of one run that follow each other, whose corrections a fragment holds."""
+"""Limit for rows of one run that follow each other."""
 
 
 def _part(floats: int) -> int:
@@ -143,8 +144,17 @@ class DeltaHeads:
 
     @property
     def scores(self) -> int:
-        """Floats of the weights of a row."""
-        return 2 * self.rule.heads * self.seen_blocks * BLOCK_FLOATS
+        """Floats of the weights of a row, for its keys or for its queries."""
+        return self.rule.heads * self.seen_blocks * BLOCK_FLOATS
+
+    @property
+    def ends(self) -> int:
+        """Floats of a row with a number for each token of a span, for each head."""
+        return self.rule.heads * blocks_for(self.span) * BLOCK_FLOATS
+
+    def over_run(self, rows: int) -> int:
+        """Floats of a row of matrices [rows, rows] over a run, one for each head."""
+        return self.rule.heads * blocks_for(rows) * BLOCK_FLOATS
 
     def defines(self) -> Defines:
         """The defines of shaders/common/delta.glsl."""
@@ -174,7 +184,13 @@ class DeltaHeads:
         return cls(DeltaRule(key_heads, heads, key, value, bool(params["IN_TURN"])))
 
 
-def _draw(
+def of_run(piece: int) -> Defines:
+    """The defines of draws of which at most ``piece`` rows follow each other in a sequence."""
+    step = 1 << max(piece - 1, 1).bit_length() - 1
+    return [("PIECE", piece), ("RUN_STEP", step), ("RUN_BLOCKS", blocks_for(piece))] if piece else [("PIECE", 0)]
+
+
+def rule_draw(
     name: str,
     part: str,
     op: str,
@@ -185,6 +201,7 @@ def _draw(
     defines: Defines,
     kernels: KernelOptions,
     *,
+    beside: tuple[str, ...] = (),
     placed: bool = True,
 ) -> DrawSpec:
     """A draw over rows, each a slot of its tensors: one of the token at the run value position, or those of a table."""
@@ -199,7 +216,8 @@ def _draw(
         found += table_layout(rows).defines("ROWS")
     size: tuple[Extent, Extent] = (1 if rows is None else "rows", out.shape[1])
     per_run = (("position", "position"),) if rows is None and placed else ()
-    return block_draw(name, f"delta.{part}", op, bound, (out.name,), size, found, kernels=kernels, per_run=per_run)
+    outputs = (out.name, *beside)
+    return block_draw(name, f"delta.{part}", op, bound, outputs, size, found, kernels=kernels, per_run=per_run)
 
 
 def delta_conv(
@@ -212,6 +230,7 @@ def delta_conv(
     heads: DeltaHeads,
     *,
     eps: float,
+    unit: bool = True,
     rows: TensorSpec | None = None,
     kernels: KernelOptions,
 ) -> DrawSpec:
@@ -219,13 +238,15 @@ def delta_conv(
 
     x and cache have rows of ``heads.projected`` floats, cache one of each token. Channels are convolved over as many
     tokens as taps [length, channels] has rows and go through SiLU; each head of queries and keys is divided by
-    ``sqrt(Σ x² + eps)``, and queries by the root of their elements. decay [2, heads] has the factor of
+    ``sqrt(Σ x² + eps)``, and queries by the root of their elements; both not without ``unit``, where
+    :func:`glinfer.ops.fused.delta_chunk.delta_unit` follows. decay [2, heads] has the factor of
     ``log(1 + exp(a + shift))``, below 0, and the shift; the logarithms of the decays are added up from the beginning of
     a span on.
     """
     defines: Defines = [
         ("PIECE", 0),
         ("LENGTH", taps.shape[0]),
+        ("UNIT", int(unit)),
         ("EPS", float(eps)),
         ("SCALE", heads.rule.key**-0.5),
         ("DECAY_BLOCK", heads.a_at // BLOCK_FLOATS),
@@ -233,25 +254,30 @@ def delta_conv(
         ("ACTIVATION", ACTIVATIONS["silu"]),
     ]
     inputs = {"x": x, "cache": cache, "taps": taps, "decay": decay}
-    return _draw(name, "conv", "delta_conv", inputs, out, heads, rows, defines, kernels)
+    return rule_draw(name, "conv", "delta_conv", inputs, out, heads, rows, defines, kernels)
 
 
 def delta_scores(
     name: str,
     x: TensorSpec,
     cache: TensorSpec,
-    out: TensorSpec,
+    of_keys: TensorSpec,
+    of_queries: TensorSpec,
     heads: DeltaHeads,
     *,
     rows: TensorSpec | None = None,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """The weights of the tokens that each row sees apart from a state, out [rows, heads.scores], for its key and query.
+    """The weights of the tokens that each row sees apart from a state, for its key and for its query.
+
+    of_keys and of_queries, of one layout, are [rows, heads.scores].
 
     x [rows, heads.mixed]; cache [slots, heads.kept] has keys and decays of the tokens before each row.
     """
     inputs = {"x": x, "cache": cache}
-    return _draw(name, "scores", "delta_scores", inputs, out, heads, rows, [("PIECE", 0)], kernels)
+    beside = (of_queries.name,)
+    found: Defines = [("PIECE", 0)]
+    return rule_draw(name, "scores", "delta_scores", inputs, of_keys, heads, rows, found, kernels, beside=beside)
 
 
 def delta_recall(
@@ -270,11 +296,12 @@ def delta_recall(
     """What the state gives for each row, out [rows, values].
 
     With ``queries`` these are the results of the rule, from all tokens up to the row's own, which the cache has.
-    Otherwise it is what tokens before those of ``piece`` rows that may follow each other give for the row's key.
+    Otherwise it is the correction that each row would have, were it the first of the ``piece`` rows that may follow
+    each other: ``beta · (v - Sᵀ k)`` with S from the tokens before those.
     """
-    inputs, defines = {"x": x, "scores": scores, "cache": cache}, [("PIECE", piece), ("QUERIES", int(queries))]
-    part = "results" if queries else "known"
-    return _draw(name, part, "delta_recall", inputs, out, heads, rows, [*defines], kernels)
+    inputs, defines = {"x": x, "scores": scores, "cache": cache}, [*of_run(piece), ("QUERIES", int(queries))]
+    part = "results" if queries else "apart"
+    return rule_draw(name, part, "delta_recall", inputs, out, heads, rows, defines, kernels)
 
 
 def delta_row(
@@ -285,21 +312,28 @@ def delta_row(
     heads: DeltaHeads,
     *,
     scores: TensorSpec | None = None,
-    known: TensorSpec | None = None,
+    apart: TensorSpec | None = None,
+    ends: TensorSpec | None = None,
+    solved: TensorSpec | None = None,
+    carry: TensorSpec | None = None,
     rows: TensorSpec | None = None,
     piece: int = 0,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """What the cache keeps of each row, out [rows, heads.kept].
 
-    Without ``scores`` corrections are left out, and so are rows of states that depend on rows of this run. At most
-    ``piece`` rows may follow each other in a sequence; ``known`` is then what :func:`delta_recall` gives for them.
+    At most ``piece`` rows may follow each other in a sequence. What they keep takes two draws: without ``scores`` and
+    ``solved`` corrections are left out, and so are rows of states that depend on rows of this run. When those are in
+    the cache, the others follow, of which ``apart`` is what :func:`delta_recall` gives for keys. Corrections come
+    of ``scores`` of keys, or of ``solved`` and ``carry`` of :mod:`glinfer.ops.fused.delta_chunk`, whose ``ends`` the
+    first draw may have.
     """
-    defines: Defines = [("PIECE", piece), ("EARLY", int(scores is None))]
-    inputs = {"x": x, "cache": cache}
-    inputs |= {} if scores is None else {"scores": scores}
-    inputs |= {} if known is None else {"known": known}
-    return _draw(name, "row", "delta_row", inputs, out, heads, rows, defines, kernels)
+    found = {"scores": scores, "apart": apart, "ends": ends, "solved": solved, "carry": carry}
+    inputs = {"x": x, "cache": cache, **{name: tensor for name, tensor in found.items() if tensor is not None}}
+    defines = [*of_run(piece), ("EARLY", int(scores is None and solved is None))]
+    if ends is not None:
+        defines.append(("END_BLOCKS", blocks_for(heads.span)))
+    return rule_draw(name, "row", "delta_row", inputs, out, heads, rows, defines, kernels)
 
 
 def delta_norm(
@@ -324,7 +358,7 @@ def delta_norm(
         ("ACTIVATION", ACTIVATIONS["silu"]),
     ]
     inputs = {"x": x, "gates": gates, "gains": gains}
-    return _draw(name, "mixed", "delta_norm", inputs, out, heads, rows, defines, kernels, placed=False)
+    return rule_draw(name, "mixed", "delta_norm", inputs, out, heads, rows, defines, kernels, placed=False)
 
 
 def gate_heads(
@@ -370,26 +404,30 @@ def _check_conv(shapes: Shapes, params: Params) -> None:
     _check_position(shapes, params)
 
 
-def _check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
+def check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
+    """Check the inputs that draws of the rule have in common; returns their heads."""
     heads = DeltaHeads.of(params)
     shapes.expect("x", shapes.rows("output"), heads.mixed)
     shapes.expect("cache", None, heads.kept)
     shapes.expect("scores", shapes.rows("output"), heads.scores)
-    shapes.expect("known", shapes.rows("output"), heads.rule.values)
+    shapes.expect("apart", shapes.rows("output"), heads.rule.values)
+    shapes.expect("ends", shapes.rows("output"), heads.ends)
+    for name in ("solved", "carry"):
+        shapes.expect(name, shapes.rows("output"), heads.over_run(int(params["PIECE"])))
     _check_position(shapes, params)
     return heads
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", None, _check_rule(shapes, params).scores)
+    shapes.expect("output", None, check_rule(shapes, params).scores)
 
 
 def _check_recall(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", None, _check_rule(shapes, params).rule.values)
+    shapes.expect("output", None, check_rule(shapes, params).rule.values)
 
 
 def _check_row(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", None, _check_rule(shapes, params).kept)
+    shapes.expect("output", None, check_rule(shapes, params).kept)
 
 
 def _check_norm(shapes: Shapes, params: Params) -> None:
@@ -408,7 +446,7 @@ def _check_gate(shapes: Shapes, params: Params) -> None:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """One row of a run: its number, its position, the slot of its sequence, and the first row that it follows."""
 
     number: int
@@ -423,66 +461,89 @@ class _Row:
         return self.position - self.number + self.first
 
     @property
+    def end(self) -> int:
+        """Where the span of the row begins, and the one before ends."""
+        return self.position // self.span * self.span
+
+    @property
+    def key(self) -> int:
+        """Which row of the state at the beginning of its span the row keeps, where that has as many."""
+        return self.position - self.end
+
+    @property
     def seen(self) -> int:
         """The first token that is read apart from a state."""
-        return max(self.position // self.span - 1, 0) * self.span
+        return max(self.end - self.span, 0)
 
 
-def _rows_of(inputs: Mapping[str, Array], params: Params, count: int) -> list[_Row]:
+def rows_of(inputs: Mapping[str, Array], params: Params, count: int) -> list[Row]:
     """The rows of a run, as the shaders find them."""
     span = int(params["SPAN"])
     if params["ALONE"]:
-        return [_Row(0, int(params["position"]), 0, 0, span)]
-    table, found = inputs["rows"].astype(np.intp), list[_Row]()
+        return [Row(0, int(params["position"]), 0, 0, span)]
+    table, found = inputs["rows"].astype(np.intp), list[Row]()
     for number, info in enumerate(table[:count]):
         position, base, first = int(info[POSITION]), int(info[BASE]), number
         if found and params["PIECE"]:
             last = found[-1]
             follows = last.base == base and last.position + 1 == position
-            first = max(last.first, number - int(params["PIECE"]) + 1) if follows else number
-        found.append(_Row(number, position, base, first, span))
+            first = last.first if follows else number
+        found.append(Row(number, position, base, first, span))
     return found
 
 
-class _Caches:
+class Caches:
     """The parts of the rows of a run and of its cache, for the oracle."""
 
     def __init__(self, inputs: Mapping[str, Array], params: Params) -> None:
+        """Take those inputs apart that a draw has."""
         self.heads = DeltaHeads.of(params)
         rule = self.heads.rule
         self.shared = rule.heads // rule.key_heads
-        x, cache = float64(inputs, ["x", "cache"])
+        if "x" in inputs:
+            self._take(*float64(inputs, ["x"]))
+        self.ends: Array | None = None
+        if "ends" in inputs:
+            (ends,) = float64(inputs, ["ends"])
+            self.ends = ends.reshape(len(ends), rule.heads, -1)
+        if "cache" in inputs:
+            self._read(*float64(inputs, ["cache"]))
+        if "scores" in inputs:
+            (scores,) = float64(inputs, ["scores"])
+            self.scores = scores.reshape(len(scores), rule.heads, -1)
+
+    def _take(self, x: Array) -> None:
+        rule = self.heads.rule
         self.q, self.k = (self._by_head(x, at, rule.key_heads, rule.key) for at in (0, self.heads.k_at))
         self.v = self._by_head(x, self.heads.v_at, rule.heads, rule.value)
         self.g, self.beta = (x[:, at : at + rule.heads] for at in (self.heads.g_at, self.heads.beta_at))
+
+    def _read(self, cache: Array) -> None:
+        rule = self.heads.rule
         self.keys = self._by_head(cache, 0, rule.key_heads, rule.key)
         self.decays = cache[:, self.heads.k_at : self.heads.k_at + rule.heads]
         self.corrections = self._by_head(cache, self.heads.u_at, rule.heads, rule.value)
         self.states = self._by_head(cache, self.heads.s_at, rule.heads, rule.value)
-        if "scores" in inputs:
-            (scores,) = float64(inputs, ["scores"])
-            self.scores = scores.reshape(len(scores), 2, rule.heads, -1)
 
     def _by_head(self, rows: Array, at: int, heads: int, each: int) -> Array:
         """[rows, heads, elements]; those of keys are repeated for all heads of values that share them."""
         found = rows[:, at : at + heads * each].reshape(len(rows), heads, each)
         return of_values(found, self.heads.rule.heads, in_turn=self.heads.rule.in_turn)
 
-    def weights(self, row: _Row, kind: int) -> Array:
+    def weights(self, row: Row, kind: int) -> Array:
         """The weights [heads, tokens] of one kind, of the tokens that a row sees."""
         found = np.zeros((self.heads.rule.heads, self.heads.seen_blocks * BLOCK_FLOATS))
         vector = (self.q if kind else self.k)[row.number]
-        span = row.position // row.span * row.span
-        before = self.decays[row.base + span - 1] if row.seen < span else 0.0
+        before = self.decays[row.base + row.end - 1] if row.seen < row.end else 0.0
         for seen in range(row.seen, row.position):
             slot = row.base + seen
-            since = self.g[row.number] + (before if seen < span else 0.0) - self.decays[slot]
+            since = self.g[row.number] + (before if seen < row.end else 0.0) - self.decays[slot]
             found[:, seen - row.seen] = np.exp(since) * (vector * self.keys[slot]).sum(axis=-1)
         if kind:
             found[:, row.position - row.seen] = (vector * self.k[row.number]).sum(axis=-1)
         return found
 
-    def recalled(self, row: _Row, kind: int, stop: int) -> Array:
+    def recalled(self, row: Row, kind: int, stop: int) -> Array:
         """What tokens before ``stop`` give for the query or the key of a row, [heads, elements]."""
         vector, found = (self.q if kind else self.k)[row.number], np.zeros(self.v.shape[1:])
         if row.seen:
@@ -491,48 +552,77 @@ class _Caches:
             decay = np.exp(self.g[row.number] + self.decays[start + row.span - 1])
             found += decay[:, None] * np.einsum("hk,khv->hv", vector, state)
         for seen in range(row.seen, stop):
-            found += self.scores[row.number, kind, :, seen - row.seen][:, None] * self.corrections[row.base + seen]
+            found += self.scores[row.number, :, seen - row.seen][:, None] * self.corrections[row.base + seen]
         return found
 
-    def corrected(self, rows: list[_Row], row: _Row, known: Array) -> list[Array]:
-        """The corrections of the rows that follow each other up to one, from what tokens before them give."""
+    def apart(self, row: Row) -> Array:
+        """The correction of a row were it the first of those that follow each other, [heads, elements]."""
+        known = self.recalled(row, 0, row.begin)
+        return np.asarray(self.beta[row.number][:, None] * (self.v[row.number] - known))
+
+    def lower(self, row: Row, other: int) -> Array:
+        """By how much the correction of row ``other`` of the run lowers that of a later one, [heads]."""
+        return np.asarray(self.beta[row.number] * self.scores[row.number, :, row.begin + other - row.first - row.seen])
+
+    def corrected(self, rows: list[Row], row: Row, apart: Array) -> list[Array]:
+        """The corrections of the rows that follow each other up to one, token after token."""
         own: list[Array] = []
         for each in rows[row.first : row.number + 1]:
-            found = known[each.number].copy()
+            found = apart[each.number].copy()
             for place, correction in enumerate(own):
-                found += self.scores[each.number, 0, :, each.begin + place - each.seen][:, None] * correction
-            own.append(self.beta[each.number][:, None] * (self.v[each.number] - found))
+                found -= self.lower(each, each.first + place)[:, None] * correction
+            own.append(found)
         return own
 
-    def state_row(self, row: _Row, own: list[Array]) -> Array:
-        """The row of the state with which the span of a row begins, [heads, elements]; ``own`` are this run's."""
-        end = row.position // row.span * row.span
-        key, found = row.position - end, np.zeros(self.v.shape[1:])
-        if not end or key >= self.keys.shape[-1]:
+    def keeps(self, row: Row) -> bool:
+        """Whether a row keeps one of a state."""
+        return row.end > 0 and row.key < self.heads.rule.key
+
+    def state_before(self, row: Row) -> Array:
+        """What tokens before the run add to the row of the state with which the span of a row begins."""
+        found = np.zeros((self.heads.rule.heads, self.heads.rule.value))
+        if not self.keeps(row):
             return found
-        start, last = end - row.span, self.decays[row.base + end - 1]
+        start, last = row.end - row.span, self.decays[row.base + row.end - 1]
         if start:
-            found += np.exp(last)[:, None] * self.states[row.base + start + key]
-        for seen in range(start, end):
-            slot = row.base + seen
-            correction = self.corrections[slot] if seen < row.begin else own[seen - row.begin]
-            found += (np.exp(last - self.decays[slot]) * self.keys[slot, :, key])[:, None] * correction
+            found += np.exp(last)[:, None] * self.states[row.base + start + row.key]
+        weights = self.ends[row.number].T if self.ends is not None else self.ended(row)
+        for seen, weight in zip(range(start, min(row.end, row.begin)), weights, strict=False):
+            found += weight[:, None] * self.corrections[row.base + seen]
         return found
+
+    def ended(self, row: Row) -> Array:
+        """The weights with which the corrections of a whole span are added to that row, [tokens, heads]."""
+        slots = slice(row.base + row.end - row.span, row.base + row.end)
+        decays = np.exp(self.decays[row.base + row.end - 1] - self.decays[slots])
+        return np.asarray(decays * self.keys[slots, :, row.key])
+
+    def carried(self, row: Row) -> list[Array]:
+        """The weights with which corrections of rows of the run are added to that row, each [heads]."""
+        numbers = range(row.first, row.first + row.end - row.begin)
+        if not numbers or not self.keeps(row):
+            return []
+        return [np.exp(self.g[numbers[-1]] - self.g[each]) * self.k[each, :, row.key] for each in numbers]
+
+
+def unit(x: Array, rule: DeltaRule, scale: float, params: Params) -> Array:
+    """``scale · x / sqrt(Σ x² + EPS)``, the sum over each head of queries or keys; x [.., keys]."""
+    by_head = x.reshape(*x.shape[:-1], rule.key_heads, rule.key)
+    norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) + params["EPS"])
+    return np.asarray((scale * by_head / norms).reshape(x.shape))
 
 
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, cache, taps, decay = float64(inputs, ["x", "cache", "taps", "decay"])
     heads, found = DeltaHeads.of(params), np.zeros(size)
     rule = heads.rule
-    for row in _rows_of(inputs, params, size[0]):
+    for row in rows_of(inputs, params, size[0]):
         tokens = [row.position - len(taps) + 1 + k for k in range(len(taps))]
         sums = sum(taps[k] * cache[row.base + token, : rule.channels] for k, token in enumerate(tokens) if token >= 0)
         channels = activate(np.asarray(sums), ACTIVATIONS["silu"])
         for part, scale in ((0, rule.key**-0.5), (1, 1.0)):
-            by_head = channels[part * rule.keys : (part + 1) * rule.keys].reshape(rule.key_heads, rule.key)
-            norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) + params["EPS"])
-            start = part * heads.k_at
-            found[row.number, start : start + rule.keys] = (scale * by_head / norms).reshape(-1)
+            start, own = part * heads.k_at, channels[part * rule.keys : (part + 1) * rule.keys]
+            found[row.number, start : start + rule.keys] = unit(own, rule, scale, params) if params["UNIT"] else own
         found[row.number, heads.v_at : heads.v_at + rule.values] = channels[2 * rule.keys :]
         span = range(row.base + row.position // row.span * row.span, row.base + row.position + 1)
         a = cache[span.start : span.stop, heads.a_at : heads.a_at + rule.heads]
@@ -544,37 +634,57 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    caches = _Caches(inputs, params)
-    rows = _rows_of(inputs, params, size[0])
-    return np.stack([np.stack([caches.weights(row, kind) for kind in (0, 1)]).reshape(-1) for row in rows])
+    caches = Caches(inputs, params)
+    rows = rows_of(inputs, params, size[0])
+    return np.stack([[caches.weights(row, kind).reshape(-1) for row in rows] for kind in (0, 1)])
 
 
 def _oracle_recall(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    caches, kind = _Caches(inputs, params), int(params["QUERIES"])
-    rows = _rows_of(inputs, params, size[0])
-    stops = (row.position + 1 if kind else row.begin for row in rows)
-    return np.stack([caches.recalled(row, kind, stop).reshape(-1) for row, stop in zip(rows, stops, strict=True)])
+    caches, rows = Caches(inputs, params), rows_of(inputs, params, size[0])
+    if params["QUERIES"]:
+        return np.stack([caches.recalled(row, 1, row.position + 1).reshape(-1) for row in rows])
+    return np.stack([caches.apart(row).reshape(-1) for row in rows])
 
 
 def _oracle_row(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    caches, found = _Caches(inputs, params), np.zeros(size)
-    heads, rows = caches.heads, _rows_of(inputs, params, size[0])
+    caches, found = Caches(inputs, params), np.zeros(size)
+    heads, rows = caches.heads, rows_of(inputs, params, size[0])
     x, rule, early = float64(inputs, ["x"])[0], caches.heads.rule, bool(params["EARLY"])
-    known: Array = np.zeros(caches.v.shape)
-    if "known" in inputs:
-        known = float64(inputs, ["known"])[0].reshape(-1, rule.heads, rule.value)
-    elif not early:
-        known = np.stack([caches.recalled(row, 0, row.position) for row in rows])
     for row in rows:
-        own = [] if early else caches.corrected(rows, row, known)
+        correction, state = _kept(inputs, caches, rows, row, early=early)
         line = found[row.number]
         line[: rule.keys] = x[row.number, heads.k_at : heads.k_at + rule.keys]
         line[heads.k_at : heads.k_at + rule.heads] = caches.g[row.number]
-        if own:
-            line[heads.u_at : heads.u_at + rule.values] = own[-1].reshape(-1)
-        if not early or row.position // row.span * row.span <= row.begin:
-            line[heads.s_at :] = caches.state_row(row, own).reshape(-1)
+        line[heads.u_at : heads.u_at + rule.values] = correction.reshape(-1)
+        line[heads.s_at :] = state.reshape(-1)
     return found
+
+
+def _kept(
+    inputs: Mapping[str, Array], caches: Caches, rows: list[Row], row: Row, *, early: bool
+) -> tuple[Array, Array]:
+    """The correction of a row and its row of a state, each [heads, elements]."""
+    rule = caches.heads.rule
+    none = np.zeros((rule.heads, rule.value))
+    if early:
+        return none, caches.state_before(row) if row.end <= row.begin else none
+    if "apart" not in inputs:
+        return caches.apart(row), caches.state_before(row)
+    apart = float64(inputs, ["apart"])[0].reshape(-1, rule.heads, rule.value)
+    if "solved" in inputs:
+        solved, carry = (each.reshape(len(each), rule.heads, -1) for each in float64(inputs, ["solved", "carry"]))
+        own = sum((solved[row.number, :, each, None] * apart[each] for each in range(row.first, row.number + 1)), none)
+        ended = range(row.first, row.first + row.end - row.begin)
+        added = sum((carry[row.number, :, each, None] * apart[each] for each in ended), none)
+    else:
+        together = caches.corrected(rows, row, apart)
+        own, weights = together[-1], caches.carried(row)
+        added = sum((weight[:, None] * each for weight, each in zip(weights, together, strict=False)), none)
+    if not caches.keeps(row):
+        return own, none
+    if row.end <= row.begin:
+        return own, caches.states[row.base + row.position]
+    return own, caches.state_before(row) + added
 
 
 def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -596,6 +706,7 @@ _TABLE: dict[str, Any] = {"integers": ("rows",)}
 register(Op("delta_conv", ("x", "cache", "taps", "decay"), ("rows",), _check_conv, _oracle_conv, **_TABLE))
 register(Op("delta_scores", ("x", "cache"), ("rows",), _check_scores, _oracle_scores, **_TABLE))
 register(Op("delta_recall", ("x", "scores", "cache"), ("rows",), _check_recall, _oracle_recall, **_TABLE))
-register(Op("delta_row", ("x", "cache"), ("scores", "known", "rows"), _check_row, _oracle_row, **_TABLE))
+_FOUND = ("scores", "apart", "ends", "solved", "carry", "rows")
+register(Op("delta_row", ("x", "cache"), _FOUND, _check_row, _oracle_row, **_TABLE))
 register(Op("delta_norm", ("x", "gates", "gains"), (), _check_norm, _oracle_norm))
 register(Op("gate_heads", (), (*optional_names(), *optional_names("r")), _check_gate, _oracle_gate))
