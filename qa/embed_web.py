@@ -61,6 +61,7 @@ def embed_web_command(
     told = json.loads(done.stdout)
     vectors = {name: np.asarray(each, np.float64) for name, each in told.pop("vectors").items()}
     best = {name: min(each) for name, each in told["seconds"].items()}
+    processor = {name: min(each) for name, each in told["processor"].items()}
     told |= {"texts": len(texts), "texts_per_second": {name: len(texts) / seconds for name, seconds in best.items()}}
     if packages is not None:
         told["ratio"] = best["glinfer"] / best["transformers"]
@@ -68,9 +69,11 @@ def embed_web_command(
     if as_json:
         print_json(told)
         return
-    rows = table("engine", "seconds", "texts/s", numbers=("seconds", "texts/s"))
+    columns = "seconds", "processor s", "texts/s"
+    rows = table("engine", *columns, numbers=columns)
     for name, seconds in best.items():
-        rows.add_row(told["peer"] if name == "transformers" else name, f"{seconds:.2f}", f"{len(texts) / seconds:.1f}")
+        engine = told["peer"] if name == "transformers" else name
+        rows.add_row(engine, f"{seconds:.2f}", f"{processor[name]:.2f}", f"{len(texts) / seconds:.1f}")
     out().print(rows)
     click.echo(f"{len(texts)} texts; Chromium {told['chromium']}, {told['renderer']}")
     if packages is not None:

@@ -153,6 +153,11 @@ float input_norm[ROWS];
 #else
 #define GATHER EACH_ROW(SQUARE)
 #endif
+#if GATHERS
+#define GATHER_INPUT GATHER
+#else
+#define GATHER_INPUT
+#endif
 
 #if GROUPED
 #define LINE_WORDS LINE_TEXELS
@@ -169,6 +174,52 @@ float input_norm[ROWS];
 #define SUM_HALVES(n, X, R, Y, V, A, B, C, D, E, F, S) S.z = sum_of(V); S.w = sum_of(F);
 #define SQUARE_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) S.x += dot(F, F);
 #define ADD_UP_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) S.y += settled((F.x + F.y) + (F.z + F.w));
+#if GATHERS && CENTRED
+#define GATHER_GROUP(group) \
+    if (group < GROUPS) { EACH_ROW(SQUARE) EACH_ROW(SQUARE_OTHER) EACH_ROW(ADD_UP) EACH_ROW(ADD_UP_OTHER) }
+#elif GATHERS
+#define GATHER_GROUP(group) if (group < GROUPS) { EACH_ROW(SQUARE) EACH_ROW(SQUARE_OTHER) }
+#else
+#define GATHER_GROUP(group)
+#endif
+#if HAS_LEAST
+#define SUM_BOTH EACH_ROW(SUM_HALVES)
+#else
+#define SUM_BOTH
+#endif
+// The inputs that word w of a group multiplies. Numbers behind the last input have scale zero, and their inputs have to be
+// finite too.
+#define GROUP_INPUTS(GROUP) \
+    int group = GROUP; \
+    int own = min(group, GROUPS - 1), block = own >> 1; \
+    ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1)); \
+    { \
+        ivec2 inner = corner; \
+        PLACE_INPUT \
+        EACH_ROW(FETCH_INPUT) \
+    } \
+    { \
+        ivec2 inner = corner + ivec2(2, 0); \
+        PLACE_INPUT \
+        EACH_ROW(FETCH_OTHER) \
+    } \
+    GATHER_GROUP(group) \
+    { FETCH_GAIN(8 * own + w) EACH_ROW(GAIN_INPUT) } \
+    { FETCH_GAIN(8 * own + w + 4) EACH_ROW(GAIN_OTHER) } \
+    SUM_BOTH
+// Without quads, group a of a line and its words one after the other; see INPUT_AND_PIECE.
+#define WHOLE_GROUP(a, TIMES) \
+    { \
+        Scales s = SCALES_OF(a); \
+        do { \
+            int w = turn & 3; \
+            GROUP_INPUTS(turn >> 2) \
+            DECLARE_HIGH(a) \
+            DECLARE_WORDS(a, w) \
+            EACH_ROW(TIMES) \
+            turn++; \
+        } while ((turn & 3) != 0); \
+    }
 #else
 #define LINE_WORDS (4 * PIECE)
 // The words of a 4×4 piece, fetched once for all rows, and its product with a texel of one row.
@@ -221,6 +272,18 @@ float input_norm[ROWS];
 #define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D = WITH_PIECE(D, V);
 #define ADD_PIECE_D EACH_ROW(ADD_D)
 #endif
+// Without quads, texel a of a step and its piece. Written out for each a: in a loop that chooses the sums by conditions,
+// SwiftShader takes four times as long.
+#define INPUT_AND_PIECE(a, ADD_PIECE) \
+    { \
+        ivec2 inner = corner + ivec2((a) & 1, (a) >> 1); \
+        PLACE_INPUT \
+        EACH_ROW(FETCH_INPUT) \
+        GATHER_INPUT \
+        { FETCH_GAIN(4 * step + (a)) EACH_ROW(GAIN_INPUT) } \
+        FETCH_PIECE(a) \
+        ADD_PIECE \
+    }
 #endif
 
 // The finish of a row's four sums.
@@ -366,6 +429,7 @@ void main() {
     // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
 #if GROUPED
     // Scales are fetched in a loop around that over words: llvmpipe runs both sides of a condition, each time.
+    // Words 0 to 3 of a group come one after the other; no compiler sees that there are four, and unrolls them.
 #if QUAD
     int turn = 4 * first, turns = 4 * (first + share);
 #else
@@ -374,63 +438,20 @@ void main() {
     do {
 #if QUAD
         Scales of_a = SCALES_OF(0), of_b = SCALES_OF(1), of_c = SCALES_OF(2), of_d = SCALES_OF(3);
-#else
-        int a = (turn >> 2) & 3;
-        Scales s = SCALES_OF(a);
-#endif
-        // Words 0 to 3 of a group one after the other; no compiler sees that there are four, and unrolls them.
         do {
             int w = turn & 3;
-#if QUAD
-            int group = turn - w + member;
-#else
-            int group = turn >> 2;
-#endif
-            // Numbers behind the last input have scale zero, and their inputs have to be finite too.
-            int own = min(group, GROUPS - 1), block = own >> 1;
-            ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1));
-            {
-                ivec2 inner = corner;
-                PLACE_INPUT
-                EACH_ROW(FETCH_INPUT)
-            }
-            {
-                ivec2 inner = corner + ivec2(2, 0);
-                PLACE_INPUT
-                EACH_ROW(FETCH_OTHER)
-            }
-#if GATHERS
-            if (group < GROUPS) {
-                EACH_ROW(SQUARE)
-                EACH_ROW(SQUARE_OTHER)
-#if CENTRED
-                EACH_ROW(ADD_UP)
-                EACH_ROW(ADD_UP_OTHER)
-#endif
-            }
-#endif
-            { FETCH_GAIN(8 * own + w) EACH_ROW(GAIN_INPUT) }
-            { FETCH_GAIN(8 * own + w + 4) EACH_ROW(GAIN_OTHER) }
-#if HAS_LEAST
-            EACH_ROW(SUM_HALVES)
-#endif
-#if QUAD
+            GROUP_INPUTS(turn - w + member)
             { Scales s = of_a; DECLARE_HIGH(0) DECLARE_WORDS(0, w) EACH_ROW(TIMES_A) }
             { Scales s = of_b; DECLARE_HIGH(1) DECLARE_WORDS(1, w) EACH_ROW(TIMES_B) }
             { Scales s = of_c; DECLARE_HIGH(2) DECLARE_WORDS(2, w) EACH_ROW(TIMES_C) }
             { Scales s = of_d; DECLARE_HIGH(3) DECLARE_WORDS(3, w) EACH_ROW(TIMES_D) }
-#else
-            DECLARE_HIGH(a)
-            DECLARE_WORDS(a, w)
-            if (a == 0) { EACH_ROW(TIMES_A) }
-            if (a == 1) { EACH_ROW(TIMES_B) }
-            if (a == 2) { EACH_ROW(TIMES_C) }
-            if (a == 3) { EACH_ROW(TIMES_D) }
-#endif
             turn++;
         } while ((turn & 3) != 0);
-#if !QUAD
-        if ((turn & 15) == 0)
+#else
+        WHOLE_GROUP(0, TIMES_A)
+        WHOLE_GROUP(1, TIMES_B)
+        WHOLE_GROUP(2, TIMES_C)
+        WHOLE_GROUP(3, TIMES_D)
 #endif
         line = WEIGHT_LINE(++number);
     } while (turn < turns);
@@ -443,29 +464,17 @@ void main() {
         ivec2 inner = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
         PLACE_INPUT
         EACH_ROW(FETCH_INPUT)
-#if GATHERS
-        GATHER
-#endif
+        GATHER_INPUT
         { FETCH_GAIN(4 * step + member) EACH_ROW(GAIN_INPUT) }
         { FETCH_PIECE(0) ADD_PIECE_A }
         { FETCH_PIECE(1) ADD_PIECE_B }
         { FETCH_PIECE(2) ADD_PIECE_C }
         { FETCH_PIECE(3) ADD_PIECE_D }
 #else
-        for (int a = 0; a < 4; a++) {
-            ivec2 inner = corner + ivec2(a & 1, a >> 1);
-            PLACE_INPUT
-            EACH_ROW(FETCH_INPUT)
-#if GATHERS
-            GATHER
-#endif
-            { FETCH_GAIN(4 * step + a) EACH_ROW(GAIN_INPUT) }
-            FETCH_PIECE(a)
-            if (a == 0) { ADD_PIECE_A }
-            if (a == 1) { ADD_PIECE_B }
-            if (a == 2) { ADD_PIECE_C }
-            if (a == 3) { ADD_PIECE_D }
-        }
+        INPUT_AND_PIECE(0, ADD_PIECE_A)
+        INPUT_AND_PIECE(1, ADD_PIECE_B)
+        INPUT_AND_PIECE(2, ADD_PIECE_C)
+        INPUT_AND_PIECE(3, ADD_PIECE_D)
 #endif
         line = WEIGHT_LINE(++number);
         step++;

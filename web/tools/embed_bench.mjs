@@ -4,7 +4,7 @@
 //
 // asked.json: {"folder": FOLDER, "packages": FOLDER or null, "texts": […], "runs": 2}. In the folder lie `site`, an exported model,
 // and with packages `peer/model`; see transformers.js. Printed: {"chromium": …, "renderer": …, "peer": …, "seconds": {name: […]},
-// "vectors": {name: […]}}.
+// "processor": {name: […]}, "vectors": {name: […]}}; "processor" is the processor time of all of Chromium's processes.
 
 import { readFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
@@ -55,6 +55,13 @@ await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
 const address = `http://127.0.0.1:${server.address().port}`;
 const launcher = await playwright();
 const browser = await launcher.launch({ executablePath: findChromium(), headless: true, args: FLAGS });
+const system = await browser.newBrowserCDPSession();
+
+/** Seconds of processor time that Chromium's processes have taken so far. */
+async function processorTime() {
+  const { processInfo } = await system.send("SystemInfo.getProcessInfo");
+  return processInfo.reduce((sum, each) => sum + each.cpuTime, 0);
+}
 
 async function opened(place, whatIsReady) {
   const page = await browser.newPage();
@@ -68,7 +75,7 @@ async function opened(place, whatIsReady) {
 try {
   const site = await opened("/site/", () => globalThis.glinfer?.model);
   const ways = { glinfer: [site, async (given) => globalThis.glinfer.model.embed(given)] };
-  const told = { chromium: browser.version(), peer: null, seconds: {}, vectors: {} };
+  const told = { chromium: browser.version(), peer: null, seconds: {}, processor: {}, vectors: {} };
   told.renderer = await site.evaluate(() => {
     const { gl } = globalThis.glinfer.model.replay;
     const info = gl.getExtension("WEBGL_debug_renderer_info");
@@ -90,11 +97,14 @@ try {
       };
     });
     await page.evaluate(time, texts.slice(0, 2)); // warms up
-    Object.assign(told.seconds, { [name]: [] });
+    told.seconds[name] = [];
+    told.processor[name] = [];
   }
   for (let run = 0; run < runs; run++) {
     for (const [name, [page]] of Object.entries(ways)) {
+      const before = await processorTime();
       const { seconds, vectors } = await page.evaluate(time, texts);
+      told.processor[name].push((await processorTime()) - before);
       told.seconds[name].push(seconds);
       told.vectors[name] = vectors;
     }
