@@ -17,13 +17,13 @@ const EXTENSIONS = {
 };
 
 /**
- * A canvas whose context computes, in a page or in a worker.
+ * A canvas whose context computes, in a page or in a worker. In a page it is an element: WebKitGTK has WebGL2 there alone.
  * @returns {HTMLCanvasElement|OffscreenCanvas}
  * @throws {GlinferError} this is neither.
  */
 export function computingCanvas() {
-  if (typeof OffscreenCanvas !== "undefined") return new OffscreenCanvas(1, 1);
   if (typeof document !== "undefined") return document.createElement("canvas");
+  if (typeof OffscreenCanvas !== "undefined") return new OffscreenCanvas(1, 1);
   throw new GlinferError("there is no WebGL2 here; load the model in a page of a browser");
 }
 
