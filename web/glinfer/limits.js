@@ -48,6 +48,15 @@ export function openContext(canvas) {
 }
 
 /**
+ * What a context draws with, as the driver names it or the browser in its place.
+ * @param {WebGL2RenderingContext} gl
+ * @returns {string}
+ */
+export function rendererOf(gl) {
+  return gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info")?.UNMASKED_RENDERER_WEBGL ?? gl.RENDERER);
+}
+
+/**
  * The limits of a context.
  * @param {WebGL2RenderingContext} gl
  * @param {boolean} minimum pretend no more than WebGL2 promises, whatever the driver says.

@@ -1,9 +1,10 @@
 // How long a site takes from its address to its first token, at a first and at later visits.
 //
-//   node web/tools/visits.mjs SITE [--visits 3] [--prompt "Once upon a time"] [--worker 1]
+//   node web/tools/visits.mjs SITE [--visits 3] [--prompt "Once upon a time"] [--worker 1] [--before 0] [--stay 5]
 //
 // SITE is a folder that `glinfer export-web` wrote. It is served from here, opened in one Chromium that keeps what pages keep
-// (GLINFER_CHROMIUM names another), and the prompt is sent by the page's form. Of each visit it prints: seconds until the page
+// (GLINFER_CHROMIUM names another), and the prompt is written into the page's form, and sent --before seconds later.
+// A visit ends --stay seconds after the reply: that is when a page keeps what the next one begins with. Of each visit it prints: seconds until the page
 // takes messages, and from sending the prompt to the first token of the reply; bytes that the server sent
 // of the model's files (weights, shaders, tokenizer, plan) and of the page's own; the longest time for which the page
 // answered nobody. Beside seconds there are those of processors that Chromium took meanwhile (on Linux), which say more
@@ -100,7 +101,7 @@ function processorSeconds() {
   return [...taken.values()].reduce((sum, count) => sum + count / 100, 0);
 }
 
-async function visit(context, address, { sent, prompt, worker }) {
+async function visit(context, address, { sent, prompt, worker, before, stay }) {
   Object.assign(sent, { model: 0, page: 0, requests: 0 });
   const page = await context.newPage();
   const spent = [processorSeconds()];
@@ -111,16 +112,19 @@ async function visit(context, address, { sent, prompt, worker }) {
   spent.push(processorSeconds());
   const errors = await page.evaluate(() => globalThis.glinfer.errors);
   if (errors.length) throw new Error(errors.join(" "));
-  await page.evaluate((text) => {
-    document.getElementById("message").value = text;
-    document.getElementById("length").value = "1";
+  await page.fill("#length", "1");
+  await page.fill("#message", prompt);
+  await page.waitForTimeout(1000 * before);
+  spent.push(processorSeconds());
+  await page.evaluate(() => {
     globalThis.seen.sent = performance.now();
     document.getElementById("send").click();
-  }, prompt);
+  });
   await page.waitForFunction(() => globalThis.seen.first !== null);
   spent.push(processorSeconds());
   const seen = await page.evaluate(() => globalThis.seen);
   const threaded = await page.evaluate(() => Boolean(globalThis.glinfer.model.worker));
+  await page.waitForTimeout(1000 * stay);
   await page.close();
   return { ...seen, ...sent, threaded, spent };
 }
@@ -132,6 +136,8 @@ async function main() {
       visits: { type: "string", default: "3" },
       prompt: { type: "string", default: "Once upon a time" },
       worker: { type: "string", default: "1" },
+      before: { type: "string", default: "0" },
+      stay: { type: "string", default: "5" },
     },
   });
   const visits = Number(values.visits);
@@ -151,10 +157,11 @@ async function main() {
     console.log("| visit | in a worker | ready, s (of processors) | then first token, s (of processors) | model's files, MB | page's files, kB | requests | longest blocked, ms |");
     console.log("|---|---|---|---|---|---|---|---|");
     for (let number = 1; number <= visits; number++) {
-      const found = await visit(context, address, { sent, prompt: values.prompt, worker: values.worker });
-      const [start, ready, end] = found.spent;
+      const [before, stay] = [Number(values.before), Number(values.stay)];
+      const found = await visit(context, address, { sent, prompt: values.prompt, worker: values.worker, before, stay });
+      const [start, ready, asked, end] = found.spent;
       const both = (milliseconds, seconds) => `${(milliseconds / 1000).toFixed(2)} (${start === null ? "?" : seconds.toFixed(2)})`;
-      const numbers = [both(found.ready, ready - start), both(found.first - found.sent, end - ready), (found.model / 1e6).toFixed(2)];
+      const numbers = [both(found.ready, ready - start), both(found.first - found.sent, end - asked), (found.model / 1e6).toFixed(2)];
       const more = [(found.page / 1e3).toFixed(0), found.requests, found.blocked.toFixed(0)];
       console.log(`| ${[number, found.threaded ? "yes" : "no", ...numbers, ...more].join(" | ")} |`);
       console.error(found.told.map(({ at, text }) => `${(at / 1000).toFixed(2)} ${text}`).join("; "));
