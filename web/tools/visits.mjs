@@ -4,56 +4,23 @@
 //
 // SITE is a folder that `glinfer export-web` wrote. It is served from here, opened in one Chromium that keeps what pages keep
 // (GLINFER_CHROMIUM names another), and the prompt is written into the page's form, and sent --before seconds later.
-// A visit ends --stay seconds after the reply: that is when a page keeps what the next one begins with. Of each visit it prints: seconds until the page
-// takes messages, and from sending the prompt to the first token of the reply; bytes that the server sent
+// A visit ends --stay seconds after the reply: that is when a page keeps what the next one begins with. Of each visit it prints:
+// seconds until the page takes messages, and from sending the prompt to the first token of the reply; bytes that the server sent
 // of the model's files (weights, shaders, tokenizer, plan) and of the page's own; the longest time for which the page
 // answered nobody. Beside seconds there are those of processors that Chromium took meanwhile (on Linux), which say more
 // where a machine does other work too.
 
-import { createReadStream, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
-import { createServer } from "node:http";
+import { mkdtempSync, rmSync, statSync } from "node:fs";
 import os from "node:os";
 import path from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 
 import { FLAGS, findChromium, playwright } from "./chromium.mjs";
+import { processorSeconds } from "./processes.mjs";
+import { serve } from "./server.mjs";
 
-const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json" };
-const HEADERS = {
-  "Cross-Origin-Opener-Policy": "same-origin",
-  "Cross-Origin-Embedder-Policy": "require-corp",
-  "Cache-Control": "no-cache",
-};
 const WAIT = 600_000; // milliseconds
-const OF_MODEL = /^\/(weights|shaders\/|tokenizer\.json|plan\.json)/;
-
-/** A server of static files with ranges and entity tags, which counts what it sends. */
-async function serve(folder) {
-  const sent = { model: 0, page: 0, requests: 0 };
-  const server = createServer((request, response) => {
-    const url = decodeURIComponent(request.url.split("?")[0]);
-    const file = path.join(folder, path.normalize(url.endsWith("/") ? `${url}index.html` : url));
-    const about = statSync(file, { throwIfNoEntry: false });
-    if (!about?.isFile()) return response.writeHead(404, HEADERS).end();
-    sent.requests += 1;
-    const tag = `"${about.mtimeMs.toString(16)}-${about.size.toString(16)}"`;
-    if (request.headers["if-none-match"] === tag) return response.writeHead(304, { ...HEADERS, ETag: tag }).end();
-    const [, first, last] = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? "") ?? [];
-    const [start, end] = first === undefined ? [0, about.size - 1] : [Number(first), Math.min(Number(last), about.size - 1)];
-    sent[OF_MODEL.test(url) ? "model" : "page"] += end - start + 1;
-    response.writeHead(first === undefined ? 200 : 206, {
-      ...HEADERS,
-      ETag: tag,
-      "Content-Type": TYPES[path.extname(file)] ?? "application/octet-stream",
-      "Content-Length": end - start + 1,
-      ...(first === undefined ? {} : { "Content-Range": `bytes ${start}-${end}/${about.size}` }),
-    });
-    createReadStream(file, { start, end }).pipe(response);
-  });
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return { server, sent, address: `http://127.0.0.1:${server.address().port}/` };
-}
 
 /** Before any script of the page: when it was ready, when the first token was there, and for how long it was blocked. */
 function watch() {
@@ -78,27 +45,6 @@ function watch() {
       if (textContent === "Writing…" || textContent === "Done.") seen.first ??= performance.now();
     }).observe(document.getElementById("status"), { childList: true, characterData: true, subtree: true });
   });
-}
-
-const taken = new Map(); // hundredths of seconds, by the process; those that have ended count on
-
-/** Seconds of processors that all processes started from here have taken so far; null where that cannot be known. */
-function processorSeconds() {
-  if (!existsSync("/proc/self/stat")) return null;
-  const parents = new Map();
-  const ticks = new Map();
-  for (const id of readdirSync("/proc").filter((name) => /^\d+$/.test(name)).map(Number)) {
-    try {
-      const fields = readFileSync(`/proc/${id}/stat`, "utf8").split(") ")[1].split(" ");
-      parents.set(id, Number(fields[1]));
-      ticks.set(id, Number(fields[11]) + Number(fields[12]));
-    } catch {
-      // it has ended meanwhile
-    }
-  }
-  const isOurs = (id) => id === process.pid || (parents.has(id) && isOurs(parents.get(id)));
-  for (const [id, count] of ticks) if (id !== process.pid && isOurs(id)) taken.set(id, count);
-  return [...taken.values()].reduce((sum, count) => sum + count / 100, 0);
 }
 
 async function visit(context, address, { sent, prompt, worker, before, stay }) {
