@@ -1,7 +1,7 @@
 """Python's side of long_chat.mjs: makes a small model and its site, then replies to messages in one chat_session.
 
-``python long_chat.py FOLDER TOKENS``: the site is in ``FOLDER/site`` when the first line is printed. Afterwards each line
-of the input is a message as JSON, and each line printed the ids of its greedy reply of at most ``TOKENS`` tokens.
+``python long_chat.py FOLDER TOKENS``: the site is in ``FOLDER/site`` when the first line is printed. Afterwards each
+line of the input is a message as JSON, and each line printed the ids of its greedy reply of at most ``TOKENS`` tokens.
 """
 
 from __future__ import annotations
