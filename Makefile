@@ -61,7 +61,7 @@ soak: setup-dev ## 100,000 tokens in thousands of sequences, a server for an hou
 supply: setup-dev ## Build, install and test at both ends of all dependencies, on every Python here (15 minutes)
 	$(BIN)/python -m qa supply
 
-renderers: setup-dev ## Run the same checks on the Mesa of other systems, NVIDIA, Chromium and Firefox (fetches 300 MB a system)
+renderers: setup-dev ## Run the same checks on the Mesa of other systems, NVIDIA, Chromium, Firefox and WebKitGTK (fetches 300 MB a system)
 	$(BIN)/python -m qa renderers
 
 release: setup-dev ## Run the checklist of a release, and leave wheel, sdist and bill of materials in dist/

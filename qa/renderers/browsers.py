@@ -35,14 +35,15 @@ def find_browser(renderer: Renderer) -> tuple[str, str]:
         MissingError: one of them, or what they need, is not here.
     """
     node, browser = shutil.which("node"), next(filter(None, map(shutil.which, renderer.browsers)), None)
+    advice = f"sudo apt-get install {' '.join(renderer.packages)}"
     if browser is None:
-        raise MissingError(f"there is no {renderer.browsers[0]}; sudo apt-get install {renderer.browsers[0]}")
+        raise MissingError(f"there is no {renderer.browsers[0]}; {advice}")
     if node is None:
         raise MissingError("there is no Node.js; install 20.19 or newer")
     if not (web_root() / "node_modules" / "playwright-core").is_dir():
         raise MissingError("playwright-core is missing; npm ci --ignore-scripts --prefix web")
-    if not renderer.flags and shutil.which("Xvfb") is None:
-        raise MissingError("Firefox has no WebGL without a display; sudo apt-get install xvfb")
+    if "xvfb" in renderer.packages and shutil.which("Xvfb") is None:
+        raise MissingError(f"this browser has no WebGL without a display; {advice}")
     return node, browser
 
 
@@ -139,7 +140,7 @@ def _drive(
     """Run jobs in the page of a site; errors are those of :func:`check_browser`."""
     driver = web_root() / "tests" / "browser" / "drive.mjs"
     with serving(site) as url:
-        asked = {"url": f"{url}?worker=0", "jobs": jobs, "firefox": not renderer.flags, "flags": renderer.flags}
+        asked = {"url": f"{url}?worker=0", "jobs": jobs, "browser": renderer.browser, "flags": renderer.flags}
         done = subprocess.run(
             [node, "--experimental-websocket", str(driver), browser],
             input=json.dumps(asked),

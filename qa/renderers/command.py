@@ -40,7 +40,7 @@ def renderers_command(patterns: tuple[str, ...], against: str | None, listed: bo
     """Run goldens, texts, batches, draws and kernels on every renderer, and compare them with the first, bit for bit.
 
     Rows are the Mesa of several systems with llvmpipe, softpipe and zink, by OpenGL ES and desktop OpenGL, an NVIDIA
-    GPU, and exported sites in Chromium and Firefox. The systems' packages are fetched and unpacked under
+    GPU, and exported sites in Chromium, Firefox and WebKitGTK. The systems' packages are fetched and unpacked under
     .cache/renderers (300 MB each); nothing is installed. What cannot be had here is not tried, and its row says why.
     The exit status is 1 if a check fails, or if bits differ where they have to be the same.
 

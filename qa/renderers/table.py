@@ -29,7 +29,9 @@ class Renderer:
         expects: words in the description of the renderer that opens, or it is another one.
         tokens: tokens of each text.
         same_bits: whether its results have the bits of the first renderer's.
-        browsers: programs of a browser, the first that is here is taken; empty without one.
+        browsers: programs of a browser, the first that is here is taken; empty without one. What it is, such as
+            ``firefox``, is the first part of the name.
+        packages: Debian's, which have the browser and what it needs.
         flags: of Chromium.
     """
 
@@ -42,7 +44,13 @@ class Renderer:
     tokens: int = TOKENS
     same_bits: bool = False
     browsers: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+
+    @property
+    def browser(self) -> str:
+        """``chromium``, ``firefox`` or ``webkit``, of a browser."""
+        return self.name.split("/")[0]
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,8 @@ def _mesa(
 
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _FIREFOX = ("firefox-esr", "firefox")
+_WEBKIT = ("WebKitWebDriver",)
+_LLVMPIPE = {"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"}
 _ANGLE = ("--use-gl=angle", "--ignore-gpu-blocklist", "--no-sandbox")
 _NVIDIA = {"GLINFER_DEVICE": "auto"}
 
@@ -110,26 +120,39 @@ RENDERERS = (
         "webgl2",
         expects=("ANGLE", "SwiftShader"),
         browsers=_CHROMIUM,
+        packages=("chromium",),
         flags=("--use-angle=swiftshader", "--enable-unsafe-swiftshader", *_ANGLE),
     ),
     Renderer(
         "chromium/llvmpipe",
         "Chromium, ANGLE on llvmpipe",
         "webgl2",
-        variables={"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"},
+        variables=_LLVMPIPE,
         expects=("ANGLE", "llvmpipe"),
         same_bits=True,
         browsers=_CHROMIUM,
+        packages=("chromium",),
         flags=("--use-angle=gl-egl", *_ANGLE),
     ),
     Renderer(
         "firefox/llvmpipe",
         "Firefox, llvmpipe",
         "webgl2",
-        variables={"LIBGL_ALWAYS_SOFTWARE": "1", "GALLIUM_DRIVER": "llvmpipe"},
+        variables=_LLVMPIPE,
         expects=("llvmpipe",),
         same_bits=True,
         browsers=_FIREFOX,
+        packages=("firefox-esr", "xvfb"),
+    ),
+    Renderer(
+        "webkit/llvmpipe",
+        "WebKitGTK, llvmpipe",
+        "webgl2",
+        variables=_LLVMPIPE,
+        expects=("Apple GPU",),  # what WebKit calls every renderer
+        same_bits=True,
+        browsers=_WEBKIT,
+        packages=("webkit2gtk-driver", "xvfb"),
     ),
 )
 """Every row; the others are compared with the first that runs."""

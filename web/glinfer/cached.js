@@ -16,6 +16,8 @@ import { sampleShortlist } from "./shortlist.js";
  * What drives a plan; see `CachedDriver`. Where `lists` is false and `chooses` never true, tokens are chosen from logits alone.
  * @typedef {object} Driver
  * @property {number} context how many tokens a sequence has at most.
+ * @property {number} [cached] how many of the first tokens are in the caches, where there are any.
+ * @property {boolean} [long] whether those have turned by the second set of angles.
  * @property {boolean} lists
  * @property {(length: number) => void} forget
  * @property {(ids: number[]) => Generator<void>} catchUp

@@ -18,7 +18,7 @@ const NOWHERE = "https://kept.invalid/"; // keys are addresses, which nobody ask
  * @returns {Promise<import("./source.js").Source>} `source` itself where nothing can be kept.
  */
 export async function keptSource(source, base, fingerprint) {
-  const kept = await openCache(new URL(".", base).href, fingerprint);
+  const kept = await openCache(base, fingerprint);
   if (!kept) return source;
   const text = (path, ask) => kept.get(path, (response) => response.text(), () => ask(path));
   return {
@@ -40,14 +40,18 @@ export async function keptSource(source, base, fingerprint) {
   };
 }
 
+/** The name of an export's cache; without the fingerprint what the names of all exports at its address begin with. */
+function nameOf(base, fingerprint = "", ours = OURS) {
+  return `${ours} ${new URL(".", base).href} ${fingerprint}`;
+}
+
 /**
  * The cache of one export, once those of earlier exports at this address are gone; null where there can be none.
  * @returns {Promise<Kept|null>}
  */
-async function openCache(place, fingerprint) {
+async function openCache(base, fingerprint) {
   try {
-    const before = `${OURS} ${place} `;
-    const name = before + fingerprint;
+    const [before, name] = [nameOf(base), nameOf(base, fingerprint)];
     const others = (await caches.keys()).filter((each) => each.startsWith(before) && each !== name);
     await Promise.all(others.map((each) => caches.delete(each)));
     const store = await caches.open(name);
@@ -102,6 +106,37 @@ class Kept {
 }
 
 /**
+ * Something that is kept beside the files of an export, and is let go of with them. Nothing is raised where it cannot be.
+ * @typedef {{read: () => Promise<Uint8Array|null>, write: (data: Blob) => Promise<void>}} Note
+ *
+ * @param {string|URL} base the site's address.
+ * @param {string} fingerprint of the export.
+ * @param {string} name of what is kept.
+ * @returns {Note}
+ */
+export function keptNote(base, fingerprint, name) {
+  const { href } = new URL(name, NOWHERE);
+  const open = () => caches.open(nameOf(base, fingerprint));
+  return {
+    async read() {
+      try {
+        const found = await (await open()).match(href);
+        return found ? new Uint8Array(await found.arrayBuffer()) : null;
+      } catch {
+        return null;
+      }
+    },
+    async write(data) {
+      try {
+        await (await open()).put(href, new Response(data));
+      } catch {
+        // there is no room, or this window may keep nothing
+      }
+    },
+  };
+}
+
+/**
  * Lets go of everything that is kept of the exports at an address.
  * @param {string|URL} base
  * @returns {Promise<void>}
@@ -120,7 +155,7 @@ export async function forgetOffline(base) {
 }
 
 async function letGo(ours, base) {
-  const place = `${ours} ${new URL(".", base).href} `;
+  const place = nameOf(base, "", ours);
   const names = await globalThis.caches?.keys().catch(() => []);
   await Promise.all((names ?? []).filter((name) => name.startsWith(place)).map((name) => caches.delete(name)));
 }

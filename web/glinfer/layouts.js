@@ -179,6 +179,20 @@ export function slotRectangles(layout, slot) {
   return layout.aside ? [column, [0, keptHeight(layout), BLOCK_EDGE * layout.aside, BLOCK_EDGE]] : [column];
 }
 
+/**
+ * Rectangles [x, y, width, height] in texels, at the left edge, that hold the first slots of a cache, without blocks aside.
+ * @param {Layout} layout
+ * @param {number} slots
+ * @returns {[number, number, number, number][]|null} null where those slots do not lie side by side.
+ */
+export function firstSlots(layout, slots) {
+  const lines = layout.block_step / layout.columns; // of blocks, that one block of all slots takes
+  if (layout.kind !== "block" || layout.tiles !== 1 || layout.slot_step !== 1 || !Number.isInteger(lines) || slots > layout.columns) return null;
+  const [width, kept] = [BLOCK_EDGE * slots, keptBlocks(layout)];
+  if (lines === 1) return [[0, 0, width, BLOCK_EDGE * kept]];
+  return Array.from({ length: kept }, (_, block) => [0, BLOCK_EDGE * lines * block, width, BLOCK_EDGE]);
+}
+
 /** Squares of `edge` blocks a side that cover the first slots of a layout in blocks. */
 export class Cells {
   /**

@@ -17,13 +17,13 @@ const EXTENSIONS = {
 };
 
 /**
- * A canvas whose context computes, in a page or in a worker.
+ * A canvas whose context computes, in a page or in a worker. In a page it is an element: WebKitGTK has WebGL2 there alone.
  * @returns {HTMLCanvasElement|OffscreenCanvas}
  * @throws {GlinferError} this is neither.
  */
 export function computingCanvas() {
-  if (typeof OffscreenCanvas !== "undefined") return new OffscreenCanvas(1, 1);
   if (typeof document !== "undefined") return document.createElement("canvas");
+  if (typeof OffscreenCanvas !== "undefined") return new OffscreenCanvas(1, 1);
   throw new GlinferError("there is no WebGL2 here; load the model in a page of a browser");
 }
 
@@ -45,6 +45,15 @@ export function openContext(canvas) {
   const plain = { alpha: false, antialias: false, depth: false, stencil: false };
   const context = canvas.getContext("webgl2", { ...plain, powerPreference: "high-performance" });
   return /** @type {WebGL2RenderingContext|null} */ (context);
+}
+
+/**
+ * What a context draws with, as the driver names it or the browser in its place.
+ * @param {WebGL2RenderingContext} gl
+ * @returns {string}
+ */
+export function rendererOf(gl) {
+  return gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info")?.UNMASKED_RENDERER_WEBGL ?? gl.RENDERER);
 }
 
 /**

@@ -1,6 +1,7 @@
 /** A model in the browser: an exported plan with its weights, and the sequence of tokens that it holds. */
 
 import { textsOf } from "../texts.js";
+import { commonLength } from "./beginning.js";
 import { driverOf } from "./cached.js";
 import { Conversation } from "./chat.js";
 import { checkSpeculation, RunTimes } from "./drafts.js";
@@ -150,8 +151,7 @@ export class Model {
    * @throws {GlinferError} an id is no token of the vocabulary.
    */
   *hold(ids) {
-    let common = 0;
-    while (common < ids.length && this.ids[common] === ids[common]) common++;
+    const common = commonLength(this.ids, ids);
     this.rewind(this.ids.length - common);
     this.append(ids.slice(common));
     this.makeRoom();

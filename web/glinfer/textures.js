@@ -31,7 +31,7 @@ export function pendingError(gl) {
 export class Texture {
   /**
    * @param {WebGL2RenderingContext} gl
-   * @param {{name: string, format: string, width: number, height: number, layout: object}} spec of plan.json.
+   * @param {{name: string, kind: string, format: string, width: number, height: number, layout: object}} spec of plan.json.
    * @param {boolean} later whether graphics memory is taken only by `make`.
    */
   constructor(gl, spec, later = false) {
@@ -71,11 +71,12 @@ export class Texture {
    * Overwrites lines of texels.
    * @param {Float32Array|Int8Array|Uint16Array|Int32Array|Uint32Array} texels whole lines, of the texture's own type.
    * @param {number} y the first line.
-   * @throws {GlinferError} they are of another type, or no whole lines of the texture.
+   * @param {number} width texels of each line, from its beginning on.
+   * @throws {GlinferError} they are of another type, or no such lines of the texture.
    */
-  upload(texels, y = 0) {
+  upload(texels, y = 0, width = this.spec.width) {
     const { gl, spec } = this;
-    const line = spec.width * this.channels;
+    const line = width * this.channels;
     const lines = texels.length / line;
     if (!(texels instanceof this.Array) || !Number.isInteger(lines) || lines < 1 || y + lines > spec.height) {
       const expected = `${spec.width}×${spec.height} texels of ${this.channels}`;
@@ -83,7 +84,7 @@ export class Texture {
     }
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D, this.handle);
-    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, y, spec.width, lines, this.pixels, this.type, texels);
+    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, y, width, lines, this.pixels, this.type, texels);
   }
 
   /**
@@ -101,14 +102,15 @@ export class Texture {
   }
 
   /**
-   * The bits of whole lines of texels, in the form in which they are uploaded; waits for the driver.
+   * The bits of lines of texels, in the form in which they are uploaded; waits for the driver.
    * @param {number} y the first line.
    * @param {number} lines how many.
+   * @param {number} width texels of each line, from its beginning on.
    * @returns {Uint8Array|Uint16Array|Uint32Array} [lines × width × channels]
    */
-  readBits(y, lines) {
+  readBits(y, lines, width = this.spec.width) {
     const framebuffer = new Framebuffer(this.gl, [this]); // of its own: the handle may be another one by now
-    const texels = framebuffer.read(0, y, this.spec.width, lines);
+    const texels = framebuffer.read(0, y, width, lines);
     framebuffer.release();
     if (this.Array === Int8Array) return Uint8Array.from(texels);
     const words = new Uint32Array(texels.buffer);

@@ -102,6 +102,11 @@ export class BrowserEngine {
     }
   }
 
+  /** See `Engine` in page.js. */
+  prepare(turns, written, settings) {
+    this.link.call("prepare", turns, written, settings).catch(() => {}); // what is wrong is told when a message is sent
+  }
+
   reset() {
     this.link?.call("reset").catch(() => {}); // it was let go of
     this.figures = { ...this.figures, held: 0 };

@@ -3,9 +3,11 @@
  * worker (worker.js) or in the page (browser.js has it there), and knows neither the page nor its elements.
  */
 
+import { Beginning, beginningOf, commonLength } from "../glinfer/beginning.js";
 import { Conversation } from "../glinfer/chat.js";
 import { replyParts } from "../glinfer/generate.js";
-import { computingCanvas, lossOf } from "../glinfer/limits.js";
+import { keptNote } from "../glinfer/kept.js";
+import { computingCanvas, lossOf, rendererOf } from "../glinfer/limits.js";
 import { load } from "../glinfer/model.js";
 import { pictureName, readAttention } from "../glinfer/pictures.js";
 import { IdTokenizer } from "../glinfer/tokenizer.js";
@@ -15,6 +17,7 @@ export class LocalEngine {
   constructor() {
     this.model = null;
     this.wish = null; // the picture that is wanted of the next token
+    this.preparing = null; // what was begun last to be run ahead
     this.canvas = computingCanvas();
   }
 
@@ -34,6 +37,9 @@ export class LocalEngine {
     const { tokenizer, form, context, plan } = this.model;
     this.conversation = new Conversation(tokenizer ?? new IdTokenizer(), form, context, plan.model.stop_ids);
     this.encoded = new Map(); // turns by their texts, as the conversation has them
+    const { cache = true } = options;
+    this.beginning = new Beginning(this.model, cache ? keptNote(base, plan.files.fingerprint, "beginning") : null);
+    await this.beginning.restore();
     return { ...takesOf(this.model), drafts: this.model.drafts };
   }
 
@@ -52,10 +58,10 @@ export class LocalEngine {
    */
   async *write(turns, { count, system, ...sampling }, { signal, wish = null }) {
     const { model, conversation, encoded } = this;
+    this.preparing = null;
     const { message } = turns.at(-1);
     conversation.turns = conversation.form ? turns.slice(0, -1).map((turn) => this.encode(turn)) : [];
-    const reserve = Math.min(count, Math.max(1, Math.floor(model.context / 2)));
-    const prompt = conversation.prompt(message, reserve, { system });
+    const prompt = conversation.prompt(message, this.reserved(count), { system });
     const left = conversation.turns.length - (conversation.open?.past ?? conversation.turns).length;
     if (left) yield { kind: "left", text: "", tokens: 0, left, figures: this.figures };
     const written = [];
@@ -79,6 +85,11 @@ export class LocalEngine {
     }
   }
 
+  /** How many tokens are reserved for a reply of at most `count`. */
+  reserved(count) {
+    return Math.min(count, Math.max(1, Math.floor(this.model.context / 2)));
+  }
+
   /** A turn as the conversation has it: with the tokens that were written, or those of its text. */
   encode(turn) {
     const { message, answer: text } = turn;
@@ -94,10 +105,34 @@ export class LocalEngine {
     return { draw: picture.draw, seen: () => found.push({ picture: wish, attention: readAttention(this.model, picture) }) };
   }
 
+  /**
+   * Runs what is known of the next prompt, and keeps what every conversation begins with; a message ends that.
+   * @param {object[]} turns those of the conversation.
+   * @param {string} written what there is of the message.
+   * @param {{count: number, system: string}} settings
+   */
+  async prepare(turns, written, { count, system }) {
+    const { model, beginning, conversation: { form } } = this;
+    if (!form || model.writing) return;
+    const mine = (this.preparing = {});
+    const known = beginningOf(form, system, turns.map((turn) => this.encode(turn)), written);
+    const fits = known.length + this.reserved(count) <= model.context; // or the oldest turns would be left out
+    const first = beginningOf(form, system);
+    const ids = fits ? known : first;
+    if (!beginning.isHeld(ids)) {
+      for (let work = model.hold(ids); !work.next().done; ) {
+        await model.replay.finished();
+        if (this.preparing !== mine || commonLength(model.ids, ids) < ids.length) return;
+      }
+    }
+    await beginning.keep(first);
+  }
+
+  /** Forgets all but the beginning. */
   reset() {
     this.conversation?.reset();
     this.encoded?.clear();
-    this.model?.rewind(this.model.ids.length);
+    if (this.model) this.model.rewind(this.model.ids.length - commonLength(this.model.ids, this.beginning.ids));
   }
 
   /** Compares the model's textures with its files, see `Model.verifyTextures`. */
@@ -123,6 +158,6 @@ function takesOf({ plan, tokenizer, form, why, context, replay: { gl } }) {
     draws,
     pictures: plan.pictures.map(({ name }) => pictureName(name)),
     lines: ofTokens ? "tokens" : "heads",
-    renderer: gl.getParameter(gl.getExtension("WEBGL_debug_renderer_info")?.UNMASKED_RENDERER_WEBGL ?? gl.RENDERER),
+    renderer: rendererOf(gl),
   };
 }

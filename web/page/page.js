@@ -13,6 +13,8 @@
  * @property {(() => Promise<object>)|undefined} load gets the model ready again after `Page.interrupted`.
  * @property {((picture: number) => Promise<Attention>)|undefined} attention what the last token of the last reply looks
  *   at; where an engine cannot give pictures while it writes.
+ * @property {((turns: Turn[], written: string, settings: Settings) => void)|undefined} prepare may run ahead, while nobody
+ *   waits, what is known of the next message, which is being written.
  * @property {() => void} reset forgets what it holds.
  * @property {boolean} lost whether nothing can be run any more.
  * @property {{held: number, context: number, draws: number|null}} figures tokens held, and draw calls issued so far.
@@ -24,6 +26,7 @@
 import { GlinferError } from "../glinfer/errors.js";
 import { asking } from "./ask.js";
 import { AttentionView } from "./attention.js";
+import { runAhead, startComposer } from "./composer.js";
 import { Conversations, THIS_TAB } from "./conversations.js";
 import { $, button, element, sentence } from "./elements.js";
 import { showList, startList } from "./list.js";
@@ -120,14 +123,20 @@ export class Page {
     this.able();
   }
 
-  /** Lets the person do what can be done now. */
+  /** Whether a message can be sent. */
+  get idle() {
+    return this.can !== null && !this.running && !this.engine.lost;
+  }
+
+  /** Lets the person do what can be done now, and the engine what will be needed. */
   able() {
-    const idle = this.can !== null && !this.running && !this.engine.lost;
+    const { idle } = this;
     for (const id of ["send", "clear"]) $(id).disabled = !idle;
     $("look").disabled = !idle || this.turns.length === 0;
     $("stop").disabled = this.running === null;
     $("log").setAttribute("aria-busy", String(this.running !== null));
     $("kept-fields").disabled = this.running !== null;
+    runAhead(this);
   }
 
   /**
@@ -359,15 +368,7 @@ export class Page {
     $("waiting").remove();
     startTheme($("theme"), () => this.attention.repaint());
     startSettings();
-    $("form").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.send();
-    });
-    $("message").addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      this.send();
-    });
+    startComposer(this);
     $("system").addEventListener("input", () => {
       this.kept.current.system = $("system").value;
       this.left = 0;
@@ -377,11 +378,8 @@ export class Page {
     $("stop").addEventListener("click", () => this.running?.abort());
     $("clear").addEventListener("click", () => this.startOver());
     $("look").addEventListener("click", () => this.look());
-    const open = async () => {
-      await this.openConversations();
-      return this.engine.open(this);
-    };
-    this.shared.ready = open().catch((error) => {
+    const open = this.openConversations().then(() => this.engine.open(this));
+    this.shared.ready = open.catch((error) => {
       this.say("This model cannot run here.");
       this.showError(error);
       return null;

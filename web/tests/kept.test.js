@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { forget, keptSource } from "../glinfer/kept.js";
+import { forget, keptNote, keptSource } from "../glinfer/kept.js";
 import { inOrder, PART } from "../glinfer/source.js";
 
 const BASE = "https://example.org/site/";
@@ -111,4 +111,24 @@ test("what was kept and has another length is asked for again", async (t) => {
   const [entries] = stores.values();
   for (const url of entries.keys()) if (url.includes("part=1")) entries.set(url, new Response("abc"));
   assert.deepEqual(await visit("one"), ["weights 1", "absent"]);
+});
+
+test("a note is kept beside the files of its export, and goes with them", async (t) => {
+  const stores = lendCaches(t);
+  await visit("one");
+  const note = keptNote(BASE, "one", "note");
+  assert.equal(await note.read(), null);
+  await note.write(new Blob([Uint8Array.of(1, 2, 3)]));
+  assert.deepEqual(await note.read(), Uint8Array.of(1, 2, 3));
+  assert.equal(stores.size, 1);
+  assert.equal(await keptNote(BASE, "two", "note").read(), null);
+  await visit("two");
+  assert.equal(await keptNote(BASE, "one", "note").read(), null);
+});
+
+test("where nothing can be kept a note is not there", async (t) => {
+  lendCaches(t, { broken: true });
+  const note = keptNote(BASE, "one", "note");
+  await note.write(new Blob([Uint8Array.of(1)]));
+  assert.equal(await note.read(), null);
 });

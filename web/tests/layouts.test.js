@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
-import { Cells, elementOf, placeOf, region, slotRectangles, vertexCount, viewport } from "../glinfer/layouts.js";
+import { Cells, elementOf, firstSlots, placeOf, region, slotRectangles, vertexCount, viewport } from "../glinfer/layouts.js";
 import { noPython, python } from "./python.js";
 
 const BLOCK = {
@@ -170,4 +170,25 @@ print(json.dumps({"cases": cases, "groups": groups}))`.replace("from glinfer.exp
       }
     }
   }
+});
+
+test("the first slots of a cache lie in the rectangles that are said", () => {
+  const cache = { kind: "block", tiles: 1, pitch: 128, width: 128, columns: 32, slot_step: 1, aside: 1, every: 64 };
+  for (const [rows, block_step] of [[32, 32], [64, 64]]) {
+    const layout = { ...cache, rows, cols: 192, blocks: 3, block_step, height: 16 };
+    const inside = new Set();
+    for (const [left, bottom, width, height] of firstSlots(layout, 5)) {
+      for (let y = bottom; y < bottom + height; y++) for (let x = left; x < left + width; x++) inside.add(`${x} ${y}`);
+    }
+    const texels = new Set();
+    for (let row = 0; row < 5; row++) {
+      for (let col = 0; col < 128; col++) {
+        const { x, y } = placeOf(layout, row, col);
+        texels.add(`${x} ${y}`);
+      }
+    }
+    assert.deepEqual([...inside].sort(), [...texels].sort());
+    assert.equal(firstSlots(layout, 33), null);
+  }
+  assert.equal(firstSlots({ ...cache, kind: "flat" }, 1), null);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { missing } from "../glinfer/limits.js";
+import { computingCanvas, missing } from "../glinfer/limits.js";
 
 /** A context with these limits and extensions. */
 function context(limits, extensions) {
@@ -42,4 +42,15 @@ test("WebGL2's minimum can be pretended", () => {
   const found = missing(context(LARGE, REQUIRES.extensions), REQUIRES, { minimum: true });
   assert.equal(found.length, 4);
   assert.match(found[3], /points of 4 pixels; WebGL2's guaranteed minimum .* 1\.$/);
+});
+
+test("a page computes with an element, which every browser has WebGL2 in, and a worker without one", (context) => {
+  const none = () => delete globalThis.document && delete globalThis.OffscreenCanvas;
+  context.after(none);
+  Object.assign(globalThis, { OffscreenCanvas: class {}, document: { createElement: (name) => name } });
+  assert.equal(computingCanvas(), "canvas");
+  delete globalThis.document;
+  assert.ok(computingCanvas() instanceof OffscreenCanvas);
+  none();
+  assert.throws(computingCanvas, /there is no WebGL2 here/);
 });

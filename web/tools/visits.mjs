@@ -1,58 +1,26 @@
 // How long a site takes from its address to its first token, at a first and at later visits.
 //
-//   node web/tools/visits.mjs SITE [--visits 3] [--prompt "Once upon a time"] [--worker 1]
+//   node web/tools/visits.mjs SITE [--visits 3] [--prompt "Once upon a time"] [--worker 1] [--before 0] [--stay 5]
 //
 // SITE is a folder that `glinfer export-web` wrote. It is served from here, opened in one Chromium that keeps what pages keep
-// (GLINFER_CHROMIUM names another), and the prompt is sent by the page's form. Of each visit it prints: seconds until the page
-// takes messages, and from sending the prompt to the first token of the reply; bytes that the server sent
+// (GLINFER_CHROMIUM names another), and the prompt is written into the page's form, and sent --before seconds later.
+// A visit ends --stay seconds after the reply: that is when a page keeps what the next one begins with. Of each visit it prints:
+// seconds until the page takes messages, and from sending the prompt to the first token of the reply; bytes that the server sent
 // of the model's files (weights, shaders, tokenizer, plan) and of the page's own; the longest time for which the page
 // answered nobody. Beside seconds there are those of processors that Chromium took meanwhile (on Linux), which say more
 // where a machine does other work too.
 
-import { createReadStream, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
-import { createServer } from "node:http";
+import { mkdtempSync, rmSync, statSync } from "node:fs";
 import os from "node:os";
 import path from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 
 import { FLAGS, findChromium, playwright } from "./chromium.mjs";
+import { processorSeconds } from "./processes.mjs";
+import { serve } from "./server.mjs";
 
-const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json" };
-const HEADERS = {
-  "Cross-Origin-Opener-Policy": "same-origin",
-  "Cross-Origin-Embedder-Policy": "require-corp",
-  "Cache-Control": "no-cache",
-};
 const WAIT = 600_000; // milliseconds
-const OF_MODEL = /^\/(weights|shaders\/|tokenizer\.json|plan\.json)/;
-
-/** A server of static files with ranges and entity tags, which counts what it sends. */
-async function serve(folder) {
-  const sent = { model: 0, page: 0, requests: 0 };
-  const server = createServer((request, response) => {
-    const url = decodeURIComponent(request.url.split("?")[0]);
-    const file = path.join(folder, path.normalize(url.endsWith("/") ? `${url}index.html` : url));
-    const about = statSync(file, { throwIfNoEntry: false });
-    if (!about?.isFile()) return response.writeHead(404, HEADERS).end();
-    sent.requests += 1;
-    const tag = `"${about.mtimeMs.toString(16)}-${about.size.toString(16)}"`;
-    if (request.headers["if-none-match"] === tag) return response.writeHead(304, { ...HEADERS, ETag: tag }).end();
-    const [, first, last] = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? "") ?? [];
-    const [start, end] = first === undefined ? [0, about.size - 1] : [Number(first), Math.min(Number(last), about.size - 1)];
-    sent[OF_MODEL.test(url) ? "model" : "page"] += end - start + 1;
-    response.writeHead(first === undefined ? 200 : 206, {
-      ...HEADERS,
-      ETag: tag,
-      "Content-Type": TYPES[path.extname(file)] ?? "application/octet-stream",
-      "Content-Length": end - start + 1,
-      ...(first === undefined ? {} : { "Content-Range": `bytes ${start}-${end}/${about.size}` }),
-    });
-    createReadStream(file, { start, end }).pipe(response);
-  });
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return { server, sent, address: `http://127.0.0.1:${server.address().port}/` };
-}
 
 /** Before any script of the page: when it was ready, when the first token was there, and for how long it was blocked. */
 function watch() {
@@ -79,28 +47,7 @@ function watch() {
   });
 }
 
-const taken = new Map(); // hundredths of seconds, by the process; those that have ended count on
-
-/** Seconds of processors that all processes started from here have taken so far; null where that cannot be known. */
-function processorSeconds() {
-  if (!existsSync("/proc/self/stat")) return null;
-  const parents = new Map();
-  const ticks = new Map();
-  for (const id of readdirSync("/proc").filter((name) => /^\d+$/.test(name)).map(Number)) {
-    try {
-      const fields = readFileSync(`/proc/${id}/stat`, "utf8").split(") ")[1].split(" ");
-      parents.set(id, Number(fields[1]));
-      ticks.set(id, Number(fields[11]) + Number(fields[12]));
-    } catch {
-      // it has ended meanwhile
-    }
-  }
-  const isOurs = (id) => id === process.pid || (parents.has(id) && isOurs(parents.get(id)));
-  for (const [id, count] of ticks) if (id !== process.pid && isOurs(id)) taken.set(id, count);
-  return [...taken.values()].reduce((sum, count) => sum + count / 100, 0);
-}
-
-async function visit(context, address, { sent, prompt, worker }) {
+async function visit(context, address, { sent, prompt, worker, before, stay }) {
   Object.assign(sent, { model: 0, page: 0, requests: 0 });
   const page = await context.newPage();
   const spent = [processorSeconds()];
@@ -111,16 +58,19 @@ async function visit(context, address, { sent, prompt, worker }) {
   spent.push(processorSeconds());
   const errors = await page.evaluate(() => globalThis.glinfer.errors);
   if (errors.length) throw new Error(errors.join(" "));
-  await page.evaluate((text) => {
-    document.getElementById("message").value = text;
-    document.getElementById("length").value = "1";
+  await page.fill("#length", "1");
+  await page.fill("#message", prompt);
+  await page.waitForTimeout(1000 * before);
+  spent.push(processorSeconds());
+  await page.evaluate(() => {
     globalThis.seen.sent = performance.now();
     document.getElementById("send").click();
-  }, prompt);
+  });
   await page.waitForFunction(() => globalThis.seen.first !== null);
   spent.push(processorSeconds());
   const seen = await page.evaluate(() => globalThis.seen);
   const threaded = await page.evaluate(() => Boolean(globalThis.glinfer.model.worker));
+  await page.waitForTimeout(1000 * stay);
   await page.close();
   return { ...seen, ...sent, threaded, spent };
 }
@@ -132,6 +82,8 @@ async function main() {
       visits: { type: "string", default: "3" },
       prompt: { type: "string", default: "Once upon a time" },
       worker: { type: "string", default: "1" },
+      before: { type: "string", default: "0" },
+      stay: { type: "string", default: "5" },
     },
   });
   const visits = Number(values.visits);
@@ -151,10 +103,11 @@ async function main() {
     console.log("| visit | in a worker | ready, s (of processors) | then first token, s (of processors) | model's files, MB | page's files, kB | requests | longest blocked, ms |");
     console.log("|---|---|---|---|---|---|---|---|");
     for (let number = 1; number <= visits; number++) {
-      const found = await visit(context, address, { sent, prompt: values.prompt, worker: values.worker });
-      const [start, ready, end] = found.spent;
+      const [before, stay] = [Number(values.before), Number(values.stay)];
+      const found = await visit(context, address, { sent, prompt: values.prompt, worker: values.worker, before, stay });
+      const [start, ready, asked, end] = found.spent;
       const both = (milliseconds, seconds) => `${(milliseconds / 1000).toFixed(2)} (${start === null ? "?" : seconds.toFixed(2)})`;
-      const numbers = [both(found.ready, ready - start), both(found.first - found.sent, end - ready), (found.model / 1e6).toFixed(2)];
+      const numbers = [both(found.ready, ready - start), both(found.first - found.sent, end - asked), (found.model / 1e6).toFixed(2)];
       const more = [(found.page / 1e3).toFixed(0), found.requests, found.blocked.toFixed(0)];
       console.log(`| ${[number, found.threaded ? "yes" : "no", ...numbers, ...more].join(" | ")} |`);
       console.error(found.told.map(({ at, text }) => `${(at / 1000).toFixed(2)} ${text}`).join("; "));

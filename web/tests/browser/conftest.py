@@ -1,4 +1,4 @@
-"""Sites exported for the tests, a server for them, Chromium, Firefox; without a browser or Node.js these tests skip."""
+"""Sites exported for the tests, a server for them, and browsers; without one or Node.js these tests skip."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from qa.renderers.browsers import serving
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FIREFOX = ("firefox-esr", "firefox")
+WEBKIT = "WebKitWebDriver"
 SECONDS = 300
 ADVICE = "; 'make test-web' installs it where it may"
 
@@ -44,12 +45,12 @@ def node() -> str:
     return found
 
 
-def driver(node: str, browser: str, **always: Any) -> Drive:
+def driver(node: str, program: str, **always: Any) -> Drive:
     """Open an address, run jobs there, see drive.mjs; what it printed, once nothing has complained."""
 
     def driven(url: str, jobs: Sequence[dict[str, Any]] = (), **options: Any) -> dict[str, Any]:
         ran = subprocess.run(
-            [node, "--experimental-websocket", str(HERE / "drive.mjs"), browser],
+            [node, "--experimental-websocket", str(HERE / "drive.mjs"), program],
             input=json.dumps({"url": url, "jobs": list(jobs), **always, **options}),
             capture_output=True,
             text=True,
@@ -80,7 +81,16 @@ def open_in_firefox(node: str) -> Drive:
     found = next(filter(None, map(shutil.which, FIREFOX)), None)
     if found is None or shutil.which("Xvfb") is None:
         pytest.skip("there is no Firefox with Xvfb here; sudo apt-get install firefox-esr xvfb")
-    return driver(node, found, firefox=True)
+    return driver(node, found, browser="firefox")
+
+
+@pytest.fixture(scope="session")
+def open_in_webkit(node: str) -> Drive:
+    """:func:`driver` of WebKitGTK's browser, on a display of Xvfb; ``make test-web`` does not install it."""
+    found = shutil.which(WEBKIT)
+    if found is None or shutil.which("Xvfb") is None:
+        pytest.skip("there is no WebKitGTK with Xvfb here; sudo apt-get install webkit2gtk-driver xvfb")
+    return driver(node, found, browser="webkit")
 
 
 @pytest.fixture(scope="session")

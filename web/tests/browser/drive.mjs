@@ -2,9 +2,10 @@
 //
 //   node drive.mjs CHROMIUM <jobs.json
 //   node --experimental-websocket drive.mjs FIREFOX <jobs.json
+//   node drive.mjs WEBKITWEBDRIVER <jobs.json
 //
 // jobs.json: {"url": address of the page, "talk": what to send to it by its form, see talk(), "flags": Chromium's, where the usual
-// ones are not meant, "firefox": whether it is one, "jobs": [job, …]} with jobs such as
+// ones are not meant, "browser": "chromium", "firefox" or "webkit", "jobs": [job, …]} with jobs such as
 //   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them;
 //       with "verify": true while textures are checked
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
@@ -28,6 +29,7 @@ import { chromium } from "playwright-core";
 
 import { FLAGS } from "../../tools/chromium.mjs";
 import { launchFirefox } from "./firefox.mjs";
+import { launchWebKit } from "./webkit.mjs";
 
 const LONGEST = 280_000; // milliseconds
 
@@ -210,10 +212,10 @@ async function work(jobs) {
 }
 
 async function main() {
-  const { url, talk: message = null, jobs = [], flags = FLAGS, firefox = false } = await json(process.stdin);
-  const executable = process.argv[2];
-  const launch = () => chromium.launch({ executablePath: executable, headless: true, args: flags });
-  const browser = await (firefox ? launchFirefox(executable) : launch());
+  const { url, talk: message = null, jobs = [], flags = FLAGS, browser: named = "chromium" } = await json(process.stdin);
+  const launchChromium = (executablePath) => chromium.launch({ executablePath, headless: true, args: flags });
+  const launch = { chromium: launchChromium, firefox: launchFirefox, webkit: launchWebKit }[named];
+  const browser = await launch(process.argv[2]);
   const said = { console: [], errors: [] };
   try {
     const page = await browser.newPage();

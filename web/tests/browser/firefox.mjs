@@ -2,11 +2,11 @@
 // jobs; Playwright itself drives only builds of its own. Without a display Firefox has no WebGL, so it gets one of Xvfb.
 // Node.js 20 has WebSocket with --experimental-websocket.
 
-import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import process from "node:process";
+
+import { start, startScreen } from "./screen.mjs";
 
 /** Answers to commands by their numbers, and events by their names. */
 class Connection {
@@ -82,40 +82,17 @@ class Page {
   }
 }
 
-/** What a stream says once it matches; an error if the process ends before. */
-function said(stream, pattern, ended, what) {
-  return new Promise((resolve, reject) => {
-    let text = "";
-    stream.on("data", (data) => {
-      text += data;
-      const found = pattern.exec(text);
-      if (found) resolve(found[1]);
-    });
-    ended.then(() => reject(new Error(`${what} ended at once: ${text.trim().slice(-400)}`)));
-  });
-}
-
-/** A process, what it says on a pipe, and a promise of its end. */
-function start(program, options, environment, { pipe, pattern }) {
-  const stdio = ["ignore", "ignore", pipe === 2 ? "pipe" : "ignore", ...(pipe === 3 ? ["pipe"] : [])];
-  const started = spawn(program, options, { stdio, env: { ...process.env, ...environment } });
-  const ended = new Promise((resolve) => ["close", "error"].forEach((name) => started.once(name, resolve)));
-  return { started, ended, told: said(started.stdio[pipe], pattern, ended, program) };
-}
-
 /** Starts Firefox with a new profile, which is removed when the browser closes. */
 export async function launchFirefox(executable) {
-  const screen = start("Xvfb", ["-displayfd", "3", "-nolisten", "tcp"], {}, { pipe: 3, pattern: /(\d+)\n/ });
-  const display = `:${await screen.told}`;
+  const screen = await startScreen();
   const profile = mkdtempSync(path.join(tmpdir(), "glinfer-firefox-"));
-  const environment = { DISPLAY: display, HOME: profile, MOZ_ENABLE_WAYLAND: "0" };
+  const environment = { DISPLAY: screen.display, HOME: profile, MOZ_ENABLE_WAYLAND: "0" };
   const options = ["--no-remote", "--profile", profile, "--remote-debugging-port", "0"];
   const firefox = start(executable, options, environment, { pipe: 2, pattern: /WebDriver BiDi listening on (\S+)/ });
   const close = async () => {
     firefox.started.kill();
     await firefox.ended;
-    screen.started.kill();
-    await screen.ended;
+    await screen.close();
     rmSync(profile, { recursive: true, force: true });
   };
   try {

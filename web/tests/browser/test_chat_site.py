@@ -79,6 +79,22 @@ EDITED = f"""(async () => {{
 """What an edited conversation gives behind the one before, and by itself; with the rows of prompts that were run."""
 
 
+KEPT = """(async (spoil, known) => {
+  for (;;) {
+    const [name] = await caches.keys();
+    const store = await caches.open(name);
+    const found = await store.match("https://kept.invalid/beginning");
+    const bytes = found ? new Uint8Array(await found.arrayBuffer()) : [];
+    if (bytes.length && (!known || String(bytes) === known)) {
+      if (spoil) await store.put("https://kept.invalid/beginning", new Response(bytes.with(-1, bytes.at(-1) ^ 1)));
+      return String(bytes);
+    }
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+})"""
+"""Waits until a page has kept its beginning, or those very bytes, and gives them; a bit of it can be spoilt."""
+
+
 def called(method: str, *given: Any) -> str:
     """A call of a method of the model as an expression; a generator's pieces become an array."""
     options = {JS_NAMES.get(name, name): value for name, value in given[-1].items()}
@@ -192,3 +208,35 @@ def test_a_published_model_chats_as_in_python(browsed: Browsed, tmp_path: Path) 
     assert found["text"] == str(reply)
     assert found["tokens"] == reply.tokens
     assert len(found["text"]) > 10
+
+
+def test_a_second_visit_goes_on_behind_the_beginning(browsed: Browsed, tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "m", CHATML)
+    made = export_web(path, tmp_path / "site")
+    with glinfer.load(path) as model:
+        expected = str(model.chat("one", temperature=0, max_tokens=8))
+    with serving(made.folder) as url:
+
+        def visit() -> tuple[list[int], int]:
+            """What the model holds before anything was written, and the draws that it took."""
+            browsed.do("open", f"{url}?worker=0")
+            browsed.do("says", "#status", "Ready.")
+            return tuple(browsed.do("evaluate", "[glinfer.model.ids, glinfer.model.drawsIssued]"))
+
+        first, draws = visit()
+        assert len(first) >= 4
+        assert draws > 0
+        kept = browsed.do("evaluate", f"{KEPT}(true)")
+        assert visit() == (first, draws), "what is damaged is computed again"
+        assert browsed.do("evaluate", f"{KEPT}(false, {json.dumps(kept)})") == kept
+        assert visit() == (first, 0)
+        browsed.do("fill", "#temperature", "0")
+        browsed.do("fill", "#length", "8")
+        browsed.do("fill", "#message", "one")
+        browsed.do("press", "#message", "Enter")
+        browsed.do("says", "#status", "Done.")
+        answers = "[glinfer.page.turns.at(-1).answer, glinfer.model.driver.cached]"
+        answer, cached = browsed.do("evaluate", answers)
+        assert answer == expected
+        assert cached > len(first)
+    assert [line for line in browsed.console if EXPECTED not in line] == []

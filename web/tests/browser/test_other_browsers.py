@@ -1,4 +1,4 @@
-"""An exported site in Firefox: the same tokens and draw calls as Python's, and nothing complains."""
+"""An exported site in Firefox and in WebKitGTK: the same tokens and draw calls as Python's, and nothing complains."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from qa.renderers.browsers import serving
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
 
+@pytest.mark.parametrize("browser", ["firefox", "webkit"])
 def test_the_bundled_model_writes_what_it_writes_in_python(
-    open_in_firefox: Callable[..., dict[str, Any]], tmp_path: Path
+    request: pytest.FixtureRequest, browser: str, tmp_path: Path
 ) -> None:
+    opened: Callable[..., dict[str, Any]] = request.getfixturevalue(f"open_in_{browser}")
     made = export_web("shakespeare", tmp_path / "site")
     with glinfer.load("shakespeare") as model:
         assert model.tokenizer is not None
@@ -27,7 +29,7 @@ def test_the_bundled_model_writes_what_it_writes_in_python(
         logits = model.logits(prompt)
     with serving(made.folder) as url:
         jobs = [{"kind": "greedy", "ids": prompt, "count": 20}, {"kind": "verify"}]
-        greedy, verified = open_in_firefox(f"{url}?worker=0", jobs)["results"]
+        greedy, verified = opened(f"{url}?worker=0", jobs)["results"]
     assert greedy["ids"] == ids
     assert np.abs(np.array(greedy["logits"][0], np.float32) - logits).max() <= 1e-4
     assert greedy["draws"][1:] == [made.draws] * 19, "the first one ends what the prompt's last piece has begun"
