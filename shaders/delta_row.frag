@@ -2,10 +2,10 @@
 // What a delta rule keeps of each row for later tokens, y [rows, k | G | u | S]; x, cache and scores are those of
 // shaders/common/delta.glsl.
 //   u = beta · (v - what the state before gives for k), and S is row p % SPAN of the state at the beginning of the span of p.
-// With EARLY u is left out, and so is S where it depends on rows of this run; where it does not, it is in the cache later, and
-// ends may have its weights (shaders/delta_ends.frag). With
-// PIECE rows may follow each other in a sequence; apart (shaders/delta_recall.frag) has what u would be without those before,
-// whose corrections are computed anew here, or are all in the products of solved and carry with apart.
+// With PIECE rows may follow each other in a sequence: EARLY leaves u out, and S where it depends on rows of this run, and takes
+// weights from ends (shaders/delta_ends.frag) where they are bound; later S is in the cache where it does not. apart
+// (shaders/delta_recall.frag) has what u would be without the rows before, whose corrections are computed anew, or are all in the
+// products of solved and carry with apart.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 #ifdef APART_WIDTH

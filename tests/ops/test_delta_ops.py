@@ -24,7 +24,6 @@ from glinfer.ops.fused.delta import (
     delta_recall,
     delta_row,
     delta_scores,
-    gate_heads,
 )
 from glinfer.ops.fused.delta_chunk import (
     delta_carry,
@@ -35,6 +34,7 @@ from glinfer.ops.fused.delta_chunk import (
     delta_unit,
     join_sizes,
 )
+from glinfer.ops.fused.gates import gate_heads
 from glinfer.ops.fused.rows import BASE, POSITION, RowInterleaved
 from glinfer.ops.fused.tiles import store_row
 from glinfer.ops.kernels import KernelOptions

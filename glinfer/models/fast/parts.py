@@ -146,41 +146,20 @@ class PartsBuilder(ABC, Generic[Stream]):
             piece: the most rows that follow each other in a sequence; 0 where none do.
             ends: draw only what the layer keeps for later tokens.
         """
-        heads, name, kernels, config = self.recipes.delta(layer), f"h.{layer}.delta", self.kernels, self.config
+        heads, name = self.recipes.delta(layer), f"h.{layer}.delta"
         layouts = delta_cache_layouts(self.recipes, layer, slots, every, self.max_texture_size)
         inputs, cache = (
             self.plan.laid_out(f"{name}.{part}", "cache", layout)
             for part, layout in zip(("inputs", "cache"), layouts, strict=True)
         )
-        mixed, kept = self.row_vector("delta.given", heads.mixed), self.row_vector("delta.kept", heads.kept)
-        keys, queries = (self.row_vector(f"delta.scores.{each}", heads.scores) for each in ("keys", "queries"))
-        shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
         self.store(f"{name}.store", projected, inputs)
-        solves, draw = piece > MOST_ONE_BY_ONE, self.plan.draw
-        conv = projected, inputs, self.taps(layer), self.table(f"{name}.decay", 2, heads.rule.heads)
-        raw = self.row_vector("delta.raw", heads.mixed) if solves else mixed
-        draw(delta_conv(f"{name}.conv", *conv, raw, heads, eps=DELTA_EPS, unit=not solves, **shared))
-        early: dict[str, Any] = {}
-        if solves:
-            draw(delta_unit(f"{name}.unit", raw, mixed, heads, eps=DELTA_EPS, **shared))
-            early["ends"] = self.row_vector("delta.ends", heads.ends)
-            draw(delta_ends(f"{name}.ends", cache, early["ends"], heads, piece=piece, **shared))
-        if piece:
-            draw(delta_row(f"{name}.early", mixed, cache, kept, heads, piece=piece, **early, **shared))
-            self.store(f"{name}.early_store", kept, cache)
-        draw(delta_scores(f"{name}.scores", mixed, cache, keys, queries, heads, **shared))
-        found: dict[str, Any] = {} if solves else {"scores": keys}
-        if piece:
-            found["apart"] = apart = self.row_vector("delta.apart", heads.rule.values)
-            draw(delta_recall(f"{name}.apart", mixed, keys, cache, apart, heads, queries=False, piece=piece, **shared))
-        if solves:
-            found |= self.solve_delta_rule(name, mixed, keys, heads, piece, shared)
-        draw(delta_row(f"{name}.row", mixed, cache, kept, heads, piece=piece, **found, **shared))
-        self.store(f"{name}.row_store", kept, cache)
+        mixed = self.delta_inputs(layer, projected, inputs, rows=rows, solves=piece > MOST_ONE_BY_ONE)
+        queries = self.keep_delta_rows(name, mixed, cache, heads, rows=rows, piece=piece)
         if ends:
             return
+        shared: dict[str, Any] = {"rows": rows, "kernels": self.kernels}
         results = self.row_vector("delta.results", heads.rule.values)
-        draw(
+        self.plan.draw(
             delta_recall(f"{name}.results", mixed, queries, cache, results, heads, queries=True, **shared),
             delta_norm(
                 f"{name}.mixed",
@@ -189,26 +168,72 @@ class PartsBuilder(ABC, Generic[Stream]):
                 self.table(f"{name}.norm", 1, heads.rule.value),
                 self.row_vector("delta.mixed", heads.rule.values),
                 heads,
-                eps=config.layer_norm_eps,
+                eps=self.config.layer_norm_eps,
                 **shared,
             ),
         )
 
+    def delta_inputs(
+        self, layer: int, projected: TensorSpec, inputs: TensorSpec, *, rows: TensorSpec | None, solves: bool
+    ) -> TensorSpec:
+        """Draw queries, keys, values, decays and shares; where it ``solves``, lengths are a pass of their own."""
+        heads, name = self.recipes.delta(layer), f"h.{layer}.delta"
+        mixed, decay = self.row_vector("delta.given", heads.mixed), self.table(f"{name}.decay", 2, heads.rule.heads)
+        shared: dict[str, Any] = {"eps": DELTA_EPS, "rows": rows, "kernels": self.kernels}
+        found = self.row_vector("delta.raw", heads.mixed) if solves else mixed
+        conv = projected, inputs, self.taps(layer), decay, found
+        self.plan.draw(delta_conv(f"{name}.conv", *conv, heads, unit=not solves, **shared))
+        if solves:
+            self.plan.draw(delta_unit(f"{name}.unit", found, mixed, heads, **shared))
+        return mixed
+
+    def keep_delta_rows(
+        self,
+        name: str,
+        mixed: TensorSpec,
+        cache: TensorSpec,
+        heads: DeltaHeads,
+        *,
+        rows: TensorSpec | None,
+        piece: int,
+    ) -> TensorSpec:
+        """Draw what a delta rule keeps of rows, and store it; returns the weights of tokens for their queries."""
+        kept, draw, solves = self.row_vector("delta.kept", heads.kept), self.plan.draw, piece > MOST_ONE_BY_ONE
+        keys, queries = (self.row_vector(f"delta.scores.{each}", heads.scores) for each in ("keys", "queries"))
+        shared: dict[str, Any] = {"rows": rows, "kernels": self.kernels}
+        run: dict[str, Any] = {**shared, "piece": piece}
+        early, late = dict[str, Any](), dict[str, Any]()
+        if solves:
+            early["ends"] = ended = self.row_vector("delta.ends", heads.ends)
+            draw(delta_ends(f"{name}.ends", cache, ended, heads, **run))
+        if piece:
+            draw(delta_row(f"{name}.early", mixed, cache, kept, heads, **early, **run))
+            self.store(f"{name}.early_store", kept, cache)
+        draw(delta_scores(f"{name}.scores", mixed, cache, keys, queries, heads, **shared))
+        if piece:
+            late["apart"] = apart = self.row_vector("delta.apart", heads.rule.values)
+            draw(delta_recall(f"{name}.apart", mixed, keys, cache, apart, heads, queries=False, **run))
+        late |= self.solve_delta_rule(name, mixed, keys, heads, run) if solves else {"scores": keys}
+        draw(delta_row(f"{name}.row", mixed, cache, kept, heads, **late, **run))
+        self.store(f"{name}.row_store", kept, cache)
+        return queries
+
     def solve_delta_rule(
-        self, name: str, mixed: TensorSpec, scores: TensorSpec, heads: DeltaHeads, piece: int, shared: dict[str, Any]
+        self, name: str, mixed: TensorSpec, scores: TensorSpec, heads: DeltaHeads, run: dict[str, Any]
     ) -> dict[str, TensorSpec]:
         """Draw what makes the corrections of all rows of a run a product, see :mod:`glinfer.ops.fused.delta_chunk`.
 
         Returns:
             The further inputs of :func:`glinfer.ops.fused.delta.delta_row`.
         """
-        columns, draw, run = heads.over_run(piece), self.plan.draw, {**shared, "piece": piece}
-        solved, joined, other = (self.row_vector(f"delta.{each}", columns) for each in ("solved", "joined", "other"))
+        columns, draw = heads.over_run(run["piece"]), self.plan.draw
+        solved, other = (self.row_vector(f"delta.{each}", columns) for each in ("solved", "other"))
         draw(delta_solve(f"{name}.solve", mixed, scores, solved, heads, **run))
-        for size in join_sizes(piece):
+        for number, size in enumerate(join_sizes(run["piece"])):
+            joined = self.row_vector("delta.solved" if number % 2 else "delta.joined", columns)
             draw(delta_lower(f"{name}.lower.{size}", mixed, scores, solved, other, heads, size=size, **run))
             draw(delta_join(f"{name}.join.{size}", solved, other, joined, heads, size=size, **run))
-            solved, joined = joined, solved
+            solved = joined
         draw(delta_carry(f"{name}.carry", mixed, solved, other, heads, **run))
         return {"solved": solved, "carry": other}
 

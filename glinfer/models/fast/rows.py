@@ -28,7 +28,6 @@ from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
-from glinfer.ops.fused.delta import gate_heads
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.expert_groups import (
@@ -41,6 +40,7 @@ from glinfer.ops.fused.expert_groups import (
     tally_rows,
 )
 from glinfer.ops.fused.experts import join_rows
+from glinfer.ops.fused.gates import gate_heads
 from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.low_rank import CHOICE_FLOATS
 from glinfer.ops.fused.norms import norm_floats, row_norms

@@ -25,9 +25,9 @@ from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
 from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
-from glinfer.ops.fused.delta import gate_heads
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_token
+from glinfer.ops.fused.gates import gate_heads
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick

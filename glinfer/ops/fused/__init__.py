@@ -9,6 +9,7 @@ from glinfer.ops.fused import (
     embed,
     expert_groups,
     experts,
+    gates,
     gemm,
     gemv,
     low_rank,

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import PlanError
 from glinfer.families.layer import DeltaRule
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
@@ -33,11 +32,6 @@ from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
     BASE,
     POSITION,
-    RowInterleaved,
-    check_same,
-    deinterleaved,
-    gathered,
-    optional_names,
     table_layout,
 )
 from glinfer.ops.kernels import KernelOptions
@@ -361,34 +355,6 @@ def delta_norm(
     return rule_draw(name, "mixed", "delta_norm", inputs, out, heads, rows, defines, kernels, placed=False)
 
 
-def gate_heads(
-    name: str,
-    x: RowInterleaved,
-    gates: RowInterleaved,
-    out: RowInterleaved,
-    *,
-    gates_at: int,
-    slots: Extent = 1,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """``out = x · sigmoid(gate)``, x and out [rows, C]; the gates of a row are its floats from ``gates_at`` on.
-
-    Raises:
-        PlanError: they do not begin where a block does.
-    """
-    if gates_at % BLOCK_FLOATS:
-        raise PlanError(f"draw {name}: gates from float {gates_at} on; expected a multiple of {BLOCK_FLOATS}")
-    defines: Defines = [
-        *x.layout.defines("X"),
-        *gates.layout.defines("R"),
-        *out.layout.defines("OUT"),
-        ("ROWS", len(out.tensors)),
-        ("GATE_BLOCK", gates_at // BLOCK_FLOATS),
-    ]
-    inputs = (*x.inputs(), *gates.inputs("r"))
-    return block_draw(name, "attn.gate", "gate_heads", inputs, out.names, (slots, out.cols), defines, kernels=kernels)
-
-
 def _check_position(shapes: Shapes, params: Params) -> None:
     if params["ALONE"]:
         shapes.require(params["position"] < shapes.rows("cache"), f"position {params['position']} is outside the cache")
@@ -436,13 +402,6 @@ def _check_norm(shapes: Shapes, params: Params) -> None:
     shapes.expect("gates", shapes.rows("output"), heads.projected)
     shapes.expect("gains", 1, heads.rule.value)
     shapes.expect("output", None, heads.rule.values)
-
-
-def _check_gate(shapes: Shapes, params: Params) -> None:
-    cols = shapes.by_name["output"][1]
-    check_same(shapes, params, None, cols)
-    for name in optional_names("r"):
-        shapes.expect(name, None, BLOCK_FLOATS * params["GATE_BLOCK"] + cols)
 
 
 @dataclass(frozen=True)
@@ -696,12 +655,6 @@ def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.asarray(normed.reshape(size) * activate(z, ACTIVATIONS["silu"]))
 
 
-def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, start = int(params["ROWS"]), BLOCK_FLOATS * int(params["GATE_BLOCK"])
-    x, gates = (gathered(inputs, count, letter)[: size[0] * count] for letter in "xr")
-    return deinterleaved(x * np.exp(-np.logaddexp(0.0, -gates[:, start : start + size[1]])), count)
-
-
 _TABLE: dict[str, Any] = {"integers": ("rows",)}
 register(Op("delta_conv", ("x", "cache", "taps", "decay"), ("rows",), _check_conv, _oracle_conv, **_TABLE))
 register(Op("delta_scores", ("x", "cache"), ("rows",), _check_scores, _oracle_scores, **_TABLE))
@@ -709,4 +662,3 @@ register(Op("delta_recall", ("x", "scores", "cache"), ("rows",), _check_recall, 
 _FOUND = ("scores", "apart", "ends", "solved", "carry", "rows")
 register(Op("delta_row", ("x", "cache"), _FOUND, _check_row, _oracle_row, **_TABLE))
 register(Op("delta_norm", ("x", "gates", "gains"), (), _check_norm, _oracle_norm))
-register(Op("gate_heads", (), (*optional_names(), *optional_names("r")), _check_gate, _oracle_gate))
