@@ -9,7 +9,7 @@
 // answered nobody. Beside seconds there are those of processors that Chromium took meanwhile (on Linux), which say more
 // where a machine does other work too.
 
-import { createReadStream, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { createReadStream, mkdtempSync, rmSync, statSync } from "node:fs";
 import { createServer } from "node:http";
 import os from "node:os";
 import path from "node:path";
@@ -17,6 +17,7 @@ import process from "node:process";
 import { parseArgs } from "node:util";
 
 import { FLAGS, findChromium, playwright } from "./chromium.mjs";
+import { processorSeconds } from "./processor.mjs";
 
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json" };
 const HEADERS = {
@@ -77,27 +78,6 @@ function watch() {
       if (textContent === "Writing…" || textContent === "Done.") seen.first ??= performance.now();
     }).observe(document.getElementById("status"), { childList: true, characterData: true, subtree: true });
   });
-}
-
-const taken = new Map(); // hundredths of seconds, by the process; those that have ended count on
-
-/** Seconds of processors that all processes started from here have taken so far; null where that cannot be known. */
-function processorSeconds() {
-  if (!existsSync("/proc/self/stat")) return null;
-  const parents = new Map();
-  const ticks = new Map();
-  for (const id of readdirSync("/proc").filter((name) => /^\d+$/.test(name)).map(Number)) {
-    try {
-      const fields = readFileSync(`/proc/${id}/stat`, "utf8").split(") ")[1].split(" ");
-      parents.set(id, Number(fields[1]));
-      ticks.set(id, Number(fields[11]) + Number(fields[12]));
-    } catch {
-      // it has ended meanwhile
-    }
-  }
-  const isOurs = (id) => id === process.pid || (parents.has(id) && isOurs(parents.get(id)));
-  for (const [id, count] of ticks) if (id !== process.pid && isOurs(id)) taken.set(id, count);
-  return [...taken.values()].reduce((sum, count) => sum + count / 100, 0);
 }
 
 async function visit(context, address, { sent, prompt, worker }) {
