@@ -223,6 +223,23 @@ float input_norm[ROWS];
 #endif
 #endif
 
+#if !GROUPED && !QUAD
+#if GATHERS
+#define GATHER_INPUTS GATHER
+#else
+#define GATHER_INPUTS
+#endif
+// Input a of four, written out for each: SwiftShader keeps loops, and runs all sides of their conditions.
+#define TAKE_INPUTS(a, ADD_PIECE) { \
+        ivec2 inner = corner + ivec2(a & 1, a >> 1); \
+        PLACE_INPUT \
+        EACH_ROW(FETCH_INPUT) \
+        GATHER_INPUTS \
+        { FETCH_GAIN(4 * step + a) EACH_ROW(GAIN_INPUT) } \
+        { FETCH_PIECE(a) ADD_PIECE } \
+    }
+#endif
+
 // The finish of a row's four sums.
 #if SCALED
 #define SCALE(A, B, C, D) A *= scale[0]; B *= scale[1]; C *= scale[2]; D *= scale[3];
@@ -452,20 +469,10 @@ void main() {
         { FETCH_PIECE(2) ADD_PIECE_C }
         { FETCH_PIECE(3) ADD_PIECE_D }
 #else
-        for (int a = 0; a < 4; a++) {
-            ivec2 inner = corner + ivec2(a & 1, a >> 1);
-            PLACE_INPUT
-            EACH_ROW(FETCH_INPUT)
-#if GATHERS
-            GATHER
-#endif
-            { FETCH_GAIN(4 * step + a) EACH_ROW(GAIN_INPUT) }
-            FETCH_PIECE(a)
-            if (a == 0) { ADD_PIECE_A }
-            if (a == 1) { ADD_PIECE_B }
-            if (a == 2) { ADD_PIECE_C }
-            if (a == 3) { ADD_PIECE_D }
-        }
+        TAKE_INPUTS(0, ADD_PIECE_A)
+        TAKE_INPUTS(1, ADD_PIECE_B)
+        TAKE_INPUTS(2, ADD_PIECE_C)
+        TAKE_INPUTS(3, ADD_PIECE_D)
 #endif
         line = WEIGHT_LINE(++number);
         step++;
