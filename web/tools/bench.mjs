@@ -43,7 +43,6 @@ async function contents(url, query) {
 async function opened(browser, address, way) {
   const tab = await browser.newPage();
   tab.setDefaultTimeout(WAIT);
-  tab.on("console", (m) => console.error(m.text()));
   const failed = new Promise((_, reject) => tab.on("pageerror", reject));
   failed.catch(() => {}); // it is told where the page is waited for
   await tab.goto(`${address}/peer.html?peer=${way.peer}`);

@@ -9,8 +9,8 @@ const GREEDY = { temperature: 0, ignore_eos: true };
 
 globalThis.peer = {
   async start({ model, threads }) {
-    const quiet = { debug: console.log, log: console.log, warn: console.log, error: console.error };
-    this.wllama = new Wllama({ default: "/packages/@wllama/wllama/esm/wasm/wllama.wasm" }, { logger: quiet, suppressNativeLog: false });
+    const quiet = { debug() {}, log() {}, warn() {}, error: console.error };
+    this.wllama = new Wllama({ default: "/packages/@wllama/wllama/esm/wasm/wllama.wasm" }, { logger: quiet, suppressNativeLog: true });
     const file = await (await fetch(`${model}.gguf`)).blob();
     await this.wllama.loadModel([file], { n_threads: threads, n_ctx: 512, n_parallel: 1, n_gpu_layers: 0, warmup: false });
     if (this.wllama.getNumThreads() !== threads) throw new Error(`wllama took ${this.wllama.getNumThreads()} threads`);
