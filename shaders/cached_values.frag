@@ -41,7 +41,7 @@ layout(location = 0) out vec4 y;
 #define START(t, g) sum[g] = vec4(0.0);
 #define FETCH_VALUE(t, g) v[GROUPS * t + g] = vec4(FETCH(cache, (from + ivec2(4 * t + (g & 1), g >> 1)), CACHE_SIZE));
 #ifdef CACHE_SCALES_AT
-#define SCALE_VALUE(t, g) v[GROUPS * t + g] *= (value & 8) == 0 ? scale##t.x : scale##t.y;
+#define SCALE_VALUE(t, g) v[GROUPS * t + g] *= (value & 8) == 0 ? scale[t].x : scale[t].y;
 #define SCALE_OF(t) scales_in(FETCH(cache, (scales_from + ivec2(4 * t, 0)), CACHE_SIZE))
 #endif
 // Unseen values may be left from a sequence with NaN, and 0 × NaN is NaN.
@@ -104,7 +104,7 @@ void main() {
         vec4 v[4 * GROUPS];
         EACH_VALUE(FETCH_VALUE)
 #ifdef CACHE_SCALES_AT
-        vec2 scale0 = SCALE_OF(0), scale1 = SCALE_OF(1), scale2 = SCALE_OF(2), scale3 = SCALE_OF(3);
+        vec2 scale[4] = vec2[4](SCALE_OF(0), SCALE_OF(1), SCALE_OF(2), SCALE_OF(3));
         EACH_VALUE(SCALE_VALUE)
 #endif
         vec4 weight = exp(score(at.slot, head, group) - peak);
