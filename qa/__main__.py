@@ -13,6 +13,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "api": lambda: import_module("qa.api").api,
     "audit": lambda: import_module("qa.advisories").audit_command,
     "bench": lambda: import_module("qa.bench").bench_with_peers,
+    "bench-web": lambda: import_module("qa.bench_web").bench_web_command,
     "big-batch": lambda: import_module("qa.big_batch").big_batch,
     "check-cost": lambda: import_module("qa.flips.cost").check_cost_command,
     "embed-speed": lambda: import_module("qa.embed_speed").embed_speed_command,
@@ -61,6 +62,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Measure": {
         "bench": "Time tokens beside PyTorch and llama.cpp.",
+        "bench-web": "Time tokens in Chromium beside TensorFlow.js, transformers.js and llama.cpp.",
         "embed-speed": "Time sentences beside PyTorch.",
         "embed-web": "Time sentences in Chromium beside transformers.js.",
         "check-cost": "Time checks of live textures between two tokens.",

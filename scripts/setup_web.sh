@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Bring in what `make test-web` needs beside .venv: Chromium (Debian's package), and the npm packages of web/,
-# without the optional ones, which web/tools/bench.mjs compares with. What is in place is left alone. What may not be installed here is named with the line to run, and the tests
+# without the optional ones, which `python -m qa bench-web` compares with. What is in place is left alone. What may not be installed here is named with the line to run, and the tests
 # that need it skip: the exit status is 0 then too. `setup_web.sh packages` leaves the browser out.
 set -euo pipefail
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."

@@ -52,12 +52,27 @@ vec4 query_texel(int row, int slot, int texel) {
 #endif
 }
 
+// What is done for each group of four keys is written out (shaders/gemv.frag says why).
 #if QUAD
 #define GROUPS 4
 #define SHARE 4
+#define EACH_GROUP(DO) DO(0) DO(1) DO(2) DO(3)
 #else
 #define GROUPS 1
 #define SHARE 1
+#define EACH_GROUP(DO) DO(0)
+#endif
+#define START(g) sum[g] = vec4(0.0);
+#define KEY(n) k[n] = vec4(FETCH(cache, (from + ivec2(4 * (n), 0)), CACHE_SIZE));
+#define FETCH_KEYS(g) KEY(4 * g) KEY(4 * g + 1) KEY(4 * g + 2) KEY(4 * g + 3)
+#define DOTS(g) vec4(dot(q, k[4 * g]), dot(q, k[4 * g + 1]), dot(q, k[4 * g + 2]), dot(q, k[4 * g + 3]))
+#ifdef CACHE_SCALES_AT
+#define SCALE(n) scale[n] = scales_in(FETCH(cache, (scales_from + ivec2(4 * (n), 0)), CACHE_SIZE));
+#define FETCH_SCALES(g) SCALE(4 * g) SCALE(4 * g + 1) SCALE(4 * g + 2) SCALE(4 * g + 3)
+#define SCALES(g, part) vec4(scale[4 * g].part, scale[4 * g + 1].part, scale[4 * g + 2].part, scale[4 * g + 3].part)
+#define ADD_DOTS(g) sum[g] += DOTS(g) * (((key + i) & 8) == 0 ? SCALES(g, x) : SCALES(g, y));
+#else
+#define ADD_DOTS(g) sum[g] += DOTS(g);
 #endif
 
 void main() {
@@ -74,7 +89,7 @@ void main() {
     int own = 64 * group + 4 * at.lane;
     int member = at.lane & (SHARE - 1), first = own - 4 * member;
     vec4 sum[GROUPS];
-    for (int g = 0; g < GROUPS; g++) sum[g] = vec4(0.0);
+    EACH_GROUP(START)
     int end = HEAD_TEXELS;
 #ifdef MANY
     if (first > position) end = 0;  // other sequences may be longer
@@ -91,22 +106,14 @@ void main() {
         int block = (key + i) >> 4, stop = min(end, 16 * block + 16 - key);
         ivec2 scales_from = place(base + first, 16 * CACHE_SCALES_AT + block);
         vec2 scale[4 * GROUPS];
-        for (int n = 0; n < 4 * GROUPS; n++) scale[n] = scales_in(FETCH(cache, (scales_from + ivec2(4 * n, 0)), CACHE_SIZE));
+        EACH_GROUP(FETCH_SCALES)
         do {
 #endif
         vec4 q = query_texel(row, base + position, query + i);
         ivec2 from = place(base + first, key + i);
         vec4 k[4 * GROUPS];
-        for (int n = 0; n < 4 * GROUPS; n++) k[n] = vec4(FETCH(cache, (from + ivec2(4 * n, 0)), CACHE_SIZE));
-        for (int g = 0; g < GROUPS; g++) {
-            vec4 dots = vec4(dot(q, k[4 * g]), dot(q, k[4 * g + 1]), dot(q, k[4 * g + 2]), dot(q, k[4 * g + 3]));
-#ifdef CACHE_SCALES_AT
-            vec4 low = vec4(scale[4 * g].x, scale[4 * g + 1].x, scale[4 * g + 2].x, scale[4 * g + 3].x);
-            vec4 high = vec4(scale[4 * g].y, scale[4 * g + 1].y, scale[4 * g + 2].y, scale[4 * g + 3].y);
-            dots *= ((key + i) & 8) == 0 ? low : high;
-#endif
-            sum[g] += dots;
-        }
+        EACH_GROUP(FETCH_KEYS)
+        EACH_GROUP(ADD_DOTS)
         i += SHARE;
 #ifdef CACHE_SCALES_AT
         } while (i < stop);

@@ -29,11 +29,23 @@ layout(location = 0) out vec4 y;
 
 #define LEAST -1048576.0
 #include "common/sinks.glsl"
+// What is done for each value, of token t and texel g of the quad, is written out (shaders/gemv.frag says why).
 #if QUAD
 #define GROUPS 4
+#define EACH_GROUP(DO, t) DO(t, 0) DO(t, 1) DO(t, 2) DO(t, 3)
 #else
 #define GROUPS 1
+#define EACH_GROUP(DO, t) DO(t, 0)
 #endif
+#define EACH_VALUE(DO) EACH_GROUP(DO, 0) EACH_GROUP(DO, 1) EACH_GROUP(DO, 2) EACH_GROUP(DO, 3)
+#define START(t, g) sum[g] = vec4(0.0);
+#define FETCH_VALUE(t, g) v[GROUPS * t + g] = vec4(FETCH(cache, (from + ivec2(4 * t + (g & 1), g >> 1)), CACHE_SIZE));
+#ifdef CACHE_SCALES_AT
+#define SCALE_VALUE(t, g) v[GROUPS * t + g] *= (value & 8) == 0 ? scale[t].x : scale[t].y;
+#define SCALE_OF(t) scales_in(FETCH(cache, (scales_from + ivec2(4 * t, 0)), CACHE_SIZE))
+#endif
+// Unseen values may be left from a sequence with NaN, and 0 × NaN is NaN.
+#define ADD_VALUE(t, g) sum[g] += weight[t] > 0.0 ? weight[t] * v[GROUPS * t + g] : vec4(0.0);
 
 vec4 score(int row, int head, int group) {
 #ifdef MANY
@@ -73,7 +85,7 @@ void main() {
     for (int group = start; group < groups; group += stride) peaks = max(peaks, score(at.slot, head, group));
     float peak = ceil(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
     vec4 sum[GROUPS];
-    for (int g = 0; g < GROUPS; g++) sum[g] = vec4(0.0);
+    EACH_GROUP(START, 0)
     vec4 weights = vec4(0.0);
 #ifdef PARTS
     for (int group = start; group < groups; group += stride) weights += exp(score(at.slot, head, group) - peak);
@@ -90,24 +102,16 @@ void main() {
                                          CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) + lane_offset(block & 15);
 #endif
         vec4 v[4 * GROUPS];
-        for (int n = 0; n < 4 * GROUPS; n++) {
-            ivec2 inner = GROUPS == 1 ? ivec2(0) : ivec2(n & 1, (n >> 1) & 1);
-            v[n] = vec4(FETCH(cache, (from + ivec2(4 * (n / GROUPS), 0) + inner), CACHE_SIZE));
-        }
+        EACH_VALUE(FETCH_VALUE)
 #ifdef CACHE_SCALES_AT
-        for (int t = 0; t < 4; t++) {
-            vec2 scale = scales_in(FETCH(cache, (scales_from + ivec2(4 * t, 0)), CACHE_SIZE));
-            for (int n = 0; n < GROUPS; n++) v[GROUPS * t + n] *= (value & 8) == 0 ? scale.x : scale.y;
-        }
+        vec2 scale[4] = vec2[4](SCALE_OF(0), SCALE_OF(1), SCALE_OF(2), SCALE_OF(3));
+        EACH_VALUE(SCALE_VALUE)
 #endif
         vec4 weight = exp(score(at.slot, head, group) - peak);
 #ifndef PARTS
         weights += weight;
 #endif
-        // Unseen values may be left from a sequence with NaN, and 0 × NaN is NaN.
-        for (int n = 0; n < 4 * GROUPS; n++) {
-            sum[n % GROUPS] += weight[n / GROUPS] > 0.0 ? weight[n / GROUPS] * v[n] : vec4(0.0);
-        }
+        EACH_VALUE(ADD_VALUE)
     }
 #if QUAD
     // Whole numbers pass between fragments exactly.

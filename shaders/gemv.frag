@@ -39,6 +39,13 @@ uniform WEIGHT_SAMPLER weight;
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #define CONSTANT(i) FETCH(consts, (here + ivec2(16 * (i), 0)), ivec2(CONSTS_WIDTH, CONSTS_HEIGHT))
 #define HALVES (1 + GATED)
+// What is done for each block of outputs, and for each accumulator, is written out: SwiftShader keeps loops, and where an
+// index of an array is computed it looks up one number after the other.
+#if GATED
+#define EACH_HALF(DO) DO(0) DO(1)
+#else
+#define EACH_HALF(DO) DO(0)
+#endif
 uniform sampler2D x;
 #if !defined(RAW) || SCALED || CENTRED
 uniform sampler2D consts;
@@ -225,7 +232,8 @@ void main() {
     input_norm = input_norm_of(sum_at(X_BLOCKS - 1, 0));
 #endif
     vec4 sum[4 * HALVES];
-    for (int n = 0; n < 4 * HALVES; n++) sum[n] = vec4(0.0);
+#define START(h) sum[4 * h] = sum[4 * h + 1] = sum[4 * h + 2] = sum[4 * h + 3] = vec4(0.0);
+    EACH_HALF(START)
     float squares = 0.0, whole = 0.0;
     int first = part * share;
     // Fetched first, used last.
@@ -238,22 +246,31 @@ void main() {
 #if SCALED
     vec4 scale[4 * HALVES];
 #endif
-    for (int h = 0; h < HALVES; h++) {
-        int block = HALVES * matrix_block + h;
-        ivec2 here = line_at(block, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(at.lane, 0);
-#ifndef RAW
-        bias[h] = CONSTANT(BIAS_AT);
+#ifdef RAW
+#define FETCH_BIAS(h)
+#else
+#define FETCH_BIAS(h) bias[h] = CONSTANT(BIAS_AT);
 #endif
 #if CENTRED
-        sums[h] = CONSTANT(BIAS_AT - 1);
+#define FETCH_SUMS(h) sums[h] = CONSTANT(BIAS_AT - 1);
+#else
+#define FETCH_SUMS(h)
 #endif
 #if SCALED
-        for (int a = 0; a < 4; a++) scale[4 * h + a] = CONSTANT(a);
+#define FETCH_SCALES(h) \
+    scale[4 * h] = CONSTANT(0); scale[4 * h + 1] = CONSTANT(1); scale[4 * h + 2] = CONSTANT(2); scale[4 * h + 3] = CONSTANT(3);
+#else
+#define FETCH_SCALES(h)
 #endif
+#define FETCH_CONSTANTS(h) { \
+        ivec2 here = line_at(HALVES * matrix_block + h, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(at.lane, 0); \
+        FETCH_BIAS(h) FETCH_SUMS(h) FETCH_SCALES(h) \
     }
+    EACH_HALF(FETCH_CONSTANTS)
+#define START_LINE(h) lines[h] = line_of(HALVES * matrix_block + h, at.lane, first);
 #if GROUPED
     int lines[HALVES];
-    for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * matrix_block + h, at.lane, first);
+    EACH_HALF(START_LINE)
     Scales scales[4 * HALVES];
 #if FORM_HIGH
     uvec4 high[4 * FORM_HIGH * HALVES];
@@ -318,7 +335,7 @@ void main() {
 #else
     // The words of accumulator a begin 8 · PIECE · a texels on.
     int lines[HALVES];
-    for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * matrix_block + h, at.lane, first);
+    EACH_HALF(START_LINE)
     for (int step = first; step < first + share; step += UNROLL) {
 #if UNROLL > 1
         // All fetches come before the first use, so the latency of memory is paid once.
@@ -370,39 +387,46 @@ void main() {
 #else
 #define CENTRE(v)
 #endif
-        ivec2 line[HALVES];
-        for (int h = 0; h < HALVES; h++) line[h] = WEIGHT_LINE(lines[h], 4 * PIECE);
-#if QUAD
-        vec4 from = finished(input_of(step, member));
-        GATHER(from)
-        from = GAINED(from, 4 * step + member);
-#endif
-        for (int a = 0; a < 4; a++) {
-#if !QUAD
-            vec4 from = finished(input_of(step, a));
-            GATHER(from)
-            from = GAINED(from, 4 * step + a);
-#endif
-            for (int h = 0; h < HALVES; h++) {
 #if PIECE == 4
-                sum[4 * h + a] =
-                    with_piece(sum[4 * h + a], WEIGHT(h, a, 0), WEIGHT(h, a, 1), WEIGHT(h, a, 2), WEIGHT(h, a, 3), from);
+#define PIECE_OF(h, a) WEIGHT(h, a, 0), WEIGHT(h, a, 1), WEIGHT(h, a, 2), WEIGHT(h, a, 3)
 #elif PIECE == 2
-                sum[4 * h + a] = with_piece(sum[4 * h + a], WEIGHT(h, a, 0), WEIGHT(h, a, 1), from);
+#define PIECE_OF(h, a) WEIGHT(h, a, 0), WEIGHT(h, a, 1)
 #else
-                sum[4 * h + a] = with_piece(sum[4 * h + a], WEIGHT(h, a, 0), from);
+#define PIECE_OF(h, a) WEIGHT(h, a, 0)
 #endif
-            }
-        }
+#define ADD_PIECE(h, a) sum[4 * h + a] = with_piece(sum[4 * h + a], PIECE_OF(h, a), from);
+#if GATED
+#define ADD_PIECES(a) ADD_PIECE(0, a) ADD_PIECE(1, a)
+#else
+#define ADD_PIECES(a) ADD_PIECE(0, a)
 #endif
-        for (int h = 0; h < HALVES; h++) lines[h] += UNROLL;
+#define TAKE_INPUT(member) \
+    from = finished(input_of(step, member)); \
+    GATHER(from) \
+    from = GAINED(from, 4 * step + member);
+        ivec2 line[HALVES];
+#define FIND_LINE(h) line[h] = WEIGHT_LINE(lines[h], 4 * PIECE);
+        EACH_HALF(FIND_LINE)
+        vec4 from;
+#if QUAD
+        TAKE_INPUT(member)
+        ADD_PIECES(0) ADD_PIECES(1) ADD_PIECES(2) ADD_PIECES(3)
+#else
+        TAKE_INPUT(0) ADD_PIECES(0)
+        TAKE_INPUT(1) ADD_PIECES(1)
+        TAKE_INPUT(2) ADD_PIECES(2)
+        TAKE_INPUT(3) ADD_PIECES(3)
+#endif
+#endif
+#define NEXT_LINES(h) lines[h] += UNROLL;
+        EACH_HALF(NEXT_LINES)
     }
 #endif
 #if defined(NORM) || defined(RAW)
 #if !GATHERS
-    vec2 found = gathered_of(member);
-    squares = found.x;
-    whole = found.y;
+    vec2 all = gathered_of(member);
+    squares = all.x;
+    whole = all.y;
 #endif
 #if QUAD
     vec4 gathered = quad_sum(vec4(squares, whole, 0.0, 0.0), at.lane);
@@ -421,9 +445,9 @@ void main() {
     float norm = inversesqrt(squares / float(DIM) + float(EPS));
 #endif
 #endif
-    vec4 totals[HALVES];
+    vec4 totals[HALVES], found[4 * HALVES] = sum;
     for (int h = 0; h < HALVES; h++) {
-        vec4 own[4] = vec4[4](sum[4 * h], sum[4 * h + 1], sum[4 * h + 2], sum[4 * h + 3]);
+        vec4 own[4] = vec4[4](found[4 * h], found[4 * h + 1], found[4 * h + 2], found[4 * h + 3]);
 #if SCALED
         for (int a = 0; a < 4; a++) own[a] *= scale[4 * h + a] * (1.0 / UNIT);
 #endif

@@ -3,65 +3,34 @@
 //   node embed_bench.mjs <asked.json         `python -m qa embed-web` runs it
 //
 // asked.json: {"folder": FOLDER, "packages": FOLDER or null, "texts": […], "runs": 2}. In the folder lie `site`, an exported model,
-// and with packages `peer/model`; see transformers.js. Printed: {"chromium": …, "renderer": …, "peer": …, "seconds": {name: […]},
+// and with packages `peer/model`; see peers/transformers_texts.js. Printed: {"chromium": …, "renderer": …, "peer": …, "seconds": {name: […]},
 // "processor": {name: […]}, "vectors": {name: […]}}; "processor" is the processor time of all of Chromium's processes.
 
 import { readFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
-import { createServer } from "node:http";
 import path from "node:path";
 import process from "node:process";
 
 import { FLAGS, ROOT, findChromium, playwright } from "./chromium.mjs";
+import { processorSeconds } from "./processes.mjs";
+import { serve } from "./serving.mjs";
 
 const PEER_PAGE = `<!DOCTYPE html><meta charset="utf-8"><title>peer</title><link rel="icon" href="data:,">
-<script type="module" src="/transformers.js"></script>`;
-const TYPES = {
-  ".html": "text/html",
-  ".js": "text/javascript",
-  ".mjs": "text/javascript",
-  ".css": "text/css",
-  ".json": "application/json",
-  ".wasm": "application/wasm",
-};
-const HEADERS = {
-  // WebAssembly has threads in a page that is alone in its process.
-  "Cross-Origin-Opener-Policy": "same-origin",
-  "Cross-Origin-Embedder-Policy": "require-corp",
-};
+<script type="module" src="/transformers_texts.js"></script>`;
 const WAIT = 1_800_000; // milliseconds
 
 const { folder, packages, texts, runs } = JSON.parse(readFileSync(0, "utf8"));
 
 async function contents(url) {
   if (url === "/peer.html") return PEER_PAGE;
-  if (url === "/transformers.js") return readFile(path.join(ROOT, "web/tools/transformers.js"));
+  if (url === "/transformers_texts.js") return readFile(path.join(ROOT, "web/tools/peers/transformers_texts.js"));
   if (url.startsWith("/packages/")) return readFile(path.join(packages, url.slice("/packages/".length)));
   return readFile(path.join(folder, url.endsWith("/") ? `${url}index.html` : url));
 }
 
-const server = createServer(async (request, response) => {
-  const url = path.posix.normalize(decodeURIComponent(request.url.split("?")[0]));
-  try {
-    const body = await contents(url);
-    const type = TYPES[path.extname(url) || ".html"] ?? "application/octet-stream";
-    const length = Buffer.byteLength(body);
-    response.writeHead(200, { ...HEADERS, "Content-Type": type, "Content-Length": length }).end(body);
-  } catch {
-    response.writeHead(404, HEADERS).end();
-  }
-});
-await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-const address = `http://127.0.0.1:${server.address().port}`;
+const { server, address } = await serve(contents);
 const launcher = await playwright();
 const browser = await launcher.launch({ executablePath: findChromium(), headless: true, args: FLAGS });
-const system = await browser.newBrowserCDPSession();
-
-/** Seconds of processor time that Chromium's processes have taken so far. */
-async function processorTime() {
-  const { processInfo } = await system.send("SystemInfo.getProcessInfo");
-  return processInfo.reduce((sum, each) => sum + each.cpuTime, 0);
-}
 
 async function opened(place, whatIsReady) {
   const page = await browser.newPage();
@@ -102,9 +71,9 @@ try {
   }
   for (let run = 0; run < runs; run++) {
     for (const [name, [page]] of Object.entries(ways)) {
-      const before = await processorTime();
+      const before = processorSeconds();
       const { seconds, vectors } = await page.evaluate(time, texts);
-      told.processor[name].push((await processorTime()) - before);
+      told.processor[name].push(processorSeconds() - before);
       told.seconds[name].push(seconds);
       told.vectors[name] = vectors;
     }
