@@ -333,7 +333,8 @@ def _bench_fast(
     elif shape is not None:
         config_text, stored = shape
         config = shape_asked_for(config_text, {**options, "context": None})
-        path = checkpoint = random_packed_checkpoint(config, stored[0], stored[-1]) if stored else random_weights(config)
+        made = random_packed_checkpoint(config, stored[0], stored[-1]) if stored else random_weights(config)
+        path = checkpoint = made
     contexts_within(checkpoint.config, contexts)  # before anything slow begins
     origin = origin_report(checkpoint)
     with contextlib.ExitStack() as held:

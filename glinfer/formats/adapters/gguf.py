@@ -21,7 +21,8 @@ from glinfer.formats.adapters.heads import in_order_of
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import form_of
 from glinfer.formats.gguf.file import GgufTensor, read_gguf_part
-from glinfer.formats.gguf.model import rows_from_file
+from glinfer.formats.gguf.model import is_by_key, rows_from_file
+from glinfer.formats.huggingface.delta import rows_by_part
 from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
 
@@ -54,7 +55,8 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
     alpha = values.get("adapter.lora.alpha", 0.0)
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
         raise FormatError(f"{label}: adapter.lora.alpha is {quoted(alpha)}; expected a number")
-    names = form_of(config.family).names
+    form = form_of(config.family)
+    names = form.names
     known = adaptable(config, names)
     matrices: dict[str, LowRank] = {}
     for name, pair in _pairs(file.tensors, label).items():
@@ -62,9 +64,11 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
             raise FormatError(f"{label}: {refused_name(name, config, names)}")
         scale = float(alpha) / pair.rank if alpha else 1.0
         where = f"{label}: tensor {quoted(name)}"
-        for own, tensor, change in low_ranks(known[name], pair, scale, config.family.names, where):
+        stored = known[name]
+        order = rows_by_part(stored, config) if is_by_key(stored) else None
+        for own, tensor, change in low_ranks(stored, pair, scale, config.family.names, where, order):
             change = LowRank(change.down, rows_from_file(config, tensor, change.up), scale)
-            matrices[own] = in_order_of(config, tensor, change, in_turn=True)
+            matrices[own] = in_order_of(config, tensor, change, in_turn=form.keys_in_turn)
     if not matrices:
         raise FormatError(f"{label}: found no matrices lora_a and lora_b; expected an adapter")
     return Adapter(MappingProxyType(matrices), label, file.paths)
