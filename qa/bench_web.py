@@ -47,7 +47,7 @@ _INSTALL = "npm ci --ignore-scripts --prefix web"
 @click.option("--peers", default=",".join(PEERS), show_default=True, help="Engines beside it, with commas.")
 @click.option("--tokens", type=click.IntRange(min=8, max=160), default=128, show_default=True, help="Of the prompt.")
 @click.option("--count", type=click.IntRange(min=1, max=32), default=8, show_default=True, help="Tokens behind it.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Turns; the median counts.")
+@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Turns; the median counts.")
 @click.option("--threads", type=click.IntRange(min=2), help="Of WebAssembly, beside one. Default: all processors.")
 @json_option
 def bench_web_command(
@@ -77,11 +77,10 @@ def bench_web_command(
             ways, ids = _written(name, path, folder, chosen, tokens=tokens, threads=number)
             asked = {"folder": made, "packages": str(_packages()), "ways": ways, "ids": ids, **settings}
             told[name] = _compared(_driven(node, asked), ways, count)
+        if not as_json:
+            _print(name, told[name], tokens, count)
     if as_json:
         print_json(told)
-        return
-    for name, each in told.items():
-        _print(name, each, tokens, count)
 
 
 def _packages() -> Path:
@@ -230,8 +229,8 @@ def _print(name: str, told: Mapping[str, Any], tokens: int, count: int) -> None:
         )
         click.echo(f"| {' | '.join(cells)} |")
     growing = next((way for way in told["ways"] if way["name"] == _TENSORFLOW), None)
-    for way in told["ways"] if growing else ():
-        if way["peer"] == "glinfer":
+    for way in told["ways"]:
+        if growing and way["peer"] == "glinfer":
             clock, processors = (growing[f"decode_{key}"] / way[f"decode_{key}"] for key in ("seconds", "processors"))
             click.echo(
                 f"{_TENSORFLOW}: {clock:.1f} times as long a token as {way['name']}, of processors {processors:.1f}"

@@ -8,6 +8,7 @@ for each output and inputs rounded as they come, which is ONNX Runtime's dynamic
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +103,13 @@ class _Graph:
         ]
 
     def _caches(self, prefix: str, length: str) -> list[Any]:
-        shape = ["batch_size", self._config.num_key_value_heads, length, self._config.head_dim]
+        shape: list[int | str] = ["batch_size", self._config.num_key_value_heads, length, self._config.head_dim]
         layers = range(self._config.num_hidden_layers)
         return [
             self._value(f"{prefix}.{layer}.{kind}", "FLOAT", shape) for layer in layers for kind in ("key", "value")
         ]
 
-    def _value(self, name: str, kind: str, shape: list[int | str]) -> Any:
+    def _value(self, name: str, kind: str, shape: Sequence[int | str]) -> Any:
         from onnx import TensorProto
 
         return self._helper.make_tensor_value_info(name, TensorProto.DataType.Value(kind), shape)
