@@ -243,6 +243,8 @@ def check(row: Environment, interpreter: Path, wheel: Path, source: Path, place:
     limits = place / "constraints.txt"
     limits.write_text("\n".join(floors(wheel, row.python) if row.end == "lowest" else []) + "\n", "utf-8")
     run(interpreter, "-m", "venv", place / "venv")
+    # That of Python 3.10 looks for half an hour for versions that go together, where newer ones take seconds.
+    run(python, *PIP, "install", "--quiet", "--upgrade", "pip")
     with_extras = f"glinfer[{','.join(EXTRAS)}]"
     fetched = (f"{with_extras} @ {wheel.as_uri()}", *TOOLS)
     run(python, *PIP, "download", "--quiet", "--only-binary=:all:", "--dest", wheels, "-c", limits, *fetched)

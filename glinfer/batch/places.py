@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shutil
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -156,14 +157,14 @@ class Target:
             return
         target = Path(os.path.realpath(self.path))
         try:
-            if target.exists():
-                if not target.is_file():
-                    raise FormatError(
-                        f"{shown(self.path)}: found {kind_of(target.stat().st_mode)}; expected a regular file or a new "
-                        "name"
-                    )
-            elif not target.parent.is_dir():
-                raise FormatError(f"{shown(self.path)}: there is no such folder to write it to; make it first")
+            mode = target.stat().st_mode  # from Python 3.14 on, exists() passes over other errors
+            if not stat.S_ISREG(mode):
+                raise FormatError(f"{shown(self.path)}: found {kind_of(mode)}; expected a regular file or a new name")
+        except (FileNotFoundError, NotADirectoryError):
+            if not target.parent.is_dir():
+                raise FormatError(
+                    f"{shown(self.path)}: there is no such folder to write it to; make it first"
+                ) from None
         except OSError as error:
             raise FormatError(f"{shown(self.path)}: cannot write it: {reason(error)}; check the path") from None
         if not os.access(target if target.exists() else target.parent, os.W_OK):

@@ -63,6 +63,8 @@ class TestTexts:
         ],
     )
     def test_what_is_refused(self, tmp_path: Path, name: str, data: bytes, column: str | None, said: str) -> None:
+        if name.endswith(".parquet"):
+            pytest.importorskip("pyarrow", reason="pyarrow is not installed (glinfer[parquet])")
         (tmp_path / name).write_bytes(data)
         with pytest.raises(InputError, match=said) as caught:
             list(read_texts(tmp_path / name, column))

@@ -140,6 +140,7 @@ REFUSED_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "whole modules": ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
     "another start": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
     "alpha": ({"lora_alpha": "8"}, "expected a number"),
+    "alpha that no float holds": ({"lora_alpha": 10**400}, "expected a number"),
     "alpha pattern": ({"alpha_pattern": {"(a+)+": 1}}, "alpha_pattern"),
     "repeated layers": ({"layer_replication": [[0, 1]]}, "layer_replication"),
 }

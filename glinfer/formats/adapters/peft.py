@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -181,7 +182,7 @@ def _scale(settings: Mapping[str, Any], name: str, rank: int, label: str) -> flo
         if _matches(pattern, name, label):
             alpha = value
             break
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not abs(alpha) <= sys.float_info.max:
         raise FormatError(f"{label}: alpha of {quoted(name)} is {quoted(alpha)}; expected a number")
     stabilised = settings.get("use_rslora", False)
     if not isinstance(stabilised, (bool, type(None))):
