@@ -94,9 +94,7 @@ def draws() -> Iterator[DrawSpec]:
         if not form:
             plans.append(reference_plans(config, "f32", None, kernels, 2048).of(20))
         if config.family.delta_rule and not form:
-            plans.append(
-                chunk_plan(options, rows=48, cache_slots=192)
-            )  # whose corrections are solved for in two blocks
+            plans.append(chunk_plan(options, rows=48, cache_slots=192))  # solved in two blocks
         for plan in plans:
             yield from plan.draws
     for family, kernels in itertools.product(("llama", "gpt2", "qwen3_moe"), KERNELS):
