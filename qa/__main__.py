@@ -62,7 +62,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Measure": {
         "bench": "Time tokens beside PyTorch and llama.cpp.",
-        "bench-web": "Time tokens in Chromium beside TensorFlow.js, transformers.js and llama.cpp.",
+        "bench-web": "Time tokens in Chromium beside other engines.",
         "embed-speed": "Time sentences beside PyTorch.",
         "embed-web": "Time sentences in Chromium beside transformers.js.",
         "check-cost": "Time checks of live textures between two tokens.",

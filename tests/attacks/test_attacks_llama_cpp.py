@@ -20,7 +20,7 @@ from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint, write_bpe
 from glinfer.models.tuning import load_tuned
 from glinfer.server.tool_calls import CallDeltas
-from glinfer.structured.tools import FORMS
+from glinfer.structured.tools import FORMS, ToolForm
 from qa.fuzz.mutate_gguf import parse_gguf
 from qa.fuzz.reads import KEY, kernels_seeds
 from qa.fuzz.seeds import ggufs
@@ -156,7 +156,7 @@ def test_cve_2026_107183(attacked: Running) -> None:
     for name in ("chat_parser", "chat_format", "parser", "grammar_triggers"):
         answer = attacked.post("/v1/completions", {"model": "small", "prompt": "x", name: "a"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_parameter")
-    for form in FORMS.values():
+    for form in (each for each in FORMS.values() if isinstance(each, ToolForm)):
         tags = [each for each in (form.opening, form.before_name, form.before_arguments, form.closing, form.between,
                                   form.end, '{"a": "', "}", '"', "\\", "id", "text") if each]  # fmt: skip
         chosen = random.Random(form.name)

@@ -236,9 +236,10 @@ def interrupted_at_each_line(work: Work, *modules: ModuleType) -> None:
 
 
 def few_files(folder: Path) -> Path:
-    """A page of two files."""
+    """A page of three files."""
     (folder / "page").mkdir(parents=True)
     (folder / "index.html").write_text("<html></html>")
+    (folder / "offline.js").write_text("// nothing")
     (folder / "page" / "page.js").write_text("// nothing")
     return folder
 
@@ -367,11 +368,10 @@ class TestExport:
     def test_ctrl_c_at_any_line(
         self, exporting: Making, heeds_ctrl_c: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        """With a page of two files, since each line of copying is a place."""
+        """With a page of three files, since each line of copying is a place."""
         root = few_files(tmp_path / "web")
-        monkeypatch.setattr(
-            site, "_parts", lambda *given, **named: {"index.html": root / "index.html", "page": root / "page"}
-        )
+        parts = {name: root / name for name in ("index.html", "offline.js", "page")}
+        monkeypatch.setattr(site, "_parts", lambda *given, **named: parts)
         interrupted_at_each_line(exporting(former=True), site)
 
     def test_a_former_site_that_cannot_be_put_back_is_named(

@@ -750,6 +750,7 @@ def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors(monkeypatch
     mixed.append(chunk_plan(dataclasses.replace(options, config=lfm2), rows=8, cache_slots=64))
     delta = ModelConfig.from_options("family=qwen3_5_text,dim=32,heads=2,head_dim=16,blocks=4,vocab=9,context=7")
     mixed.append(fast_plan(dataclasses.replace(options, config=delta)))
+    mixed.append(chunk_plan(dataclasses.replace(options, config=delta), rows=48, cache_slots=64))
     mixed.append(reference_plans(delta, "f32", None, KernelOptions(), 2048).of(7))
     moe = ModelConfig.from_options("family=qwen3_moe,dim=32,heads=2,blocks=1,vocab=9,context=7,experts=3")
     mixed.append(batch_plan(dataclasses.replace(options, config=moe), sequences=3, capacity=64))
