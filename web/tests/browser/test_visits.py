@@ -282,7 +282,7 @@ def test_where_no_worker_can_compute_the_page_does(browse: Callable[[], Browsed]
         worker.write_text(worker.read_text().replace("serveWorker(new", f"{none}\nserveWorker(new"))
     page = browse()
     with serving(tmp_path / "site") as url:
-        opened(page, url)
+        opened(page, url, "?offline=0")  # no page is kept whose files are others
         assert page.do("evaluate", "Boolean(glinfer.model.worker)") is False
         assert written(page) == reply_in_python(path)
 
@@ -293,7 +293,7 @@ def test_a_lost_context_is_told(browse: Callable[[], Browsed], tmp_path: Path) -
     worker.write_text(worker.read_text().replace("serveWorker(new", f"{LOSES}\nserveWorker(new"))
     page = browse()
     with serving(tmp_path / "site") as url:
-        opened(page, url)
+        opened(page, url, "?offline=0")  # no page is kept whose files are others
         page.do("evaluate", "new BroadcastChannel('lose').postMessage(1)")
         page.do("says", "#status", "The model was lost, and is ready again.")
         assert page.do("evaluate", "glinfer.errors") == [
