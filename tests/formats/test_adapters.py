@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_adapters import made_pairs, write_gguf_adapter, write_peft
+from made_adapters import ALL, made_pairs, write_gguf_adapter, write_peft
 from safetensors.numpy import load_file, save_file
 from tiers import tiered
 from tiny_models import in_floats, in_formats, tiny
@@ -67,7 +67,8 @@ def test_the_sum_of_a_peft_adapter_is_the_models_in_float64(tmp_path: Path, fami
 @tiered("family", ["llama", "gpt_oss", "qwen3_moe", "qwen2", "gpt2", "qwen3_5_moe_text"], keep=2)
 def test_a_gguf_adapter_is_the_peft_one(tmp_path: Path, family: str) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
-    config, pairs = tiny(family), made_pairs(tiny(family))
+    roles = [role for role in ALL if not role.startswith("delta")]  # whose heads come in another order, see below
+    config, pairs = tiny(family), made_pairs(tiny(family), roles=roles)
     one = read_adapter(write_peft(tmp_path / "a", pairs, lora_alpha=5, alternate=alternates(config)), config)
     other = read_adapter(write_gguf_adapter(tmp_path / "a.gguf", config, pairs, 5.0), config)
     assert one.matrices.keys() == other.matrices.keys()
