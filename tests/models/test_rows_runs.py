@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import moderngl
@@ -17,6 +17,7 @@ from tiers import tiered
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.models.fast.parts import delta_layers
 from glinfer.models.fast.rows import (
     LOGITS,
     PICKS,
@@ -119,6 +120,11 @@ def kept(session: Session, name: str) -> Array:
 def same(found: Array, expected: Array) -> bool:
     bits = (np.ascontiguousarray(part).view(np.uint32) for part in (found, expected))
     return np.array_equal(*bits)
+
+
+def nearly_same(found: Array, expected: Array) -> bool:
+    """Of sums in another order."""
+    return agree(found, expected, same_order=False)
 
 
 class Compare:
@@ -272,12 +278,16 @@ def test_chunks_have_the_bits_of_single_tokens(device: Device, name: str, weight
 @pytest.mark.slow
 @some_subjects
 def test_chunks_of_families_have_the_bits_of_single_tokens(device: Device, name: str, family: str, form: str) -> None:
+    """But for delta rules, whose corrections are solved for all rows of a piece together, in other sums."""
     if "llvmpipe" not in device.renderer:
         pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
-    chunks_have_the_bits(device, EXACT[name], of_family(family, form))
+    subject = of_family(family, form)
+    chunks_have_the_bits(device, EXACT[name], subject, alike=nearly_same if delta_layers(subject.config) else same)
 
 
-def chunks_have_the_bits(device: Device, kernels: KernelOptions, subject: Subject) -> None:
+def chunks_have_the_bits(
+    device: Device, kernels: KernelOptions, subject: Subject, alike: Callable[[Array, Array], bool] = same
+) -> None:
     single, mixed = decoder(device, kernels, subject), decoder(device, kernels, subject)
     expected = [step(single, token, place) for place, token in enumerate(IDS)]
     chunk = mixed.companion(chunks(device, kernels, 40, subject))
@@ -286,10 +296,10 @@ def chunks_have_the_bits(device: Device, kernels: KernelOptions, subject: Subjec
     feed(chunk, IDS[32:58], 32, kernels.rows_per_draw)
     feed(chunk, IDS[58:63], 58, kernels.rows_per_draw)
     feed(chunk, IDS[63:69], 63, kernels.rows_per_draw)
-    assert same(step(mixed, IDS[69], 69), expected[69])
+    assert alike(step(mixed, IDS[69], 69), expected[69])
     ours, theirs = caches_of(mixed), caches_of(single)
     for cache in caches_of(chunk):
-        assert same(ours[cache], theirs[cache]), cache
+        assert alike(ours[cache], theirs[cache]), cache
 
 
 @pytest.mark.slow
