@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Bring in what `make test-web` needs beside .venv: Chromium (Debian's package), and the npm packages of web/,
-# without the optional ones, which `python -m qa bench-web` compares with. What is in place is left alone. What may not be installed here is named with the line to run, and the tests
-# that need it skip: the exit status is 0 then too. `setup_web.sh packages` leaves the browser out.
+# without the optional ones, which `python -m qa bench-web` compares with. What is in place is left alone. What may not
+# be installed here is named with the line to run, and the tests that need it skip: the exit status is 0 then too.
+# It is 1 where package-lock.json lacks what package.json asks for. `setup_web.sh packages` leaves the browser out.
 set -euo pipefail
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -73,6 +74,10 @@ install_packages() {
     local folder=$1
     # npm keeps a copy of the lock file that it installed.
     if [ "$folder/node_modules/.package-lock.json" -nt "$folder/package-lock.json" ]; then return; fi
+    if ! (cd -- "$folder" && npm ci --dry-run --offline --ignore-scripts --no-audit --no-fund) >/dev/null 2>&1; then
+        say "$folder/package-lock.json is not that of package.json; run: npm install --package-lock-only --prefix $folder"
+        exit 1
+    fi
     say "installing the npm packages of $folder"
     if ! (cd -- "$folder" && quietly npm ci --omit=optional --ignore-scripts --no-audit --no-fund); then
         rm -rf -- "${folder:?}/node_modules"
