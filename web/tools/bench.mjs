@@ -15,7 +15,7 @@ import process from "node:process";
 
 import { FLAGS, ROOT, findChromium, playwright } from "./chromium.mjs";
 import { processorSeconds } from "./processes.mjs";
-import { serve } from "./serving.mjs";
+import { serveContents } from "./server.mjs";
 
 const WAIT = 1_800_000; // milliseconds
 const LIKELIEST = 10; // tokens whose probabilities are told
@@ -67,7 +67,7 @@ async function timed(tab, name, argument) {
 }
 
 const launcher = await playwright();
-const { server, address } = await serve(contents);
+const { server, address } = await serveContents(contents);
 const browser = await launcher.launch({ executablePath: findChromium(), headless: true, args: FLAGS });
 try {
   const open = [];

@@ -13,7 +13,7 @@ import process from "node:process";
 
 import { FLAGS, ROOT, findChromium, playwright } from "./chromium.mjs";
 import { processorSeconds } from "./processes.mjs";
-import { serve } from "./serving.mjs";
+import { serveContents } from "./server.mjs";
 
 const PEER_PAGE = `<!DOCTYPE html><meta charset="utf-8"><title>peer</title><link rel="icon" href="data:,">
 <script type="module" src="/transformers_texts.js"></script>`;
@@ -28,7 +28,7 @@ async function contents(url) {
   return readFile(path.join(folder, url.endsWith("/") ? `${url}index.html` : url));
 }
 
-const { server, address } = await serve(contents);
+const { server, address } = await serveContents(contents);
 const launcher = await playwright();
 const browser = await launcher.launch({ executablePath: findChromium(), headless: true, args: FLAGS });
 

@@ -13,7 +13,7 @@ import path from "node:path";
 import process from "node:process";
 
 import { FLAGS, findChromium, playwright, skip } from "./chromium.mjs";
-import { serve } from "./serving.mjs";
+import { serveContents } from "./server.mjs";
 
 const CATEGORIES = ["accessibility", "best-practices"];
 const PORT = 9333; // of Chromium's debugger, where Lighthouse finds it
@@ -54,7 +54,7 @@ if (sites.length === 0 || !sites.every((site) => existsSync(path.join(site, "pla
   process.exit(2);
 }
 const run = await lighthouse();
-const { server, address } = await serve((url) => {
+const { server, address } = await serveContents((url) => {
   const [, number, ...rest] = url.split("/");
   return readFile(path.join(sites[Number(number)], ...rest, url.endsWith("/") ? "index.html" : ""));
 });

@@ -18,7 +18,7 @@ import { parseArgs } from "node:util";
 
 import { FLAGS, findChromium, playwright } from "./chromium.mjs";
 import { processorSeconds } from "./processes.mjs";
-import { serve } from "./server.mjs";
+import { serveFolder } from "./server.mjs";
 
 const WAIT = 600_000; // milliseconds
 
@@ -53,7 +53,7 @@ async function visit(context, address, { sent, prompt, worker, before, stay }) {
   const spent = [processorSeconds()];
   page.setDefaultTimeout(WAIT);
   await page.addInitScript(watch);
-  await page.goto(`${address}?worker=${worker}`);
+  await page.goto(`${address}/?worker=${worker}`);
   await page.waitForFunction(() => globalThis.seen.ready !== null || globalThis.glinfer?.errors.length);
   spent.push(processorSeconds());
   const errors = await page.evaluate(() => globalThis.glinfer.errors);
@@ -95,7 +95,7 @@ async function main() {
   const executablePath = findChromium();
   const launcher = await playwright();
   const profile = mkdtempSync(path.join(os.tmpdir(), "glinfer-visits-"));
-  const { server, sent, address } = await serve(site);
+  const { server, sent, address } = await serveFolder(site);
   const context = await launcher.launchPersistentContext(profile, { executablePath, headless: true, args: FLAGS });
   try {
     const load = os.loadavg()[0].toFixed(1);
