@@ -23,7 +23,7 @@ vec4 channel(int position, int base, int texel) {
     for (int k = max(0, LENGTH - 1 - position); k < LENGTH; k++) {
         sum += tap(k, texel) * kept(base + position - LENGTH + 1 + k, texel);
     }
-    return vec4(silu(sum.x), silu(sum.y), silu(sum.z), silu(sum.w));
+    return silu(sum);
 }
 
 vec4 softplus(vec4 a) {

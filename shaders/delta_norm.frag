@@ -25,7 +25,6 @@ void main() {
                                   GATES_COLUMNS) + lane_offset(at.lane);
         vec4 z = FETCH(gates, from, ivec2(GATES_WIDTH, GATES_HEIGHT));
         vec4 gain = FETCH(gains, ivec2(inside, 0), ivec2(GAINS_WIDTH, GAINS_HEIGHT));
-        y = result(at.slot, texel) * inversesqrt(squares / float(4 * VALUE_TEXELS) + float(EPS)) * gain *
-            vec4(silu(z.x), silu(z.y), silu(z.z), silu(z.w));
+        y = result(at.slot, texel) * inversesqrt(squares / float(4 * VALUE_TEXELS) + float(EPS)) * gain * silu(z);
     }
 }

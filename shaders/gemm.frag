@@ -127,11 +127,11 @@ float input_norm[ROWS];
 #if X_GATED
 #define PLACE_INPUT ivec2 from = SUM_PLACE(2 * block), second = SUM_PLACE(2 * block + 1); \
     vec4 bias = input_bias(2 * block, SUM_LANE), second_bias = input_bias(2 * block + 1, SUM_LANE);
-#define FINISHED(n, X) activated(whole_sum(FETCH(X, from, X_SIZE), input_norm[n], bias)) * \
+#define FINISHED(n, X) activations(whole_sum(FETCH(X, from, X_SIZE), input_norm[n], bias)) * \
     whole_sum(FETCH(X, second, X_SIZE), input_norm[n], second_bias)
 #else
 #define PLACE_INPUT ivec2 from = SUM_PLACE(block); vec4 bias = input_bias(block, SUM_LANE);
-#define FINISHED(n, X) activated(whole_sum(FETCH(X, from, X_SIZE), input_norm[n], bias))
+#define FINISHED(n, X) activations(whole_sum(FETCH(X, from, X_SIZE), input_norm[n], bias))
 #endif
 #else
 #define PLACE_INPUT ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
@@ -351,7 +351,7 @@ float input_norm[ROWS];
 #if defined(RAW_INPUT) || defined(GATE_LIMIT)
 #define ACTIVATED(total) total
 #else
-#define ACTIVATED(total) vec4(activation(total.x), activation(total.y), activation(total.z), activation(total.w))
+#define ACTIVATED(total) activations(total)
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     SCALE(A, B, C, D) \

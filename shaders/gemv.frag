@@ -123,7 +123,7 @@ struct Input {
 };
 
 vec4 finished(Input v) {
-    vec4 y = activated(whole_sum(v.sum, input_norm, v.bias));
+    vec4 y = activations(whole_sum(v.sum, input_norm, v.bias));
 #if X_GATED
     y *= whole_sum(v.second, input_norm, v.second_bias);
 #endif

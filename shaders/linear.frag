@@ -29,7 +29,7 @@ void main() {
 #ifdef BIAS
     sum += at(bias, 0, e.y, OUT);
 #endif
-    y = activation(sum);
+    y = activations(vec4(sum)).x;
 #ifdef RESIDUAL
     y += at(residual, e.x, e.y, OUT);
 #endif

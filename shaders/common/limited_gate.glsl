@@ -2,10 +2,6 @@
 // GATE_SLOPE · (u + 1), with g at most the limit and u between both limits.
 #include "common/activation.glsl"
 
-vec4 activations(vec4 x) {
-    return vec4(activation(x.x), activation(x.y), activation(x.z), activation(x.w));
-}
-
 #ifdef GATE_LIMIT
 // A NaN stays, which min and max may drop. It is told by its bits, since compilers may assume that there is none.
 vec4 bounded(vec4 x, float least) {

@@ -36,7 +36,7 @@ vec4 finished(vec4 sum, ivec2 at) {
 #ifdef BIAS
     v += TEXEL(bias, at.y, BIAS_WIDTH, BIAS_HEIGHT);
 #endif
-    v = vec4(activation(v.x), activation(v.y), activation(v.z), activation(v.w));
+    v = activations(v);
 #ifdef RESIDUAL
     v += TEXEL(residual, at.x * RESIDUAL_TEXELS + at.y, RESIDUAL_WIDTH, RESIDUAL_HEIGHT);
 #endif

@@ -25,10 +25,6 @@ vec4 whole_sum(vec4 sum, float norm, vec4 bias) {
 #endif
 }
 
-vec4 activated(vec4 y) {
-    return vec4(activation(y.x), activation(y.y), activation(y.z), activation(y.w));
-}
-
 // The norm, from a texel of the last block.
 float input_norm_of(vec4 gathered) {
     gathered *= 1.0 / float(X_DIM);

@@ -1,8 +1,8 @@
 // tanh: near 0, where 1 - 2 / (exp(2u) + 1) would lose digits, its series, good to 3e-8; beyond 10 it is 1 in float32, and some
 // drivers' own tanh overflows. A NaN stays.
-float tanh_of(float u) {
-    float size = abs(u), square = u * u;
-    float series = u * (1.0 + square * (-0.3333333333 + square * (0.1333333333 + square * (-0.05396825397 + square * 0.02186948854))));
-    float tail = 1.0 - 2.0 / (exp(2.0 * min(size, 10.0)) + 1.0);
-    return size > 0.25 ? (u < 0.0 ? -tail : tail) : series;
+vec4 tanh_of(vec4 u) {
+    vec4 size = abs(u), square = u * u;
+    vec4 series = u * (1.0 + square * (-0.3333333333 + square * (0.1333333333 + square * (-0.05396825397 + square * 0.02186948854))));
+    vec4 tail = 1.0 - 2.0 / (exp(2.0 * min(size, 10.0)) + 1.0);
+    return mix(series, mix(tail, -tail, lessThan(u, vec4(0.0))), greaterThan(size, vec4(0.25)));
 }
