@@ -18,6 +18,7 @@ from glinfer.export.site import ANSWERS, MARKDOWN_ANSWERS, PAGE, web_root
 from glinfer.export.static import HEADERS, media_type
 
 _ENTRY, _OWN_ENTRY = 'src="app.js"', 'src="server/app.js"'
+_THREAD = '<script type="module" src="page/thread.js"></script>\n'  # computes for the page of a site
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -39,8 +40,8 @@ class ChatPage:
         """
         root = web_root()
         text = (root / PAGE).read_text(encoding="utf-8")
-        assert _ENTRY in text
-        page = text.replace(_ENTRY, _OWN_ENTRY).encode()
+        assert _ENTRY in text and _THREAD in text
+        page = text.replace(_THREAD, "").replace(_ENTRY, _OWN_ENTRY).encode()
         self._files = {f"/{PAGE}": page, "/": page, "/style.css": (root / "style.css").read_bytes()}
         for name, file in _modules(root, "server/app.js").items():
             self._files[f"/{name}"] = file.read_bytes()

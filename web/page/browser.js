@@ -1,12 +1,12 @@
 /** The page's engine over the model of its own site: in a worker, or in the page where the browser has none that can. */
 
 import { progressInWords } from "../glinfer/loading.js";
-import { direct, startWorker } from "../glinfer/threads.js";
+import { direct } from "../glinfer/threads.js";
 import { describeCheck } from "../glinfer/verify.js";
 import { LocalEngine } from "./local.js";
 import { keepPage, leavePage } from "./offline.js";
+import { takeThread } from "./thread.js";
 
-const WORKER = "page/worker.js";
 const LOST = "The browser took the graphics context away, and the model with it.";
 
 /** An engine of the page, see page.js. */
@@ -16,14 +16,13 @@ export class BrowserEngine {
 
   /**
    * @param {URLSearchParams} asked `minimum=1` allows no more than WebGL2 promises; `verify=1` compares textures; `worker=0`
-   *   computes in the page; `cache=0` keeps nothing for the next visit, and `offline=0` nothing to open the page without a
+   *   computes in the page (thread.js); `cache=0` keeps nothing for the next visit, and `offline=0` nothing to open the page without a
    *   server, and lets go of what is kept for that.
    */
   constructor(asked) {
     this.asked = asked;
     this.minimum = asked.get("minimum") === "1";
     this.verifies = asked.get("verify") === "1";
-    this.threaded = asked.get("worker") !== "0";
     this.cache = asked.get("cache") !== "0";
     this.checking = Promise.resolve(); // one check of textures after another
     this.figures = { held: 0, context: 0, draws: 0 };
@@ -45,9 +44,7 @@ export class BrowserEngine {
     const { page } = this;
     this.link?.close();
     const local = new LocalEngine();
-    // A page with all its files in it has no worker's, and gives its files only to itself.
-    const whole = document.querySelector("script[data-file]") !== null;
-    const remote = this.threaded && !whole ? await startWorker(() => new Worker(new URL(WORKER, document.baseURI), { type: "module" })) : null;
+    const remote = await takeThread();
     const link = (this.link = remote ?? direct(local));
     this.lost = false;
     const ended = (problem) => {

@@ -126,6 +126,7 @@ export class LocalEngine {
       }
     }
     await beginning.keep(first);
+    if (this.preparing === mine) model.warmUp();
   }
 
   /** Forgets all but the beginning. */
