@@ -40,7 +40,8 @@ class ChatPage:
         """
         root = web_root()
         text = (root / PAGE).read_text(encoding="utf-8")
-        assert _ENTRY in text and _THREAD in text
+        assert _ENTRY in text
+        assert _THREAD in text
         page = text.replace(_THREAD, "").replace(_ENTRY, _OWN_ENTRY).encode()
         self._files = {f"/{PAGE}": page, "/": page, "/style.css": (root / "style.css").read_bytes()}
         for name, file in _modules(root, "server/app.js").items():
