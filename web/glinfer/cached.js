@@ -174,10 +174,9 @@ export class CachedDriver {
 
   /**
    * Runs what chooses a token once, for nothing: drivers compile a program for good when it draws first.
-   * @param {number[]} ids all tokens that are held.
+   * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
    */
   warmUp(ids) {
-    for (const work = this.catchUp(ids); !work.next().done; );
     this.runHead(ids);
     if (this.lists) this.runCompanion("shortlist", { rows: 1 });
   }

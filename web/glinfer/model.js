@@ -208,6 +208,7 @@ export class Model {
   warmUp() {
     if (this.warm || !this.ids.length || this.ids.length > this.context) return;
     this.warm = true;
+    this.catchUp();
     this.driver.warmUp?.(this.ids);
   }
 
@@ -389,8 +390,7 @@ export class Model {
   }
 
   catchUp() {
-    const work = this.driver.catchUp(this.ids);
-    while (!work.next().done);
+    for (const work = this.driver.catchUp(this.ids); !work.next().done; );
   }
 
   /** Releases everything that lies in graphics memory. */

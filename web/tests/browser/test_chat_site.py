@@ -221,7 +221,10 @@ def test_a_second_visit_goes_on_behind_the_beginning(browsed: Browsed, tmp_path:
     with serving(made.folder) as url:
 
         def visit() -> tuple[list[int], int]:
-            """What the model holds before anything was written, and the draws but for those of a token to warm up."""
+            """The tokens that the model holds before anything was written, and how many draws it took to run them.
+
+            The draws of the one token that the page runs to warm up are not counted.
+            """
             browsed.do("open", f"{url}?worker=0")
             browsed.do("says", "#status", "Ready.")
             browsed.do("evaluate", WARM)
