@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from glinfer.server.errors import not_ready
 from glinfer.server.limits import ConnectionLimits
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource
+from glinfer.server.slow import THREADS
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
@@ -154,6 +156,7 @@ class HttpServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="glinfer-work"))
         with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or Windows
             for number in _SIGNALS:
                 self._loop.add_signal_handler(number, self._begin_end)

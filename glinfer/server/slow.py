@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+THREADS = 6
+"""Threads of a pool. Their work is short or waits for a child process, and one thread draws: more would bring nothing.
+Each is made when all others are busy, and keeps memory of its own, so that a server with many would grow for hours."""
 
 
 @dataclass
@@ -31,9 +34,9 @@ class SlowWork:
     Use it on one event loop.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
-        """Prepare; the default is as many threads as :func:`asyncio.to_thread` has."""
-        self.threads = threads or min(32, (os.cpu_count() or 1) + 4)
+    def __init__(self, threads: int = THREADS) -> None:
+        """Prepare so many threads."""
+        self.threads = threads
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="glinfer-slow")
         self._turns: dict[Hashable, _Turns] = {}
 

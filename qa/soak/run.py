@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from glinfer.engine.model import Model
@@ -28,8 +27,6 @@ PYTHON_GROWTH = 0.05
 sequence would be more."""
 SPEED_DRIFT = 0.1
 """Largest change of speed from the first quarter to the last, as a fraction."""
-SHARED = 0.05
-"""Share of the processors that others may have before the clock says more about them than about a server."""
 WARM_UP = 0.1
 """Share of the tokens in the warm-up, which runs each use at least once; half of the tokens always follow it."""
 DEFAULT_SAMPLES = 40
@@ -37,7 +34,7 @@ MIN_SAMPLES = 4
 MIN_TOKENS = 100
 _TOKENS_A_SEQUENCE = 25
 _MEMORY, _BYTES = "memory of the process", "bytes"
-_PER_SECOND, _PER_PROCESSOR_SECOND = "tok/s", "tok/s of the processor"
+_PER_SECOND = "tok/s"
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,8 @@ class SoakCheck:
         limit: the largest allowed change, as a fraction; 0 asks for one value in all samples.
         passed: whether the number stayed; None if this system does not report it, or if another one is judged.
         unit: the unit of ``first`` and ``last``.
-        detail: the samples that differ, if any; for memory, whether ``first`` is a median or the least value; for
-            speeds of a server, which of them is judged and why.
+        detail: the samples that differ, if any; for memory, whether ``first`` is a median or the least value; for the
+            speed of a server beside a new one, how far its turns lie apart.
     """
 
     name: str
@@ -154,7 +151,7 @@ class Recording:
         uses: Mapping[str, int],
         checks: Sequence[SoakCheck] = (),
         accepted: Sequence[str] = (),
-        speed_drift: float = SPEED_DRIFT,
+        speed_drift: float | None = SPEED_DRIFT,
         grown: tuple[Grown, ...] = (),
     ) -> SoakReport:
         """What came of it: the samples are judged (see :func:`judge`), and further checks are added."""
@@ -254,9 +251,12 @@ def soak(
 
 
 def judge(
-    samples: Sequence[Sample], accepted: Sequence[str] = (), *, speed_drift: float = SPEED_DRIFT
+    samples: Sequence[Sample], accepted: Sequence[str] = (), *, speed_drift: float | None = SPEED_DRIFT
 ) -> tuple[SoakCheck, ...]:
-    """Judge samples; ``accepted`` names mistakes that were not refused, and speed may change by ``speed_drift``."""
+    """Judge samples; ``accepted`` names mistakes that were not refused.
+
+    Speed may change by ``speed_drift``; where that is None, it is told and not judged.
+    """
     checks = [
         _memory([sample.memory for sample in samples]),
         _flat("texture bytes", [sample.texture_bytes for sample in samples], MEMORY_GROWTH, _BYTES),
@@ -270,7 +270,7 @@ def judge(
         _same("threads", [sample.threads for sample in samples]),
         _same("child processes", [sample.children for sample in samples]),
     ]
-    checks += _speeds(samples, speed_drift)
+    checks.append(_speed(samples, speed_drift))
     odd = [sample for sample in samples if sample.differs]
     detail = f"first after {odd[0].tokens} tokens: {', '.join(odd[0].differs)}" if odd else ""
     equal = len(samples) - len(odd)
@@ -281,44 +281,13 @@ def judge(
     return tuple(checks)
 
 
-def _speeds(samples: Sequence[Sample], limit: float) -> list[SoakCheck]:
-    """Judge the speed by the clock, or of a server, where others use the machine, that by its processor time."""
+def _speed(samples: Sequence[Sample], limit: float | None) -> SoakCheck:
+    """Compare the speeds of the quarters, which may neither fall nor rise."""
     scale = samples[0].calibration_seconds
     first, last = (value / scale for value in _quarters([sample.tokens_per_calibration for sample in samples]))
-    by_clock = _speed("speed", first, last, limit, _PER_SECOND)
-    rates = list(_processor_rates(samples))
-    if not rates:
-        return [by_clock]
-    by_processor = _speed("speed by processor time", *_quarters(rates), limit, _PER_PROCESSOR_SECOND)
-    others = statistics.median(sample.window.others for sample in samples if sample.window is not None)
-    why = f"others had {others:.0%} of the processors"
-    if others > SHARED:
-        judged, left, less = by_processor, by_clock, f"more than {SHARED:.0%}"
-    else:
-        judged, left, less = by_clock, by_processor, f"not more than {SHARED:.0%}"
-    found = {
-        judged.name: replace(judged, detail=f"judged: {why}, {less}"),
-        left.name: replace(left, passed=None, detail=f"not judged: {why}, {less}"),
-    }
-    return [found[check.name] for check in (by_clock, by_processor)]
-
-
-def _processor_rates(samples: Sequence[Sample]) -> Iterator[float]:
-    """Tokens a second of the processor in each window, in processor time as slow as it was at the first sample.
-
-    Where programs share caches and cores, the same work takes more processor time too; so it is measured by that of
-    the fixed work, in the samples on both sides of a window.
-    """
-    for before, after in pairwise(samples):
-        if after.window is not None:
-            around = before.calibration_processor_seconds + after.calibration_processor_seconds
-            yield after.window.rate * around / 2 / samples[0].calibration_processor_seconds
-
-
-def _speed(name: str, first: float, last: float, limit: float, unit: str) -> SoakCheck:
-    """Compare a speed of both quarters, which may neither fall nor rise."""
     change = last / first - 1
-    return SoakCheck(name, first, last, change, limit, abs(change) <= limit, unit)
+    passed = None if limit is None else abs(change) <= limit
+    return SoakCheck("speed", first, last, change, limit or 0.0, passed, _PER_SECOND)
 
 
 def _quarters(values: Sequence[float]) -> tuple[float, float]:

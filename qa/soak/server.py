@@ -5,6 +5,9 @@ the middle. From time to time they pause, until the server has nothing to do, an
 (:mod:`qa.soak.served`). The requests are a few hundred, drawn by a seed, and come again and again. At the end each is
 sent once more, alone, to a new server with one place, by a client whose key it has never seen, so that nothing that
 others have asked is reused: every answer of the whole run has to be that one, letter for letter.
+
+Whether the server has become slower is seen beside a new one, to which the same requests are sent in turns with it: a
+machine is not equally fast for an hour, whatever runs on it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import random
+import statistics
 import subprocess
 import tempfile
 import time
@@ -20,26 +24,24 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.errors import InputError
-from glinfer.gl.context import open_device
 from qa.serve_load import AnswerError, started, stream_events
 from qa.soak.models import ADAPTER, CHATS, EMBEDS, write_models
-from qa.soak.processor import Spent, Window, spent
 from qa.soak.requests import WRITES, Asked, draw_requests, fingerprint, first_requests, joined, tokens_of
 from qa.soak.run import MIN_SAMPLES, MIN_TOKENS, WARM_UP, Recording, SoakCheck, SoakReport
 from qa.soak.served import Settings
-from qa.soak.watch import Calibration, Sample, Speed
+from qa.soak.watch import Sample
 
 SPEED_DRIFT = 0.03
-"""Largest change of speed from the first quarter to the last, as a fraction."""
+"""Largest difference of speed between the server and a new one, as a fraction."""
+DEFAULT_PAIRS = 20
+"""Turns of both servers, of all requests each: on a virtual machine a turn of 11 seconds is some 4% off its median."""
 DEFAULT_TOKENS, DEFAULT_SECONDS, DEFAULT_REQUESTS = 1_000_000, 3600.0, 240
-_PROBE = {"model": WRITES, "prompt": "ROMEO:", "max_tokens": 24, "temperature": 0}
-_PROBE_SECONDS, _MIN_PROBES = 1.0, 12
 _WARM_UPS = 2
 """Times that every request is sent before the first sample: what is kept of the first is gone on with the second."""
 _IMPATIENCE = 0.03
@@ -145,26 +147,28 @@ async def ask(http: httpx.AsyncClient, asked: Asked, *, stays: bool = False, key
 class Load:
     """Clients that ask without a pause between two samples: every request equally often, in rounds of random order."""
 
-    def __init__(
-        self, address: str, answers: Answers, clients: int, seed: int, measure: Callable[[], Spent | None] | None = None
-    ) -> None:
-        """Prepare so many clients; ``measure`` says what the server and the machine have spent so far."""
+    def __init__(self, address: str, answers: Answers, clients: int, seed: int) -> None:
+        """Prepare so many clients."""
         self._address, self._answers, self._clients = address, answers, clients
-        self._draw, self._measure = random.Random(seed), measure or (lambda: None)
+        self._draw = random.Random(seed)
         self._ended, self._began, self._asking = 0.0, 0.0, False
-        self._window: Spent | None = Spent()
-        self._tokens = 0
+        self._tokens, self._told = 0, 0.0
 
     @property
     def seconds(self) -> float:
         """How long they have asked so far; samples do not count."""
         return self._ended + (time.perf_counter() - self._began if self._asking else 0.0)
 
-    def window(self) -> Window | None:
-        """What the server did since the last time that this was asked; None where the system does not say."""
-        found, tokens = self._window, self._answers.tokens - self._tokens
-        self._window, self._tokens = Spent(), self._answers.tokens
-        return None if found is None else Window(tokens, found.server, found.others)
+    def rate(self) -> float:
+        """Tokens a second since the last time that this was asked."""
+        tokens, seconds = self._tokens, self.seconds - self._told
+        self._tokens, self._told = 0, self.seconds
+        return tokens / seconds if seconds else 0.0
+
+    def warm_up(self) -> None:
+        """Send what makes the first of everything, and every request so often that each is gone on with."""
+        Load(self._address, Answers.to(first_requests()), self._clients, 0).each(_WARM_UPS)
+        self.each(_WARM_UPS)
 
     def each(self, times: int) -> None:
         """Send every request so many times."""
@@ -183,11 +187,9 @@ class Load:
                 self._draw.shuffle(left)
             return left.pop() if left else None
 
-        before = self._measure()
+        before = self._answers.tokens
         asyncio.run(self._run(next_place))
-        after = self._measure()
-        if self._window is not None:
-            self._window = None if before is None or after is None else self._window + (after - before)
+        self._tokens += self._answers.tokens - before
 
     async def _run(self, next_place: Callable[[], int | None]) -> None:
         self._began, self._asking = time.perf_counter(), True
@@ -204,6 +206,13 @@ class Load:
                 except (AnswerError, httpx.HTTPError, OSError) as error:
                     answers.failed[f"{asked.kind}: {type(error).__name__} {error}"[:300]] += 1
                     await asyncio.sleep(0.1)
+
+
+class Rates(NamedTuple):
+    """Tokens a second of two servers that had the same requests in turns."""
+
+    aged: float
+    new: float
 
 
 def replay(asked: Sequence[Asked], places: Sequence[int], address: str, keys: Sequence[str]) -> Answers:
@@ -232,6 +241,7 @@ def soak_server(
     requests: int = DEFAULT_REQUESTS,
     seed: int = 0,
     samples: int = 40,
+    pairs: int = DEFAULT_PAIRS,
     speed_drift: float = SPEED_DRIFT,
     device: str | None = None,
     on_progress: StagedProgress = no_staged_progress,
@@ -248,7 +258,8 @@ def soak_server(
         requests: how many different requests there are.
         seed: seed of the requests and of their order.
         samples: samples to take, evenly from the end of the warm-up to the end; fewer where the time ends before.
-        speed_drift: largest change of speed, as a fraction.
+        pairs: turns of the server and of a new one at the end, in each of which both have every request once.
+        speed_drift: largest difference of their speeds, as a fraction.
         device: as of ``glinfer serve --device``.
         on_progress: receives (stage, what is done of it, all of it), in thousandths of the run, or in requests.
 
@@ -261,17 +272,18 @@ def soak_server(
         ("clients", clients, 1),
         ("requests", requests, 1),
         ("samples", samples, MIN_SAMPLES),
+        ("pairs", pairs, 1),
     ):
         if found < least:
             raise InputError(f"{name} is {found}; expected at least {least}")
     run, asked = Recording(seed), draw_requests(seed, requests)
-    answers, facts = Answers.to(asked), dict[str, Any]()
+    answers, facts, beside = Answers.to(asked), dict[str, Any](), list[SoakCheck]()
     with tempfile.TemporaryDirectory(prefix="glinfer-soak-") as folder:
         chats, adapter, embeds = write_models(Path(folder))
         models = {WRITES: str(model), CHATS: str(chats), EMBEDS: str(embeds)}
         settings = Settings(models, {CHATS: {ADAPTER: str(adapter)}}, slots, clients * 2, (), device)
-        with started(settings.command()) as (address, process), _Probe(address, device) as probe:
-            load = Load(address, answers, clients, seed, lambda: spent(process.pid))
+        with started(settings.command()) as (address, process):
+            load = Load(address, answers, clients, seed)
             facts = httpx.get(f"{address}/v1/models/{WRITES}").json()
 
             def share() -> float:
@@ -279,18 +291,14 @@ def soak_server(
                 return max(answers.tokens / tokens, load.seconds / seconds)
 
             def sample() -> None:
-                window = load.window()
-                speed = probe.speed()
                 differs = sorted({asked[place].kind for place in answers.other})
-                so_far = {"tokens": answers.tokens, "sequences": answers.total}
-                found = {**_counts(process), **so_far, **speed._asdict()}
-                found["window"] = window if run.samples else None  # what is compiled in the warm-up is no speed
-                run.samples.append(Sample(**found, seconds=run.seconds, differs=tuple(differs)))
+                so_far = {"tokens": answers.tokens, "sequences": answers.total, "seconds": run.seconds}
+                found = {**_counts(process), **so_far, "tokens_per_second": load.rate()}
+                run.samples.append(Sample(**found, differs=tuple(differs)))
 
             try:
                 on_progress("warming up", 0, 0)
-                Load(address, Answers.to(first_requests()), clients, seed).each(_WARM_UPS)
-                load.each(_WARM_UPS)
+                load.warm_up()
                 load.until(lambda: share() >= WARM_UP)
                 run.warm_up_tokens, done = answers.tokens, share()
                 sample()
@@ -301,6 +309,12 @@ def soak_server(
                         lambda: on_progress("soaking", round(1000 * min(share(), 1.0)), 1000),
                     )
                     sample()
+                on_progress("beside a new server", 0, pairs)
+                with started(settings.command()) as (new, _):
+                    Load(new, answers, clients, seed).warm_up()
+                    loads = Load(address, answers, clients, seed), Load(new, answers, clients, seed)
+                    told = turns(*loads, pairs, lambda done: on_progress("beside a new server", done, pairs))
+                    beside.append(judge_beside(told, speed_drift))
             except InputError as error:
                 run.stopped = f"after {answers.tokens} tokens: {error}"
         places = [place for place, first in enumerate(answers.first) if first or answers.begun[place]]
@@ -319,8 +333,38 @@ def soak_server(
         tokens=answers.tokens,
         sequences=answers.total,
         uses=answers.counts,
-        checks=judge_answers(answers, alone),
-        speed_drift=speed_drift,
+        checks=(*beside, *judge_answers(answers, alone)),
+        speed_drift=None,
+    )
+
+
+def turns(aged: Load, new: Load, pairs: int, on_pair: Callable[[int], object] = lambda done: None) -> list[Rates]:
+    """Send every request to both servers in turns, the first of them now this one and now that one."""
+    found = list[Rates]()
+    for load in (aged, new):
+        load.rate()
+    for pair in range(pairs):
+        for load in (aged, new) if pair % 2 else (new, aged):
+            load.each(1)
+        found.append(Rates(aged.rate(), new.rate()))
+        on_pair(pair + 1)
+    return found
+
+
+def judge_beside(told: Sequence[Rates], limit: float) -> SoakCheck:
+    """Whether a server is as fast as a new one, by the median of what they have to each other in each pair of turns."""
+    ratios = sorted(each.aged / each.new - 1 for each in told)
+    change, quarter = statistics.median(ratios), len(ratios) // 4
+    return SoakCheck(
+        "speed beside a new server",
+        statistics.median(each.new for each in told),
+        statistics.median(each.aged for each in told),
+        change,
+        limit,
+        abs(change) <= limit,
+        "tok/s",
+        f"a new server first, then this one; the middle half of {len(ratios)} pairs of turns {ratios[quarter]:+.1%} to "
+        f"{ratios[-1 - quarter]:+.1%}",
     )
 
 
@@ -333,37 +377,6 @@ def judge_answers(answers: Answers, alone: Answers) -> tuple[SoakCheck, ...]:
     failed = answers.failed + alone.failed
     told = "; ".join(f"{count} × {error}" for error, count in failed.most_common(_SHOWN))
     return same, SoakCheck("requests that failed", 0, failed.total(), None, 0.0, not failed, "requests", told)
-
-
-class _Probe:
-    """The speed of a server for one client, in turns with work that never changes, see :mod:`qa.soak.watch`."""
-
-    def __init__(self, address: str, device: str | None) -> None:
-        self._http = httpx.Client(base_url=address, timeout=300, verify=False, headers={"Connection": "close"})
-        self._device = open_device(device)
-        self._calibration = Calibration(self._device)
-
-    def speed(self) -> Speed:
-        """The speed of one client that asks again and again."""
-        times, calibration = list[float](), self._calibration
-        calibration.begin()
-        ends = time.perf_counter() + _PROBE_SECONDS
-        while len(times) < _MIN_PROBES or time.perf_counter() < ends:
-            began = time.perf_counter()
-            count = tokens_of(self._http.post("/v1/completions", json=_PROBE).json())
-            times.append((time.perf_counter() - began) / count)
-            calibration.round()
-            for _ in range(4):
-                calibration.turn()
-        return calibration.speed(times)
-
-    def __enter__(self) -> _Probe:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.close()
-        self._calibration.close()
-        self._device.close()
 
 
 def _counts(process: subprocess.Popen[str]) -> dict[str, Any]:

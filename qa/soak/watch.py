@@ -34,7 +34,6 @@ from glinfer.gl.context import Device
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
 from qa.objects import driver_objects
-from qa.soak.processor import Window
 from qa.stress.run import resident_bytes
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4
@@ -63,11 +62,9 @@ class Sample:
         files: open file descriptors; None if unknown.
         threads: threads of the process.
         children: running child processes; None if unknown.
-        tokens_per_second: speed of the probe.
-        calibration_seconds: time of the fixed work beside it.
-        calibration_processor_seconds: time of a processor that the fixed work took.
+        tokens_per_second: speed of the probe, or of a server for all clients since the sample before.
+        calibration_seconds: time of the fixed work beside the probe; 1 where there is none.
         differs: names of the probe's answers that differ from the first time.
-        window: what a server did since the sample before; None for the first, for a model, and where it is unknown.
     """
 
     tokens: int
@@ -82,10 +79,8 @@ class Sample:
     threads: int
     children: int | None
     tokens_per_second: float
-    calibration_seconds: float
-    calibration_processor_seconds: float = 1.0
+    calibration_seconds: float = 1.0
     differs: tuple[str, ...] = ()
-    window: Window | None = None
 
     @property
     def tokens_per_calibration(self) -> float:
@@ -94,8 +89,7 @@ class Sample:
 
     def to_json(self) -> dict[str, Any]:
         """The sample as plain JSON values."""
-        window = None if self.window is None else self.window.to_json()
-        return {**asdict(self), "window": window, "tokens_per_calibration": self.tokens_per_calibration}
+        return {**asdict(self), "tokens_per_calibration": self.tokens_per_calibration}
 
 
 class Speed(NamedTuple):
@@ -103,7 +97,6 @@ class Speed(NamedTuple):
 
     tokens_per_second: float
     calibration_seconds: float
-    calibration_processor_seconds: float
 
 
 class Calibration:
@@ -121,7 +114,6 @@ class Calibration:
     def begin(self) -> None:
         """Forget the times."""
         self._times: tuple[list[float], list[float]] = [], []
-        self._processor_times: tuple[list[float], list[float]] = [], []
 
     def round(self) -> None:
         """Go to the start of the sequence, so that each round has the same places."""
@@ -131,10 +123,9 @@ class Calibration:
     def turn(self) -> None:
         """Run both pieces once."""
         for place, piece in enumerate((self._multiply, self._choose)):
-            started, processor = time.perf_counter(), time.process_time()
+            started = time.perf_counter()
             piece()
             self._times[place].append(time.perf_counter() - started)
-            self._processor_times[place].append(time.process_time() - processor)
 
     def _multiply(self) -> None:
         for _ in range(_PRODUCTS):  # as memory-bound as a token, and in this thread alone
@@ -146,12 +137,11 @@ class Calibration:
     def speed(self, times: Sequence[float]) -> Speed:
         """The speed of tokens that took so long each, in turns with the fixed work.
 
-        Of times by the clock the tenth percentile is taken, which others disturb least; of processor times the mean,
-        since those of a server are a sum. Of both pieces of the fixed work it is the geometric mean.
+        Of the times of each the tenth percentile is taken, which others disturb least; of both pieces of the fixed work
+        it is the geometric mean.
         """
-        by_clock = [float(np.percentile(each, _PERCENTILE)) for each in (times, *self._times)]
-        by_processor = [float(np.mean(each)) for each in self._processor_times]
-        return Speed(1.0 / by_clock[0], math.sqrt(math.prod(by_clock[1:])), math.sqrt(math.prod(by_processor)))
+        least = [float(np.percentile(each, _PERCENTILE)) for each in (times, *self._times)]
+        return Speed(1.0 / least[0], math.sqrt(math.prod(least[1:])))
 
     def close(self) -> None:
         """Release the tiny model; harmless when repeated."""
