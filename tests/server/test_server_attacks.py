@@ -169,6 +169,13 @@ class TestBodies:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {LIMITS.body_bytes + 1}\r\n"
         assert raw(served, (head + "Expect: 100-continue\r\n\r\n").encode()).startswith(b"HTTP/1.1 413 ")
 
+    def test_who_sends_too_much_before_reading_sees_the_answer(self, served: Running) -> None:
+        """As most clients do; what is sent to a closed connection resets it, and the answer is lost with it."""
+        body = b" " * (LIMITS.body_bytes + 1)
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        for _ in range(3):
+            assert raw(served, head + body).startswith(b"HTTP/1.1 413 ")
+
     def test_chunks_without_end_are_refused_at_the_limit(self, served: Running) -> None:
         sent = [0]
 
