@@ -9,7 +9,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from glinfer.server.errors import not_ready
 from glinfer.server.limits import ConnectionLimits
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource
-from glinfer.server.slow import THREADS
+from glinfer.server.slow import thread_pool
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
@@ -156,7 +155,7 @@ class HttpServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="glinfer-work"))
+        self._loop.set_default_executor(thread_pool("glinfer-work"))
         with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or Windows
             for number in _SIGNALS:
                 self._loop.add_signal_handler(number, self._begin_end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,15 @@ Result = TypeVar("Result")
 
 THREADS = 6
 """Threads of a pool. Their work is short or waits for a child process, and one thread draws: more would bring nothing.
-Each is made when all others are busy, and keeps memory of its own, so that a server with many would grow for hours."""
+Each keeps memory of its own, so that a server with many grows for hours."""
+
+
+def thread_pool(name: str, threads: int = THREADS) -> ThreadPoolExecutor:
+    """A pool that has all of its threads from the beginning, so that a server never has more than it began with."""
+    pool, together = ThreadPoolExecutor(threads, thread_name_prefix=name), threading.Barrier(threads)
+    for _ in range(threads):
+        pool.submit(together.wait)
+    return pool
 
 
 @dataclass
@@ -37,7 +46,7 @@ class SlowWork:
     def __init__(self, threads: int = THREADS) -> None:
         """Prepare so many threads."""
         self.threads = threads
-        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="glinfer-slow")
+        self._pool = thread_pool("glinfer-slow", threads)
         self._turns: dict[Hashable, _Turns] = {}
 
     async def run(self, work: Callable[[], Result], client: Hashable) -> Result:

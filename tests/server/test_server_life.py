@@ -27,10 +27,24 @@ from glinfer.errors import FormatError, NumbersError
 from glinfer.gl.context import Device
 from glinfer.server.run import HttpServer, ServerOptions
 from glinfer.server.served import ModelSource
+from glinfer.server.slow import thread_pool
 
 pytestmark = pytest.mark.gl
 
 LONG: dict[str, Any] = {"model": "small", "prompt": "x", "max_tokens": 60, "seed": 2}
+
+
+def test_a_pool_has_all_of_its_threads_from_the_beginning() -> None:
+    """Whatever it has to do, and however long the server runs."""
+    pool = thread_pool("glinfer-test", 3)
+
+    def names() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("glinfer-test")]
+
+    assert len(names()) == 3
+    assert {*pool.map(lambda _: threading.current_thread().name, range(30))} <= {*names()}
+    pool.shutdown()
+    assert names() == []
 
 
 class Streaming:
