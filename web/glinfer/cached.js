@@ -22,7 +22,6 @@ import { sampleShortlist } from "./shortlist.js";
  * @property {(length: number) => void} forget
  * @property {(ids: number[]) => Generator<void>} catchUp
  * @property {(ids: number[], watch?: {draw: number, seen: () => void}|null, draws?: number) => void} runHead
- * @property {(ids: number[]) => void} [warmUp]
  * @property {(sampler: Sampler) => boolean} chooses
  * @property {(ids: number[], most: number, sampler: Sampler) => number[]} [choose]
  * @property {(ids: number[], sampler: Sampler, watch: {draw: number, seen: () => void}|null) => number|null} [chooseListed]
@@ -170,15 +169,6 @@ export class CachedDriver {
     this.runCompanion("shortlist", choiceFeed(this.tables.shortlist, sampler));
     const [list] = shortlistsOf(replay, plan.companions.shortlist, 1);
     return sampleShortlist(sampler, list, ids);
-  }
-
-  /**
-   * Runs what chooses a token once, for nothing: drivers compile a program for good when it draws first.
-   * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
-   */
-  warmUp(ids) {
-    this.runHead(ids);
-    if (this.lists) this.runCompanion("shortlist", { rows: 1 });
   }
 
   /** Whether the plan itself can choose the token: from all tokens, by their logits alone. */

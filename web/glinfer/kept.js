@@ -1,9 +1,10 @@
 /**
- * Files that the browser keeps from visit to visit, in Cache Storage: those of one export under its fingerprint, which
- * plan.json has and which only equal files share. Where nothing can be kept (a private window, a full disk, an address
- * without https) everything comes from the server, as without this module.
+ * Files that the browser keeps from visit to visit, in Cache Storage, and large ones where a worker can in its own file
+ * system: those of one export under its fingerprint, which plan.json has and which only equal files share. Where nothing can
+ * be kept (a private window, a full disk, an address without https) everything comes from the server, as without this module.
  */
 
+import { KeptFolder } from "./kept_file.js";
 import { inOrder, PART } from "./source.js";
 
 const OURS = "glinfer";
@@ -27,15 +28,23 @@ export async function keptSource(source, base, fingerprint) {
     pieces: source.pieces,
     parts: (path, bytes) => {
       const parts = source.open(path, bytes);
-      const part = (index) => {
+      const opened = kept.folder?.file(path, bytes);
+      const part = async (index) => {
+        const file = await opened;
+        const found = await file?.part(index).catch(() => null); // another tab has changed it
+        if (found) return found;
         const length = Math.min(PART, bytes - index * PART);
         const read = async (response) => {
           const found = new Uint8Array(await response.arrayBuffer());
           return found.length === length ? found : null;
         };
-        return kept.get(`${path}?part=${index}&of=${PART}`, read, () => parts.part(index));
+        return kept.get(`${path}?part=${index}&of=${PART}`, read, () => parts.part(index), (found) => file?.write(index, found));
       };
-      return inOrder({ part, close: () => parts.close() }, bytes);
+      const close = async () => {
+        (await opened)?.close();
+        await parts.close();
+      };
+      return inOrder({ part, close }, bytes);
     },
   };
 }
@@ -52,26 +61,29 @@ function nameOf(base, fingerprint = "", ours = OURS) {
 async function openCache(base, fingerprint) {
   try {
     const [before, name] = [nameOf(base), nameOf(base, fingerprint)];
+    const folder = KeptFolder.open(before, fingerprint);
     const others = (await caches.keys()).filter((each) => each.startsWith(before) && each !== name);
     await Promise.all(others.map((each) => caches.delete(each)));
     const store = await caches.open(name);
-    return new Kept(store, name, (await store.keys()).map(({ url }) => url));
+    return new Kept(store, name, (await store.keys()).map(({ url }) => url), await folder);
   } catch {
     return null; // there is no `caches`, or this window may not use it
   }
 }
 
-/** One cache, until something goes wrong with it. */
+/** One cache, and a folder beside it, until something goes wrong with them. */
 class Kept {
   /**
    * @param {Cache} store
    * @param {string} name of the cache.
    * @param {string[]} keys of what it has.
+   * @param {KeptFolder|null} folder of large files.
    */
-  constructor(store, name, keys) {
+  constructor(store, name, keys, folder) {
     this.store = store;
     this.name = name;
     this.keys = new Set(keys);
+    this.folder = folder;
     this.works = true;
   }
 
@@ -81,9 +93,10 @@ class Kept {
    * @param {string} key
    * @param {(response: Response) => Promise<T|null>} read what is kept; null where that is of no use.
    * @param {() => Promise<T>} ask the server.
+   * @param {(found: T) => boolean|undefined} write keeps it elsewhere; whether it has.
    * @returns {Promise<T>}
    */
-  async get(key, read, ask) {
+  async get(key, read, ask, write = () => false) {
     const { href } = new URL(key, NOWHERE);
     if (this.works && this.keys.has(href)) {
       try {
@@ -96,10 +109,11 @@ class Kept {
     const found = await ask();
     if (!this.works || found === null) return found;
     try {
-      await this.store.put(href, new Response(found));
+      if (!write(found)) await this.store.put(href, new Response(found));
     } catch {
       this.works = false;
-      await caches.delete(this.name).catch(() => {}); // what does not fit as a whole only takes room from others
+      // What does not fit as a whole only takes room from others.
+      await Promise.all([caches.delete(this.name).catch(() => {}), this.folder?.remove()]);
     }
     return found;
   }
@@ -142,7 +156,7 @@ export function keptNote(base, fingerprint, name) {
  * @returns {Promise<void>}
  */
 export async function forget(base) {
-  await Promise.all([letGo(OURS, base), forgetOffline(base)]);
+  await Promise.all([letGo(OURS, base), KeptFolder.forget(nameOf(base)), forgetOffline(base)]);
 }
 
 /**

@@ -16,6 +16,7 @@
 
 import { crc32 } from "./checksum.js";
 import { GlinferError } from "./errors.js";
+import { pauses } from "./generate.js";
 import { keptSource } from "./kept.js";
 import { missing } from "./limits.js";
 import { collectShaders } from "./program.js";
@@ -24,6 +25,7 @@ import { headerLength, parseHeader, PREFIX, TYPES } from "./safetensors.js";
 import { Reader } from "./source.js";
 
 const BAND_BYTES = 4 << 20; // of texels that are uploaded at once
+const PATIENCE = 200; // milliseconds in which a driver may have compiled all before weights are uploaded
 const CHECKSUMS = "line_checksums";
 const VERSION = 2;
 const MEGABYTE = 1e6;
@@ -73,19 +75,31 @@ export async function loadParts(gl, source, base, textsOf, { minimum = false, ca
   const begun = shadersOf(plan, files, onProgress).then((shaders) => new Replay(gl, plan, shaders));
   const tokenizer = plan.model.tokenizer === false ? Promise.resolve(null) : files.optional("tokenizer.json");
   try {
-    const [tables, texts, replay] = await Promise.all([
-      uploadWeights(begun, plan, files, onProgress),
-      Promise.all([tokenizer, begun]).then(([text]) => textsOf(plan, text === null ? null : JSON.parse(text))),
+    const warm = begun.then((replay) => readied(replay, onProgress));
+    const first = Promise.race([warm, begun.then(() => later(PATIENCE))]).then(() => begun);
+    const uploaded = uploadWeights(first, plan, files, onProgress);
+    // While a driver compiles for good, this thread builds the tokenizer.
+    const built = Promise.all([tokenizer, Promise.race([warm, uploaded])]);
+    const [replay, tables, texts] = await Promise.all([
       begun,
-      begun.then((replay) => replay.compiled((done, all) => onProgress({ part: "programs", done, all }))),
+      uploaded,
+      built.then(([text]) => textsOf(plan, text === null ? null : JSON.parse(text))),
+      warm,
     ]);
-    replay.bindAll();
     return { plan, replay, tables, texts };
   } catch (error) {
     await begun.then((replay) => replay.release(), () => {});
     throw error;
   }
 }
+
+async function readied(replay, onProgress) {
+  await replay.compiled((done, all) => onProgress({ part: "programs", done, all }));
+  if (replay.textures.length) replay.warmUp(); // or it was released meanwhile
+}
+
+/** @type {(milliseconds: number) => Promise<void>} */
+const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 async function shadersOf(plan, files, onProgress) {
   const names = plan.programs.flatMap(({ fragment, vertex }) => [fragment, vertex]);
@@ -112,7 +126,7 @@ export async function uploadWeights(begun, plan, files, onProgress) {
   const tables = new Map();
   let textures = null;
   const all = plan.files.weights.reduce((sum, { bytes }) => sum + bytes, 0);
-  const buffer = new ArrayBuffer(BAND_BYTES);
+  const [buffer, pause] = [new ArrayBuffer(BAND_BYTES), pauses()];
   let before = 0;
   for (const file of plan.files.weights) {
     const reader = new Reader(files.parts(file.name, file.bytes), (why) => damaged(file, why));
@@ -120,8 +134,12 @@ export async function uploadWeights(begun, plan, files, onProgress) {
       const entries = await entriesOf(file, reader); // while the textures are made
       const replay = await begun;
       textures ??= weightsOf(replay);
-      const alive = () => replay.textures.length > 0;
-      await readFile(file, entries, reader, { textures, tables, buffer, alive }, (done) => onProgress({ part: "weights", done: before + done, all }));
+      const goOn = async () => {
+        replay.gl.flush(); // so that the driver copies while the next lines are read
+        await pause(); // so that what it has compiled meanwhile is used
+        if (!replay.textures.length) throw new GlinferError("the model was released while it was loaded");
+      };
+      await readFile(file, entries, reader, { textures, tables, buffer, goOn }, (done) => onProgress({ part: "weights", done: before + done, all }));
     } finally {
       await reader.close();
     }
@@ -145,7 +163,7 @@ async function entriesOf(file, reader) {
   return { header, entries: parseHeader(header).sort((one, other) => one.begin - other.begin) };
 }
 
-async function readFile(file, { header, entries }, reader, { textures, tables, buffer, alive }, tell) {
+async function readFile(file, { header, entries }, reader, { textures, tables, buffer, goOn }, tell) {
   const found = new Map();
   for (const entry of entries) {
     await reader.skipTo(PREFIX + header.length + entry.begin);
@@ -154,7 +172,7 @@ async function readFile(file, { header, entries }, reader, { textures, tables, b
       found.set(entry.name, new TYPES[entry.dtype]((await reader.take(entry.end - entry.begin)).buffer));
       continue;
     }
-    await fill(texture, entry, reader, { buffer, alive }, tell);
+    await fill(texture, entry, reader, { buffer, goOn }, tell);
     textures.delete(entry.name);
   }
   const sums = found.get(CHECKSUMS);
@@ -172,7 +190,7 @@ async function readFile(file, { header, entries }, reader, { textures, tables, b
 }
 
 /** Fills one texture with the bytes that come next. */
-async function fill(texture, { name, dtype, shape, begin, end }, reader, { buffer, alive }, tell) {
+async function fill(texture, { name, dtype, shape, begin, end }, reader, { buffer, goOn }, tell) {
   const { width, height } = texture.spec;
   const Type = TYPES[dtype];
   if (Type !== texture.Array || (end - begin) !== width * height * texture.channels * Type.BYTES_PER_ELEMENT) {
@@ -184,7 +202,7 @@ async function fill(texture, { name, dtype, shape, begin, end }, reader, { buffe
   for (let y = 0; y < height; y += most) {
     const size = Math.min(most, height - y) * line;
     const bytes = await reader.take(size, size <= buffer.byteLength ? buffer : undefined);
-    if (!alive()) throw new GlinferError("the model was released while it was loaded");
+    await goOn();
     texture.upload(new Type(bytes.buffer, 0, size / Type.BYTES_PER_ELEMENT), y);
     tell(reader.at);
   }

@@ -82,7 +82,6 @@ export class Model {
     this.dropped = 0;
     this.known = null; // the logits of the next token, once they were asked for
     this.ahead = 0; // tokens that a stream has chosen and not given, those that it has taken back too
-    this.warm = false; // whether a token was chosen for nothing
     this.writing = false; // whether a stream is not at its end
     this.speculate = checkSpeculation(speculate);
     this.runTimes = new RunTimes(); // of this model, which decide how far texts are guessed ahead
@@ -202,14 +201,6 @@ export class Model {
     const { texture, width, height } = this.plan.logits;
     const texels = this.replay.read(texture, width, height);
     return Float32Array.from(this.order, (place) => texels[place]);
-  }
-
-  /** Has the driver compile what chooses a token, while nobody waits for one; the sequence stays as it is. */
-  warmUp() {
-    if (this.warm || !this.ids.length || this.ids.length > this.context) return;
-    this.warm = true;
-    this.catchUp();
-    this.driver.warmUp?.(this.ids);
   }
 
   /**

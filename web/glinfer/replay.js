@@ -7,11 +7,10 @@ import { GlinferError } from "./errors.js";
 import { pauses, shortly } from "./generate.js";
 import { CELL_UNIFORMS, Cells, sizeOf, slotRectangles, vertexCount, viewport } from "./layouts.js";
 import { beginAll } from "./program.js";
-import { Framebuffer, pendingError, Texture } from "./textures.js";
+import { Framebuffer, pendingError, Texture, ZEROS } from "./textures.js";
 
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
-const ZEROS = new Float32Array(4);
 
 /** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
 function clear(gl, spec, target, values) {
@@ -67,6 +66,34 @@ export class Replay {
     } catch (error) {
       this.release();
       throw gl.isContextLost() ? new GlinferError(LOST) : error;
+    }
+  }
+
+  /**
+   * Binds the plan, and draws once with each of its programs: drivers compile a program for good when it draws first. The
+   * same of companions whose programs are compiled by now. Nothing waits for these draws, and they are not counted.
+   * @throws {GlinferError} as `bindAll`.
+   */
+  warmUp() {
+    this.bindAll();
+    const compiled = ({ draws, on_demand: later }) => !later && this.programsOf(draws).every((program) => program.isDone());
+    const companions = Object.entries(this.plan.companions).filter(([, spec]) => compiled(spec));
+    const bound = companions.map(([name, spec]) => [spec, this.companion(name)]); // which asks the driver, so all of it comes first
+    for (const [spec, draws] of [[this.plan, this.draws], ...bound]) this.drawOnce(spec, draws);
+    this.gl.flush();
+  }
+
+  /** One draw with each program into one texel, which is zero again afterwards. */
+  drawOnce({ run_values: given }, bound) {
+    const { gl } = this;
+    const values = Object.fromEntries(given.map(({ name, smallest }) => [name, smallest]));
+    for (const draw of new Map(bound.map((each) => [each.program, each])).values()) {
+      const [x, y] = viewport(draw.spec, draw.target, values);
+      gl.enable(gl.SCISSOR_TEST);
+      gl.scissor(x, y, 1, 1);
+      this.issue(draw, values, { framebuffer: null, program: null, viewport: "", bound: [], blending: false });
+      gl.disable(gl.BLEND);
+      draw.framebuffer.clear(x, y, 1, 1);
     }
   }
 

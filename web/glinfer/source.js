@@ -6,7 +6,8 @@ import { GlinferError } from "./errors.js";
 
 /** Bytes of a large file that are asked for, kept and held at once. */
 export const PART = 8 << 20;
-const AT_ONCE = 4; // parts that are on their way
+/** Parts that are on their way or in use. */
+export const AT_ONCE = 4;
 
 /**
  * Where files come from. All raise a GlinferError where there is no such file, but `optional` gives null.
@@ -20,7 +21,8 @@ const AT_ONCE = 4; // parts that are on their way
  */
 
 /**
- * Gives the parts of one file: `part(index)` is `PART` bytes, or what is left. They are asked for in order.
+ * Gives the parts of one file: `part(index)` is `PART` bytes, or what is left. They are asked for in order, `AT_ONCE` of
+ * them at most before the first is done with.
  * @typedef {{part: (index: number) => Promise<Uint8Array>, close: () => Promise<void>}} Parts
  */
 

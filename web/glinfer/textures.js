@@ -140,6 +140,9 @@ export function halfOf(bits) {
   return sign | (exponent < -14 ? (0x800000 | fraction) >>> dropped : ((exponent + 15) << 10) | (fraction >>> 13));
 }
 
+/** What floats are cleared to. */
+export const ZEROS = new Float32Array(4);
+
 /** Render targets in attachment order: what a draw writes, and the only way to read a texture. */
 export class Framebuffer {
   /**
@@ -180,6 +183,26 @@ export class Framebuffer {
     gl.readBuffer(gl.COLOR_ATTACHMENT0);
     gl.readPixels(x, y, width, height, texture.integer ? gl.RGBA_INTEGER : gl.RGBA, this.readType(), texels);
     return texels;
+  }
+
+  /**
+   * Sets texels of all attachments to zero.
+   * @param {number} x
+   * @param {number} y
+   * @param {number} width
+   * @param {number} height
+   */
+  clear(x, y, width, height) {
+    const { gl } = this;
+    gl.bindFramebuffer(gl.FRAMEBUFFER, this.handle);
+    gl.enable(gl.SCISSOR_TEST);
+    gl.scissor(x, y, width, height);
+    this.textures.forEach(({ Array, integer }, index) => {
+      if (!integer) gl.clearBufferfv(gl.COLOR, index, ZEROS);
+      else if (Array === Uint32Array) gl.clearBufferuiv(gl.COLOR, index, new Uint32Array(4));
+      else gl.clearBufferiv(gl.COLOR, index, new Int32Array(4));
+    });
+    gl.disable(gl.SCISSOR_TEST);
   }
 
   readType() {

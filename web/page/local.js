@@ -12,8 +12,6 @@ import { load } from "../glinfer/model.js";
 import { pictureName, readAttention } from "../glinfer/pictures.js";
 import { IdTokenizer } from "../glinfer/tokenizer.js";
 
-const STILL = 300; // milliseconds in which no message came, before there is time to warm up
-
 /** WebGL2 in this browser, in this thread. */
 export class LocalEngine {
   constructor() {
@@ -128,8 +126,6 @@ export class LocalEngine {
       }
     }
     await beginning.keep(first);
-    await new Promise((resolve) => setTimeout(resolve, STILL));
-    if (this.preparing === mine) model.warmUp();
   }
 
   /** Forgets all but the beginning. */

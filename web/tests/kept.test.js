@@ -34,6 +34,87 @@ function lendCaches(t, { full = () => false, broken = false } = {}) {
   return stores;
 }
 
+/**
+ * A browser's own file system in this process: folders are maps, files {bytes, taken}. Without `worker` nothing there can be written,
+ * and `room` is how many bytes a file may have.
+ */
+function lendFiles(t, { worker = true, room = Infinity } = {}) {
+  class FileSystemFileHandle {
+    constructor(file) {
+      this.file = file;
+    }
+
+    async getFile() {
+      return new Blob([this.file.bytes]);
+    }
+  }
+  const access = (file) => ({
+    getSize: () => file.bytes.length,
+    truncate(size) {
+      const bytes = new Uint8Array(size);
+      bytes.set(file.bytes.subarray(0, size));
+      file.bytes = bytes;
+    },
+    read(into, { at }) {
+      const found = file.bytes.subarray(at, at + into.length);
+      into.set(found);
+      return found.length;
+    },
+    write(bytes, { at }) {
+      if (at + bytes.length > room) throw new DOMException("no room", "QuotaExceededError");
+      file.bytes.set(bytes, at);
+      return bytes.length;
+    },
+    flush() {},
+    close() {
+      file.taken = false;
+    },
+  });
+  if (worker) {
+    Object.assign(FileSystemFileHandle.prototype, {
+      async createSyncAccessHandle() {
+        if (this.file.taken) throw new DOMException("another tab has it", "NoModificationAllowedError");
+        this.file.taken = true;
+        return access(this.file);
+      },
+    });
+  }
+  const missing = () => new DOMException("nothing is there", "NotFoundError");
+  const folder = (entries) => ({
+    entries,
+    async *keys() {
+      yield* [...entries.keys()];
+    },
+    async getDirectoryHandle(name, { create = false } = {}) {
+      if (!entries.has(name) && !create) throw missing();
+      if (!entries.has(name)) entries.set(name, new Map());
+      return folder(entries.get(name));
+    },
+    async getFileHandle(name, { create = false } = {}) {
+      if (!entries.has(name) && !create) throw missing();
+      if (!entries.has(name)) entries.set(name, { bytes: new Uint8Array(0), taken: false });
+      return new FileSystemFileHandle(entries.get(name));
+    },
+    async removeEntry(name) {
+      if (!entries.has(name)) throw missing();
+      const open = (each) => (each instanceof Map ? [...each.values()].some(open) : each.taken);
+      if (open(entries.get(name))) throw new DOMException("a file is open", "NoModificationAllowedError");
+      entries.delete(name);
+    },
+  });
+  const root = new Map();
+  Object.defineProperty(globalThis, "FileSystemFileHandle", { value: FileSystemFileHandle, configurable: true });
+  const before = Object.getOwnPropertyDescriptor(globalThis, "navigator") ?? { value: undefined, configurable: true };
+  const storage = { getDirectory: async () => folder(root) };
+  Object.defineProperty(globalThis, "navigator", { value: { storage }, configurable: true });
+  t.after(() => {
+    delete globalThis.FileSystemFileHandle;
+    Object.defineProperty(globalThis, "navigator", before);
+  });
+  const files = (entries) => [...entries].flatMap(([name, each]) => (each instanceof Map ? files(each) : [{ name, ...each, file: each }]));
+  return () => files(root);
+}
+
 const BYTES = Uint8Array.from({ length: 2 * PART + 5 }, (_, index) => index & 0xff);
 
 /** A server's files, and what is asked of it. */
@@ -111,6 +192,70 @@ test("what was kept and has another length is asked for again", async (t) => {
   const [entries] = stores.values();
   for (const url of entries.keys()) if (url.includes("part=1")) entries.set(url, new Response("abc"));
   assert.deepEqual(await visit("one"), ["weights 1", "absent"]);
+});
+
+test("in a worker large files are kept in the browser's file system, and in Cache Storage no longer", async (t) => {
+  const stores = lendCaches(t);
+  const files = lendFiles(t);
+  assert.deepEqual(await visit("one"), ALL);
+  assert.deepEqual(files().map(({ name, bytes, taken }) => [name, bytes.length, taken]), [["weights", BYTES.length + 3, false]]);
+  assert.deepEqual([...[...stores.values()][0].keys()].filter((key) => key.includes("part")), []);
+  assert.deepEqual(await visit("one"), ["absent"]);
+  await visit("one", "https://example.org/site/other/");
+  assert.deepEqual(await visit("two"), ALL);
+  assert.equal(files().length, 2, "of each address the newest");
+  await forget(BASE);
+  assert.equal(files().length, 1);
+  assert.deepEqual(await visit("one", "https://example.org/site/other/"), ["absent"]);
+});
+
+test("a part that was not written to its end, or a file of another length, is asked for again", async (t) => {
+  lendCaches(t);
+  const files = lendFiles(t);
+  for await (const part of (await keptSource(server(), BASE, "one")).parts("weights", BYTES.length)) {
+    assert.equal(part.length, PART);
+    break; // the next two are on their way already, and kept
+  }
+  const [{ file }] = files();
+  assert.equal(file.taken, false);
+  file.bytes[BYTES.length + 1] = 0;
+  assert.deepEqual(await visit("one"), ["weights 1", ...ALL.slice(3)]);
+  assert.deepEqual(await visit("one"), ["absent"]);
+  file.bytes = file.bytes.slice(0, PART);
+  assert.deepEqual(await visit("one"), ["weights 0", "weights 1", "weights 2", "absent"]);
+  assert.deepEqual(await visit("one"), ["absent"]);
+});
+
+test("where another tab has the file open it is read, and nothing is kept twice", async (t) => {
+  const stores = lendCaches(t);
+  const files = lendFiles(t);
+  const first = (await keptSource(server(), BASE, "one")).parts("weights", BYTES.length)[Symbol.asyncIterator]();
+  await first.next();
+  assert.equal(files()[0].taken, true);
+  const asked = await visit("one");
+  assert.ok(asked.length < ALL.length, "some parts are there already");
+  assert.deepEqual([...[...stores.values()][0].keys()].filter((key) => key.includes("part")), []);
+  await first.return();
+  assert.deepEqual(await visit("one"), ["absent"]);
+});
+
+test("a page without a worker reads what a worker has kept, and keeps the rest in Cache Storage", async (t) => {
+  const stores = lendCaches(t);
+  const files = lendFiles(t);
+  await visit("one");
+  files()[0].file.bytes[BYTES.length + 2] = 0;
+  delete globalThis.FileSystemFileHandle.prototype.createSyncAccessHandle;
+  assert.deepEqual(await visit("one"), ["weights 2", "absent"]);
+  assert.equal([...[...stores.values()][0].keys()].filter((key) => key.includes("part")).length, 1);
+  assert.deepEqual(await visit("one"), ["absent"]);
+});
+
+test("where a file does not fit nothing is kept of it, and all is loaded", async (t) => {
+  const stores = lendCaches(t);
+  const files = lendFiles(t, { room: PART + 1 });
+  assert.deepEqual(await visit("one"), ALL);
+  assert.deepEqual([files(), [...stores.keys()]], [[], []]);
+  assert.deepEqual(await visit("one"), ALL);
 });
 
 test("a note is kept beside the files of its export, and goes with them", async (t) => {

@@ -48,7 +48,7 @@ async function upload(found, { has = ["big", "small"] } = {}) {
     const put = (texels, y) => (sizes.push(texels.byteLength), kept[name].set(texels, y * width * 4));
     return { spec: { name, tensor: name, kind: "weight", width, height }, Array: Type, channels: 4, upload: put };
   };
-  const replay = { textures: has.map(textureOf), check: () => {} };
+  const replay = { gl: { flush() {} }, textures: has.map(textureOf), check: () => {} };
   const parts = async function* (name, length) {
     const { bytes } = found.find(({ entry }) => entry.name === name);
     for (let at = 0; at < length; at += 100_003) yield new Uint8Array(bytes.subarray(at, Math.min(length, at + 100_003)));
@@ -95,7 +95,7 @@ for (const [what, [found, options, message]] of Object.entries(REFUSED)) {
 test("nothing is uploaded once the textures were released", async () => {
   const found = files();
   const uploads = [];
-  const replay = { textures: [], check: () => {} };
+  const replay = { gl: { flush() {} }, textures: [], check: () => {} };
   const put = (texels) => (uploads.push(texels.length), (replay.textures = []));
   replay.textures = [{ spec: { name: "big", kind: "weight", width: WIDTH, height: HEIGHT }, Array: Float32Array, channels: 4, upload: put }];
   const parts = async function* () {

@@ -25,11 +25,12 @@ function context(answers = {}) {
     const found = name in given ? given[name] : name === "getProgramParameter" ? 0 : {};
     return typeof found === "function" ? found() : found;
   };
+  const fixed = { LINK_STATUS: true, ACTIVE_UNIFORMS: given.getActiveUniform ? 1 : 0 };
   const gl = new Proxy({}, {
-    get: (_, name) => (/^[A-Z_0-9]+$/.test(name) ? name : (...values) => (calls.push([name, ...values]), name === "getProgramParameter" && values[1] === "LINK_STATUS" ? true : answer(name))),
+    get: (_, name) => (/^[A-Z_0-9]+$/.test(name) ? name : (...values) => (calls.push([name, ...values]), (name === "getProgramParameter" && fixed[values[1]]) || answer(name))),
   });
   const count = (name) => calls.filter(([each]) => each === name).length;
-  return { gl, count };
+  return { gl, count, calls };
 }
 
 test("programs and textures of a companion on demand are made when it is asked for, and once", () => {
@@ -49,6 +50,37 @@ test("programs and textures of a companion on demand are made when it is asked f
   const other = context();
   new Replay(other.gl, PLAN, FILES).release(); // nobody has asked
   assert.deepEqual([other.count("createProgram"), other.count("deleteProgram")], [1, 1]);
+});
+
+test("warming up draws once with each program, into a texel that is zero again, and asks nothing behind it", () => {
+  const [whole, part] = [{ cover: "triangle", size: [1, 1], run_values: [] }, { cover: "triangle", size: [1, 1], run_values: [] }];
+  const layout = { kind: "matrix", rows: 4, cols: 4 };
+  const made = (number, input, output, how) => ({ ...draw(number, input, output), ...how, instances: 1, per_run: { position: "at" } });
+  const plan = {
+    ...PLAN,
+    textures: ["in", "out", "more"].map((name) => ({ ...texture(name), layout })),
+    run_values: [{ name: "at", smallest: 3, largest: 9, whole: true }],
+    draws: [made(0, 0, 1, whole), made(0, 0, 2, whole)],
+    companions: {
+      rows: { run_values: [{ name: "at", smallest: 5, largest: 5, whole: true }], draws: [made(1, 1, 2, part)] },
+      drafted: { on_demand: true, run_values: [], draws: [made(1, 1, 2, part)] },
+    },
+  };
+  let compiled = false;
+  const { gl, calls } = context({ getExtension: { COMPLETION_STATUS_KHR: "DONE" }, getProgramParameter: () => (compiled ? 1 : 0), getActiveUniform: { name: "position", type: "INT" } });
+  const drawn = () => {
+    const replay = new Replay(gl, plan, FILES);
+    calls.length = 0;
+    replay.warmUp();
+    assert.equal(replay.drawsIssued, 0);
+    return calls.filter(([name]) => /draw|scissor|clearBuffer|uniform1i|getError/.test(name) && name !== "drawBuffers").map(([name, ...given]) => [name, given.at(-1)]);
+  };
+  const one = (at) => [["scissor", 1], ["uniform1i", at], ["drawArraysInstanced", 1], ["scissor", 1], ["clearBufferfv", new Float32Array(4)]];
+  const first = drawn();
+  assert.deepEqual(first.slice(first.findLastIndex(([name]) => name === "getError") + 1), one(3), "the companion is not compiled yet");
+  compiled = true;
+  const both = drawn();
+  assert.deepEqual(both.slice(both.findLastIndex(([name]) => name === "getError") + 1), [...one(3), ...one(5)]);
 });
 
 test("where graphics memory runs out, what was made is let go of, and one sentence says so", () => {

@@ -79,8 +79,12 @@ EDITED = f"""(async () => {{
 """What an edited conversation gives behind the one before, and by itself; with the rows of prompts that were run."""
 
 
-WARM = "(async () => { while (!glinfer.model.warm) await new Promise((next) => setTimeout(next, 20)); })()"
-WARM_DRAWS = "(glinfer.model.plan.draws.length + Number(glinfer.model.driver.lists))"
+AHEAD = """(async () => {
+  const { model } = glinfer;
+  while (!model.ids.length || model.driver.cached < model.ids.length - 1) await new Promise((next) => setTimeout(next, 20));
+  return [model.ids, model.drawsIssued];
+})()"""
+"""Waits until a page has run what it knows of the next prompt; the tokens, and the draws that it took."""
 
 KEPT = """(async (spoil, known) => {
   for (;;) {
@@ -221,14 +225,10 @@ def test_a_second_visit_goes_on_behind_the_beginning(browsed: Browsed, tmp_path:
     with serving(made.folder) as url:
 
         def visit() -> tuple[list[int], int]:
-            """The tokens that the model holds before anything was written, and how many draws it took to run them.
-
-            The draws of the one token that the page runs to warm up are not counted.
-            """
+            """The tokens that the model holds before anything was written, and how many draws it took to run them."""
             browsed.do("open", f"{url}?worker=0")
             browsed.do("says", "#status", "Ready.")
-            browsed.do("evaluate", WARM)
-            return tuple(browsed.do("evaluate", f"[glinfer.model.ids, glinfer.model.drawsIssued - {WARM_DRAWS}]"))
+            return tuple(browsed.do("evaluate", AHEAD))
 
         first, draws = visit()
         assert len(first) >= 4
