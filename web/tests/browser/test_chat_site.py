@@ -81,7 +81,8 @@ EDITED = f"""(async () => {{
 
 AHEAD = """(async () => {
   const { model } = glinfer;
-  while (!model.ids.length || model.driver.cached < model.ids.length - 1) await new Promise((next) => setTimeout(next, 20));
+  const ahead = () => model.ids.length && model.driver.cached >= model.ids.length - 1;
+  while (!ahead()) await new Promise((next) => setTimeout(next, 20));
   return [model.ids, model.drawsIssued];
 })()"""
 """Waits until a page has run what it knows of the next prompt; the tokens, and the draws that it took."""
