@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from types import TracebackType
 from typing import Generic, NamedTuple
 
@@ -25,6 +25,14 @@ class Entry(NamedTuple):
     finished: bool
 
 
+class _Base(sqlite3.Connection):
+    """A database that is closed when it is forgotten, as after a Ctrl-C before anybody has it: Python warns of others."""
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.Error):
+            self.close()
+
+
 class LineIndex(Generic[L]):
     """The lines of an input by their ids; use it in a ``with`` block.
 
@@ -37,7 +45,7 @@ class LineIndex(Generic[L]):
         self.form, self.source, self.shard = form, source, shard or Shard()
         self.count = self.finished = 0
         with _on_disk():
-            self._base = sqlite3.connect("", isolation_level=None)
+            self._base = sqlite3.connect("", isolation_level=None, factory=_Base)
             for setting in (f"cache_size = -{_CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
                 self._base.execute(f"PRAGMA {setting}")
             self._base.execute(

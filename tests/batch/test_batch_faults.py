@@ -135,6 +135,13 @@ class TestRunBatch:
 class TestIndex:
     """The database of the ids of an input, on a disk that is full or breaks."""
 
+    def test_one_that_is_forgotten_is_closed(self, tmp_path: Path) -> None:
+        """Of others Python 3.13 warns, where nobody hears an error."""
+        base = LineIndex(RequestForm(), tmp_path / "in.jsonl")._base
+        base.__del__()
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            base.execute("SELECT 1")
+
     def test_any_statement_that_fails_is_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source, connect = tmp_path / "in.jsonl", sqlite3.connect
         rows = [{"custom_id": f"r{number}", "method": "POST", "url": "/v1/score", "body": {}} for number in (1, 2)]
