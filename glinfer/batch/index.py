@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 class _Base(sqlite3.Connection):
-    """A database that is closed when it is forgotten, as after a Ctrl-C before anybody has it: Python warns of others."""
+    """A database that is closed when it is forgotten, as after a Ctrl-C: Python warns of others."""
 
     def __del__(self) -> None:
         with suppress(sqlite3.Error):
