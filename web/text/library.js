@@ -103,8 +103,13 @@ export function withoutSpecial(json, control) {
   if (Array.isArray(model.vocab)) {
     model.vocab = model.vocab.map(([piece, score]) => [named(piece), score]);
   } else {
-    model.vocab = Object.fromEntries(Object.entries(model.vocab).map(([piece, id]) => [named(piece), id]));
-    const spells = ([left, right]) => [left, right, left + right].some((text) => names.has(text));
+    model.vocab = { ...model.vocab };
+    const renamed = [...names].filter(([text]) => Object.hasOwn(model.vocab, text)).map(([text, name]) => [name, model.vocab[text]]);
+    for (const text of names.keys()) delete model.vocab[text];
+    for (const [name, id] of renamed) model.vocab[name] = id;
+    const begins = new Set(Array.from(names.keys(), (text) => text[0])); // of tens of thousands of merges few can be any of them
+    const spells = ([left, right]) =>
+      (begins.has(left[0]) && (names.has(left) || names.has(left + right))) || (begins.has(right[0]) && names.has(right));
     model.merges &&= model.merges.filter((merge) => !spells(merge));
     model.unk_token &&= named(model.unk_token);
   }
@@ -127,7 +132,7 @@ export class LibraryTokenizer {
     this.before = before;
     this.after = after;
     this.probes = probes;
-    this.pieces = pieces.map(bytesOf);
+    this.pieces = pieces; // in base64: few of them are ever asked for
     this.control = new Map(Object.entries(control));
     this.controlIds = new Set(this.control.values());
     const takes = (side) => new Set(library.added_tokens.filter((token) => token.special && token[side]).map(({ id }) => id));
@@ -221,7 +226,7 @@ export class LibraryTokenizer {
   stream() {
     const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
     // A model may have more rows than there are tokens: the others have no bytes.
-    const push = (id) => (this.pieces[id] ? decoder.decode(this.pieces[id], { stream: true }) : "");
+    const push = (id) => (this.pieces[id] ? decoder.decode(bytesOf(this.pieces[id]), { stream: true }) : "");
     return { push, finish: () => decoder.decode() };
   }
 }
