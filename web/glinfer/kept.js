@@ -28,7 +28,7 @@ export async function keptSource(source, base, fingerprint) {
     pieces: source.pieces,
     parts: (path, bytes) => {
       const parts = source.open(path, bytes);
-      const opened = kept.folder?.file(path, bytes);
+      const opened = kept.folder.then((folder) => folder?.file(path, bytes));
       const part = async (index) => {
         const file = await opened;
         const found = await file?.part(index).catch(() => null); // another tab has changed it
@@ -65,7 +65,7 @@ async function openCache(base, fingerprint) {
     const others = (await caches.keys()).filter((each) => each.startsWith(before) && each !== name);
     await Promise.all(others.map((each) => caches.delete(each)));
     const store = await caches.open(name);
-    return new Kept(store, name, (await store.keys()).map(({ url }) => url), await folder);
+    return new Kept(store, name, (await store.keys()).map(({ url }) => url), folder);
   } catch {
     return null; // there is no `caches`, or this window may not use it
   }
@@ -77,7 +77,7 @@ class Kept {
    * @param {Cache} store
    * @param {string} name of the cache.
    * @param {string[]} keys of what it has.
-   * @param {KeptFolder|null} folder of large files.
+   * @param {Promise<KeptFolder|null>} folder of large files.
    */
   constructor(store, name, keys, folder) {
     this.store = store;
@@ -113,7 +113,7 @@ class Kept {
     } catch {
       this.works = false;
       // What does not fit as a whole only takes room from others.
-      await Promise.all([caches.delete(this.name).catch(() => {}), this.folder?.remove()]);
+      await Promise.all([caches.delete(this.name).catch(() => {}), this.folder.then((folder) => folder?.remove())]);
     }
     return found;
   }
