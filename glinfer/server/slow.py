@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from glinfer.errors import InputError
+
 Result = TypeVar("Result")
 
 THREADS = 6
@@ -17,10 +19,21 @@ Each keeps memory of its own, so that a server with many grows for hours."""
 
 
 def thread_pool(name: str, threads: int = THREADS) -> ThreadPoolExecutor:
-    """A pool that has all of its threads from the beginning, so that a server never has more than it began with."""
+    """A pool that has all of its threads from the beginning, so that a server never has more than it began with.
+
+    Raises:
+        InputError: the system starts no more threads.
+    """
     pool, together = ThreadPoolExecutor(threads, thread_name_prefix=name), threading.Barrier(threads)
-    for _ in range(threads):
-        pool.submit(together.wait)
+    try:
+        for _ in range(threads):
+            pool.submit(together.wait)
+    except RuntimeError as error:
+        together.abort()  # or those that have begun would wait for the others for ever
+        pool.shutdown()
+        raise InputError(
+            f"{error}: the server needs {threads} for {name}; allow more (ulimit -u), or end others"
+        ) from None
     return pool
 
 

@@ -23,7 +23,7 @@ from running_server import Running, Steps, running, sent
 
 from glinfer.engine.batch import Batch
 from glinfer.engine.score import TextScorer
-from glinfer.errors import FormatError, NumbersError
+from glinfer.errors import FormatError, InputError, NumbersError
 from glinfer.gl.context import Device
 from glinfer.server.run import HttpServer, ServerOptions
 from glinfer.server.served import ModelSource
@@ -45,6 +45,23 @@ def test_a_pool_has_all_of_its_threads_from_the_beginning() -> None:
     assert {*pool.map(lambda _: threading.current_thread().name, range(30))} <= {*names()}
     pool.shutdown()
     assert names() == []
+
+
+def test_where_no_more_threads_can_be_started_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those that were started end."""
+    start, left = threading.Thread.start, [2]
+
+    def few(thread: threading.Thread) -> None:
+        if thread.name.startswith("glinfer-test"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with pytest.raises(InputError, match=r"^can't start new thread: the server needs 3 for glinfer-test; allow more"):
+        thread_pool("glinfer-test", 3)
+    assert not [each for each in threading.enumerate() if each.name.startswith("glinfer-test")]
 
 
 class Streaming:
