@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator
