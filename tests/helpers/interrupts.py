@@ -53,6 +53,7 @@ class Places:
     @contextmanager
     def watched(self) -> Iterator[None]:
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 has steps traced if some frame asked for it before
         sys.settrace(self._trace)
         try:
             yield
