@@ -57,7 +57,7 @@ class SlowWork:
     """
 
     def __init__(self, threads: int = THREADS) -> None:
-        """Prepare so many threads."""
+        """Start the pool; ``threads`` is how much of such work runs at once."""
         self.threads = threads
         self._pool = thread_pool("glinfer-slow", threads)
         self._turns: dict[Hashable, _Turns] = {}

@@ -148,7 +148,7 @@ class Load:
     """Clients that ask without a pause between two samples: every request equally often, in rounds of random order."""
 
     def __init__(self, address: str, answers: Answers, clients: int, seed: int) -> None:
-        """Prepare so many clients."""
+        """Take the server's address and where answers go; no client asks before :meth:`until` or :meth:`each`."""
         self._address, self._answers, self._clients = address, answers, clients
         self._draw = random.Random(seed)
         self._ended, self._began, self._asking = 0.0, 0.0, False

@@ -12,6 +12,9 @@ import { Framebuffer, pendingError, Texture, ZEROS } from "./textures.js";
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
 
+/** What is bound before a first draw: nothing that `issue` could leave as it is. */
+const unbound = () => ({ framebuffer: null, program: null, viewport: "", bound: [], blending: false });
+
 /** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
 function clear(gl, spec, target, values) {
   const all = () => spec.outputs.forEach((_, index) => gl.clearBufferfv(gl.COLOR, index, ZEROS));
@@ -91,7 +94,7 @@ export class Replay {
       const [x, y] = viewport(draw.spec, draw.target, values);
       gl.enable(gl.SCISSOR_TEST);
       gl.scissor(x, y, 1, 1);
-      this.issue(draw, values, { framebuffer: null, program: null, viewport: "", bound: [], blending: false });
+      this.issue(draw, values, unbound());
       gl.disable(gl.BLEND);
       draw.framebuffer.clear(x, y, 1, 1);
     }
@@ -227,7 +230,7 @@ export class Replay {
     const draws = companion === null ? this.draws : this.companion(companion);
     const end = last ?? draws.length;
     checkValues(companion === null ? plan : plan.companions[companion], values);
-    const state = { framebuffer: null, program: null, viewport: "", bound: [], blending: false };
+    const state = unbound();
     for (let index = first; index < end; index++) {
       this.issue(draws[index], values, state);
       if (watch?.draw === index) {
