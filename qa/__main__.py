@@ -18,6 +18,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "check-cost": lambda: import_module("qa.flips.cost").check_cost_command,
     "embed-speed": lambda: import_module("qa.embed_speed").embed_speed_command,
     "embed-web": lambda: import_module("qa.embed_web").embed_web_command,
+    "faults": lambda: import_module("qa.faults.run").faults_command,
     "flips": lambda: import_module("qa.flips.command").flips_command,
     "kernels": lambda: import_module("qa.kernels.command").kernels,
     "kill-batch": lambda: import_module("qa.kill_batch").kill_batch,
@@ -37,6 +38,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
 }
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Check": {
+        "faults": "Plant faults in a copy, and see which tests find them.",
         "flips": "Flip bits of live textures, and count which are found.",
         "kernels": "Compare every kernel with float64, and time it.",
         "renderers": "Run the same checks on the renderers of other systems.",

@@ -1,0 +1,469 @@
+"""The planted faults: one wrong piece of text each, chosen by what a user would suffer and not by what tests look at.
+
+Every fault changes behaviour in one place, and the program still starts. Where the code changes, its fault changes too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One planted fault.
+
+    Attributes:
+        name: the fault in a few words.
+        path: the file, relative to the checkout.
+        old: text that occurs exactly once in the file.
+        new: text that replaces it.
+        rooms: folders or files of tests that are run first.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    rooms: tuple[str, ...]
+
+
+FAULTS = (
+    # gl
+    Fault(
+        "unused-programs-never-released",
+        "glinfer/gl/program.py",
+        "for key in unused[: max(0, len(unused) - MAX_UNUSED_PROGRAMS)]:",
+        "for key in unused[:0]:",
+        ("tests/gl", "tests/tensors"),
+    ),
+    Fault(
+        "blending-stays-on-after-a-run",
+        "glinfer/gl/replay.py",
+        "    finally:\n        if blending:\n",
+        "    finally:\n        if blending and not issued:\n",
+        ("tests/gl", "tests/tensors"),
+    ),
+    Fault(
+        "ctrl-c-lost-while-compiling",
+        "glinfer/gl/signals.py",
+        "        for number, frame in came.items():\n            handlers[number](number, frame)\n",
+        "        came.clear()\n",
+        ("tests/gl", "tests/cli"),
+    ),
+    # tensors
+    Fault(
+        "rope-table-ignores-attention-factor",
+        "glinfer/tensors/position.py",
+        "angles = (rotary, frequencies.tobytes(), factor)",
+        "angles = (rotary, frequencies.tobytes(), 1.0)",
+        ("tests/tensors",),
+    ),
+    Fault(
+        "fused-attention-ignores-offset",
+        "glinfer/tensors/attention.py",
+        'causal=_offset("attention", offset) if causal else None,',
+        "causal=0 if causal else None,",
+        ("tests/tensors",),
+    ),
+    # ops
+    Fault(
+        "llama3-rope-turns-in-radians",
+        "glinfer/ops/rotary.py",
+        "turns = original * angles / (2 * math.pi)",
+        "turns = original * angles",
+        ("tests/ops", "tests/tensors", "tests/models"),
+    ),
+    Fault(
+        "equal-logits-take-the-highest-id",
+        "glinfer/ops/fused/sample.py",
+        "np.where(scores == best[:, None], ids, np.inf).min(axis=1), best",
+        "np.where(scores == best[:, None], ids, -1.0).max(axis=1), best",
+        ("tests/ops", "tests/engine"),
+    ),
+    # quant
+    Fault(
+        "bfloat16-nan-accepted",
+        "glinfer/quant/ggml.py",
+        'rows.view("<u2") & 0x7F80 == 0x7F80',
+        'rows.view("<u2") & 0x7FFF == 0x7F80',
+        ("tests/quant", "tests/formats"),
+    ),
+    Fault(
+        "importance-ignored-while-packing",
+        "glinfer/quant/ggml.py",
+        "pack_blocks(floats.reshape(-1, inputs), form.name, importance)",
+        "pack_blocks(floats.reshape(-1, inputs), form.name, None)",
+        ("tests/quant", "tests/inspect", "tests/export"),
+    ),
+    Fault(
+        "q8-rounding-ignores-lower-bytes",
+        "glinfer/quant/words.py",
+        "np.rint(numbers[:, :, place] - behind)",
+        "np.rint(numbers[:, :, place])",
+        ("tests/quant", "tests/gl"),
+    ),
+    # formats
+    Fault(
+        "truncated-gguf-accepted",
+        "glinfer/formats/gguf/file.py",
+        "if first + length > len(mapped):",
+        "if length > len(mapped):",
+        ("tests/formats",),
+    ),
+    Fault(
+        "rank-stabilised-adapter-scaled-as-plain",
+        "glinfer/formats/adapters/peft.py",
+        "float(alpha) / (math.sqrt(rank) if stabilised else rank)",
+        "float(alpha) / rank",
+        ("tests/formats", "tests/models"),
+    ),
+    Fault(
+        "do-sample-false-still-samples",
+        "glinfer/formats/sampling.py",
+        'named["temperature"] = 0.0',
+        'named.setdefault("temperature", 0.0)',
+        ("tests/formats", "tests/engine"),
+    ),
+    # families
+    Fault(
+        "smollm3-gguf-turns-every-layer",
+        "glinfer/families/smollm3.py",
+        'Gguf("smollm3", pairs_together=True, no_rope=4)',
+        'Gguf("smollm3", pairs_together=True)',
+        ("tests/formats", "tests/models"),
+    ),
+    # models
+    Fault(
+        "kept-weights-lose-the-branch-scale",
+        "glinfer/models/transforms/fold.py",
+        "        gain = gain * recipe.scale\n",
+        "",
+        ("tests/models",),
+    ),
+    Fault(
+        "reference-plan-ignores-windows",
+        "glinfer/models/reference/decoder.py",
+        "finish = Finish(scale=of.score_scale, cap=of.score_cap, causal=0, window=of.window)",
+        "finish = Finish(scale=of.score_scale, cap=of.score_cap, causal=0)",
+        ("tests/models",),
+    ),
+    Fault(
+        "fast-plan-leaves-logits-uncapped",
+        "glinfer/models/fast/token.py",
+        "self.hidden[0], self.logits, cap=config.final_logit_softcapping)",
+        "self.hidden[0], self.logits)",
+        ("tests/models",),
+    ),
+    Fault(
+        "token-types-dropped-from-pairs",
+        "glinfer/models/feed.py",
+        "np.asarray(types) * positions + np.arange(count) if positions else types",
+        "np.arange(count) if positions else types",
+        ("tests/models", "tests/engine"),
+    ),
+    Fault(
+        "patch-stays-in-caches-after-its-block",
+        "glinfer/engine/capture.py",
+        "        finally:\n            self.engine.patches += 1\n",
+        "        finally:\n            pass\n",
+        ("tests/models", "tests/engine"),
+    ),
+    # engine
+    Fault(
+        "top-p-keeps-one-token-more",
+        "glinfer/engine/sampler.py",
+        'options.top_p * total, side="left"',
+        'options.top_p * total, side="right"',
+        ("tests/engine",),
+    ),
+    Fault(
+        "cache-shared-between-clients",
+        "glinfer/engine/scheduler.py",
+        "wanted) if place.owner == owner else 0",
+        "wanted) if place.owner[1:] == owner[1:] else 0",
+        ("tests/engine", "tests/server"),
+    ),
+    Fault(
+        "stale-residual-after-rewind",
+        "glinfer/engine/cached.py",
+        "        self._cached = min(self._cached, length)\n        self._handed_over = 0\n",
+        "        self._cached = min(self._cached, length)\n",
+        ("tests/engine",),
+    ),
+    Fault(
+        "prompt-plans-never-released",
+        "glinfer/engine/prefill.py",
+        "if runs.session not in (*self._firsts.values(), *self._drafted.values()):",
+        "if runs.session is None:",
+        ("tests/engine",),
+    ),
+    Fault(
+        "draft-model-draws-from-step-zero",
+        "glinfer/engine/drafts.py",
+        "own.step = sampler.step",
+        "own.step = 0",
+        ("tests/engine",),
+    ),
+    Fault(
+        "perplexity-counts-the-first-token",
+        "glinfer/engine/score.py",
+        "math.exp(-self.total / len(self.logprobs))",
+        "math.exp(-self.total / len(self.ids))",
+        ("tests/engine", "tests/inspect"),
+    ),
+    Fault(
+        "cut-vectors-keep-the-old-length",
+        "glinfer/engine/embed.py",
+        'np.einsum("td,td->t", cut, cut, dtype=np.float64)',
+        'np.einsum("td,td->t", vectors, vectors, dtype=np.float64)',
+        ("tests/engine", "tests/models"),
+    ),
+    Fault(
+        "forced-tokens-take-no-step",
+        "glinfer/engine/stream.py",
+        "            self._sampler.step += len(forced)  # each token has noise of its own, chosen or not\n",
+        "",
+        ("tests/engine", "tests/structured"),
+    ),
+    # text
+    Fault(
+        "gguf-forgets-the-first-token-of-llama3",
+        "glinfer/text/tokenizers/gguf.py",
+        'self.flag("add_bos_token", self.kind == "llama" or pre in BEGIN_WITH_BOS)',
+        'self.flag("add_bos_token", self.kind == "llama")',
+        ("tests/text",),
+    ),
+    Fault(
+        "message-forges-control-tokens",
+        "glinfer/text/templates.py",
+        'return re.sub(f"(?=({names.pattern}))(.)", rf"\\g<0>{mark}", text, flags=re.DOTALL)',
+        "return text",
+        ("tests/text", "tests/attacks"),
+    ),
+    Fault(
+        "text-held-for-a-stop-string-is-lost",
+        "glinfer/text/assembler.py",
+        'self._release(self._decoder.decode(b"", final=True), final=True)',
+        'self._release(self._decoder.decode(b"", final=True), final=False)',
+        ("tests/text", "tests/engine"),
+    ),
+    # structured
+    Fault(
+        "second-text-continues-the-first-structure",
+        "glinfer/structured/compiler.py",
+        "return kind(matcher.deep_copy(), self._vocab, stop_ids)",
+        "return kind(matcher, self._vocab, stop_ids)",
+        ("tests/structured", "tests/engine"),
+    ),
+    Fault(
+        "only-the-last-schema-properties-count",
+        "glinfer/structured/structure.py",
+        'properties += len(value["properties"])',
+        'properties = len(value["properties"])',
+        ("tests/structured", "tests/attacks"),
+    ),
+    # hub
+    Fault(
+        "download-hash-not-compared",
+        "glinfer/hub/download.py",
+        "if digest == file.digest:",
+        "if digest:",
+        ("tests/hub",),
+    ),
+    Fault(
+        "hub-file-name-leaves-its-folder",
+        "glinfer/hub/names.py",
+        'part not in ("", ".", "..")',
+        'part not in ("", ".")',
+        ("tests/hub", "tests/attacks"),
+    ),
+    Fault(
+        "remove-takes-a-blob-that-is-shared",
+        "glinfer/hub/cache.py",
+        'shared = any(os.path.realpath(other) == str(blob) for other in cache.folder.glob("snapshots/**/*"))',
+        "shared = False",
+        ("tests/hub",),
+    ),
+    # server
+    Fault(
+        "origin-that-begins-like-the-host-may-ask",
+        "glinfer/server/auth.py",
+        "parts.netloc.lower() == host.lower()",
+        "parts.netloc.lower().startswith(host.lower())",
+        ("tests/server", "tests/attacks"),
+    ),
+    Fault(
+        "full-queue-takes-one-request-more",
+        "glinfer/server/worker.py",
+        "if served.live + count > most:",
+        "if served.live > most:",
+        ("tests/server",),
+    ),
+    Fault(
+        "broken-stream-ends-without-its-error",
+        "glinfer/server/streaming.py",
+        "            await send(_body(self._on_error(error)))\n",
+        "",
+        ("tests/server",),
+    ),
+    # batch, ray
+    Fault(
+        "two-batches-write-one-file",
+        "glinfer/batch/results.py",
+        "alone = _locked(self._file)",
+        "alone = True",
+        ("tests/batch",),
+    ),
+    Fault(
+        "changed-request-counts-as-answered",
+        "glinfer/batch/requests.py",
+        "json.dumps([self.key, self.url, self.body], sort_keys=True",
+        "json.dumps([self.key, self.url], sort_keys=True",
+        ("tests/batch",),
+    ),
+    Fault(
+        "columns-of-a-row-lose-to-the-common-body",
+        "glinfer/ray/generator.py",
+        "fields = {**self.body, **{name: value for name, value in own.items() if value is not None}}",
+        "fields = {**{name: value for name, value in own.items() if value is not None}, **self.body}",
+        ("tests/batch",),
+    ),
+    # export
+    Fault(
+        "site-range-one-byte-short",
+        "glinfer/export/serve.py",
+        "min(size, int(last) + 1) if last else size",
+        "min(size, int(last)) if last else size",
+        ("tests/export",),
+    ),
+    Fault(
+        "offline-page-keeps-old-files",
+        "glinfer/export/site.py",
+        "json.dumps([plan, digests], ensure_ascii=False, sort_keys=True)",
+        "json.dumps([plan], ensure_ascii=False, sort_keys=True)",
+        ("tests/export", "web/tests"),
+    ),
+    # inspect
+    Fault(
+        "bits-per-byte-in-nats",
+        "glinfer/inspect/evaluate.py",
+        "bits_per_byte=-score.total / math.log(2) / size",
+        "bits_per_byte=-score.total / size",
+        ("tests/inspect",),
+    ),
+    Fault(
+        "report-page-not-escaped",
+        "glinfer/inspect/pages.py",
+        "autoescape=True",
+        "autoescape=False",
+        ("tests/inspect",),
+    ),
+    # cli
+    Fault(
+        "interrupted-command-exits-with-1",
+        "glinfer/cli/app.py",
+        "        return _EXIT_INTERRUPTED\n",
+        "        return 1\n",
+        ("tests/cli",),
+    ),
+    Fault(
+        "batch-memory-in-kibibytes",
+        "glinfer/cli/run_batch.py",
+        "None if memory is None else memory << 20",
+        "None if memory is None else memory << 10",
+        ("tests/batch", "tests/cli"),
+    ),
+    # shaders
+    Fault(
+        "rope-angle-sign",
+        "shaders/rotate.frag",
+        "vec4(-v.y, v.x, -v.w, v.z) * t.yyww",
+        "vec4(v.y, -v.x, v.w, -v.z) * t.yyww",
+        ("tests/tensors", "tests/ops"),
+    ),
+    Fault(
+        "window-of-decoding-one-token-wider",
+        "shaders/cached_scores.frag",
+        "int oldest = position - WINDOW + 1;",
+        "int oldest = position - WINDOW;",
+        ("tests/ops", "tests/models"),
+    ),
+    Fault(
+        "sink-left-out-of-the-softmax",
+        "shaders/cached_values.frag",
+        "(dot(weights, vec4(1.0)) SINK_WEIGHT(all))",
+        "dot(weights, vec4(1.0))",
+        ("tests/ops", "tests/models"),
+    ),
+    Fault(
+        "byte-cache-scale-rounded-down",
+        "shaders/common/bytes.glsl",
+        "(floatBitsToUint(size * (1.0 / 127.0)) + 0xffffu) >> 16",
+        "floatBitsToUint(size * (1.0 / 127.0)) >> 16",
+        ("tests/ops", "tests/models"),
+    ),
+    Fault(
+        "q2k-second-half-takes-the-first-minimum",
+        "shaders/common/grouped.glsl",
+        "least * vec4(ivec4((words >> 12) & 15u))",
+        "least * vec4(ivec4((words >> 4) & 15u))",
+        ("tests/ops", "tests/models"),
+    ),
+    Fault(
+        "weighted-pooling-counts-from-zero",
+        "shaders/pool_rows.frag",
+        "float(token - base + 1) * (v)",
+        "float(token - base) * (v)",
+        ("tests/ops", "tests/models"),
+    ),
+    Fault(
+        "ignored-targets-add-to-the-loss",
+        "shaders/cross_entropy.frag",
+        "return column == target ? found : 0.0;",
+        "return found;",
+        ("tests/tensors",),
+    ),
+    Fault(
+        "convolution-bleeds-between-sequences",
+        "shaders/causal_conv.frag",
+        "max(0, LENGTH - 1 - at.x % SEQUENCE)",
+        "max(0, LENGTH - 1 - at.x)",
+        ("tests/tensors", "tests/ops"),
+    ),
+    Fault(
+        "padding-chosen-as-a-token",
+        "shaders/pick.frag",
+        "if (score[i] > best.x && token + i < VOCAB)",
+        "if (score[i] > best.x)",
+        ("tests/ops", "tests/engine"),
+    ),
+    Fault(
+        "nan-in-a-shortlist-unnoticed",
+        "shaders/shortlist.frag",
+        "lost ? -1.0 : rest",
+        "rest",
+        ("tests/engine", "tests/ops"),
+    ),
+    # web
+    Fault(
+        "page-top-p-keeps-one-token-more",
+        "web/glinfer/sampler.js",
+        "mass.findIndex((sum) => sum >= this.topP * total)",
+        "mass.findIndex((sum) => sum > this.topP * total)",
+        ("web/tests",),
+    ),
+    Fault(
+        "tabs-overwrite-each-other",
+        "web/page/store.js",
+        "return saved.revision === (kept?.revision ?? 0) + 1;",
+        "return saved.revision > (kept?.revision ?? 0);",
+        ("web/tests",),
+    ),
+    Fault(
+        "links-of-answers-run-scripts",
+        "web/markdown_answers.js",
+        'new Set(["http:", "https:", "mailto:"])',
+        'new Set(["http:", "https:", "mailto:", "javascript:"])',
+        ("web/tests",),
+    ),
+)

@@ -1,0 +1,260 @@
+"""``python -m qa faults``: plant one fault at a time in a copy of the checkout, and see which test finds it.
+
+A fault counts as found where a test fails with it and passes without it. A test that fails without it is left out from
+then on, and named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from glinfer.cli.common import json_text, out, say, table
+from glinfer.errors import InputError
+from qa.faults.planted import FAULTS, Fault
+from qa.supply import ROOT, StepError, run
+
+FOUND, SURVIVED, ABSENT = "found", "SURVIVED", "absent"
+PASSES = {"fast": ((),), "full": ((), ("-m", "slow"), ("-m", "web"))}
+"""The arguments of pytest for each pass of a suite."""
+OWN_TESTS = "qa/tests/test_faults_list.py"
+"""Left out, as it fails wherever a fault is planted."""
+_PYTEST = ("-x", "-q", "-rfE", "--tb=short", "--color=no", "-p", "no:cacheprovider", f"--ignore={OWN_TESTS}")
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
+_PASSED, _NO_TESTS = 0, 5  # exit statuses of pytest
+_NOT_RUN = (3, 4)  # of an internal error, and of arguments that pytest refuses
+_MODULES = "web/node_modules"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result for one fault: found, survived or absent, the test that found it, and the seconds it took."""
+
+    name: str
+    path: str
+    status: str
+    found_by: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a run; see the command."""
+
+    suite: str = "fast"
+    rooms_only: bool = False
+    workers: int = 0
+    timeout: float = 3600.0
+
+
+def present(tree: Path, faults: Sequence[Fault]) -> list[Fault]:
+    """Return the faults whose text is in their file exactly once; in another tree than this one a text may be absent.
+
+    Raises:
+        InputError: a text occurs several times, or not at all in this tree.
+    """
+    found = []
+    for fault in faults:
+        file = tree / fault.path
+        count = file.read_text("utf-8").count(fault.old) if file.is_file() else 0
+        if count > 1 or (not count and tree.samefile(ROOT)):
+            raise InputError(
+                f"fault {fault.name}: its text occurs {count} times in {fault.path}; expected once; "
+                "change the fault in qa/faults/planted.py"
+            )
+        if count:
+            found.append(fault)
+    return found
+
+
+@contextlib.contextmanager
+def copied(tree: Path) -> Iterator[Path]:
+    """Yield a temporary copy of a checkout's files, committed or not, without those that git ignores.
+
+    Raises:
+        InputError: the tree is no git checkout.
+    """
+    try:
+        listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=tree)
+    except (StepError, OSError):
+        raise InputError(f"{tree}: found no git checkout there; expected one, as git lists the files") from None
+    with tempfile.TemporaryDirectory(prefix="glinfer-faults-") as folder:
+        copy = Path(folder) / "tree"
+        for name in filter(None, listed.split("\0")):
+            if (tree / name).is_file():
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(tree / name, copy / name)
+        for name in ("../shared", _MODULES):  # texts of some tests, and what the page's tests need
+            if (tree / name).is_dir() and (copy / name).parent.is_dir():
+                (copy / name).symlink_to((tree / name).resolve(), target_is_directory=True)
+        yield copy
+
+
+@contextlib.contextmanager
+def planted(copy: Path, fault: Fault) -> Iterator[None]:
+    """Plant a fault within the block."""
+    file = copy / fault.path
+    before = file.read_bytes()
+    try:
+        _write(file, before.replace(fault.old.encode(), fault.new.encode()))
+        yield
+    finally:
+        _write(file, before)
+
+
+def _write(file: Path, data: bytes) -> None:
+    """Write a source file, and remove its bytecode, which Python keeps for a file of equal size and second."""
+    file.write_bytes(data)
+    if file.suffix == ".py":
+        Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+
+
+class Judge:
+    """Runs the tests of one copy."""
+
+    def __init__(self, copy: Path, options: Options) -> None:
+        """Check that Python imports the copy's package.
+
+        Raises:
+            InputError: it imports another one.
+        """
+        self._copy, self._options = copy, options
+        self._left_out: list[str] = []
+        path = os.pathsep.join(filter(None, (str(copy), os.environ.get("PYTHONPATH"))))
+        self._environment = {**os.environ, "PYTHONPATH": path}
+        code = "import glinfer; print(glinfer.__file__)"
+        _, output = self._call([sys.executable, "-c", code])
+        if not Path(output.strip().rpartition("\n")[2]).resolve().is_relative_to(copy.resolve()):
+            raise InputError(f"tests in the copy would import {output.strip()}; expected a package in {copy}")
+
+    def judge(self, fault: Fault) -> Verdict:
+        """Plant a fault, and run tests until one finds it."""
+        started, by = time.monotonic(), ""
+        for command in self._commands(fault):
+            by = self._finder(fault, command)
+            if by:
+                break
+        return Verdict(fault.name, fault.path, FOUND if by else SURVIVED, by, time.monotonic() - started)
+
+    def _commands(self, fault: Fault) -> Iterator[list[str]]:
+        """Yield the test commands in order: the fault's rooms in each pass, then all other tests in each pass."""
+        by_npm = self._options.suite == "full" and fault.path.startswith("web/")
+        if by_npm and (self._copy / _MODULES).is_dir():
+            yield ["npm", "--silent", "--prefix", "web", "test"]
+        rooms = [room for room in fault.rooms if (self._copy / room).exists()]
+        others = [] if self._options.rooms_only else [[f"--ignore={room}" for room in rooms]]
+        for where in [*([rooms] if rooms else []), *others]:
+            for marks in PASSES[self._options.suite]:
+                yield self._pytest(*marks, *where)
+
+    def _pytest(self, *arguments: str) -> list[str]:
+        workers = ("-n", str(self._options.workers), "--dist", "worksteal") if self._options.workers else ()
+        return [sys.executable, "-m", "pytest", *_PYTEST, *workers, *arguments]
+
+    def _finder(self, fault: Fault, command: list[str]) -> str:
+        """Run a command with the fault, and return what finds it; empty where nothing does."""
+        while True:
+            by_pytest = command[0] == sys.executable
+            left_out = self._left_out if by_pytest else []
+            with planted(self._copy, fault):
+                status, output = self._call([*command, *left_out])
+            if status in (_PASSED, _NO_TESTS):
+                return ""
+            if not by_pytest:
+                return "" if self._call(command)[0] else "npm test"
+            name = _FAILED.search(output.rpartition("short test summary info")[2])
+            argument = "" if name is None else f"--{'deselect' if '::' in name[1] else 'ignore'}={name[1]}"
+            if argument in left_out or (name is None and status in _NOT_RUN):
+                raise click.ClickException(f"pytest ended with status {status}: {' '.join(output.split())[-300:]}")
+            if name is None:
+                return f"status {status}" if status else f"no end after {self._options.timeout:g} s"
+            if self._call(self._pytest("-m", "", name[1]))[0] in (_PASSED, *_NOT_RUN):
+                return name[1]
+            say(f"{name[1]} fails without a fault; it is left out")
+            self._left_out.append(argument)
+
+    def _call(self, command: list[str]) -> tuple[int | None, str]:
+        """Run a command in the copy; returns its status, None if it was stopped after the timeout, and its output."""
+        with tempfile.TemporaryFile() as output:  # a pipe would stay open for as long as a process of a test runs
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(
+                command, cwd=self._copy, env=self._environment, start_new_session=True, **streams
+            )
+            status = None
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(self._options.timeout)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # the tests, and processes that they have started
+                process.wait()
+            output.seek(0)
+            return status, output.read().decode("utf-8", "replace")
+
+
+def judge_all(tree: Path, faults: Sequence[Fault], options: Options) -> Generator[Verdict, None, None]:
+    """Judge faults one after the other in a copy of a tree; errors are those of :func:`present` and :func:`copied`."""
+    here = set(present(tree, faults))
+    with copied(tree) as copy:
+        judge = Judge(copy, options)
+        for fault in faults:
+            yield judge.judge(fault) if fault in here else Verdict(fault.name, fault.path, ABSENT, "", 0.0)
+
+
+@click.command("faults")
+@click.option("--suite", type=click.Choice(list(PASSES)), default="fast", show_default=True, help="Tests to run.")
+@click.option("--only", multiple=True, metavar="NAME", help="Only this fault. Repeatable.")
+@click.option("--rooms-only", is_flag=True, help="Run the tests of a fault's rooms alone.")
+@click.option("--workers", type=click.IntRange(0), default=0, help="Processes of pytest-xdist. Default: none.")
+@click.option("--timeout", type=click.FloatRange(1), default=3600.0, show_default=True, help="Seconds of one test run.")
+@click.option("--tree", type=click.Path(file_okay=False, exists=True, path_type=Path), default=ROOT, help="A checkout.")
+@click.option("--json", "report", type=click.Path(dir_okay=False, path_type=Path), help="A file for the results.")
+def faults_command(only: tuple[str, ...], tree: Path, report: Path | None, **options: Any) -> None:
+    """Plant faults one at a time in a temporary copy of the checkout, and see which tests find them.
+
+    The rooms of a fault are the folders of tests that are likely to find it; they run first. The suite 'full' adds the
+    tests marked slow and web, and for JavaScript those of npm. --tree judges another checkout by the same list.
+
+    \b
+    python -m qa faults --workers 4 --json faults.json
+    python -m qa faults --only rope-angle-sign --rooms-only
+
+    \b
+    Exit status:
+      0  every fault was found
+      1  a fault survived
+      2  bad input, or a fault whose text is not in its file exactly once
+    """
+    if unknown := set(only) - {fault.name for fault in FAULTS}:
+        raise InputError(f"there is no fault {min(unknown)}; qa/faults/planted.py lists them")
+    chosen = [fault for fault in FAULTS if not only or fault.name in only]
+    verdicts: list[Verdict] = []
+    with contextlib.closing(judge_all(tree, chosen, Options(**options))) as judged:
+        for verdict in judged:
+            verdicts.append(verdict)
+            say(f"{len(verdicts)} of {len(chosen)}: {verdict.name}: {verdict.found_by or verdict.status}")
+            if report is not None:  # after each fault, since a run takes hours
+                report.write_text(json_text({"faults": [dataclasses.asdict(each) for each in verdicts]}) + "\n")
+    shown = table("fault", "file", "found by", "seconds", numbers=("seconds",))
+    for each in verdicts:
+        shown.add_row(each.name, each.path, each.found_by or each.status, f"{each.seconds:.0f}")
+    out().print(shown)
+    found, absent = (sum(each.status == status for each in verdicts) for status in (FOUND, ABSENT))
+    click.echo(f"\n{found} of {len(verdicts) - absent} found" + (f", {absent} absent" if absent else ""))
+    if found + absent < len(verdicts):
+        raise click.exceptions.Exit(1)
