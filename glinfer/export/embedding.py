@@ -12,6 +12,7 @@ import json
 import sys
 import unicodedata
 from collections.abc import Sequence
+from functools import cache
 from os import PathLike
 from typing import Any
 
@@ -134,6 +135,11 @@ def characters_of(values: dict[str, Any]) -> dict[str, str] | None:
     kinds = [(values[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
     if kinds != ["BertNormalizer", "BertPreTokenizer"]:
         return None
+    return _bert_characters()
+
+
+@cache
+def _bert_characters() -> dict[str, str]:
     # Whatever was a mark or punctuation in an older Unicode is one of these, or a symbol, in Python's; which
     # characters are for private use, Co, never changes.
     kinds_of = {chr(code): unicodedata.category(chr(code)) for code in range(sys.maxunicode + 1)}

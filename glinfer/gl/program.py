@@ -11,7 +11,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,22 @@ def load_source(name: str, defines: Mapping[str, int | float], *, api: str, root
         ShaderError: a file is missing, is no UTF-8 text, leaves the folder, or does not begin with the version
             line.
     """
+    lines, origin = _own_shader(name) if root is None else _expanded(root, name)
     root = root or shader_root()
+    version = lines[:1] if api == "es" else _read(root, DESKTOP_VERSION, name)[1].splitlines()
+    header = [f"#define {key} {_literal(value)}" for key, value in sorted(defines.items())]
+    text = "\n".join([*version, *header, *lines[1:]]) + "\n"
+    return Source(text, (*[origin[0]] * len(version), *[("#define", 0)] * len(header), *origin[1:]))
+
+
+@cache
+def _own_shader(name: str) -> tuple[list[str], list[tuple[str, int]]]:
+    """Expand a shader of the package once; many programs are compiled from one file."""
+    return _expanded(shader_root(), name)
+
+
+def _expanded(root: Path, name: str) -> tuple[list[str], list[tuple[str, int]]]:
+    """Read a shader with its includes; returns its lines, and the file and line of each."""
     lines: list[str] = []
     origin: list[tuple[str, int]] = []
     seen: set[Path] = set()
@@ -78,10 +93,7 @@ def load_source(name: str, defines: Mapping[str, int | float], *, api: str, root
     add(name, name)
     if not lines or not re.fullmatch(r"#version \d+ es", lines[0].strip()):
         raise ShaderError(f"{name}:1: the first line is not a #version line of GLSL ES")
-    version = [lines[0]] if api == "es" else _read(root, DESKTOP_VERSION, name)[1].splitlines()
-    header = [f"#define {key} {_literal(value)}" for key, value in sorted(defines.items())]
-    text = "\n".join([*version, *header, *lines[1:]]) + "\n"
-    return Source(text, (*[origin[0]] * len(version), *[("#define", 0)] * len(header), *origin[1:]))
+    return lines, origin
 
 
 def _read(root: Path, file: str, wanted_by: str) -> tuple[Path, str]:
