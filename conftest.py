@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from goldens import ModelWriter, write_gab_model
 from hypothesis import settings
-from tiers import left_out, parse_share
+from tiers import choose_tiers
 
 if TYPE_CHECKING:
     from glinfer.gl.context import Device
@@ -145,22 +145,8 @@ def desktop_problem() -> str:
     return ""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--share", default="1/1", metavar="i/n", help="Of slow tests with many cases take share i of n; 1/1 is all."
-    )
-
-
-@pytest.fixture(scope="session")
-def whole(pytestconfig: pytest.Config) -> bool:
-    """Whether all cases are asked for, and so the full count of a long search."""
-    return parse_share(pytestconfig.getoption("share")) == (1, 1)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left = left_out(items, parse_share(config.getoption("share")))
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
-    items[:] = [item for item in items if item.nodeid not in left]
+def pytest_configure(config: pytest.Config) -> None:
+    choose_tiers(config.getoption("markexpr"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -128,7 +128,7 @@ def _without_plans(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
@@ -278,7 +278,7 @@ class GraphPeer(EagerPeer):
         token, position = int(self._token), int(self._position)
         # Libraries set themselves up in the first runs, which a graph must not record. A trial run writes its
         # keys and values where the real one will write them again.
-        stream = torch.cuda.Stream(self.weights.device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(self.weights.device)
         stream.wait_stream(torch.cuda.current_stream(self.weights.device))
         with torch.cuda.stream(stream):
             for _ in range(3):

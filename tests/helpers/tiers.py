@@ -1,17 +1,20 @@
-"""Which tests `make test` runs, which wait for `make test-all`, and which share of many cases that takes."""
+"""Which cases of a test `make test` runs, and which wait for `make test-all`."""
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 
-MANY = 6
-"""Cases of one test that are always run; of more a share is."""
+SLOW = "slow"
+_generate_slow = True
+
+
+def choose_tiers(expression: str) -> None:
+    """Generate slow cases only if ``-m EXPRESSION`` can select them; they are most of all cases."""
+    global _generate_slow
+    _generate_slow = not expression.strip() or SLOW in expression.replace(f"not {SLOW}", "")
 
 
 def tiered(
@@ -28,43 +31,16 @@ def tiered(
     several = not isinstance(names, str) or "," in names
     kept = range(keep) if isinstance(keep, int) else keep
     listed = list(cases)
-    assert all(0 <= place < len(listed) for place in kept), "a case to keep that there is not"
-    made = []
+    ids = options.pop("ids", None)
+    named = None if ids is None or callable(ids) else list(ids)
+    assert all(0 <= place < len(listed) for place in kept), f"keep={keep} of {len(listed)} cases"
+    assert named is None or len(named) == len(listed), f"{len(named or ())} ids for {len(listed)} cases"
+    made, chosen = [], []
     for place, case in enumerate(listed):
         param = case if isinstance(case, type(pytest.param())) else pytest.param(*(case if several else (case,)))
         more = () if place in kept else (pytest.mark.slow,)
-        made.append(pytest.param(*param.values, marks=(*param.marks, *more), id=param.id))
-    return pytest.mark.parametrize(names, made, **options)
-
-
-def parse_share(text: str) -> tuple[int, int]:
-    """``i/n`` of ``--share`` as two numbers.
-
-    Raises:
-        pytest.UsageError: it is not such a text with 1 ≤ i ≤ n.
-    """
-    found = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
-    share = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= share[0] <= share[1]:
-        raise pytest.UsageError(f"--share {text}: expected i/n with i from 1 to n, such as 1/4")
-    return share
-
-
-def shared_out(cases: Sequence[str], share: tuple[int, int]) -> set[str]:
-    """The cases of one test that share i of n runs; every case is in one of the n shares.
-
-    They are dealt in the order of a checksum of their names, since parameters vary with a period of their own.
-    """
-    if len(cases) <= MANY:
-        return set(cases)
-    which, count = share
-    return set(sorted(cases, key=lambda case: (zlib.crc32(case.encode()), case))[which - 1 :: count])
-
-
-def left_out(items: Iterable[pytest.Item], share: tuple[int, int]) -> set[str]:
-    """The ids of slow cases that other shares run."""
-    tests: dict[str, list[str]] = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("slow") is not None:
-            tests[item.nodeid.partition("[")[0]].append(item.nodeid)
-    return {case for cases in tests.values() for case in set(cases) - shared_out(cases, share)}
+        name = param.id if named is None else named[place]
+        made.append(pytest.param(*param.values, marks=(*param.marks, *more), id=name))
+        if _generate_slow or all(mark.name != SLOW for mark in made[-1].marks):
+            chosen.append(made[-1])
+    return pytest.mark.parametrize(names, chosen or made, ids=ids if callable(ids) else None, **options)

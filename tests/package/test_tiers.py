@@ -1,30 +1,26 @@
-"""What `make test-all` takes of tests with many cases."""
+"""Which cases are generated for a choice of tiers."""
 
 from __future__ import annotations
 
 import pytest
-from tiers import MANY, parse_share, shared_out
+import tiers
 
 
-@pytest.mark.parametrize("count", [1, MANY, MANY + 1, 40])
-def test_the_shares_together_run_every_case(count: int) -> None:
-    cases = [f"test[{number}]" for number in range(count)]
-    shares = [shared_out(cases, (which, 4)) for which in range(1, 5)]
-    assert set().union(*shares) == set(cases)
-    if count > MANY:
-        assert sum(map(len, shares)) == count, "no case is run twice"
-        assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    else:
-        assert all(share == set(cases) for share in shares)
-    assert shared_out(cases, (1, 1)) == set(cases)
-
-
-def test_a_share_is_the_same_in_any_order() -> None:
-    cases = [f"test[{number}]" for number in range(20)]
-    assert shared_out(cases, (2, 3)) == shared_out(cases[::-1], (2, 3))
-
-
-@pytest.mark.parametrize("text", ["", "0/4", "5/4", "1", "1/0", "-1/4", "a/b", "1/4/2", "1/99999"])
-def test_what_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(pytest.UsageError, match="expected i/n with i from 1 to n, such as 1/4"):
-        parse_share(text)
+@pytest.mark.parametrize(
+    ("expression", "cases"),
+    [
+        ("not slow and not web", ["fast"]),
+        ("slow", ["fast", "first slow", "second slow"]),
+        ("slow or not slow", ["fast", "first slow", "second slow"]),
+        ("web", ["fast"]),
+        ("", ["fast", "first slow", "second slow"]),
+    ],
+)
+def test_only_the_cases_that_can_be_selected_are_generated(
+    monkeypatch: pytest.MonkeyPatch, expression: str, cases: list[str]
+) -> None:
+    monkeypatch.setattr(tiers, "_generate_slow", True)
+    tiers.choose_tiers(expression)
+    made = tiers.tiered("case", ["fast", "first slow", pytest.param("second slow", marks=pytest.mark.slow)])
+    assert [case.values[0] for case in made.args[1]] == cases
+    assert tiers.tiered("case", ["only"]).args[1][0].values == ("only",), "no test is left without a case"
