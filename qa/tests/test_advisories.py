@@ -29,22 +29,19 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advisories, "_by_service", lambda *given: ("no service answers", None))
 
 
-@pytest.mark.parametrize(
-    ("affected", "bad"),
-    [
-        (events(("introduced", "0"), ("fixed", "2.0")), ["1.9", "1.9.9rc1", "1.10"]),
-        (events(("introduced", "1.9"), ("last_affected", "1.10")), ["1.9", "1.9.9rc1", "1.10"]),
+def test_versions_within_the_ranges() -> None:
+    asked = ["1.9", "1.9.9rc1", "1.10", "2.0", "2.1"]
+    for affected, bad in (
+        (events(("introduced", "0"), ("fixed", "2.0")), asked[:3]),
+        (events(("introduced", "1.9"), ("last_affected", "1.10")), asked[:3]),
         (events(("introduced", "0"), ("fixed", "1.0"), ("introduced", "2.0"), ("fixed", "2.1")), ["2.0"]),
         (events(("fixed", "2.1"), ("introduced", "2.0")), ["2.0"]),
         (events(("introduced", "1.11")), ["2.0", "2.1"]),
         ({"versions": ["2.1", "1.9.0", "no version"]}, ["1.9", "2.1"]),
         ({"ranges": [{"type": "GIT", "events": [{"introduced": "0"}]}]}, []),
         ({}, []),
-    ],
-)
-def test_versions_within_the_ranges(affected: dict[str, Any], bad: list[str]) -> None:
-    asked = ["1.9", "1.9.9rc1", "1.10", "2.0", "2.1"]
-    assert [each for each in asked if vulnerable({"NumPy": each}, [record(**affected)])] == bad
+    ):
+        assert [each for each in asked if vulnerable({"NumPy": each}, [record(**affected)])] == bad, affected
 
 
 def test_other_packages_and_withdrawn_records() -> None:
@@ -72,11 +69,11 @@ def test_a_file_a_list_a_folder_and_a_zip(tmp_path: Path) -> None:
         assert list(read_advisories(tmp_path / name)) == [one, two]
 
 
-@pytest.mark.parametrize("told", ["no", "[1]", "{}", json.dumps({"id": "A", "affected": 1})])
-def test_what_is_no_advisory(tmp_path: Path, told: str) -> None:
-    (tmp_path / "a.json").write_text(told)
-    with pytest.raises(InputError, match="advisory of OSV"):
-        list(read_advisories(tmp_path / "a.json"))
+def test_what_is_no_advisory(tmp_path: Path) -> None:
+    for told in ("no", "[1]", "{}", json.dumps({"id": "A", "affected": 1})):
+        (tmp_path / "a.json").write_text(told)
+        with pytest.raises(InputError, match="advisory of OSV"):
+            list(read_advisories(tmp_path / "a.json"))
     with pytest.raises(InputError, match="cannot read it: No such file or directory"):
         list(read_advisories(tmp_path / "nowhere"))
 

@@ -47,30 +47,27 @@ def outcome_of(target: Target, data: bytes, folder: Path, *, memory: bool = Fals
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_seeds_are_read(name: str, folders: lru_cache) -> None:  # type: ignore[type-arg]
-    folder = folders(name)
-    outcomes = [outcome_of(TARGETS[name], data, folder, memory=True) for data in TARGETS[name].seeds()]
-    assert {outcome.kind for outcome in outcomes} == {"accepted"}, outcomes
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_kept_cases_do_not_hurt(name: str, folders: lru_cache) -> None:  # type: ignore[type-arg]
-    folder = folders(name)
+@tiered("name", NAMES, keep=[place for place, name in enumerate(NAMES) if not TARGETS[name].processes])
+def test_seeds_and_kept_cases_do_not_hurt(name: str, folders: lru_cache) -> None:  # type: ignore[type-arg]
+    target, folder = TARGETS[name], folders(name)
+    for data in target.seeds():
+        assert outcome_of(target, data, folder).kind == "accepted"
     for file in cases(name):
-        outcome = outcome_of(TARGETS[name], file.read_bytes(), folder)
+        outcome = outcome_of(target, file.read_bytes(), folder)
         assert not outcome.is_find, f"{file}: {outcome}"
 
 
-@tiered("times", [1, 20])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_files_do_not_hurt(name: str, folders: lru_cache, times: int) -> None:  # type: ignore[type-arg]
+def test_damaged_files_do_not_hurt(name: str, folders: lru_cache) -> None:  # type: ignore[type-arg]
     target, folder = TARGETS[name], folders(name)
     seeds = list(target.seeds())
+    for data in seeds:
+        assert outcome_of(target, data, folder, memory=True).kind == "accepted"
+        made = {target.mutate(data, Random(chosen)) for chosen in range(60)} - {data}
+        assert len(made) > (20 if len(data) > 40 else 5), "a mutator that gives its seeds back lets everything pass"
 
-    @settings(
-        max_examples=times * (WITH_PROCESS if target.processes else EXAMPLES), suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=WITH_PROCESS if target.processes else EXAMPLES, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, len(seeds) - 1), st.integers(0, 2**32 - 1), st.integers(1, 4))
     def damaged(seed: int, chosen: int, damages: int) -> None:
         data, random = seeds[seed], Random(chosen)
@@ -80,12 +77,3 @@ def test_damaged_files_do_not_hurt(name: str, folders: lru_cache, times: int) ->
         assert not outcome.is_find, f"{outcome} for {data[: target.longest]!r}"
 
     damaged()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_damage_is_done(name: str) -> None:
-    """A mutator that gave its seeds back would let everything pass."""
-    target = TARGETS[name]
-    for seed in target.seeds():
-        made = {target.mutate(seed, Random(chosen)) for chosen in range(60)} - {seed}
-        assert len(made) > (20 if len(seed) > 40 else 5)

@@ -77,7 +77,7 @@ def test_a_link_out_of_the_folder_is_refused(name: str, model: Path) -> None:
         read(model)
 
 
-@pytest.mark.parametrize("file", [*SHARDS, INDEX])
+@pytest.mark.parametrize("file", [SHARDS[-1], INDEX])
 def test_a_shard_that_is_a_link_out_of_the_folder_is_refused(file: str, model: Path) -> None:
     sharded(model)
     assert load_checkpoint(model).parameter_count
@@ -86,8 +86,7 @@ def test_a_shard_that_is_a_link_out_of_the_folder_is_refused(file: str, model: P
         load_checkpoint(model)
 
 
-@pytest.mark.parametrize("file", ["m-0.bin", "m-1.bin"])
-def test_a_part_of_a_manifest_that_is_a_link_out_of_the_folder_is_refused(file: str, tmp_path: Path) -> None:
+def test_a_part_of_a_manifest_that_is_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     text, files = seeds.manifests()[0]
@@ -95,8 +94,8 @@ def test_a_part_of_a_manifest_that_is_a_link_out_of_the_folder_is_refused(file: 
     for name, data in files.items():
         put(folder, name, data)
     assert load_checkpoint(folder).parameter_count
-    move_out(folder / file)
-    with pytest.raises(FormatError, match=f"{file}: found a link that leads {OUTSIDE}"):
+    move_out(folder / "m-1.bin")
+    with pytest.raises(FormatError, match=f"m-1.bin: found a link that leads {OUTSIDE}"):
         load_checkpoint(folder)
     move_out(manifest)  # which is then not found in the directory
     with pytest.raises(FormatError, match=r"found a directory without config\.json"):
@@ -145,47 +144,39 @@ def test_a_link_that_leads_nowhere_or_round_is_one_line(model: Path) -> None:
     assert inside(model / "nothing") == model / "nothing"
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret", "/etc/passwd", "..", "sub/x", "..\\secret", "C:secret", "a/../../secret"]
-)
-def test_paths_in_an_index_or_a_manifest_are_refused(name: str, model: Path) -> None:
+def test_paths_in_an_index_or_a_manifest_are_refused(model: Path) -> None:
     index = sharded(model)
-    values = json.loads(index.read_text())
-    values["weight_map"]["model.norm.weight"] = name
-    put(model, INDEX, seeds.compact(values))
-    with pytest.raises(FormatError, match="is a path; expected the plain name of a file"):
-        load_checkpoint(index)
-    manifest = json.loads(seeds.manifests()[0][0])
-    manifest["files"]["weights_shards"][1]["file"] = name
-    path = put(model, "m.json", seeds.compact(manifest))
+    values, manifest = json.loads(index.read_text()), json.loads(seeds.manifests()[0][0])
     put(model, "m-0.bin", seeds.manifests()[0][1]["m-0.bin"])
-    with pytest.raises(FormatError, match="is a path; expected the plain name of a file"):
-        load_checkpoint(path)
+    for name in ("../secret", "/etc/passwd", "..", "sub/x", "..\\secret", "C:secret", "a/../../secret"):
+        values["weight_map"]["model.norm.weight"] = name
+        put(model, INDEX, seeds.compact(values))
+        manifest["files"]["weights_shards"][1]["file"] = name
+        for path in (index, put(model, "m.json", seeds.compact(manifest))):
+            with pytest.raises(FormatError, match="is a path; expected the plain name of a file"):
+                load_checkpoint(path)
 
 
 class TestTheWatch:
     """What the other tests rely on: that the watch sees what a reader must not do."""
 
-    @pytest.mark.parametrize(
-        "act",
-        [
-            lambda data, folder: (folder.parent / "x").open("wb"),
-            lambda data, folder: list(Path("/").iterdir()),
-            lambda data, folder: os.open("/etc/hostname", os.O_RDONLY),
-            lambda data, folder: (folder / ".." / "y").read_bytes(),
-            lambda data, folder: eval("1 + 1"),
-            lambda data, folder: exec(compile("x = 1", str(folder / "m.py"), "exec")),
-            lambda data, folder: os.system("true"),
-            lambda data, folder: __import__("subprocess").run(["true"], check=False),
-            lambda data, folder: __import__("pickle").loads(b"cos\nsystem\n."),
-            lambda data, folder: __import__("socket").socket(),
-        ],
-        ids=["write", "list", "open", "above", "eval", "exec", "system", "process", "pickle", "network"],
-    )
-    def test_it_sees(self, act: Callable[[bytes, Path], object], tmp_path: Path) -> None:
+    def test_it_sees(self, tmp_path: Path) -> None:
         folder = tmp_path / "own"
         folder.mkdir()
-        assert watch(act, b"", folder).kind == "forbidden"
+        acts: dict[str, Callable[[bytes, Path], object]] = {
+            "write": lambda data, folder: (folder.parent / "x").open("wb"),
+            "list": lambda data, folder: list(Path("/").iterdir()),
+            "open": lambda data, folder: os.open("/etc/hostname", os.O_RDONLY),
+            "above": lambda data, folder: (folder / ".." / "y").read_bytes(),
+            "eval": lambda data, folder: eval("1 + 1"),
+            "exec": lambda data, folder: exec(compile("x = 1", str(folder / "m.py"), "exec")),
+            "system": lambda data, folder: os.system("true"),
+            "process": lambda data, folder: __import__("subprocess").run(["true"], check=False),
+            "pickle": lambda data, folder: __import__("pickle").loads(b"cos\nsystem\n."),
+            "network": lambda data, folder: __import__("socket").socket(),
+        }
+        for name, act in acts.items():
+            assert watch(act, b"", folder).kind == "forbidden", name
 
     def test_it_sees_errors_messages_time_and_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def slow(data: bytes, folder: Path) -> None:

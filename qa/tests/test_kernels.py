@@ -8,15 +8,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-import subprocess
-from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from flat_ops import flat_ops
+from own_process import ROOT, finished
 from shader_variants import variants
 from tiers import tiered
 
@@ -30,21 +28,15 @@ from qa.kernels import cases as kernel_cases
 from qa.kernels import measure as kernels
 from qa.kernels.measure import (
     FAMILIES,
-    SHAPES,
-    SMALL_SHAPES,
     TABLE_BEGIN,
     TABLE_END,
-    TWINS,
     all_cases,
     case_error,
     error_text,
-    shapes_for,
-    time_case,
 )
 
 pytestmark = pytest.mark.gl
 
-ROOT = Path(__file__).resolve().parents[2]
 CASES = all_cases()
 NAMES = [f"{place}-{case.kernel}" for place, case in enumerate(CASES)]
 
@@ -71,6 +63,7 @@ class Result:
     errors: dict[str, float]
     draws: list[DrawSpec]
     left: list[Memory]
+    renderer: str = ""
 
     @property
     def shaders(self) -> set[str]:
@@ -81,12 +74,12 @@ RESULTS: dict[int, Result] = {}
 
 
 def some_of(forms: tuple[str, ...]) -> tuple[str, ...]:
-    """At most three of them: how a texture is laid out does not depend on what is in it."""
-    return forms[:: -(-len(forms) // 3)]
+    """All six at most, else three: those are formats of weights, each of which has tests of its own."""
+    return forms if len(forms) <= 6 else forms[:: -(-len(forms) // 3)]
 
 
 def result_of(place: int) -> Result:
-    """Run one case in every form on large textures and in some on small ones, once however often it is asked for."""
+    """Run one case in some forms on large textures and in one on small ones, once however often it is asked for."""
     if place not in RESULTS:
         case, found = CASES[place], Result({}, [], [])
         bind = Session.__init__
@@ -98,8 +91,9 @@ def result_of(place: int) -> Result:
         small = dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=SMALL_EDGE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Session, "__init__", note)
-            for limits, shape, forms in ((None, SELECTED, case.forms), (small, WRAPPED, some_of(case.forms))):
+            for limits, shape, forms in ((None, SELECTED, some_of(case.forms)), (small, WRAPPED, case.forms[:1])):
                 with Device(limits=limits) as device:
+                    found.renderer = device.description
                     for form in forms:
                         error = case_error(case, device, form, shape)
                         found.errors[form] = max(found.errors.get(form, 0.0), error)
@@ -110,12 +104,6 @@ def result_of(place: int) -> Result:
                             found.errors[form] = max(found.errors[form], case_error(case, device, form, extreme))
         RESULTS[place] = found
     return RESULTS[place]
-
-
-@cache
-def renderer() -> str:
-    with Device() as device:
-        return device.description
 
 
 # Every kernel has a case
@@ -150,32 +138,13 @@ def test_no_two_cases_are_the_same_line_of_the_table() -> None:
         assert 0 <= case.tolerance <= 1e-4
 
 
-def test_the_selected_shapes_are_among_those_of_the_command() -> None:
-    """So that what the command has measured is no less than what is measured here."""
-    assert {SELECTED, LEAST, *EXTREMES} <= set(SHAPES)
-    assert WRAPPED in SMALL_SHAPES[SMALL_EDGE]
-
-
-def test_every_form_is_checked_at_one_of_two_shapes_of_a_kind() -> None:
-    for shapes in (SHAPES, *SMALL_SHAPES.values()):
-        assert shapes_for(0, shapes) == list(shapes), "the first form is checked at all"
-        kinds = [twins for twins in TWINS if {*twins} <= {*shapes}]
-        alone = {*shapes} - {shape for twins in kinds for shape in twins}
-        for form in range(1, 4):
-            found = shapes_for(form, shapes)
-            assert alone <= {*found}
-            assert all(len({*twins} & {*found}) == 1 for twins in kinds)
-        assert {*shapes_for(1, shapes), *shapes_for(2, shapes)} == {*shapes}
-
-
 @pytest.mark.slow
 def test_several_processes_find_what_one_finds() -> None:
-    cases = [case for case in CASES if case.family in ("activation", "elementwise")]
-    assert len(cases) >= 12
+    cases = [case for case in CASES if case.family == "activation"][:2]
     steps: list[tuple[int, int]] = []
     alone = kernels.measure_kernels(cases, times=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_CASES_EACH", 6)
+        patch.setattr(kernels, "_CASES_EACH", 1)
         together = kernels.measure_kernels(cases, times=False, processes=2, on_step=lambda *at: steps.append(at))
     assert together == alone
     assert steps == [(done, 3 * len(cases)) for done in range(1, 3 * len(cases) + 1)]
@@ -186,15 +155,19 @@ def test_several_processes_find_what_one_finds() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
-def test_a_kernel_is_right_in_every_form(place: int) -> None:
+def test_a_kernel_is_right(place: int) -> None:
+    """Within what is allowed, and what the page says of it; nothing is left, and its shaders are those it names."""
     case, found = CASES[place], result_of(place)
-    assert set(found.errors) == set(case.forms)
-    wrong = {form: error for form, error in found.errors.items() if not error <= case.tolerance}
-    assert not wrong
+    assert set(found.errors) == set(some_of(case.forms))
+    assert max(found.errors.values()) <= case.tolerance, found.errors
     assert max(left.tensors for left in found.left) <= KEPT.get(case.kernel, 0), "tensors that were not released"
+    assert found.shaders <= set(case.shaders)
+    if "llvmpipe" in found.renderer:  # on which the page was measured
+        largest, stated = max(found.errors.values()), float(page_rows()[place][4])
+        assert largest <= max(1.5 * stated, 1e-12), f"{error_text(largest)}, {error_text(stated)} on the page"
 
 
-@tiered("place", range(len(CASES)), ids=NAMES, keep=range(0, len(CASES), 7))
+@tiered("place", range(0, len(CASES), 5), ids=NAMES[::5])
 def test_a_kernel_is_right_within_the_least_limits(place: int) -> None:
     case = CASES[place]
     with Device(limits=Limits.webgl2_minimum()) as device:
@@ -203,7 +176,7 @@ def test_a_kernel_is_right_within_the_least_limits(place: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
+@pytest.mark.parametrize("place", range(0, len(CASES), 6), ids=NAMES[::6])
 def test_what_is_timed_runs_and_leaves_nothing(place: int) -> None:
     with Device() as device:
         run = CASES[place].timed(device, np.random.default_rng(0))
@@ -216,52 +189,25 @@ def test_what_is_timed_runs_and_leaves_nothing(place: int) -> None:
         assert device.memory().tensors <= KEPT.get(CASES[place].kernel, 0), "inputs outlive what runs on them"
 
 
-def test_a_time_is_the_median_of_samples_after_warm_ups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock on which the first two runs take 30 ms, and those after them 1, 2, … ms."""
-    clock, runs = [0.0], list[float]()
-
-    def run() -> None:
-        runs.append(0.03 if len(runs) < 2 else 0.001 * (len(runs) - 1))
-        clock[0] += runs[-1]
-
-    monkeypatch.setattr(kernels, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    with Device() as device:
-        taken = time_case(dataclasses.replace(CASES[0], timed=lambda *_: run), device)
-    assert (taken.samples, len(runs)) == (25, 27)
-    assert (taken.fastest_ms, taken.median_ms, taken.slowest_ms) == pytest.approx((1, 13, 25))
-
-
 # What the cases draw
 
 
 @pytest.mark.slow
-def test_every_flat_op_is_drawn_by_a_case() -> None:
-    drawn = {draw.op for place in range(len(CASES)) for draw in result_of(place).draws}
-    assert drawn == flat_ops()
-    assert drawn <= set(OPS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
-def test_a_case_names_the_shaders_that_it_draws_with(place: int) -> None:
-    assert result_of(place).shaders <= set(CASES[place].shaders)
-
-
-@pytest.mark.slow
-def test_every_shader_that_a_case_names_is_drawn() -> None:
-    """By some case: which strategy computes a product depends on its shape, and on the renderer."""
-    drawn = {shader for place in range(len(CASES)) for shader in result_of(place).shaders}
-    assert drawn == {shader for case in CASES for shader in case.shaders}
-
-
-@pytest.mark.slow
-def test_every_variant_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None:
+def test_what_all_cases_draw(tmp_path: Path) -> None:
+    """Every flat op, every shader that a case names, and each #if both ways; all of it right by another compiler."""
+    draws = [draw for place in range(len(CASES)) for draw in result_of(place).draws]
+    assert {draw.op for draw in draws} == flat_ops() <= set(OPS)
+    assert {draw.shader for draw in draws} == {shader for case in CASES for shader in case.shaders}
+    for shader in {draw.shader for draw in draws}:
+        seen = [dict(draw.defines) for draw in draws if draw.shader == shader]
+        text = (shader_root() / f"{shader}.frag").read_text("utf-8")
+        for name in sorted(set(re.findall(r"^\s*#if(?:n?def)? !?(\w+)\s*$", text, re.MULTILINE)) & set().union(*seen)):
+            assert len({defines.get(name) for defines in seen}) > 1, f"{shader}: {name} is always {seen[0].get(name)}"
     compiler = shutil.which("glslangValidator")
     if compiler is None:
         pytest.skip("glslangValidator is not installed (package glslang-tools)")
     names = []
-    all_draws = [draw for place in range(len(CASES)) for draw in result_of(place).draws]
-    for number, (shader, vertex, draw) in enumerate(variants(all_draws)):
+    for number, (shader, vertex, draw) in enumerate(variants(draws)):
         _, defines, _ = shading(draw)
         for file, kind in ((f"{shader}.frag", "frag"), (vertex, "vert")):
             given = {} if vertex.endswith("triangle.vert") and kind == "vert" else defines
@@ -269,22 +215,9 @@ def test_every_variant_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> N
             (tmp_path / name).write_text(load_source(file, given, api="es").text)
             names.append(name)
     assert len(names) >= 2 * len({shader for case in CASES for shader in case.shaders})
-    done = subprocess.run([compiler, *names], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = finished([compiler, *names], cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout, done.stdout
-
-
-@pytest.mark.slow
-def test_every_if_goes_both_ways_in_some_case() -> None:
-    """An #if that no kernel ever takes is dead, or has no case."""
-    by_shader: dict[str, list[dict[str, Any]]] = {}
-    for place in range(len(CASES)):
-        for draw in result_of(place).draws:
-            by_shader.setdefault(draw.shader, []).append(dict(draw.defines))
-    for shader, seen in by_shader.items():
-        text = (shader_root() / f"{shader}.frag").read_text("utf-8")
-        for name in sorted(set(re.findall(r"^\s*#if(?:n?def)? !?(\w+)\s*$", text, re.MULTILINE)) & set().union(*seen)):
-            assert len({defines.get(name) for defines in seen}) > 1, f"{shader}: {name} is always {seen[0].get(name)}"
 
 
 # The page
@@ -312,13 +245,3 @@ def test_the_page_states_errors_that_are_right() -> None:
     for case, row in zip(CASES, page_rows(), strict=True):
         assert 0 <= float(row[4]) <= case.tolerance, case.kernel
         assert re.fullmatch(r"[\d,]+\.\d\d ms", row[5]), case.kernel
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
-def test_no_error_is_larger_than_the_page_says(place: int) -> None:
-    if "llvmpipe" not in renderer():
-        pytest.skip("the page was measured on llvmpipe")
-    stated = float(page_rows()[place][4])
-    found = max(result_of(place).errors.values())
-    assert found <= max(1.5 * stated, 1e-12), f"{error_text(found)} here, {error_text(stated)} on the page"

@@ -26,16 +26,6 @@ def test_four_signals_and_a_full_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert report.leftovers == 0
 
 
-@pytest.mark.slow
-def test_requests_on_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kill_batch, "STARTING", 0.5)
-    form = kill_batch.on_devices("0,0")
-    report = kill_batch.torment(tmp_path, prompts=80, kills=2, full=1, seed=3, form=form, processes=2)
-    assert report.signals >= 2
-    assert report.stops["file limit"] == 1
-    assert report.leftovers == 0
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     """Prompts, the results of a run without a stop, and the same results in another order."""
@@ -49,29 +39,22 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return source, expected, results
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
+def test_what_is_wrong_is_found(files: tuple[Path, Path, Path]) -> None:
+    source, expected, results = files
+    data = results.read_bytes()
+    for old, new, words in (
         (b'{"id": 7, "text": "text 7"}\n', b"", "1 prompts have no result, such as 7"),
         (b'{"id": 7, "text"', b'{"id": 9, "text"', "1 prompts have several results, such as 9"),
         (b'"text 7"}\n', b'"text 7"}', "is no result"),
         (b'"text 7"}\n', b'"text 7"\n', "is no result"),
         (b'"text 7"', b'"text 8"', 'a result differs .*"text 8"'),
         (b'"text 7"}\n', b'"text 7"}\n{"id": 99}\n', "1 results are of no prompt"),
-    ],
-)
-def test_what_is_wrong_is_found(files: tuple[Path, Path, Path], old: bytes, new: bytes, words: str) -> None:
-    source, expected, results = files
-    data = results.read_bytes()
-    assert data.count(old) == 1
-    results.write_bytes(data.replace(old, new))
-    with pytest.raises(kill_batch.BrokenPromiseError, match=words):
-        kill_batch.check_same(results, expected, source)
-
-
-def test_a_last_line_without_an_end_is_found(files: tuple[Path, Path, Path]) -> None:
-    source, expected, results = files
-    results.write_bytes(results.read_bytes()[:-1])
+    ):
+        assert data.count(old) == 1
+        results.write_bytes(data.replace(old, new))
+        with pytest.raises(kill_batch.BrokenPromiseError, match=words):
+            kill_batch.check_same(results, expected, source)
+    results.write_bytes(data[:-1])
     with pytest.raises(kill_batch.BrokenPromiseError, match="the last line has no end"):
         kill_batch.check_same(results, expected, source)
 

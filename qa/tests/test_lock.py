@@ -61,10 +61,10 @@ def test_no_place_is_named() -> None:
     assert not re.search(r"^\s*--(?!hash=)", told, re.MULTILINE)
 
 
-@pytest.mark.parametrize("line", ["numpy==2.0", "-r other.txt", "--index-url here", "numpy==2.0 # sha256:00"])
-def test_what_is_no_lock_is_refused(line: str) -> None:
-    with pytest.raises(InputError, match="expected NAME==VERSION with hashes"):
-        read_lock(line)
+def test_what_is_no_lock_is_refused() -> None:
+    for line in ("numpy==2.0", "-r other.txt", "--index-url here", "numpy==2.0 # sha256:00"):
+        with pytest.raises(InputError, match="expected NAME==VERSION with hashes"):
+            read_lock(line)
 
 
 def test_markers_choose() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tiers import tiered
 
 from glinfer.config import ModelConfig
 from glinfer.engine.sampler import SamplingOptions
@@ -31,7 +30,8 @@ SETTINGS = [RunSetting(), RunSetting(limits=Limits.webgl2_minimum()), RunSetting
 QUESTION = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), SamplingOptions(seed=5)))
 
 
-@tiered("family", SHAPES)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SHAPES)
 def test_every_setting_writes_the_same(family: str) -> None:
     checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES[family]), scale=0.3)
     told: list[tuple[str, int, int]] = []
@@ -54,33 +54,6 @@ def test_every_setting_writes_the_same(family: str) -> None:
     assert max(row.drift for row in report.rows) < 1e-5
     if family == "gab":
         assert min(row.drift for row in report.rows[:3]) > 0  # float32 is not float64
-
-
-@pytest.mark.slow
-def test_a_text_that_parts_is_told_with_the_two_tokens_and_the_gap() -> None:
-    checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]), scale=0.3)
-    plain = compare_everywhere(checkpoint, SETTINGS[:1], QUESTION)
-    texts = [list(text) for text in plain.rows[0].texts]
-    other = (texts[1][12] + 1) % 101
-    texts[1][12] = other
-    report = compare_everywhere(checkpoint, SETTINGS[:1], QUESTION, recorded=texts)
-    assert not report.passed
-    (row,) = report.rows
-    (parting,) = row.partings
-    assert row.equal == 1
-    assert (parting.text, parting.place, parting.token, parting.other) == (1, 12, plain.rows[0].texts[1][12], other)
-    assert parting.gap > 0
-    again = question_of(json.dumps(report.to_json()).encode(), checkpoint.config)
-    assert again == QUESTION
-    assert recorded_texts(json.dumps(report.to_json()).encode()) == [list(text) for text in row.texts]
-
-
-@pytest.mark.slow
-def test_formats_of_fewer_bits_drift_further() -> None:
-    checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]), scale=0.3)
-    question = dataclasses.replace(QUESTION, tokens=4)
-    full, fewer = compare_everywhere(checkpoint, [RunSetting(), RunSetting(weights="q8")], question).rows
-    assert 100 * full.drift < fewer.drift < 0.1
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

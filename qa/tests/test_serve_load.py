@@ -32,6 +32,7 @@ def test_refusals_are_errors(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "× 429" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve-load", "nosuch.gab"]) == 2
     assert "nosuch.gab" in capsys.readouterr().err

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,12 @@ import glinfer
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
-from glinfer.errors import GLError, InputError
+from glinfer.errors import InputError
 from qa.objects import driver_objects
 from qa.soak import command
 from qa.soak.command import soak_command
 from qa.soak.run import SoakCheck, SoakReport, judge, soak
-from qa.soak.watch import FixedTask, Sample, Tracer, texture_bytes
+from qa.soak.watch import FixedTask, Sample, texture_bytes
 from qa.soak.workload import Workload
 
 pytestmark = pytest.mark.gl
@@ -50,22 +48,12 @@ def one_use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def sample(**changes: Any) -> Sample:
-    usual = Sample(
-        tokens=100,
-        sequences=4,
-        seconds=1.0,
-        memory=100_000_000,
-        texture_bytes=1_000_000,
-        objects={"texture": 20, "driver: texture": 20},
-        blocks=200_000,
-        python_objects=50_000,
-        files=6,
-        threads=3,
-        children=0,
-        tokens_per_second=400.0,
-        calibration_seconds=0.0005,
-    )
-    return replace(usual, **changes)
+    usual: dict[str, Any] = {
+        **{"tokens": 100, "sequences": 4, "seconds": 1.0, "memory": 100_000_000, "texture_bytes": 1_000_000},
+        **{"objects": {"texture": 20, "driver: texture": 20}, "blocks": 200_000, "python_objects": 50_000},
+        **{"files": 6, "threads": 3, "children": 0, "tokens_per_second": 400.0, "calibration_seconds": 0.0005},
+    }
+    return Sample(**usual | changes)
 
 
 def failed(*series: dict[str, Any]) -> list[str]:
@@ -79,9 +67,8 @@ class TestJudge:
         assert failed() == []
         assert all(check.passed for check in judge([sample()] * 8))
 
-    @pytest.mark.parametrize(
-        ("name", "kept", "grown"),
-        [
+    def test_quarters_are_compared_within_a_limit(self) -> None:
+        for name, kept, grown in (
             ("memory", {"memory": 100_900_000}, {"memory": 101_100_000}),
             ("memory", {"memory": 50_000_000}, {"memory": 101_100_000}),
             ("texture bytes", {"texture_bytes": 1_009_000}, {"texture_bytes": 1_011_000}),
@@ -90,25 +77,20 @@ class TestJudge:
             ("speed", {"tokens_per_second": 437.0}, {"tokens_per_second": 450.0}),
             ("speed", {"tokens_per_second": 363.0}, {"tokens_per_second": 350.0}),
             ("speed", {"tokens_per_second": 200.0, "calibration_seconds": 0.001}, {"calibration_seconds": 0.001}),
-        ],
-    )
-    def test_quarters_are_compared_within_a_limit(self, name: str, kept: Any, grown: Any) -> None:
-        assert failed(kept, kept) == []
-        (only,) = failed(grown, grown)
-        assert name in only
+        ):
+            assert failed(kept, kept) == []
+            (only,) = failed(grown, grown)
+            assert name in only
 
     def test_only_what_lasts_counts(self) -> None:
         bump = {"memory": 200_000_000, "tokens_per_second": 100.0}
         assert failed(bump, bump, {}, {}) == []
-
-    def test_memory_that_is_given_back_late_is_no_leak(self) -> None:
-        assert failed({"memory": 150_000_000}, {}) == []
+        assert failed({"memory": 150_000_000}, {}) == [], "memory that is given back late"
         low_at_first = [sample(memory=90_000_000), *[sample()] * 11]
         assert all(check.passed for check in judge(low_at_first))
 
-    @pytest.mark.parametrize(
-        ("name", "changes"),
-        [
+    def test_some_are_the_same_in_every_sample(self) -> None:
+        for name, changes in (
             ("texture", {"objects": {"texture": 21, "driver: texture": 20}}),
             ("driver: texture", {"objects": {"texture": 20, "driver: texture": 21}}),
             ("program", {"objects": {"texture": 20, "driver: texture": 20, "program": 1}}),
@@ -116,10 +98,8 @@ class TestJudge:
             ("threads", {"threads": 4}),
             ("child processes", {"children": 1}),
             ("answers as at first", {"differs": ("likelihoods",)}),
-        ],
-    )
-    def test_some_are_the_same_in_every_sample(self, name: str, changes: dict[str, Any]) -> None:
-        assert failed(changes, {}, {}, {}) == [name]
+        ):
+            assert failed(changes, {}, {}, {}) == [name]
 
     def test_what_the_system_does_not_say_is_not_judged(self) -> None:
         unknown = [sample(memory=None, files=None, children=None)] * 8
@@ -139,7 +119,7 @@ class TestJudge:
 class TestSoak:
     @pytest.mark.slow
     def test_a_small_model_stays_as_it_was(self, small: Path) -> None:
-        arguments = [str(small), "--tokens", "1000", "--samples", "8", "--seed", "3", "--json"]
+        arguments = [str(small), "--tokens", "400", "--samples", "8", "--seed", "3", "--json"]
         done = CliRunner().invoke(soak_command, arguments)
         told = json.loads(done.stdout)
         bad = [check["name"] for check in told["checks"] if check["passed"] is False]
@@ -147,8 +127,8 @@ class TestSoak:
         assert told["passed"] is (not bad)
         assert done.exit_code == (1 if bad else 0)
         assert (told["model"], told["plan"], told["seed"], told["stopped"]) == (str(small), "fast", 3, "")
-        assert 1000 <= told["tokens"] < 1500
-        assert told["sequences"] > 40
+        assert told["tokens"] >= 400
+        assert told["sequences"] > 15
         assert all(told["uses"].values())
         assert told["uses"].keys() >= {"prompts", "forks", "overflows", "scores", "texts", "batches", "mistakes"}
         samples = told["samples"]
@@ -158,33 +138,15 @@ class TestSoak:
         if Path("/proc/self/statm").exists():
             assert all(check["passed"] is not None for check in told["checks"])
 
-    def test_scores_need_the_fast_plan_and_texts_a_tokenizer(self, small: Path, bare: Path) -> None:
-        found = {}
-        for path, plan in ((small, "fast"), (bare, "fast"), (small, "reference")):
-            with glinfer.load(path, plan=plan) as model:
-                found[path, plan] = {"scores", "texts"} & Workload(model, 0, 9.0)._uses.keys()
-        assert list(found.values()) == [{"scores", "texts"}, {"scores"}, {"texts"}]
-
-    @pytest.mark.parametrize(
-        ("given", "words"),
-        [
+    def test_bad_numbers(self, model: Model) -> None:
+        for given, words in (
             ({"tokens": 99}, "tokens is 99; expected a whole number of at least 100"),
             ({"sequences": 0}, "sessions is 0"),
             ({"samples": 3}, "samples is 3"),
             ({"seed": -1}, "seed is -1"),
-        ],
-    )
-    def test_bad_numbers(self, model: Model, given: dict[str, int], words: str) -> None:
-        with pytest.raises(InputError, match=words):
-            soak(model, **{"tokens": 100, **given})  # type: ignore[arg-type]
-
-    @pytest.mark.slow
-    def test_the_same_seed_makes_the_same_uses(self, model: Model) -> None:
-        found = []
-        for seed in (1, 1, 2):
-            workload = Workload(model, seed, 10.0)
-            found.append(([workload.step() for _ in range(12)], workload.tokens))
-        assert found[0] == found[1] != found[2]
+        ):
+            with pytest.raises(InputError, match=words):
+                soak(model, **{"tokens": 100, **given})  # type: ignore[arg-type]
 
 
 class TestPlanted:
@@ -198,15 +160,18 @@ class TestPlanted:
             kept.append((bytearray(os.urandom(1 << 23)), (tmp_path / "x").open("w")))
 
         one_use("mistakes", keep)
-        asked, logits = 0, DecodeSession.logits
+        looks, logits, differing = list[FixedTask](), DecodeSession.logits, FixedTask.differing
+
+        def looked(self: FixedTask) -> Any:
+            looks.append(self)
+            return differing(self)
 
         def changing(self: DecodeSession) -> Any:
-            nonlocal asked
-            asked += 1
             found = logits(self)
-            found[0] += 1e-6 if asked > 20 else 0.0
+            found[0] += 1e-6 if len(looks) > 1 else 0.0
             return found
 
+        monkeypatch.setattr(FixedTask, "differing", looked)
         monkeypatch.setattr(DecodeSession, "logits", changing)
         monkeypatch.setattr(CachedSession, "_release", lambda self: None)
         report = soak(model, 150, samples=4, trace=True)
@@ -225,37 +190,6 @@ class TestPlanted:
         monkeypatch.setattr(DecodeSession, "rewind", lambda self, count: None)
         workload._mistakes()
         assert workload.accepted == ["a rewind too far"]
-
-    @pytest.mark.parametrize("warm_up", [0.1, 0.8])
-    def test_progress_ends_where_the_last_token_is_run(
-        self, model: Model, one_use: Callable[..., None], warm_up: float, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """However many of the tokens the warm-up takes; half of them follow it."""
-        told: list[tuple[str, int, int]] = []
-        monkeypatch.setattr("qa.soak.run.WARM_UP", warm_up)
-        monkeypatch.setattr("qa.soak.run.look", lambda *given: sample())
-        one_use("logits")
-        report = soak(model, 100, samples=4, on_progress=lambda *step: told.append(step))
-        assert told[:2] == [("warming up", 0, 0), ("soaking", 0, max(100 - report.warm_up_tokens, 50))]
-        parts = [done / total for stage, done, total in told if stage == "soaking"]
-        assert parts[-1] == 1
-        assert all(before < after for before, after in itertools.pairwise(parts))
-
-    @pytest.mark.slow
-    def test_an_error_ends_it(self, model: Model, one_use: Callable[..., None]) -> None:
-        uses = 0
-
-        def fails() -> None:
-            nonlocal uses
-            uses += 1
-            if uses == 5:
-                raise GLError("the card fell out")
-
-        one_use("logits", fails)
-        report = soak(model, 300, samples=4)
-        assert "behind 'logits': GLError: the card fell out" in report.stopped
-        assert not report.passed
-        assert report.samples
 
 
 class TestWatch:
@@ -277,59 +211,29 @@ class TestWatch:
             assert during[1] == during[2] > before[1]
         assert counts() == before
 
-    def test_the_probe_leaves_nothing(self, model: Model) -> None:
-        with FixedTask(model) as probe:
-            probe.speed()
-            held = model.device.live_objects()
-            assert all(number > 0 for number in probe.speed())
-            assert model.device.live_objects() == held
-            assert probe.differing() == ()
-
-    def test_one_trace_at_a_time(self) -> None:
-        tracer = Tracer()
-        assert tracer.stop() == ()
-        tracer.start()
-        with pytest.raises(InputError, match="tracemalloc runs already"):
-            Tracer().start()
-        kept = bytearray(100_000)
-        (grown, *_) = tracer.stop()
-        assert (grown.bytes > 100_000, grown.place.startswith(__file__)) == (True, len(kept) > 0)
-
 
 class TestCommand:
-    @pytest.mark.parametrize(
-        ("checks", "stopped", "status", "words"),
-        [
-            ((SoakCheck("speed", 10.0, 10.0, 0.0, 0.1, True, "tok/s"),), "", 0, "everything stayed"),
-            ((SoakCheck("texture", 10, 11, 0.1, 0.0, False),), "", 1, "1 of 1 DID NOT STAY"),
-            (
-                (SoakCheck("open files", None, None, None, 0.0, None),),
-                "after 7 tokens",
-                1,
-                "ENDED EARLY after 7 tokens",
-            ),
-        ],
-    )
-    def test_the_exit_status(
-        self,
-        small: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        checks: tuple[SoakCheck, ...],
-        stopped: str,
-        status: int,
-        words: str,
-    ) -> None:
+    def test_the_exit_status(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[dict[str, Any]] = []
+        stayed, grew = (SoakCheck("texture", 10, last, 0.0, 0.1, last == 10) for last in (10, 11))
+        unknown = SoakCheck("open files", None, None, None, 0.0, None)
+        for check, stopped, status, words in (
+            (stayed, "", 0, "everything stayed"),
+            (grew, "", 1, "1 of 1 DID NOT STAY"),
+            (unknown, "after 7 tokens", 1, "ENDED EARLY after 7 tokens"),
+        ):
 
-        def scripted(model: Model, tokens: int, **options: Any) -> SoakReport:
-            seen.append({"tokens": tokens, **options})
-            return SoakReport("GL", "fast", "f32", "f32", 4, 1000, 40, {"forks": 3}, 2.0, 100, (), checks, 0.0, stopped)
+            def scripted(
+                model: Model, tokens: int, *, _end: Any = ((check,), 0.0, stopped), **given: Any
+            ) -> SoakReport:
+                seen.append({"tokens": tokens, **given})
+                return SoakReport("GL", "fast", "f32", "f32", 4, 1000, 40, {"forks": 3}, 2.0, 100, (), *_end)
 
-        monkeypatch.setattr(command, "soak", scripted)
-        given = ["--tokens", "1000", "--sessions", "9", "--seed", "4", "--trace"]
-        done = CliRunner().invoke(soak_command, [str(small), *given])
-        assert done.exit_code == status
-        assert words in done.stdout
-        assert "1,000 tokens in 40 sequences, 2 s: " in done.stdout
+            monkeypatch.setattr(command, "soak", scripted)
+            given = ["--tokens", "1000", "--sessions", "9", "--seed", "4", "--trace"]
+            done = CliRunner().invoke(soak_command, [str(small), *given])
+            assert done.exit_code == status
+            assert words in done.stdout
+            assert "1,000 tokens in 40 sequences, 2 s: " in done.stdout
         del seen[0]["on_progress"]
-        assert seen == [{"tokens": 1000, "sequences": 9, "seed": 4, "samples": 40, "trace": True}]
+        assert seen[0] == {"tokens": 1000, "sequences": 9, "seed": 4, "samples": 40, "trace": True}

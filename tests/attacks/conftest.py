@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 from hostile_templates import ENDLESS_FOR_SOME, runs
 from hub_fixtures import cache, gguf, hub, servers
-from running_server import Running, running
-from scripted_models import SMALL, random_file
+from running_server import Running, answered_here, running
 from template_models import write_other
 from tiny_embedders import write_bert
 
-from glinfer.engine.random_model import demo_tokenizer
-from glinfer.formats import write_bpe
+from glinfer.text import templates
 
 __all__ = ["cache", "gguf", "hub", "servers"]
 
@@ -32,18 +30,19 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def attacked(tmp_path_factory: pytest.TempPathFactory, marker: Path, page: Path) -> Iterator[Running]:
+def attacked(tmp_path_factory: pytest.TempPathFactory, small: Path, marker: Path, page: Path) -> Iterator[Running]:
     """``small`` continues texts, ``chatty`` and ``endless`` have templates, and that of ``ranker`` means harm."""
     folder = tmp_path_factory.mktemp("attacked")
-    small = random_file(folder / "small.gab", SMALL)
-    write_bpe(demo_tokenizer(300), small.with_suffix(".bpe"))
     for name in ("chatty", "endless"):
         (folder / name).mkdir()
-    chatty, _ = write_other(folder / "chatty", {})
-    endless, _ = write_other(folder / "endless", {}, ENDLESS_FOR_SOME)
+    chatty, _ = write_other(folder / "chatty", {}, context=64)
+    endless, _ = write_other(folder / "endless", {}, ENDLESS_FOR_SOME, context=64)
     ranker = folder / "ranker"
     write_bert(ranker, architectures=["BertForSequenceClassification"], id2label={"0": "x"})
     (ranker / "chat_template.jinja").write_text(runs(marker))
     models = [("small", small), ("chatty", chatty), ("endless", endless), ("ranker", ranker)]
-    with running(*models, slots=2, page=page) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templates, "answer_of", answered_here)  # while templates are tried out, which takes processes
+        with running(*models, slots=2, page=page) as found:
+            patch.undo()
+            yield found

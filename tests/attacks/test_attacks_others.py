@@ -6,23 +6,25 @@ import json
 import socket
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from hostile_templates import ways_to_run
-from running_server import HELLO, Running
+from running_server import HELLO, Running, answered_here
 from small_models import hugging_face_files
 from starlette.responses import FileResponse
 from template_models import CHATML
+from tiers import tiered
 
-from glinfer.engine.embed import Embedder
 from glinfer.errors import FormatError, GlinferError, InputError, StructureError
 from glinfer.export.convert import convert_model
 from glinfer.formats.gguf.embedders import RERANK_TEMPLATE, _pair
 from glinfer.limits import MAX_STRUCTURE_DEPTH
 from glinfer.structured import structure as structures
 from glinfer.structured.structure import structure_of
+from glinfer.text import templates as rendering
 from glinfer.text.templates import find_template
 from qa.fuzz.mutate_gguf import parse_gguf
 from qa.fuzz.seeds import gguf_entry, gguf_vocabularies
@@ -30,22 +32,26 @@ from qa.fuzz.seeds import gguf_entry, gguf_vocabularies
 pytestmark = pytest.mark.gl
 
 
-@pytest.mark.parametrize("which", range(8))
-def test_cve_2024_34359(tmp_path: Path, which: int) -> None:
-    """llama-cpp-python: the chat template in a GGUF file's metadata ran any code when a conversation was rendered."""
-    marker = tmp_path / "pwned"
-    source = ways_to_run(marker)[which]
-    parts = parse_gguf(gguf_vocabularies()[0])
-    parts.entries = [each for each in parts.entries if each.key != b"tokenizer.chat_template"]
-    parts.entries.append(gguf_entry("tokenizer.chat_template", source))
-    path = tmp_path / "m.gguf"
-    path.write_bytes(parts.build())
-    template = find_template(path)
-    assert template is not None
-    assert template.source == source
-    with pytest.raises(InputError, match=r"the model's chat template cannot be used: .*(unsafe|undefined)"):
-        template.render(HELLO)
-    assert not marker.exists()
+def test_cve_2024_34359(tmp_path: Path) -> None:
+    """llama-cpp-python: the chat template in a GGUF file's metadata ran any code when a conversation was rendered.
+
+    The first is rendered as usual; what its process does is enough of the others.
+    """
+    marker, path = tmp_path / "pwned", tmp_path / "m.gguf"
+    for place, source in enumerate(ways_to_run(marker)):
+        parts = parse_gguf(gguf_vocabularies()[0])
+        parts.entries = [each for each in parts.entries if each.key != b"tokenizer.chat_template"]
+        parts.entries.append(gguf_entry("tokenizer.chat_template", source))
+        path.write_bytes(parts.build())
+        template = find_template(path)
+        assert template is not None
+        assert template.source == source
+        with pytest.MonkeyPatch.context() as patch:
+            if place:
+                patch.setattr(rendering, "answer_of", answered_here)
+            with pytest.raises(InputError, match=r"the model's chat template cannot be used: .*(unsafe|undefined)"):
+                template.render(HELLO)
+        assert not marker.exists(), source
 
 
 def test_cve_2026_5760(attacked: Running, marker: Path) -> None:
@@ -62,18 +68,16 @@ def test_cve_2026_5760(attacked: Running, marker: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("written", [
-    "{query}", "{document}", "", "{query}{document}{document}", "{query}" * 9 + "{document}",
-    "{query.__class__} {document}", "{query}{document}" + "x" * (1 << 18),
-])  # fmt: skip
-def test_cve_2026_5760_forms_of_pairs(written: str) -> None:
+def test_cve_2026_5760_forms_of_pairs() -> None:
     """The form of a pair of texts in a GGUF file is no template: a text with two places, once each."""
-    from types import SimpleNamespace
-
-    file: Any = SimpleNamespace(metadata={RERANK_TEMPLATE: written}, source="m.gguf")
-    with pytest.raises(FormatError, match=r"^m\.gguf: .*expected a text of .* once each") as caught:
-        _pair(file)
-    assert len(str(caught.value)) < 500
+    for written in (
+        "{query}", "{document}", "", "{query}{document}{document}", "{query}" * 9 + "{document}",
+        "{query.__class__} {document}", "{query}{document}" + "x" * (1 << 18),
+    ):  # fmt: skip
+        file: Any = SimpleNamespace(metadata={RERANK_TEMPLATE: written}, source="m.gguf")
+        with pytest.raises(FormatError, match=r"^m\.gguf: .*expected a text of .* once each") as caught:
+            _pair(file)
+        assert len(str(caught.value)) < 500
     file.metadata[RERANK_TEMPLATE] = "{{ x }} {query} {0.__class__} {document}"
     assert _pair(file) == "{{ x }} {query} {0.__class__} {text}"
 
@@ -81,7 +85,7 @@ def test_cve_2026_5760_forms_of_pairs(written: str) -> None:
 NAMES = ("../outside", "../../outside.jinja", "/tmp/glinfer-outside", "a/../../outside", "..", "C:\\outside", "x\0y")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@tiered("name", NAMES, keep=2)
 def test_cve_2026_9856(tmp_path: Path, name: str) -> None:
     """transformers: names of chat templates became names of files when a tokenizer was saved.
 
@@ -186,8 +190,3 @@ def test_cve_2025_62727_grows_with_the_length_alone() -> None:
         return calls_of(run)
 
     assert cost(2000) < 3 * cost(1000) + 100
-
-
-def test_embedders_take_no_template() -> None:
-    """What /v1/rerank is made of knows no templates."""
-    assert not [name for name in Embedder.__init__.__code__.co_names if "template" in name]

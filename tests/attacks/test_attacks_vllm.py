@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +13,10 @@ from typing import Any
 import pytest
 from hostile_templates import ENDLESS, ENDLESS_FOR_SOME, GROWING
 from running_server import HELLO, Running, running
-from scripted_models import SMALL, random_file
+from tiers import tiered
 
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import StructureError
-from glinfer.formats import write_bpe
 from glinfer.server.auth import Access
 from glinfer.server.limits import LIMITS
 from glinfer.server.slow import SlowWork
@@ -52,30 +53,30 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structures, "answer_of", never)
 
 
-@pytest.mark.parametrize(("path", "body"), CHATS)
-def test_cve_2025_61620(attacked: Running, no_process: None, path: str, body: dict[str, Any]) -> None:
+def test_cve_2025_61620(attacked: Running, no_process: None) -> None:
     """A chat template that comes with the request, itself or among the arguments: none is taken, on no route."""
-    for given in ({"chat_template": ENDLESS}, {"chat_template_kwargs": {"chat_template": ENDLESS}}):
-        assert refused(attacked, path, {"model": "chatty", **body, **given}) == "unsupported_parameter"
+    given: tuple[dict[str, Any], ...] = (
+        {"chat_template": ENDLESS}, {"chat_template_kwargs": {"chat_template": ENDLESS}},
+    )  # fmt: skip
+    for (path, body), each in itertools.product(CHATS, given):
+        assert refused(attacked, path, {"model": "chatty", **body, **each}) == "unsupported_parameter"
 
 
-@pytest.mark.parametrize(("path", "body"), CHATS)
-def test_cve_2025_62426(
-    attacked: Running, no_process: None, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
-) -> None:
+def test_cve_2025_62426(attacked: Running, no_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments of a template that made the server tokenize a long text where every request waited for it.
 
     No arguments are taken. What cannot fit the context is not tokenized, and what is slow is not on the event loop.
     """
-    for given in ({"tokenize": True}, {"tokenize": True, "tools": ["x" * 100]}, {"max_length": 1 << 62}, {"a": 1}):
+    arguments = ({"tokenize": True}, {"tokenize": True, "tools": ["x" * 100]}, {"max_length": 1 << 62}, {"a": 1})
+    for (path, body), given in itertools.product(CHATS, arguments):
         asked = {"model": "chatty", **body, "chat_template_kwargs": given}
         assert refused(attacked, path, asked) == "unsupported_parameter"
-    if "messages" not in body:
-        return
     texts: list[str] = []
     monkeypatch.setattr(Tokenizer, "encode_mixed", lambda self, pieces: texts.extend(map(str, pieces)))
     long = [{"role": "user", "content": "a" * (LIMITS.body_bytes - 1000)}]
-    assert refused(attacked, path, {"model": "chatty", **body, "messages": long}) == "context_length_exceeded"
+    for path, body in CHATS:
+        if "messages" in body:
+            assert refused(attacked, path, {"model": "chatty", **body, "messages": long}) == "context_length_exceeded"
     assert texts == []
 
 
@@ -125,33 +126,27 @@ def test_cve_2026_115911_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         templates.JinjaTemplate(GROWING, {}, "m").render(HELLO)
 
 
-async def half_of_them(client: str, slow: SlowWork, now: list[int], most: list[int]) -> None:
-    def work() -> None:
-        now[0] += 1
-        most[0] = max(most[0], now[0])
-        time.sleep(0.01)
-        now[0] -= 1
-
-    await slow.run(work, client)
-
-
 def test_slow_work_of_one_client_leaves_threads_to_others() -> None:
-    import asyncio
+    now, most = {"one": 0, "two": 0}, {"one": 0, "two": 0}
+
+    async def ask(client: str, slow: SlowWork) -> None:
+        def work() -> None:
+            now[client] += 1
+            most[client] = max(most[client], now[client])
+            time.sleep(0.01)
+            now[client] -= 1
+
+        await slow.run(work, client)
 
     async def all_of_them() -> None:
-        slow, alone, other = SlowWork(4), [0], [0]
-        tasks = [half_of_them("one", slow, [0], alone) for _ in range(1)]
-        now, first, second = [0], [0], [0]
-        tasks += [half_of_them("one", slow, now, first) for _ in range(12)]
-        tasks += [half_of_them("two", slow, other, second)]
-        await asyncio.gather(*tasks)
-        await asyncio.sleep(0)
-        assert first[0] <= 2
-        assert second[0] == 1
+        slow = SlowWork(4)
+        await asyncio.gather(*(ask("one", slow) for _ in range(13)), ask("two", slow))
         while slow._turns:
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(all_of_them(), 60))
+    assert most["one"] <= 2
+    assert most["two"] == 1
 
 
 def test_cve_2025_29770(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +166,7 @@ def test_cve_2025_29770(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
 
-@pytest.mark.parametrize("regex", ["(a+)+b", "(a|aa)+$", "((a{0,999}){0,999}){0,999}b", "(.*a){40}", ".*a.{20000}"])
+@tiered("regex", ["((a{0,999}){0,999}){0,999}b", "(a+)+b", "(a|aa)+$", "(.*a){40}", ".*a.{20000}"], keep=2)
 def test_cve_2026_55574(monkeypatch: pytest.MonkeyPatch, regex: str) -> None:
     """Expressions whose automata explode, compiled without a limit: each ends in its own process, and in its time."""
     pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -189,24 +184,24 @@ def test_cve_2026_55574(monkeypatch: pytest.MonkeyPatch, regex: str) -> None:
     assert "\n" not in said
 
 
-@pytest.mark.parametrize(("path", "field"), [
-    ("/v1/completions", "prompt"), ("/v1/score", "input"), ("/v1/embeddings", "input"), ("/v1/rerank", "documents"),
-])  # fmt: skip
-def test_cve_2026_73559(attacked: Running, monkeypatch: pytest.MonkeyPatch, path: str, field: str) -> None:
+def test_cve_2026_73559(attacked: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """One request with a list of any length, each element of which became a request of the engine."""
     monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("nothing may be tokenized"))
-    most = LIMITS.prompts if path in ("/v1/completions", "/v1/score") else LIMITS.embed_texts
-    body: dict[str, Any] = {"model": "small" if field != "documents" else "ranker", "query": "x"}
-    body = body if field == "documents" else {"model": body["model"]}
-    for each in ("x", [1]) if field != "documents" else ("x", {"text": "x"}):
-        for count in (most + 1, 20_000):
+    text: dict[str, Any] = {"model": "small"}
+    pairs = {"model": "ranker", "query": "x"}
+    for path, field, body, most, elements in (
+        ("/v1/completions", "prompt", text, LIMITS.prompts, ("x", [1])),
+        ("/v1/score", "input", text, LIMITS.prompts, ("x", [1])),
+        ("/v1/embeddings", "input", text, LIMITS.embed_texts, ("x", [1])),
+        ("/v1/rerank", "documents", pairs, LIMITS.embed_texts, ("x", {"text": "x"})),
+    ):
+        for each, count in itertools.product(elements, (most + 1, 20_000)):
             assert refused(attacked, path, {**body, field: [each] * count}) == "invalid_value"
-    if path == "/v1/completions":
-        assert LIMITS.sequences < LIMITS.prompts * LIMITS.choices
-        for count, n in ((LIMITS.prompts, 2), (5, 32)):
-            answer = attacked.post(path, {**body, field: ["x"] * count, "n": n})
-            assert answer.status_code == 400
-            assert f"{count * n} sequences; this server takes at most {LIMITS.sequences}" in answer.text
+    assert LIMITS.sequences < LIMITS.prompts * LIMITS.choices
+    for count, n in ((LIMITS.prompts, 2), (5, 32)):
+        answer = attacked.post("/v1/completions", {**text, "prompt": ["x"] * count, "n": n})
+        assert answer.status_code == 400
+        assert f"{count * n} sequences; this server takes at most {LIMITS.sequences}" in answer.text
     live = attacked.server.worker.live
     assert live == 0
 
@@ -231,11 +226,9 @@ def test_cve_2026_114052(attacked: Running) -> None:
     assert {text for body, text in zip(asked, answers, strict=True) if len(body) == len(PLAIN)} == {free}
 
 
-def test_cve_2025_46570(tmp_path: Path) -> None:
+def test_cve_2025_46570(small: Path) -> None:
     """Whether somebody else has asked with the same beginning, told by the time; here by draws, which are the same."""
-    path = random_file(tmp_path / "small.gab", SMALL)
-    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
-    with running(("small", path), access=Access(keys=("victim", "thief")), slots=6) as server:
+    with running(("small", small), access=Access(keys=("victim", "thief")), slots=6) as server:
 
         def draws(key: str, prompt: str) -> tuple[int, int]:
             before = server.server.worker.served["small"].loaded.device.draws_issued

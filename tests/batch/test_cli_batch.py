@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from own_process import interrupted
 from tiers import tiered
 
 import glinfer
 from glinfer.batch.results import ResultFile
 from glinfer.cli.app import run
 from glinfer.engine.model import Model
+from glinfer.errors import InputError
 
 pytestmark = pytest.mark.gl
 
@@ -24,10 +23,10 @@ PROMPTS: list[dict[str, Any]] = [
     {"ids": [13, 132, 251], "max_tokens": 3},
     {"prompt": "é x\n", "temperature": 0, "max_tokens": 9},
     {"prompt": "Once", "seed": 5, "top_k": 20},
-    {"ids": [7] * 20, "temperature": 0.5, "top_p": 0.9, "repetition_penalty": 1.2},
+    {"ids": [7] * 20, "max_tokens": 44, "temperature": 0.5, "top_p": 0.9, "repetition_penalty": 1.2},
     {"prompt": "The", "id": "last", "min_p": 0.01},
 ]
-OPTIONS = ["--max-tokens", "6", "--seed", "3"]
+OPTIONS = ["--max-tokens", "6", "--seed", "3", "--slots", "2"]
 
 
 @pytest.fixture
@@ -74,19 +73,13 @@ def alone(model: Model, number: int, line: dict[str, Any]) -> dict[str, Any]:
 class TestResults:
     def test_every_line_gives_what_it_gives_alone(self, small: Path, prompts: Path, capsys: Capture) -> None:
         out = prompts.with_name("out.jsonl")
-        said = batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "-q")
-        assert said == ("", "")
+        _, err = batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS)
         found = results(out)
         assert all(len(result.pop("prompt_sha")) == 16 for result in found.values())
         with glinfer.load(small) as model:
             expected = {line.get("id", n): alone(model, n, line) for n, line in enumerate(PROMPTS, start=1)}
         assert found == expected
-
-    def test_the_closing_line(self, small: Path, prompts: Path, capsys: Capture) -> None:
-        out = prompts.with_name("out.jsonl")
-        _, err = batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS)
-        tokens = sum(result["tokens"] for result in results(out).values())
-        assert err.startswith(f"6 lines done · {tokens} tokens · ")
+        assert err.startswith(f"6 lines done · {sum(result['tokens'] for result in found.values())} tokens · ")
         assert " tok/s · " in err
         assert " draws · OpenGL ES 3." in err
         assert err.count("\n") == 1
@@ -97,7 +90,9 @@ class TestResults:
 
     def test_json(self, small: Path, prompts: Path, capsys: Capture) -> None:
         out = prompts.with_name("out.jsonl")
-        said, err = batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--weights", "q8", "--json")
+        command = [small, "--batch", prompts, "--out", out, *OPTIONS, "--json"]
+        out.write_text("precious\n", encoding="utf-8")
+        said, err = batch(capsys, *command, "--restart")
         assert err == ""
         told, found = json.loads(said), results(out).values()
         assert told.pop("seconds") > 0
@@ -113,40 +108,29 @@ class TestResults:
             "tokens": sum(result["tokens"] for result in found),
             "dropped": 0,
             "plan": "fast",
-            "weights": "q8",
+            "weights": "f32",
             "cache": "f32",
         }
-        told = json.loads(
-            batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--weights", "q8", "--json")[0]
-        )
+        told = json.loads(batch(capsys, *command)[0])
         assert (told["finished_before"], told["lines"], told["tokens"], told["renderer"]) == (6, 0, 0, None)
-
-    @pytest.mark.slow
-    def test_how_many_at_once_changes_no_result(self, small: Path, prompts: Path, capsys: Capture) -> None:
-        found = []
-        for slots in ([], ["--slots", "1"], ["--slots", "4"], ["--slots", "1000"], ["--memory", "64"]):
-            out = prompts.with_name(f"out{len(found)}.jsonl")
-            batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, *slots, "-q")
-            found.append(results(out))
-        assert all(other == found[0] for other in found[1:])
 
     def test_the_options_reach_the_model(
         self, small: Path, prompts: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[dict[str, Any]] = []
-        real = Model.batch
 
         def spy(self: Model, requests: Any, **options: Any) -> Any:
             seen.append(options)
-            return real(self, requests, **options)
+            raise InputError("enough is known")
 
         monkeypatch.setattr(Model, "batch", spy)
         out = prompts.with_name("out.jsonl")
-        batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--slots", "3", "--memory", "64")
-        batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--restart")
-        longest = 20 + 6
+        command = [small, "--batch", prompts, "--out", out, "--max-tokens", 6]
+        batch(capsys, *command, "--slots", "2", "--memory", "64", status=2)
+        batch(capsys, *command, status=2)
+        longest = 20 + 44
         assert seen == [
-            {"slots": 3, "memory": 64_000_000, "longest": longest},
+            {"slots": 2, "memory": 64_000_000, "longest": longest},
             {"slots": 6, "memory": None, "longest": longest},
         ]
 
@@ -154,25 +138,16 @@ class TestResults:
         with glinfer.load(small) as model:
             whole = model.generate("Once", seed=5, max_tokens=12)
         stop = whole[3:5]
-        prompts = write(tmp_path / "p.jsonl", [{"prompt": "Once", "seed": 5}, {"ids": [1], "stop": []}])
+        prompts = write(
+            tmp_path / "p.jsonl", [{"prompt": "Once", "seed": 5, "max_tokens": 60}, {"ids": [1], "stop": []}]
+        )
         batch(capsys, small, "--batch", prompts, "--out", tmp_path / "out", "--max-tokens", "12", "--stop", stop)
         found = results(tmp_path / "out")[1]
         assert (found["text"], found["finish_reason"]) == (whole[: whole.index(stop)], "stop")
 
-    @pytest.mark.slow
-    def test_the_bundled_model(self, tmp_path: Path, capsys: Capture) -> None:
-        lines = [{"prompt": "ROMEO:"}, {"prompt": "JULIET:", "id": "Julia"}]
-        prompts = write(tmp_path / "p.jsonl", lines)
-        arguments = ["--max-tokens", "8", "--temperature", "0", "-q"]
-        batch(capsys, "shakespeare", "--batch", prompts, "--out", tmp_path / "out", *arguments)
-        found = results(tmp_path / "out")
-        with glinfer.load("shakespeare") as model:
-            for key, line in zip((1, "Julia"), lines, strict=True):
-                assert found[key]["text"] == model.generate(line["prompt"], max_tokens=8, temperature=0)
-
 
 class TestGoingOn:
-    @tiered(("after", "written"), [(0, False), (2, False), (5, False), (3, True)], keep=(3,))
+    @tiered(("after", "written"), [(3, True), (0, False), (5, False)])
     def test_an_interrupted_run_goes_on_to_the_same_results(
         self, small: Path, prompts: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, after: int, written: bool
     ) -> None:
@@ -203,51 +178,27 @@ class TestGoingOn:
         assert err.startswith(f"{6 - after} line{'s' if after < 5 else ''} done{before} · ")
         assert results(out) == results(whole)
 
-    @pytest.mark.slow
-    def test_ctrl_c(self, tmp_path: Path) -> None:
-        lines: list[dict[str, Any]] = [{"prompt": "ROMEO:", "max_tokens": 1, "id": "short"}, *[{"prompt": "To be"}] * 8]
-        prompts, out = write(tmp_path / "p.jsonl", lines), tmp_path / "out.jsonl"
-
-        def first_result(_: subprocess.Popen[bytes]) -> bool:
-            return out.exists() and out.read_bytes().endswith(b"\n")
-
-        arguments = ["generate", "shakespeare", "--batch", prompts, "--out", out, "--max-tokens", "240", "--seed", "1"]
-        status, errors = interrupted(*arguments, when=first_result)
-        assert status == 130
-        found = results(out)
-        assert 0 < len(found) < 9
-        assert errors.strip() == f"interrupted: {len(found)} of 9 lines are finished in {out}; the same command goes on"
-
-    def test_restart_discards_what_was_there(self, small: Path, prompts: Path, capsys: Capture) -> None:
-        out = prompts.with_name("out.jsonl")
-        out.write_text("precious\n", encoding="utf-8")
-        batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--restart", "-q")
-        assert len(results(out)) == 6
-
-    @pytest.mark.parametrize(
-        ("change", "words"),
-        [
-            (["--temperature", "0.5"], "its options or the model were others when this was made"),
-            (["--weights", "q8"], 'its results were made with weights "file" (now "q8"); '),
-            (["--gelu", "erf"], 'its results were made with gelu null (now "erf"); '),
-            (["MODEL"], 'its results were made with model "'),
-        ],
+    OTHERS = (
+        (["--temperature", "0.5"], "its options or the model were others when this was made"),
+        (["--weights", "q8"], 'its results were made with weights "file" (now "q8"); '),
+        (["--gelu", "erf"], 'its results were made with gelu null (now "erf"); '),
+        (["MODEL"], 'its results were made with model "'),
     )
+
     def test_other_results_do_not_go_into_the_same_file(
-        self, small: Path, bare: Path, prompts: Path, capsys: Capture, change: list[str], words: str
+        self, small: Path, bare: Path, prompts: Path, capsys: Capture
     ) -> None:
         write(prompts, [line for line in PROMPTS if "ids" in line])
-        out = prompts.with_name("out.jsonl")
+        out, other = prompts.with_name("out.jsonl"), prompts.with_name("other.gab")
+        other.write_bytes(bare.read_bytes()[:-4] + b"\0\0\0\0")
         batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS)
         before = out.read_bytes()
-        model = small
-        if change == ["MODEL"]:
-            model, change = prompts.with_name("other.gab"), []
-            model.write_bytes(bare.read_bytes()[:-4] + b"\0\0\0\0")
-        _, err = batch(capsys, model, "--batch", prompts, "--out", out, *OPTIONS, *change, status=2)
-        assert words in err
-        assert err.count("\n") == 1
-        assert out.read_bytes() == before
+        for change, words in self.OTHERS:
+            model, more = (other, ()) if change == ["MODEL"] else (small, change)
+            _, err = batch(capsys, model, "--batch", prompts, "--out", out, *OPTIONS, *more, status=2)
+            assert words in err
+            assert err.count("\n") == 1
+            assert out.read_bytes() == before, change
 
 
 class TestRefused:
@@ -265,83 +216,60 @@ class TestRefused:
         assert err.count("\n") == 1
         return err
 
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
-            (["text", "--batch", "FILE", "--out", "OUT"], "--batch takes its prompts from a file; leave out PROMPT"),
-            (["--ids", "1", "--batch", "FILE", "--out", "OUT"], "--batch takes its prompts from a file"),
-            (["", "--batch", "FILE", "--out", "OUT"], "--batch takes its prompts from a file"),
-            (["--batch", "FILE"], "--batch needs --out FILE"),
-            (["--batch", "-", "--out", "OUT"], "--batch needs a file, not standard input"),
-            (["text", "--out", "OUT"], "--out belongs to --batch FILE"),
-            (["text", "--restart"], "--restart belongs to --batch FILE"),
-            (["text", "--slots", "2"], "--slots belongs to --batch FILE"),
-            (["--ids", "1", "--memory", "2"], "--memory belongs to --batch FILE"),
-            (["--batch", "FILE", "--out", "OUT", "--slots", "0"], "Invalid value for '--slots': 0"),
-            (["--batch", "FILE", "--out", "OUT", "--memory", "0"], "Invalid value for '--memory': 0"),
-            (["--batch", "FILE", "--out", "OUT", "--memory", "x"], "Invalid value for '--memory'"),
-            (["--batch", "FILE", "--out", "OUT", "--temperature", "-1"], "glinfer: temperature is -1.0"),
-            (["--batch", "FILE", "--out", "OUT", "--stop", ""], "glinfer: stop string 0 is empty"),
-            (["--batch", "FILE", "--out", "OUT", "--stop", "x"], "prompts.jsonl:2: stop strings need a text prompt"),
-            (["--batch", "FILE", "--out", "FILE"], "prompts.jsonl: this is the input itself"),
-            (["--batch", "FILE", "--out", "OUT/x"], "there is no such folder"),
-            (["--batch", "FILE", "--out", "."], ".: found a directory"),
-            (["--batch", "OUT", "--out", "OUT"], "out.jsonl: this is the input itself"),
-            (["--batch", "OUT", "--out", "FILE"], "cannot read it: No such file"),
-        ],
+    REFUSED = (
+        (["text", "--batch", "FILE", "--out", "OUT"], "--batch takes its prompts from a file; leave out PROMPT"),
+        (["--ids", "1", "--batch", "FILE", "--out", "OUT"], "--batch takes its prompts from a file"),
+        (["", "--batch", "FILE", "--out", "OUT"], "--batch takes its prompts from a file"),
+        (["--batch", "FILE"], "--batch needs --out FILE"),
+        (["--batch", "-", "--out", "OUT"], "--batch needs a file, not standard input"),
+        (["text", "--out", "OUT"], "--out belongs to --batch FILE"),
+        (["text", "--restart"], "--restart belongs to --batch FILE"),
+        (["text", "--slots", "2"], "--slots belongs to --batch FILE"),
+        (["--ids", "1", "--memory", "2"], "--memory belongs to --batch FILE"),
+        (["--batch", "FILE", "--out", "OUT", "--slots", "0"], "Invalid value for '--slots': 0"),
+        (["--batch", "FILE", "--out", "OUT", "--memory", "0"], "Invalid value for '--memory': 0"),
+        (["--batch", "FILE", "--out", "OUT", "--memory", "x"], "Invalid value for '--memory'"),
+        (["--batch", "FILE", "--out", "OUT", "--temperature", "-1"], "glinfer: temperature is -1.0"),
+        (["--batch", "FILE", "--out", "OUT", "--stop", ""], "glinfer: stop string 0 is empty"),
+        (["--batch", "FILE", "--out", "OUT", "--stop", "x"], "prompts.jsonl:2: stop strings need a text prompt"),
+        (["--batch", "FILE", "--out", "FILE"], "prompts.jsonl: this is the input itself"),
+        (["--batch", "FILE", "--out", "OUT/x"], "there is no such folder"),
+        (["--batch", "FILE", "--out", "."], ".: found a directory"),
+        (["--batch", "OUT", "--out", "OUT"], "out.jsonl: this is the input itself"),
+        (["--batch", "OUT", "--out", "FILE"], "cannot read it: No such file"),
     )
-    def test_options(self, small: Path, prompts: Path, capsys: Capture, arguments: list[str], words: str) -> None:
+
+    def test_options(self, small: Path, prompts: Path, capsys: Capture) -> None:
         places = {"FILE": str(prompts), "OUT": str(prompts.with_name("out.jsonl"))}
         places["OUT/x"] = places["OUT"] + "/x"
-        assert words in self.refused(capsys, small, *[places.get(argument, argument) for argument in arguments])
-        assert [path.name for path in prompts.parent.iterdir()] == ["prompts.jsonl"]
+        for arguments, words in self.REFUSED:
+            assert words in self.refused(capsys, small, *[places.get(argument, argument) for argument in arguments])
+            assert [path.name for path in prompts.parent.iterdir()] == ["prompts.jsonl"], arguments
 
-    @pytest.mark.parametrize(
-        ("data", "words"),
-        [
-            (b'{"prompt": "a"}\n\n{"prompt"\n', "prompts.jsonl:3: this is no JSON"),
-            (b'{"prompt": "a"}\n{"prompt": "\xff"}\n', "prompts.jsonl:2: this is not UTF-8"),
-            (b'{"prompt": "a"}\n{"prompt": 1}\n', "prompts.jsonl:2: prompt is 1; expected text"),
-            (b'{"prompt": "a", "id": 2}\n{"prompt": "b"}\n', "prompts.jsonl:2: the id 2 is that of line 1 too"),
-            (b'{"prompt": "a", "top_p": 2}\n', "prompts.jsonl:1: top_p is 2"),
-            (b"\n\n", "prompts.jsonl: found no prompt in it"),
-        ],
-    )
-    def test_prompts(self, small: Path, prompts: Path, capsys: Capture, data: bytes, words: str) -> None:
-        prompts.write_bytes(data)
-        assert words in self.refused(capsys, small, "--batch", prompts, "--out", prompts.with_name("out.jsonl"))
-        assert [path.name for path in prompts.parent.iterdir()] == ["prompts.jsonl"]
-
-    @pytest.mark.parametrize("data", [b"precious", b"precious\n", b'{"id": 99, "prompt_sha": "x"}\n'])
-    def test_a_file_in_the_way_stays_as_it_is(self, small: Path, prompts: Path, capsys: Capture, data: bytes) -> None:
+    def test_prompts_and_a_file_in_the_way(self, small: Path, prompts: Path, capsys: Capture) -> None:
         out = prompts.with_name("out.jsonl")
-        out.write_bytes(data)
-        assert "out.jsonl:1: " in self.refused(capsys, small, "--batch", prompts, "--out", out)
-        assert out.read_bytes() == data
+        for data in (b"precious", b'{"id": 99, "prompt_sha": "x"}\n'):
+            out.write_bytes(data)
+            assert "out.jsonl:1: " in self.refused(capsys, small, "--batch", prompts, "--out", out)
+            assert out.read_bytes() == data
+        out.unlink()
+        prompts.write_bytes(b'{"prompt": "a"}\n\n{"prompt"\n')
+        assert "prompts.jsonl:3: this is no JSON" in self.refused(capsys, small, "--batch", prompts, "--out", out)
+        assert [path.name for path in prompts.parent.iterdir()] == ["prompts.jsonl"]
 
     def test_no_such_model(self, tmp_path: Path, prompts: Path, capsys: Capture) -> None:
         out = tmp_path / "out.jsonl"
         assert "cannot read it" in self.refused(capsys, tmp_path / "none.gab", "--batch", prompts, "--out", out)
         assert not out.exists()
 
-    @pytest.mark.parametrize(
-        ("line", "words"),
-        [
-            ({"ids": [300]}, "prompts.jsonl:7: token 0 of the prompt is 300; this vocabulary has ids 0 to 299"),
-            ({"ids": [1] * 65}, "prompts.jsonl:7: the prompt has 65 tokens; this model's context holds 64"),
-            ({"prompt": "ž" * 40}, "prompts.jsonl:7: the prompt has 80 tokens"),
-            ({"prompt": "x", "stop_ids": [300]}, "prompts.jsonl:7: token 0 of stop_ids is 300"),
-        ],
-    )
-    @pytest.mark.parametrize("torn", [b"", b'{"id": '])
-    def test_with_model_one_bad_prompt_stops_all(
-        self, small: Path, prompts: Path, capsys: Capture, line: dict[str, Any], words: str, torn: bytes
-    ) -> None:
+    def test_with_model_one_bad_prompt_stops_all(self, small: Path, prompts: Path, capsys: Capture) -> None:
         out = prompts.with_name("out.jsonl")
-        write(prompts, [*PROMPTS, line])
-        out.write_bytes(torn)
-        assert words in self.refused(capsys, small, "--batch", prompts, "--out", out)
-        assert out.read_bytes() == torn, "something was written"
+        write(prompts, [*PROMPTS, {"ids": [300]}])
+        for torn in (b"", b'{"id": '):
+            out.write_bytes(torn)
+            said = self.refused(capsys, small, "--batch", prompts, "--out", out)
+            assert "prompts.jsonl:7: token 0 of the prompt is 300; this vocabulary has ids 0 to 299" in said
+            assert out.read_bytes() == torn, "something was written"
 
     def test_with_model_text_needs_a_tokenizer(self, bare: Path, prompts: Path, capsys: Capture) -> None:
         line = self.refused(capsys, bare, "--batch", prompts, "--out", prompts.with_name("out.jsonl"))

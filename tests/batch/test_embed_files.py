@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,8 @@ class TestTexts:
         (tmp_path / "b.jsonl").write_text('{"q": "x"}\n\n{"q": "y"}\n')
         assert list(read_texts(tmp_path / "b.jsonl", "q")) == ["x", "y"]
 
-    @pytest.mark.parametrize(
-        ("name", "data", "column", "said"),
-        [
+    def test_what_is_refused(self, tmp_path: Path) -> None:
+        refused: tuple[tuple[str, bytes, str | None, str], ...] = (
             ("a.doc", b"x", None, "the name ends in '.doc'; expected one of .txt, .jsonl, .csv, .parquet"),
             ("a.txt", b"x", "text", "a text file has no columns"),
             ("a.txt", b"a\nb\xff\n", None, r"a.txt:2: this is not UTF-8 \(byte 1 of the line\)"),
@@ -59,20 +57,15 @@ class TestTexts:
             ("a.csv", b"a,b\n1,2\n", None, r"""found the columns \["a", "b"\], and no 'text' among them"""),
             ("a.csv", b"a,text\n1\n", None, "a.csv:2: found 1 columns; expected 2"),
             ("a.csv", b'a,text\n1,"x\n', None, "this is no CSV"),
-            ("a.parquet", b"PAR1nonsense", None, "this is no Parquet file"),
-        ],
-    )
-    def test_what_is_refused(self, tmp_path: Path, name: str, data: bytes, column: str | None, said: str) -> None:
-        if name.endswith(".parquet"):
-            pytest.importorskip("pyarrow", reason="pyarrow is not installed (glinfer[parquet])")
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(InputError, match=said) as caught:
-            list(read_texts(tmp_path / name, column))
-        assert "\n" not in str(caught.value)
-
-    def test_no_such_file(self, tmp_path: Path) -> None:
+            ("a.parquet", b"PAR1nonsense", None, "this is no Parquet file|needs? the package pyarrow"),
+        )
+        for name, data, column, said in refused:
+            (tmp_path / name).write_bytes(data)
+            with pytest.raises(InputError, match=said) as caught:
+                list(read_texts(tmp_path / name, column))
+            assert "\n" not in str(caught.value), name
         with pytest.raises(FormatError, match="cannot read it"):
-            list(read_texts(tmp_path / "a.txt"))
+            list(read_texts(tmp_path / "none.txt"))
 
 
 @pytest.fixture(scope="module")
@@ -157,32 +150,27 @@ class TestCommand:
             wanted = opened.embed(TEXTS, dimensions=5, prompt="the ", normalize=False)
         assert np.array_equal(np.load(out), wanted)
 
-    @pytest.mark.parametrize(
-        ("change", "said"),
-        [
-            (lambda options, folder: {**options, "--out": str(folder / "a.txt")}, "the name ends in '.txt'; expected"),
-            (lambda options, folder: {**options, "--out": str(folder / "no" / "a.npy")}, "there is no such folder"),
-            (lambda options, folder: {**options, "--in": str(folder / "empty.txt")}, "found no text in it"),
-            (lambda options, folder: {**options, "--dimensions": "99"}, "dimensions is 99; expected"),
-            (lambda options, folder: {**options, "--prompt-name": "x"}, "there is no prompt 'x'"),
-        ],
-    )
-    def test_what_is_refused(
-        self, tmp_path: Path, model: Path, change: Callable[..., dict[str, str]], said: str, capsys: Capture
-    ) -> None:
+    def test_what_is_refused(self, tmp_path: Path, model: Path, capsys: Capture) -> None:
         (tmp_path / "empty.txt").write_text("")
-        options = change({"--in": str(put(tmp_path / "b.txt")), "--out": str(tmp_path / "o.npy")}, tmp_path)
-        assert run(["embed", str(model), *(part for pair in options.items() for part in pair)]) == 2
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
-        assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "empty.txt"]
+        given = {"--in": str(put(tmp_path / "b.txt")), "--out": str(tmp_path / "o.npy")}
+        for change, said in (
+            ({"--out": str(tmp_path / "a.txt")}, "the name ends in '.txt'; expected"),
+            ({"--out": str(tmp_path / "no" / "a.npy")}, "there is no such folder"),
+            ({"--in": str(tmp_path / "empty.txt")}, "found no text in it"),
+            ({"--dimensions": "99"}, "dimensions is 99; expected"),
+            ({"--prompt-name": "x"}, "there is no prompt 'x'"),
+        ):
+            assert run(["embed", str(model), *(part for pair in {**given, **change}.items() for part in pair)]) == 2
+            error = capsys.readouterr().err
+            assert said in error
+            assert error.count("\n") == 1
+            assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "empty.txt"], change
 
-    def test_models_of_other_kinds(self, tmp_path: Path, capsys: Capture) -> None:
+    def test_models_of_other_kinds(self, tmp_path: Path, small: Path, capsys: Capture) -> None:
         source = put(tmp_path / "a.txt")
         write_bert(tmp_path / "r", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
         for model, said in (
-            ("shakespeare", "this model continues texts"),
+            (str(small), "this model continues texts"),
             (str(tmp_path / "r"), "scores pairs of texts"),
         ):
             assert run(["embed", model, "--in", str(source), "--out", str(tmp_path / "o.npy")]) == 2

@@ -13,13 +13,10 @@ import pytest
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
 from own_process import ran
-from scripted_models import SMALL, random_file
-
-from glinfer.engine.random_model import demo_tokenizer
-from glinfer.formats import write_bpe
 
 pytestmark = [
     pytest.mark.gl,
+    pytest.mark.slow,  # of models alone, tests/engine has the forks
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
 ]
 
@@ -47,7 +44,7 @@ def said(result):
 BATCH = """
 setup = LocalSetup([("m", sys.argv[1], {})], {"slots": 2})
 with LocalRunner(setup) as runner:
-    results = runner.run(lines(8))
+    results = runner.run(lines(4))
     first = said(next(results))
 
     def use():
@@ -105,24 +102,17 @@ print(len(made))
 """
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = random_file(tmp_path_factory.mktemp("forks") / "m.gab", SMALL)
-    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
-    return path
-
-
 def test_a_batch_that_is_forked_says_so_and_the_parents_goes_on(small: Path) -> None:
     *errors, statuses, same = ran(HEAD + BATCH, small)
     assert statuses == "[3, 3]"
-    assert same == str([True] * 7)
+    assert same == str([True] * 3)
     assert [error.split(" process ")[0] for error in errors] == ["this"] * 3
     assert all("multiprocessing's 'spawn'" in error for error in errors)
 
 
 def test_a_server_in_a_process_forked_from_one_with_a_model_ends_in_one_line(small: Path) -> None:
     serving, error, status, same = ran(HEAD + SERVER, small)
-    assert serving.startswith("serving m at http://127.0.0.1:")
+    assert serving.startswith("serving small at http://127.0.0.1:")
     assert error.startswith("glinfer: this process was forked from process ")
     assert (status, same) == ("2", "True")
 

@@ -16,6 +16,7 @@ from tiny_embedders import TEXTS, write_embedder
 
 import glinfer
 from glinfer.batch.lines import seed_of
+from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.ray import Generator
 
@@ -24,19 +25,28 @@ pytestmark = pytest.mark.gl
 
 @pytest.fixture
 def make(small: Path) -> Iterator[Any]:
-    made: list[Generator] = []
+    """A generator with these options, the same for the same."""
+    made: dict[str, Generator] = {}
 
     def of(**options: Any) -> Generator:
-        made.append(Generator(str(small), **{"device": "auto", "slots": 4, **options}))
-        return made[-1]
+        name = repr(options)
+        if name not in made:
+            made[name] = Generator(str(small), device="auto", slots=2, **options)
+        return made[name]
 
     yield of
-    for each in made:
+    for each in made.values():
         each.close()
         each.close()
 
 
-def test_noise_is_the_rows_own(make: Any, small: Path) -> None:
+@pytest.fixture(scope="module")
+def model(small: Path) -> Iterator[Model]:
+    with glinfer.load(small) as opened:
+        yield opened
+
+
+def test_noise_is_the_rows_own(make: Any, model: Model) -> None:
     generator = make(key="id", body={"max_tokens": 5})
     first = generator({"id": np.arange(4), "prompt": np.array(["a", "b", "c", "a"])})
     order = np.array([2, 0, 3, 1])
@@ -44,10 +54,9 @@ def test_noise_is_the_rows_own(make: Any, small: Path) -> None:
     assert list(second["generated_text"]) == list(first["generated_text"][order])
     assert first["generated_text"][0] != first["generated_text"][3], "equal prompts of other rows"
     assert set(first["error"]) == {None}
-    with glinfer.load(small) as model:
-        for number, prompt in enumerate("abca"):
-            expected = model.generate(prompt, max_tokens=5, seed=seed_of(str(number)))
-            assert first["generated_text"][number] == expected
+    for number, prompt in enumerate("abca"):
+        expected = model.generate(prompt, max_tokens=5, seed=seed_of(str(number)))
+        assert first["generated_text"][number] == expected
     by_prompt = make(body={"max_tokens": 5})({"prompt": np.array(["a", "b", "a"])})["generated_text"]
     assert by_prompt[0] == by_prompt[2] != by_prompt[1]
 
@@ -61,7 +70,7 @@ def test_columns_give_a_row_its_own_fields_and_errors_are_the_rows_own(make: Any
     }
     found = make(column="text", body={"max_tokens": 4})(given)
     assert list(found) == ["text", "max_tokens", "seed", "more", "generated_text", "error"]
-    again = make(column="text", body={"max_tokens": 4, "seed": 7})({"text": ["b"]})
+    again = make(column="text", body={"max_tokens": 4})({"text": ["b"], "seed": [7]})
     assert found["generated_text"][2] == again["generated_text"][0]
     assert found["generated_text"][1] is found["generated_text"][3] is None
     assert "the prompt has" in found["error"][1]
@@ -71,7 +80,7 @@ def test_columns_give_a_row_its_own_fields_and_errors_are_the_rows_own(make: Any
 def test_batches_of_pandas_and_arrow(make: Any) -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    generator, prompts = make(body={"max_tokens": 3}), ["a", "b", ""]
+    generator, prompts = make(body={"max_tokens": 5}), ["a", "b", ""]
     plain = generator({"prompt": np.array(prompts)})
     frame = generator(pandas.DataFrame({"prompt": prompts}))
     table = generator(pyarrow.table({"prompt": prompts}))
@@ -82,15 +91,14 @@ def test_batches_of_pandas_and_arrow(make: Any) -> None:
     assert generator(pyarrow.table({"prompt": pyarrow.array([], pyarrow.string())})).num_rows == 0
 
 
-def test_chats_and_scores(make: Any, small: Path) -> None:
+def test_chats_and_scores(make: Any, model: Model) -> None:
     chats = make(task="chat", body={"max_tokens": 3, "temperature": 0})
     messages = [{"role": "user", "content": "hi"}]
     found = chats({"messages": [messages, json.dumps(messages), []]})
     assert found["generated_text"][0] == found["generated_text"][1]
     assert found["generated_text"][2] is None
     scores = make(task="score")({"text": np.array(["Once upon", "a"])})
-    with glinfer.load(small) as model:
-        assert scores["logprob"][0] == pytest.approx(model.score("Once upon").total, abs=1e-9)
+    assert scores["logprob"][0] == pytest.approx(model.score("Once upon").total, abs=1e-9)
     assert scores["perplexity"][0] > 1
     assert scores["logprob"][1] is None
     assert "at least 2" in scores["error"][1] or "two" in scores["error"][1]
@@ -107,7 +115,7 @@ def test_what_cannot_be_made(small: Path, options: dict[str, Any], words: str) -
 
 def test_a_missing_column_is_named(make: Any) -> None:
     with pytest.raises(InputError, match="there is no column 'prompt'; found text"):
-        make()({"text": np.array(["a"])})
+        make(body={"max_tokens": 5})({"text": np.array(["a"])})
 
 
 def test_vectors(tmp_path: Path) -> None:

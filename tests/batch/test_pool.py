@@ -20,6 +20,9 @@ import pytest
 
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
+from own_process import ROOT, finished
+from tiers import tiered
+
 from glinfer.batch import process
 from glinfer.batch.devices import parse_devices
 from glinfer.batch.lines import LineResult
@@ -29,8 +32,6 @@ from glinfer.batch.process import ProcessMember
 from glinfer.batch.requests import RequestLine, answered, comparable
 from glinfer.cli.app import run
 from glinfer.errors import ContextError, InputError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def lines(count: int) -> Iterator[RequestLine]:
@@ -89,15 +90,14 @@ def ran(fakes: Fakes, count: int, members: int = 2) -> tuple[Pool, dict[int, Lin
 
 
 class TestHandingOut:
-    @pytest.mark.parametrize("members", [1, 2, 5])
-    @pytest.mark.parametrize("count", [0, 1, 2, 20])
-    def test_each_line_goes_to_one_member_once(self, members: int, count: int) -> None:
-        fakes = Fakes()
-        pool, found = ran(fakes, count, members)
-        assert pool.renderer == "renderer"
-        assert fakes.sent == Counter(range(1, count + 1))
-        assert not any(each.failed for each in found.values())
-        assert all((each.prompt_tokens, each.tokens) == (2, 1) for each in found.values())
+    def test_each_line_goes_to_one_member_once(self) -> None:
+        for members, count in itertools.product((1, 2, 5), (0, 1, 2, 20)):
+            fakes = Fakes()
+            pool, found = ran(fakes, count, members)
+            assert pool.renderer == "renderer"
+            assert fakes.sent == Counter(range(1, count + 1)), (members, count)
+            assert not any(each.failed for each in found.values())
+            assert all((each.prompt_tokens, each.tokens) == (2, 1) for each in found.values())
 
     def test_lines_are_taken_when_there_is_room(self) -> None:
         taken, done = list[int](), 0
@@ -188,7 +188,7 @@ class TestMembers:
         monkeypatch.setattr(sys, "executable", str(path))
         return lambda events: ProcessMember(LocalSetup([]), events)
 
-    @pytest.mark.parametrize("said", ["hello", "[1]", "7", '{"number": 1}', '{"ready": [1, 2, 3]}', "\\0377"])
+    @tiered("said", ["hello", "[1]", '{"number": 1}', '{"ready": [1, 2, 3]}', "\\0377"])
     def test_what_says_no_results_is_replaced_and_given_up(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
     ) -> None:
@@ -204,21 +204,20 @@ class TestMembers:
         with pytest.raises(ContextError, match="no process for a device can be started: Too many open files"):
             Pool([lambda events: ProcessMember(LocalSetup([]), events)]).__enter__()
 
+    @pytest.mark.slow
     def test_a_setup_without_its_end_ends_the_process(self) -> None:
-        command, pipe = [sys.executable, "-m", "glinfer.batch.process"], subprocess.PIPE
-        done = subprocess.run(
-            command, cwd=ROOT, input=b'{"models": []', stdout=pipe, stderr=pipe, timeout=120, check=False
-        )
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+        done = finished([sys.executable, "-m", "glinfer.batch.process"], input='{"models": []')
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
-    @pytest.mark.parametrize("told", [b"", b'{"number": 2', b'{"number": 2, "key": "b", "url": "u", "body": {}}'])
-    def test_a_line_without_its_end_ends_the_process(self, told: bytes) -> None:
+    def test_a_line_without_its_end_ends_the_process(self) -> None:
         """Who sends lines was killed while it wrote one."""
-        calls = list[Any]()
-        child = process._Child(io.BytesIO(b'{"number": 1, "key": "a", "url": "u", "body": {}}\n' + told), io.BytesIO())
-        child._loop = SimpleNamespace(call_soon_threadsafe=lambda call, given: calls.append((call, given)))  # type: ignore[assignment]
-        child._read()
-        assert calls == [(child._begin, RequestLine(1, "a", "u", {})), (child._finish, None)]
+        for told in (b"", b'{"number": 2', b'{"number": 2, "key": "b", "url": "u", "body": {}}'):
+            calls, whole = list[Any](), b'{"number": 1, "key": "a", "url": "u", "body": {}}\n'
+            child = process._Child(io.BytesIO(whole + told), io.BytesIO())
+            loop: Any = SimpleNamespace(call_soon_threadsafe=lambda *given, calls=calls: calls.append(given))
+            child._loop = loop
+            child._read()
+            assert calls == [(child._begin, RequestLine(1, "a", "u", {})), (child._finish, None)], told
 
 
 class TestDevices:
@@ -229,16 +228,14 @@ class TestDevices:
         found = [EglDevice(0, 1, "EGL_MESA_device_software"), EglDevice(1, 2, ""), EglDevice(2, 3, "")]
         monkeypatch.setattr("glinfer.gl.egl.list_devices", lambda: found)
 
-    @pytest.mark.parametrize(("text", "devices"), [("all", [1, 2]), ("0", [0]), ("2,1", [2, 1]), ("0, 0", [0, 0])])
-    def test_by_number_or_all_of_hardware(self, text: str, devices: list[int]) -> None:
-        assert parse_devices(text) == devices
+    def test_by_number_or_all_of_hardware(self) -> None:
+        for text, devices in {"all": [1, 2], "0": [0], "2,1": [2, 1], "0, 0": [0, 0]}.items():
+            assert parse_devices(text) == devices
 
-    @pytest.mark.parametrize("text", ["", "a", "0,", "-1", "1.5", "all,0"])
-    def test_what_is_none(self, text: str) -> None:
-        with pytest.raises(InputError, match="expected all, or numbers such as 0,1"):
-            parse_devices(text)
-
-    def test_one_that_is_not_there(self) -> None:
+    def test_what_is_none(self) -> None:
+        for text in ("", "a", "0,", "-1", "1.5", "all,0"):
+            with pytest.raises(InputError, match="expected all, or numbers such as 0,1"):
+                parse_devices(text)
         with pytest.raises(InputError, match="there is no EGL device 3; this machine has 3, numbered from 0"):
             parse_devices("0,3")
 
@@ -252,7 +249,7 @@ class TestProcesses:
         return RequestLine(number, f"r{number}", "/v1/completions", body)
 
     def setup(self, path: Path) -> LocalSetup:
-        return LocalSetup([("m", str(path), {})], {"slots": 4})
+        return LocalSetup([("m", str(path), {})], {"slots": 2})
 
     @pytest.mark.slow
     def test_killed_ones_are_replaced_and_the_results_are_those_of_one_process(self, small: Path) -> None:
@@ -286,6 +283,7 @@ class TestProcesses:
         assert found == expected
         assert all(member.process.poll() is not None for member in members)
 
+    @pytest.mark.slow
     def test_one_whose_results_nobody_reads_any_more_ends_without_a_word(self, tmp_path: Path) -> None:
         """Each would say a line of its own where their parent was killed."""
         told = json.dumps(self.setup(tmp_path / "none.gab").told()).encode() + b"\n"

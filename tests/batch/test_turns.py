@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
 from interrupts import files_of, heeds_ctrl_c, interrupted_everywhere
+from tiers import tiered
 
 from glinfer.batch import local, turns
 from glinfer.batch.lines import LineResult
@@ -91,6 +92,15 @@ def servers(monkeypatch: pytest.MonkeyPatch, heeds_ctrl_c: None) -> Servers:
     return Servers(monkeypatch)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_garbage() -> Iterator[None]:
+    """What was made before this module is no matter of it, and takes long to be gone through."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def silent(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Neither Python nor asyncio has anything to say."""
@@ -110,7 +120,7 @@ def closed(runner: LocalRunner) -> None:
     runner.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("coarse", [set(), LOOP], ids=["steps", "loop"])
+@tiered("coarse", [LOOP, set()], ids=["loop", "steps"])
 def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers, coarse: set[str]) -> None:
     runners, found = list[LocalRunner](), list[int]()
 
@@ -133,6 +143,7 @@ def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers, coars
     assert places > 100
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_same_runner_goes_on(servers: Servers) -> None:
     with LocalRunner(LocalSetup([])) as runner:
 
@@ -161,14 +172,14 @@ def test_a_second_ctrl_c_does_not_wait(servers: Servers) -> None:
     servers.check("the end")
 
 
-@pytest.mark.parametrize("width", [1, 2])
-def test_an_error_of_several_lines_at_once_is_told_once(servers: Servers, width: int) -> None:
-    servers.failure = ContextError("the context is gone, planted")
+def test_an_error_of_several_lines_at_once_is_told_once(servers: Servers) -> None:
     with LocalRunner(LocalSetup([])) as runner:
-        with pytest.raises(ContextError, match="planted"):
-            list(runner.run(iter(list(lines())[:width])))
-        servers.failure = None
-        assert len(list(runner.run(lines()))) == COUNT
+        for width in (1, 2):
+            servers.failure = ContextError("the context is gone, planted")
+            with pytest.raises(ContextError, match="planted"):
+                list(runner.run(iter(list(lines())[:width])))
+            servers.failure = None
+            assert len(list(runner.run(lines()))) == COUNT
     servers.check("the end")
 
 

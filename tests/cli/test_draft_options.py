@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from scripted_models import BYTES, random_file, saying
+from scripted_models import random_file, saying
 
 from glinfer.cli.app import run
 from glinfer.engine.drafts import RunTimes
@@ -28,12 +28,12 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunTimes, "of", lambda self, rows: 1.0 if rows else 0.0)
 
 
-@pytest.fixture
-def repeating(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def repeating(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that says the same words again and again."""
-    path = tmp_path / "repeating.gab"
-    save_checkpoint(saying(SAID, after=13, context=96), path)
-    write_bpe(BYTES, path.with_suffix(".bpe"))
+    path = tmp_path_factory.mktemp("repeating") / "repeating.gab"
+    save_checkpoint(saying(SAID, after=13, vocab=300), path)
+    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
     return path
 
 
@@ -56,40 +56,35 @@ def test_generate_says_the_same_and_counts_guesses(repeating: Path, capsys: Capt
 
 
 @pytest.mark.slow
-def test_a_draft_model_is_loaded_beside(repeating: Path, tmp_path: Path, capsys: Capture) -> None:
-    other = random_file(tmp_path / "other.gab", "vocab=256,dim=32,heads=4,blocks=1,context=64")
-    write_bpe(BYTES, other.with_suffix(".bpe"))
-    plain, _ = said(capsys, "generate", other, "one", "-n", "20", "--seed", "3")
-    for draft in (repeating, tmp_path / "copy.gab"):
-        if draft != repeating:
-            draft.write_bytes(other.read_bytes())
-            write_bpe(BYTES, draft.with_suffix(".bpe"))
-        text, told = said(capsys, "generate", other, "one", "-n", "20", "--seed", "3", "--draft", draft)
+def test_a_draft_model_is_loaded_beside(small: Path, repeating: Path, tmp_path: Path, capsys: Capture) -> None:
+    copy = tmp_path / "copy.gab"
+    copy.write_bytes(small.read_bytes())
+    write_bpe(demo_tokenizer(300), copy.with_suffix(".bpe"))
+    plain, _ = said(capsys, "generate", small, "one", "-n", "20", "--seed", "3")
+    for draft in (repeating, copy):
+        text, told = said(capsys, "generate", small, "one", "-n", "20", "--seed", "3", "--draft", draft)
         assert text == plain
         assert "guesses right" in told
 
 
-def test_chat_takes_them(small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_takes_them(repeating: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     replies = []
-    for options in ([], ["--speculate", "ngram"], ["--draft", str(small)]):
+    for options in ([], ["--speculate", "ngram"], ["--draft", str(repeating)]):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hi hi hi\nhi hi hi\n"), encoding="utf-8"))
-        replies.append(said(capsys, "chat", small, "--seed", "1", "-n", "8", *options)[0])
+        replies.append(said(capsys, "chat", repeating, "--seed", "1", "-n", "8", *options)[0])
     assert replies[0] == replies[1] == replies[2] != ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_what_cannot_be_is_refused_in_a_line(small: Path, capsys: Capture) -> None:
+    for arguments, words in (
         (["--speculate", "ngram", "--draft", "x"], "found both speculate and a draft model; give one of them"),
         (["--draft", "absent.gab"], "absent.gab: cannot read it"),
         (["--draft", "shakespeare"], "the draft model (512 tokens) has another tokenizer than the model (300 tokens)"),
         (["--speculate", "ngram", "--plan", "reference"], "drafts need the fast plan"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_a_line(small: Path, capsys: Capture, arguments: list[str], words: str) -> None:
-    _, told = said(capsys, "generate", small, "Once", *arguments, status=2)
-    assert words in told
-    assert told.count("\n") == 1
+    ):
+        _, told = said(capsys, "generate", small, "Once", *arguments, status=2)
+        assert words in told
+        assert told.count("\n") == 1
 
 
 def test_a_batch_takes_no_drafts(small: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -105,11 +100,9 @@ class TestBench:
     def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Tasks that fit small contexts."""
         monkeypatch.setattr(drafting, "TASKS", {"copy": "one two three", "open": "two"})
-        monkeypatch.setattr(
-            drafting.bench_drafts, "__kwdefaults__", {**drafting.bench_drafts.__kwdefaults__, "tokens": 40}
-        )
+        usual = {**drafting.bench_drafts.__kwdefaults__, "tokens": 40}
+        monkeypatch.setattr(drafting.bench_drafts, "__kwdefaults__", usual)
 
-    @pytest.mark.slow
     def test_texts_with_guesses_and_without(self, repeating: Path, capsys: Capture) -> None:
         out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1", "--json")
         report = json.loads(out)
@@ -125,9 +118,8 @@ class TestBench:
         assert copied["times_plain"] == pytest.approx(copied["plain"]["median"] / copied["guessed"]["median"])
         assert all(row["same"] and row["tokens"] == 40 for row in report["rows"])
         assert (report["drafts"], report["runs"]) == ("ngram", 1)
-        out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
-        assert "guesses: ngram · model gab · weights f32 · median (fastest–slowest) of 1 texts, in turns" in out
 
+    @pytest.mark.slow
     def test_a_reply_where_the_model_can_chat(self, small: Path, capsys: Capture) -> None:
         out, _ = said(capsys, "bench", small, "--draft", small, "--runs", "1", "--json")
         report = json.loads(out)
@@ -145,11 +137,11 @@ class TestBench:
 
         monkeypatch.setattr(drafting, "_text", other)
         out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
+        assert "guesses: ngram · model gab · weights f32 · median (fastest–slowest) of 1 texts, in turns" in out
         assert out.count(" NO") == 4
 
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
+    def test_what_does_not_go_together(self, small: Path, capsys: Capture) -> None:
+        for arguments, words in (
             (["--contexts", "8"], "--contexts does not go with --speculate, which times texts; leave it out"),
             (["--batch", "2"], "--batch does not go with --speculate"),
             (["--lengths", "2"], "--lengths does not go with --speculate"),
@@ -157,12 +149,10 @@ class TestBench:
             (["--weights", "f32,q8"], "found 2 weight formats beside --speculate; give one of them"),
             (["--draft", "x"], "found both speculate and a draft model"),
             (["--plan", "reference"], "drafts need the fast plan"),
-        ],
-    )
-    def test_what_does_not_go_together(self, small: Path, capsys: Capture, arguments: list[str], words: str) -> None:
-        _, told = said(capsys, "bench", small, "--speculate", "ngram", *arguments, status=2)
-        assert words in told
-        assert told.count("\n") == 1
+        ):
+            _, told = said(capsys, "bench", small, "--speculate", "ngram", *arguments, status=2)
+            assert words in told
+            assert told.count("\n") == 1
 
     def test_a_model_that_texts_do_not_fit(self, tmp_path: Path, capsys: Capture) -> None:
         path = random_file(tmp_path / "tiny.gab", "vocab=300,dim=32,heads=4,blocks=1,context=24")

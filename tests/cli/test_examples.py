@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
+import ast
 import sys
 from pathlib import Path
 
 import pytest
+from own_process import finished
 from tiers import tiered
 
 pytestmark = pytest.mark.gl
@@ -20,7 +21,6 @@ PROMISES = {
         "noise-q4_0.gguf: 9 tensors in F32, 30 tensors in Q4_0",
         "issued; as planned: True",
         "the reference plan chooses the same ids: True",
-        "logits are off float32's by 0.00% of their range",
     ],
     "01_generate.py": ["39 draws/token, 30 tokens, stopped by length", "OpenGL ES 3"],
     "02_draw_calls.py": [
@@ -30,7 +30,6 @@ PROMISES = {
         "this model, fast: 39 in the plan, 39 issued per token",
     ],
     "03_verify_textures.py": [
-        "78 textures, 20,244,480 bytes: ok True",
         "20 comparisons of 5% while it ran, which together see every line: ok True",
         "lm_head.bias, element [0, 7]: ",
         "NaN payloads: stored True",
@@ -46,9 +45,6 @@ PROMISES = {
         "OpenGL ES 3",
         "matmul: (64, 300) @ (300, 200) is (64, 200), off by at most ",
         "softmax: rows add up to 1.0, ",
-        "assignment: [False  True  True  True], doubled as float16 in ",
-        "lookup: (5, 256) from 27% of the bytes, off by at most 0.0",
-        "reshape: (5, 256) seen as (20, 64)",
         "memory: 6 tensors, 5 in textures, ",
         "and at the end: Memory(tensors=1, textures=0, bytes=0)",
     ],
@@ -80,14 +76,15 @@ PROMISES = {
 
 
 def test_every_example_is_checked_here() -> None:
-    assert sorted(path.name for path in EXAMPLES.glob("[0-9]*.py")) == sorted(PROMISES)
+    examples = sorted(EXAMPLES.glob("[0-9]*.py"))
+    assert [path.name for path in examples] == sorted(PROMISES)
+    for path in examples:
+        ast.parse(path.read_text("utf-8"), path.name)
 
 
-@tiered("name", PROMISES, keep=(1, 3, 8))
+@tiered("name", PROMISES, keep=(1,))
 def test_example(name: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = finished([sys.executable, EXAMPLES / name], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for promise in PROMISES[name]:
         assert promise in done.stdout

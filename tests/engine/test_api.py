@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scripted_models import BYTES, FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL, SMALL_DRAWS, random_file, saying
-from tiers import tiered
+from made_models import of_family, opened
+from scripted_models import BYTES, FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL_DRAWS, saying
 
 import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.errors import ContextError, FormatError, InputError, PlanError
+from glinfer.errors import ContextError, InputError, PlanError
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.gl.context import Limits, open_device
 from glinfer.text.tokenizer import Tokenizer
@@ -34,93 +33,59 @@ def speaker(path: Path, data: bytes | list[int], *, after: int, **shape: Any) ->
 
 
 class TestGenerating:
-    def test_text_gives_text_and_ids_give_ids(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            assert model.tokenizer is not None
-            text = model.generate("Once upon", max_tokens=8, temperature=0, stop_ids=[])
-            ids = model.generate(model.tokenizer.encode("Once upon"), max_tokens=8, temperature=0)
-            assert isinstance(text, str)
-            assert text == model.tokenizer.decode(ids)
-            assert all(type(token) is int for token in ids)
+    def test_text_gives_text_and_ids_give_ids(self, model: Model) -> None:
+        text = model.generate("Once upon", max_tokens=8, temperature=0, stop_ids=[])
+        ids = model.generate(model.require_tokenizer().encode("Once upon"), max_tokens=8, temperature=0)
+        assert isinstance(text, str)
+        assert text == model.require_tokenizer().decode(ids)
+        assert all(type(token) is int for token in ids)
 
-    def test_the_pieces_of_a_stream_join_to_what_generate_gives(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            for seed in range(3):
-                whole = model.generate("Once upon", max_tokens=12, seed=seed)
-                pieces = list(model.stream("Once upon", max_tokens=12, seed=seed))
-                assert "".join(pieces) == whole
-                assert "" not in pieces
+    def test_the_pieces_of_a_stream_join_to_what_generate_gives(self, model: Model) -> None:
+        for seed in range(3):
+            whole = model.generate("Once upon", max_tokens=12, seed=seed)
+            pieces = list(model.stream("Once upon", max_tokens=12, seed=seed))
+            assert "".join(pieces) == whole
+            assert "" not in pieces
 
-    def test_equal_seeds_give_equal_tokens_and_others_others(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            runs = [tuple(model.generate(PROMPT, max_tokens=12, seed=seed)) for seed in (1, 1, 2, 3)]
-            assert runs[0] == runs[1]
-            assert len(set(runs)) == 3
+    def test_seeds(self, small: Path, model: Model) -> None:
+        runs = [tuple(model.generate(PROMPT, max_tokens=12, seed=seed)) for seed in (1, 1, 2, 3)]
+        assert runs[0] == runs[1]
+        assert len(set(runs)) == 3
+        assert len({tuple(model.generate(PROMPT, max_tokens=12)) for _ in range(4)}) > 1, "none is a new one each time"
+        with glinfer.load(small) as other:
+            other.sampling = model.sampling
+            assert tuple(other.generate(PROMPT, max_tokens=12, seed=1)) == runs[0], "the same after loading again"
 
-    def test_a_seed_gives_the_same_after_loading_again(self, small: Path) -> None:
-        runs = set()
-        for _ in range(2):
-            with glinfer.load(small) as model:
-                model.generate([5], max_tokens=2)
-                runs.add(tuple(model.generate(PROMPT, max_tokens=12, seed=7)))
-        assert len(runs) == 1
+    def test_greedy_takes_the_argmax_and_needs_no_seed(self, model: Model) -> None:
+        sequence = list(PROMPT)
+        for _ in range(6):
+            sequence.append(int(model.logits(sequence).argmax()))
+        for seed in (None, 1, 2):
+            assert model.generate(PROMPT, max_tokens=6, temperature=0, seed=seed) == sequence[4:]
+        assert model.generate(PROMPT, max_tokens=6, top_k=1, seed=3) == sequence[4:]
 
-    def test_no_seed_is_a_new_one_each_time(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            assert len({tuple(model.generate(PROMPT, max_tokens=12)) for _ in range(4)}) > 1
+    def test_results_are_copies_that_later_runs_do_not_change(self, model: Model) -> None:
+        first, probs = model.logits([5]), model.probs([5])
+        kept = first.copy()
+        model.logits(list(range(100, 164)))
+        assert np.array_equal(first, kept)
+        first[:] = 0
+        assert np.array_equal(model.logits([5]), kept)
+        assert np.array_equal(model.probs([5]), probs)
 
-    def test_greedy_takes_the_argmax_and_needs_no_seed(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            sequence = list(PROMPT)
-            for _ in range(6):
-                sequence.append(int(model.logits(sequence).argmax()))
-            for seed in (None, 1, 2):
-                assert model.generate(PROMPT, max_tokens=6, temperature=0, seed=seed) == sequence[4:]
-            assert model.generate(PROMPT, max_tokens=6, top_k=1, seed=3) == sequence[4:]
-
-    def test_probabilities_are_the_softmax_of_the_logits(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            logits, probs = model.logits(PROMPT).astype(np.float64), model.probs(PROMPT)
-        expected = np.exp(logits - logits.max())
-        np.testing.assert_allclose(probs, expected / expected.sum(), rtol=1e-5)
-        assert abs(float(probs.sum()) - 1) < 1e-5
-
-    def test_results_are_copies_that_later_runs_do_not_change(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            first = model.logits([5])
-            kept = first.copy()
-            first_probs = model.probs([5])
-            model.logits([6, 7, 8])
-            assert np.array_equal(first, kept)
-            first[:] = 0
-            assert np.array_equal(model.logits([5]), kept)
-            assert np.array_equal(model.probs([5]), first_probs)
-
-    def test_what_a_longer_sequence_left_does_not_reach_a_shorter_one(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            fresh = model.logits(PROMPT)
-            model.logits(list(range(100, 164)))
-            assert np.array_equal(model.logits(PROMPT), fresh)
-
-    @tiered(("options", "draws"), [(SMALL, SMALL_DRAWS), ("", 244)])
-    def test_draws_by_formula_by_plan_and_issued(self, small: Path, full_file: Path, options: str, draws: int) -> None:
-        with glinfer.load(full_file if options == "" else small, plan="reference") as model:
-            shape = model.config
-            assert shape.num_hidden_layers * (8 + 4 * shape.num_attention_heads) + 4 == draws
-            assert model.draws().total == int(model.draws(5)) == draws
-            assert sum(row.count for row in model.draws().rows) == draws
-            assert model.forward(PROMPT) == draws
-            stream = model.stream(PROMPT, max_tokens=2)
-            list(stream)
-            assert stream.stats.draws_per_token == draws
-            assert stream.stats.prompt_draws == 0
+    def test_draws_of_the_reference_plan(self, reference: Model) -> None:
+        assert reference.draws().total == int(reference.draws(5)) == SMALL_DRAWS
+        assert sum(row.count for row in reference.draws().rows) == SMALL_DRAWS
+        assert reference.forward(PROMPT) == SMALL_DRAWS
+        stream = reference.stream(PROMPT, max_tokens=2)
+        list(stream)
+        assert (stream.stats.draws_per_token, stream.stats.prompt_draws) == (SMALL_DRAWS, 0)
 
     @pytest.mark.usefixtures("chunk_at_once")
-    @tiered(("options", "draws"), [(SMALL, FAST_SMALL_DRAWS), ("", 39)])
-    def test_draws_of_the_fast_plan(self, small: Path, full_file: Path, options: str, draws: int) -> None:
-        with glinfer.load(full_file if options == "" else small) as model:
+    def test_draws_of_the_fast_plan(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            draws, chunk_draws = FAST_SMALL_DRAWS, 9 * model.config.num_hidden_layers - 4
             assert 6 * model.config.num_hidden_layers + 3 == draws
-            chunk_draws = 9 * model.config.num_hidden_layers - 4
             assert model.draws().total == int(model.draws(5)) == draws
             assert sum(row.count for row in model.draws().rows) == draws
             for max_tokens in (1, 4):
@@ -136,28 +101,27 @@ class TestGenerating:
                 assert issued == stream.stats.draws + stream.stats.prompt_draws
             # Of the second prompt only the last token was new: it counts as the first one generated.
             assert stream.stats.prompt_draws == 0
-            context = model.config.max_position_embeddings
-            if context <= 64:
-                list(stream := model.stream([7] * context, max_tokens=context))
-                # The prompt is one chunk, and so is the newer half, each time it runs again: no part of a token, but
-                # each leaves only the rest of its last one.
-                assert stream.stats.draws == (context - 3) * draws + 3 * FAST_TAIL_DRAWS
-                assert context < model.kernels.chunk
-                assert stream.stats.dropped == 2 * (context // 2)
-                assert stream.stats.prompt_draws == 3 * chunk_draws
+            list(stream := model.stream([7] * 64, max_tokens=64))
+            # The prompt is one chunk, and so is the newer half, each time it runs again: no part of a token, but
+            # each leaves only the rest of its last one.
+            assert stream.stats.draws == (64 - 3) * draws + 3 * FAST_TAIL_DRAWS
+            assert stream.stats.dropped == 64
+            assert stream.stats.prompt_draws == 3 * chunk_draws
             list(stream := model.stream([9, 8, 7], max_tokens=1))
             assert stream.stats.prompt_draws == 2 * (draws - 2), (
                 "no logits and no choice behind a prompt's inner tokens"
             )
 
-    def test_the_whole_sequence_at_once_is_for_the_reference_plan(self, small: Path) -> None:
-        with glinfer.load(small) as model, pytest.raises(InputError, match="plan fast runs token by token; use logits"):
+    def test_the_whole_sequence_at_once_is_for_the_reference_plan(self, model: Model) -> None:
+        with pytest.raises(InputError, match="plan fast runs token by token; use logits"):
             model.forward(PROMPT)
+        for tokens in (0, -1, 65):
+            with pytest.raises(PlanError, match="expected 1 to 64"):
+                model.draws(tokens)
 
-    @pytest.mark.parametrize("options", [{}, {"top_k": 5, "repetition_penalty": 1.2}])
-    def test_what_is_held_already_is_not_run_again(self, small: Path, options: dict[str, Any]) -> None:
-        with glinfer.load(small) as model:
-            reply = model.generate(PROMPT, max_tokens=5, seed=1, **options)
+    def test_tokens_held_already_are_not_run_again(self, model: Model) -> None:
+        for options in ({}, {"top_k": 5, "repetition_penalty": 1.2}):
+            reply = model.generate(PROMPT, max_tokens=5, seed=1, **options)  # type: ignore[arg-type]
             before = model.bound.runs
             model.logits([*PROMPT, *reply, 9, 8])
             assert model.bound.runs - before <= 3, "the last of the reply, and the two new ones"
@@ -170,31 +134,9 @@ class TestGenerating:
             model.logits([*PROMPT[:2], 5])
             assert model.bound.runs - before == 1
 
-    @pytest.mark.parametrize("tokens", [0, -1, 65])
-    def test_draws_of_an_impossible_length_are_refused(self, small: Path, tokens: int) -> None:
-        with glinfer.load(small) as model, pytest.raises(PlanError, match="expected 1 to 64"):
-            model.draws(tokens)
-
 
 class TestText:
     """Models that say exactly what the test wrote, byte by byte."""
-
-    def test_a_character_split_over_tokens_is_never_shown_broken(self, tmp_path: Path) -> None:
-        text = "é€🚀 日本!"
-        with glinfer.load(speaker(tmp_path / "m.gab", text.encode(), after=2)) as model:
-            pieces = list(model.stream("ab", max_tokens=len(text.encode())))
-        assert pieces == list(text)
-
-    @pytest.mark.parametrize("cut", [1, 2, 3])
-    def test_a_character_cut_by_max_tokens_is_replaced(self, tmp_path: Path, cut: int) -> None:
-        with glinfer.load(speaker(tmp_path / "m.gab", "a🚀".encode(), after=2)) as model:
-            assert model.generate("ab", max_tokens=1 + cut) == "a\ufffd"
-
-    def test_a_character_that_begins_in_the_prompt(self, tmp_path: Path) -> None:
-        """The prompt is given as ids, the rest of its last character is generated: ids come out, untouched."""
-        rest = list("€".encode())[1:]
-        with glinfer.load(speaker(tmp_path / "m.gab", rest, after=2)) as model:
-            assert model.generate([97, "€".encode()[0]], max_tokens=2) == rest
 
     def test_stop_strings_end_the_text_and_the_work(self, tmp_path: Path) -> None:
         with glinfer.load(speaker(tmp_path / "m.gab", b"one two three", after=2)) as model:
@@ -205,101 +147,33 @@ class TestText:
             assert model.generate("ab", max_tokens=13, stop=["absent"]) == "one two three"
             assert model.generate("ab", max_tokens=40, stop=("e t", "two")) == "on"
 
-    def test_stop_ids_end_text_and_ids(self, tmp_path: Path) -> None:
-        with glinfer.load(speaker(tmp_path / "m.gab", b"abc!def", after=2)) as model:
-            assert model.generate("ab", max_tokens=7, stop_ids=[ord("!")]) == "abc"
-            assert model.generate([97, 98], max_tokens=7, stop_ids=[np.int64(ord("!"))]) == list(b"abc")
-            assert model.generate([97, 98], max_tokens=7) == list(b"abc!def")
-
-    def test_the_end_token_stops_text_but_not_ids_unless_asked(self, tmp_path: Path) -> None:
+    def test_stop_ids_and_the_end_token(self, tmp_path: Path) -> None:
+        """The end token stops text, but not ids unless it is asked for; a stop string may spell it."""
         words = Tokenizer(demo_tokenizer(300))
         end = words.control_tokens["<|end|>"]
-        save_checkpoint(saying([*b"yes", end, *b"no"], after=2, vocab=300), tmp_path / "m.gab")
+        save_checkpoint(saying([*b"yes", end, *b"no<|end|>!"], after=2, vocab=300), tmp_path / "m.gab")
         with glinfer.load(tmp_path / "m.gab", tokenizer=words) as model:
             assert model.generate("zq", max_tokens=6) == "yes"
             assert model.generate("zq", max_tokens=6, stop_ids=[]) == "yes<|end|>no"
             assert model.generate([97, 98], max_tokens=6) == [*b"yes", end, *b"no"]
-
-    def test_a_stop_string_may_spell_the_end_token(self, tmp_path: Path) -> None:
-        words = Tokenizer(demo_tokenizer(300))
-        save_checkpoint(saying(list(b"yes<|end|>no"), after=2, vocab=300), tmp_path / "m.gab")
-        with glinfer.load(tmp_path / "m.gab", tokenizer=words) as model:
-            assert model.generate("zq", max_tokens=12, stop=["<|end|>"]) == "yes"
+            assert model.generate("zq", max_tokens=14, stop_ids=[], stop=["no<|end|>"]) == "yes<|end|>"
+            assert model.generate("zq", max_tokens=7, stop_ids=[ord("s")]) == "ye"
+            assert model.generate([97, 98], max_tokens=7, stop_ids=[np.int64(ord("s"))]) == list(b"ye")
 
 
 class TestClosing:
-    def test_closing_twice_is_harmless(self, small: Path) -> None:
+    def test_the_plan_of_a_closed_model_needs_no_device(self, small: Path) -> None:
         model = glinfer.load(small)
         model.close()
-        model.close()
-        assert model.device.closed
-
-    def test_a_closed_model_says_so(self, small: Path) -> None:
-        model = glinfer.load(small)
-        stream = model.stream(PROMPT)
-        next(stream)
-        model.close()
-        for use in (model.generate, model.logits, model.probs, model.forward):
-            with pytest.raises(ContextError, match="this model was closed; load it again"):
-                use(PROMPT)
-        with pytest.raises(ContextError, match="closed"):
-            next(stream)
-        assert list(stream) == []
-        with pytest.raises(ContextError, match="this model was closed; load it again"):
-            model.session()
-        assert model.draws().total == FAST_SMALL_DRAWS, "the plan needs no device"
+        assert model.draws().total == FAST_SMALL_DRAWS
 
     def test_a_with_block_closes_also_after_an_error(self, small: Path) -> None:
         with pytest.raises(ZeroDivisionError), glinfer.load(small) as model:
             1 / 0  # noqa: B018
         assert model.device.closed
 
-    def test_a_stream_left_half_way_leaves_the_model_usable(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            expected = model.generate("Once", max_tokens=6, seed=4)
-            for _ in range(3):
-                stream = model.stream("Once", max_tokens=50, seed=4)
-                next(stream)
-                next(stream)
-            assert model.generate("Once", max_tokens=6, seed=4) == expected
-
-    def test_a_model_does_not_work_in_another_thread(self, small: Path) -> None:
-        caught: list[BaseException] = []
-
-        def use() -> None:
-            try:
-                model.logits(PROMPT)
-            except BaseException as error:
-                caught.append(error)
-
-        with glinfer.load(small) as model:
-            thread = threading.Thread(target=use)
-            thread.start()
-            thread.join()
-            assert len(model.logits(PROMPT)) == 300
-        assert isinstance(caught[0], ContextError)
-        assert "thread" in str(caught[0])
-
 
 class TestSeveralModels:
-    @pytest.mark.slow
-    def test_two_models_side_by_side_do_as_each_alone(self, small: Path, tmp_path: Path) -> None:
-        other = random_file(tmp_path / "other.gab", "vocab=77,dim=24,heads=3,blocks=3,context=40", seed=9)
-        alone = []
-        for path in (small, other):
-            with glinfer.load(path) as model:
-                alone.append((model.generate([5, 6], max_tokens=8, seed=1), model.logits([1, 2, 3])))
-        with glinfer.load(small) as first, glinfer.load(other) as second:
-            streams = [model.stream([5, 6], max_tokens=8, seed=1) for model in (first, second)]
-            together: list[list[int]] = [[], []]
-            for _ in range(8):
-                for ids, stream in zip(together, streams, strict=True):
-                    ids.append(next(stream))
-            assert together == [alone[0][0], alone[1][0]]
-            assert np.array_equal(second.logits([1, 2, 3]), alone[1][1])
-            second.close()
-            assert np.array_equal(first.logits([1, 2, 3]), alone[0][1]), "closing one leaves the other"
-
     @pytest.mark.usefixtures("chunk_at_once")
     def test_two_streams_of_one_model_do_not_mix(self, small: Path) -> None:
         with glinfer.load(small) as model:
@@ -312,12 +186,10 @@ class TestSeveralModels:
             whole, rest = FAST_SMALL_DRAWS, FAST_TAIL_DRAWS
             assert [stream.stats.draws for stream in streams] == [2 * whole + 4 * rest, whole + 5 * rest]
 
-    def test_two_models_share_a_device(self, small: Path, tmp_path: Path) -> None:
-        other = random_file(tmp_path / "other.gab", "vocab=77,dim=24,heads=3,blocks=1,context=40", seed=9)
-        with glinfer.load(other) as model:
-            alone = model.logits([1, 2, 3])
+    def test_two_models_share_a_device(self, small: Path, llama: Model) -> None:
+        alone = llama.logits([1, 2, 3])
         with open_device() as device:
-            with glinfer.load(small, device=device) as first, glinfer.load(other, device=device) as second:
+            with glinfer.load(small, device=device) as first, opened(of_family("llama"), device=device) as second:
                 assert first.device is second.device is device
                 expected = first.logits(PROMPT)
                 assert np.array_equal(second.logits([1, 2, 3]), alone)
@@ -332,103 +204,74 @@ class TestSeveralModels:
             assert not device.closed, "a shared device stays open"
             assert sum(device.live_objects().values()) == 0
 
-    def test_closing_a_shared_device_first_is_harmless(self, small: Path) -> None:
+    def test_a_shared_device(self, small: Path) -> None:
         device = open_device()
+        for options in ({"limits": Limits.webgl2_minimum()}, {"api": "es"}):
+            with pytest.raises(InputError, match="leave them out"):
+                glinfer.load(small, device=device, **options)  # type: ignore[arg-type]
         model = glinfer.load(small, device=device)
         device.close()
-        with pytest.raises(ContextError, match="closed"):
-            model.logits(PROMPT)
+        for use in (lambda: model.logits(PROMPT), lambda: glinfer.load(small, device=device)):
+            with pytest.raises(ContextError, match="closed"):
+                use()
         model.close()
-
-    def test_a_shared_device_has_its_own_limits(self, small: Path) -> None:
-        with open_device() as device:
-            with pytest.raises(InputError, match="leave them out"):
-                glinfer.load(small, device=device, limits=Limits.webgl2_minimum())
-            with pytest.raises(InputError, match="leave them out"):
-                glinfer.load(small, device=device, api="es")
-
-    def test_a_closed_device_cannot_be_shared(self, small: Path) -> None:
-        device = open_device()
-        device.close()
-        with pytest.raises(ContextError, match="closed"):
-            glinfer.load(small, device=device)
-
-    def test_loading_again_and_again_leaves_nothing_behind(self, small: Path) -> None:
-        with open_device() as device:
-            for _ in range(5):
-                with glinfer.load(small, device=device) as model:
-                    model.logits(PROMPT)
-                assert sum(device.live_objects().values()) == 0
 
 
 class TestShortForms:
     @pytest.fixture
-    def opened(self, monkeypatch: pytest.MonkeyPatch) -> list[Model]:
+    def models(self, monkeypatch: pytest.MonkeyPatch) -> list[Model]:
         """Every model that glinfer.load opens."""
-        models: list[Model] = []
+        found: list[Model] = []
         load = glinfer.load
-        monkeypatch.setattr(glinfer, "load", lambda *given, **named: models.append(load(*given, **named)) or models[-1])
-        return models
+        monkeypatch.setattr(glinfer, "load", lambda *given, **named: found.append(load(*given, **named)) or found[-1])
+        return found
 
-    def test_generate_is_load_and_generate_and_close(self, small: Path, opened: list[Model]) -> None:
+    def test_generate_is_load_and_generate_and_close(self, small: Path, models: list[Model]) -> None:
         text = glinfer.generate(small, "Once", max_tokens=5, seed=1)
         ids = glinfer.generate(small, PROMPT, max_tokens=5, seed=1)
-        assert all(model.device.closed for model in opened)
+        assert all(model.device.closed for model in models)
         with glinfer.load(small) as model:
             assert (text, ids) == (
                 model.generate("Once", max_tokens=5, seed=1),
                 model.generate(PROMPT, max_tokens=5, seed=1),
             )
 
-    def test_generate_closes_after_an_error(self, small: Path, opened: list[Model]) -> None:
+    def test_generate_closes_after_an_error(self, small: Path, models: list[Model]) -> None:
         with pytest.raises(InputError, match="the prompt is empty"):
             glinfer.generate(small, "")
-        assert opened[0].device.closed
+        assert models[0].device.closed
 
-    def test_options_of_loading_go_to_loading(self, bare: Path, small: Path, opened: list[Model]) -> None:
+    def test_options_of_loading_go_to_loading(self, bare: Path, small: Path, models: list[Model]) -> None:
         words = small.with_suffix(".bpe")
         expected = glinfer.generate(small, "Once", max_tokens=5, seed=1)
         assert glinfer.generate(bare, "Once", tokenizer=words, max_tokens=5, seed=1, limits=None) == expected
         assert "".join(glinfer.stream(bare, "Once", tokenizer=words, gelu="tanh", max_tokens=5, seed=1)) == expected
-        assert all(model.device.closed for model in opened)
+        assert all(model.device.closed for model in models)
 
-    def test_stream_closes_the_model_at_its_end(self, small: Path, opened: list[Model]) -> None:
+    def test_stream_closes_the_model_at_its_end(self, small: Path, models: list[Model]) -> None:
         stream = glinfer.stream(small, "Once", max_tokens=3, seed=1)
         next(stream)
-        assert not opened[0].device.closed
+        assert not models[0].device.closed
         list(stream)
-        assert opened[0].device.closed
+        assert models[0].device.closed
 
-    @pytest.mark.parametrize("prompt", ["Once", PROMPT])
-    def test_stream_closes_the_model_when_it_is_closed_early(
-        self, small: Path, opened: list[Model], prompt: Any
-    ) -> None:
-        stream = glinfer.stream(small, prompt, max_tokens=30, seed=1)
+    def test_stream_closes_the_model_when_it_is_closed_early(self, small: Path, models: list[Model]) -> None:
+        stream = glinfer.stream(small, "Once", max_tokens=30, seed=1)
         next(stream)
         stream.close()
-        assert opened[0].device.closed
+        assert models[0].device.closed
         assert list(stream) == []
-        with glinfer.stream(small, prompt, max_tokens=30, seed=1) as stream:
-            next(stream)
-        assert opened[1].device.closed
+        with glinfer.stream(small, PROMPT, max_tokens=30, seed=1) as other:
+            next(other)
+        assert models[1].device.closed
 
-    def test_stream_closes_the_model_when_the_prompt_is_bad(self, small: Path, opened: list[Model]) -> None:
+    def test_stream_closes_the_model_when_the_prompt_is_bad(self, small: Path, models: list[Model]) -> None:
         for bad in ("", [300], 5):
             with pytest.raises(InputError):
                 glinfer.stream(small, bad)
         with pytest.raises(TypeError, match="temprature"):
             glinfer.stream(small, "Once", temprature=1)
-        assert [model.device.closed for model in opened] == [True] * 4
-
-    def test_stream_tells_the_callers_own_on_end_too(self, small: Path, opened: list[Model]) -> None:
-        closed: list[bool] = []
-        list(glinfer.stream(small, PROMPT, max_tokens=2, on_end=lambda: closed.append(opened[0].device.closed)))
-        assert closed == [True]
-
-    def test_a_missing_file_is_one_line(self) -> None:
-        for use in (glinfer.generate, glinfer.stream):
-            with pytest.raises(FormatError, match=r"/nowhere/model\.gab: cannot read it"):
-                use("/nowhere/model.gab", "Once")
+        assert [model.device.closed for model in models] == [True] * 4
 
 
 def test_importing_loads_no_opengl_and_creates_no_context() -> None:
@@ -445,20 +288,61 @@ def test_importing_loads_no_opengl_and_creates_no_context() -> None:
     assert done.stdout.splitlines() == ["set() []", "[]"]
 
 
-def test_closing_in_another_thread_fails_and_can_be_repeated_in_the_right_one(bare: Path) -> None:
-    model, caught = glinfer.load(bare), []
+# Prompts and options
 
-    def close() -> None:
-        try:
-            model.close()
-        except ContextError as error:
-            caught.append(str(error))
 
-    other = threading.Thread(target=close)
-    other.start()
-    other.join()
-    assert len(caught) == 1
-    assert "belongs to the thread that opened it" in caught[0]
-    assert model.logits([1]).shape == (300,)
-    model.close()
-    assert model.device.closed
+def test_whole_numbers_of_any_kind_are_ids(model: Model) -> None:
+    expected = model.generate(PROMPT, max_tokens=3, temperature=0)
+    kinds = (np.array(PROMPT), np.array(PROMPT, dtype=np.uint8), tuple(PROMPT), [np.uint16(each) for each in PROMPT])
+    for prompt in kinds:
+        assert model.generate(prompt, max_tokens=3, temperature=0) == expected  # type: ignore[call-overload]
+    assert len(model.generate([0, 299], max_tokens=1)) == 1, "the first and the last id"
+
+
+def test_prompts_that_cannot_be(model: Model) -> None:
+    no_ids: list[Any] = [
+        [1.0, 2.0], [1, 2.5], [True, False], [1, "2"], [1, [2]], [b"Once"], [np.True_], np.array([1.0, 2.0]),
+        np.array([[1, 2], [3, 4]]), [None], 5, None, object(),
+    ]  # fmt: skip
+    refused: list[tuple[Any, str]] = [
+        *((prompt, "the prompt is no sequence of whole numbers") for prompt in no_ids),
+        *((prompt, "the prompt is empty") for prompt in ("", [], (), np.array([], dtype=np.int64))),
+        *((prompt, "expected text") for prompt in (b"Once", bytearray(b"Once"))),
+        ([300], "token 0 of the prompt is 300; .* 0 to 299"),
+        ([-1], "token 0 of the prompt is -1; .* 0 to 299"),
+        ([5, 299, 10**30], f"token 2 of the prompt is {10**30}; .* 0 to 299"),
+        ([1] * 65, "the prompt has 65 tokens; this model's context holds 64"),
+        ("x " * 500, "this model's context holds 64"),
+        ("a\ud800b", "surrogate"),
+    ]
+    for prompt, words in refused:
+        for use in (model.generate, model.stream, model.logits):
+            with pytest.raises(InputError, match=words):
+                use(prompt)
+
+
+def test_a_list_of_prompts_is_for_generate_alone(model: Model) -> None:
+    for prompts in (["1", "2"], [[1, 2]], ["Once"], ([1], (2, 3))):
+        assert len(model.generate(prompts, max_tokens=1)) == len(prompts)  # type: ignore[call-overload]
+        for use in (model.stream, model.logits, model.probs, model.forward):
+            with pytest.raises(InputError, match="the prompt is no sequence of whole numbers"):
+                use(prompts)  # type: ignore[operator]
+
+
+def test_options_that_cannot_be_are_refused_before_anything_runs(model: Model) -> None:
+    before = model.bound.runs
+    for option, error in (
+        ({"temperature": float("nan")}, "temperature"),
+        ({"seed": -1}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop_ids": [300]}, "stop id 300 can never come"),
+        ({"stop_ids": ["a"]}, "stop_ids is no sequence of whole numbers"),
+        ({"stop_ids": 5}, "stop_ids is no sequence of whole numbers"),
+        ({"stop": ""}, "stop string 0 is empty"),
+        ({"stop": b"end"}, "stop is a bytes"),
+    ):
+        with pytest.raises(InputError, match=error):
+            model.stream("Once", **option)  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="use stop_ids"):
+        model.stream(PROMPT, stop=["x"])
+    assert model.bound.runs == before

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scripted_models import BYTES
+from made_models import of_family
+from scripted_models import BYTES, SMALL, random_file
 from tiers import tiered
 
 import glinfer
+from glinfer.engine import auto_weights
+from glinfer.engine.auto_weights import extra_bits
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.model import Model
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS, MAX_SINGLE_TOKENS_BEFORE
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError
-from glinfer.formats import write_bpe
+from glinfer.formats import save_checkpoint, write_bpe
+from glinfer.formats.gguf import file as gguf_file
+from glinfer.formats.gguf.file import gguf_files_read_once
+from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.gl.context import Limits, open_device
+from glinfer.models.choice import PLANS
 from glinfer.ops.kernels import KernelOptions
 from glinfer.text.tokenizer import Tokenizer
 
@@ -24,22 +35,39 @@ pytestmark = pytest.mark.gl
 PROMPT = [13, 132, 251, 70]
 
 
-class TestLoading:
-    def test_a_tokenizer_beside_the_checkpoint_is_found(self, small: Path) -> None:
-        with glinfer.load(small) as model:
-            assert model.tokenizer is not None
-            assert model.tokenizer.vocab_size == model.config.vocab_size == 300
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"plan": "fastest"}, "there is no plan 'fastest'"),
+    ({"weights": "f64"}, "there is no weight format 'f64'; expected one of f32, "),
+    ({"plan": "reference", "weights": "q8"}, "the reference plan keeps its weights in f32, found q8"),
+    ({"plan": "reference", "weights": "auto"}, "reference plan keeps its weights in f32, found auto"),
+    ({"plan": "reference", "kernels": KernelOptions()}, "kernels shape the fast plan's passes"),
+    ({"gelu": "relu"}, "expected 'tanh' or 'erf'"),
+    ({"api": "vulkan"}, "unknown OpenGL flavour"),
+    ({"device": "first"}, "unknown device"),
+    ({"device": 63}, "there is no EGL device 63"),
+    ({"tokenizer": "/nowhere/x.bpe"}, "/nowhere/x.bpe"),
+    ({"tokenizer": 3}, "the tokenizer is int; expected a path"),
+    ({"tokenizer": ""}, "the tokenizer is an empty text; expected a path"),
+    ({"limits": "webgl2"}, r"limits is 'webgl2'; expected None or glinfer\.gl\.context\.Limits, such as"),
+    ({"limits": Limits(8, 4, 16, 16384, 1.0)}, "largest texture here is 8×8"),
+    ({"limits": Limits(2048, 4, 1, 16384, 1.0)}, "samples"),
+]
 
-    def test_the_name_may_be_model_bpe(self, bare: Path, tmp_path: Path) -> None:
+
+class TestLoading:
+    def test_which_tokenizer_beside_a_checkpoint_is_taken(self, bare: Path, tmp_path: Path) -> None:
+        """Its own name before model.bpe, but only if it fits; a string does as a path."""
         path = Path(shutil.copy(bare, tmp_path / "any name.v2.gab"))
-        write_bpe(demo_tokenizer(300), tmp_path / "model.bpe")
+        (tmp_path / "model.bpe").write_bytes(b"not read at all")
+        write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
         with glinfer.load(path) as model:
             assert model.tokenizer is not None
-
-    def test_the_checkpoints_own_name_goes_before_model_bpe(self, bare: Path, tmp_path: Path) -> None:
-        path = Path(shutil.copy(bare, tmp_path / "own.gab"))
-        write_bpe(demo_tokenizer(300), tmp_path / "own.bpe")
-        (tmp_path / "model.bpe").write_bytes(b"not read at all")
+            assert model.tokenizer.vocab_size == model.config.vocab_size == 300
+        write_bpe(demo_tokenizer(290), path.with_suffix(".bpe"))
+        write_bpe(demo_tokenizer(300), tmp_path / "model.bpe")
+        with glinfer.load(str(path)) as model:
+            assert model.tokenizer is not None
+        path.with_suffix(".bpe").unlink()
         with glinfer.load(path) as model:
             assert model.tokenizer is not None
 
@@ -58,22 +86,6 @@ class TestLoading:
                 model.generate("text")
         assert "290 tokens" in str(caught.value) if content == "another size" else "truncated" in str(caught.value)
 
-    def test_model_bpe_helps_out_where_the_own_one_does_not_fit(self, bare: Path, tmp_path: Path) -> None:
-        path = Path(shutil.copy(bare, tmp_path / "own.gab"))
-        write_bpe(demo_tokenizer(290), tmp_path / "own.bpe")
-        write_bpe(demo_tokenizer(300), tmp_path / "model.bpe")
-        with glinfer.load(path) as model:
-            assert model.tokenizer is not None
-
-    def test_without_any_tokenizer_text_is_refused_and_ids_are_not(self, bare: Path) -> None:
-        with glinfer.load(bare) as model:
-            assert model.tokenizer is None
-            with pytest.raises(InputError, match="no tokenizer was given"):
-                model.generate("text")
-            with pytest.raises(InputError, match="no tokenizer was given"):
-                model.stream("text")
-            assert len(model.generate(PROMPT, max_tokens=3)) == 3
-
     def test_a_tokenizer_given_may_be_a_path_a_string_or_a_tokenizer(self, bare: Path, tmp_path: Path) -> None:
         path = tmp_path / "words"
         write_bpe(demo_tokenizer(300), path)
@@ -88,17 +100,13 @@ class TestLoading:
         with pytest.raises(InputError, match="the tokenizer has 256 tokens, the model 300"):
             glinfer.load(bare, tokenizer=tmp_path / "other.bpe")
 
-    @pytest.mark.parametrize("swapped", ["checkpoint", "tokenizer"])
-    def test_files_given_in_each_others_place_are_recognised(self, small: Path, swapped: str) -> None:
+    def test_files_given_in_each_others_place_are_recognised(self, small: Path) -> None:
         words = small.with_suffix(".bpe")
-        with pytest.raises(FormatError, match="this is a"):
-            glinfer.load(*(words,) if swapped == "checkpoint" else (small,), tokenizer=small)
+        for given in (words, small):
+            with pytest.raises(FormatError, match="this is a"):
+                glinfer.load(given, tokenizer=small)
 
-    def test_a_string_does_as_a_path(self, bare: Path) -> None:
-        with glinfer.load(str(bare)) as model:
-            assert model.config.vocab_size == 300
-
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    @pytest.mark.parametrize("plan", PLANS)
     def test_progress_of_the_upload_reaches_the_end_and_never_falls(self, bare: Path, plan: str) -> None:
         seen: list[tuple[int, int]] = []
         with glinfer.load(bare, plan=plan, on_upload=lambda done, total: seen.append((done, total))) as model:
@@ -117,44 +125,24 @@ class TestLoading:
                 glinfer.load(bare, device=device, on_upload=fail)
             assert sum(device.live_objects().values()) == 0
 
-    @pytest.mark.parametrize(
-        ("option", "error"),
-        [
-            ({"plan": "fastest"}, "there is no plan 'fastest'"),
-            ({"weights": "f64"}, "there is no weight format 'f64'; expected one of f32, "),
-            ({"plan": "reference", "weights": "q8"}, "the reference plan keeps its weights in f32, found q8"),
-            ({"plan": "reference", "kernels": KernelOptions()}, "kernels shape the fast plan's passes"),
-            ({"gelu": "relu"}, "expected 'tanh' or 'erf'"),
-            ({"api": "vulkan"}, "unknown OpenGL flavour"),
-            ({"device": "first"}, "unknown device"),
-            ({"device": 63}, "there is no EGL device 63"),
-            ({"tokenizer": "/nowhere/x.bpe"}, "/nowhere/x.bpe"),
-            ({"tokenizer": 3}, "the tokenizer is int; expected a path"),
-            ({"tokenizer": ""}, "the tokenizer is an empty text; expected a path"),
-            ({"limits": "webgl2"}, r"limits is 'webgl2'; expected None or glinfer\.gl\.context\.Limits, such as"),
-            ({"limits": Limits(8, 4, 16, 16384, 1.0)}, "largest texture here is 8×8"),
-            ({"limits": Limits(2048, 4, 1, 16384, 1.0)}, "samples"),
-        ],
-    )
-    def test_options_that_cannot_be_are_one_line(self, bare: Path, option: dict[str, Any], error: str) -> None:
-        with pytest.raises(GlinferError, match=error) as caught:
-            glinfer.load(bare, **option)
-        assert "\n" not in str(caught.value)
+    def test_options_and_paths_that_cannot_be_are_one_line(self, bare: Path) -> None:
+        for option, error in REFUSED:
+            with pytest.raises(GlinferError, match=error) as caught:
+                glinfer.load(bare, **option)
+            assert "\n" not in str(caught.value)
+        for path in (None, 3, b"shakespeare", ["shakespeare"], ""):
+            with pytest.raises(InputError, match=r"\Athe model is [^\n]*; expected a path[^\n]*\Z"):
+                glinfer.load(path)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("path", [None, 3, b"shakespeare", ["shakespeare"], ""])
-    def test_what_is_no_path_is_one_line(self, path: Any) -> None:
-        with pytest.raises(InputError, match=r"\Athe model is [^\n]*; expected a path[^\n]*\Z"):
-            glinfer.load(path)
+    def test_a_weight_that_is_no_number_names_the_tensor(self, bare: Path, tmp_path: Path) -> None:
+        for value in (np.nan, -np.inf):
+            data = bytearray(bare.read_bytes())
+            data[28 + 4 * 35 : 28 + 4 * 36] = np.float32(value).tobytes()  # [1, 3] of the first tensor, 32 wide
+            (tmp_path / "bad.gab").write_bytes(data)
+            with pytest.raises(FormatError, match=r"transformer\.wte\.weight.*\[1, 3\]"):
+                glinfer.load(tmp_path / "bad.gab")
 
-    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-    def test_a_weight_that_is_no_number_names_the_tensor(self, bare: Path, tmp_path: Path, value: float) -> None:
-        data = bytearray(bare.read_bytes())
-        data[28 + 4 * 35 : 28 + 4 * 36] = np.float32(value).tobytes()  # [1, 3] of the first tensor, 32 wide
-        (tmp_path / "bad.gab").write_bytes(data)
-        with pytest.raises(FormatError, match=r"transformer\.wte\.weight.*\[1, 3\]"):
-            glinfer.load(tmp_path / "bad.gab")
-
-    @tiered("plan", ["fast", "reference"])
+    @tiered("plan", PLANS)
     def test_gelu_changes_the_result_a_little(self, bare: Path, plan: str) -> None:
         results = []
         for form in (None, "tanh", "erf"):
@@ -163,26 +151,112 @@ class TestLoading:
         assert np.array_equal(results[0], results[1])
         assert 0 < np.abs(results[1] - results[2]).max() < 1e-2
 
-    @tiered("plan", ["fast", "reference"], keep=0)
-    def test_small_textures_give_the_same_numbers(self, bare: Path, plan: str) -> None:
-        results = []
-        smallest = 112 if plan == "reference" else 320
-        for limits in (None, Limits.webgl2_minimum(), Limits(smallest, 4, 16, 16384, 1.0)):
-            with glinfer.load(bare, limits=limits, plan=plan) as model:
-                results.append(model.logits(PROMPT))
-        if plan == "reference":
-            assert np.array_equal(results[0], results[1])
-        for result in results[1:]:
-            np.testing.assert_allclose(result, results[0], atol=1e-5)
+    def test_plans_and_weights_can_be_chosen(self, bare: Path, model: Model, reference: Model) -> None:
+        expected = model.logits(PROMPT)
+        np.testing.assert_allclose(reference.logits(PROMPT), expected, atol=1e-5)
+        with glinfer.load(bare, weights="q8") as other:
+            assert (model.weights, other.weights) == ("f32", "q8")
+            assert 1e-5 < np.abs(other.logits(PROMPT) - expected).max() < 5e-2
 
-    @pytest.mark.slow
-    def test_kernels_and_weights_can_be_chosen(self, bare: Path) -> None:
-        results = []
-        for options in ({}, {"kernels": KernelOptions(quad=False)}, {"weights": "f16"}, {"plan": "reference"}):
-            with glinfer.load(bare, **options) as model:
-                results.append(model.logits(PROMPT))
-                assert model.weights == options.get("weights", "f32")
-                assert model.kernels == options.get("kernels", model.kernels)
-        np.testing.assert_allclose(results[1], results[0], atol=1e-5)
-        np.testing.assert_allclose(results[3], results[0], atol=1e-5)
-        assert 1e-5 < np.abs(results[2] - results[0]).max() < 1e-2
+
+# Done once for all who ask, or put off until it is needed
+
+
+@pytest.fixture
+def gguf_model(tmp_path: Path) -> Path:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    path = tmp_path / "small.gguf"
+    save_checkpoint(of_family("llama"), path)
+    return path
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the GGUF files that were parsed, once for each time."""
+    seen: list[str] = []
+    contents = gguf_file._contents
+
+    def spy(*given: Any) -> Any:
+        seen.append(Path(given[-1]).name)
+        return contents(*given)
+
+    monkeypatch.setattr(gguf_file, "_contents", spy)
+    return seen
+
+
+def test_a_gguf_file_is_parsed_once_for_all_who_ask(gguf_model: Path, parsed: list[str]) -> None:
+    with glinfer.load(gguf_model) as model:
+        assert parsed == ["small.gguf"]
+        assert model.verify_textures().ok, "the file's stamp is known, and it is read again"
+        assert parsed == ["small.gguf"] * 2
+
+
+def test_a_file_that_was_written_again_is_read_again(gguf_model: Path, parsed: list[str]) -> None:
+    with gguf_files_read_once():
+        first = read_gguf_file(gguf_model)
+        assert read_gguf_file(gguf_model) is first
+        os.utime(gguf_model, ns=(1, 1))
+        assert read_gguf_file(gguf_model) is not first
+    assert read_gguf_file(gguf_model) is not first
+    assert len(parsed) == 3
+    assert gguf_file._read.get() is None, "nothing of it is kept"
+
+
+class TestFirstPrompts:
+    def test_short_ones_do_without_the_chunk_plan(self, small: Path) -> None:
+        prompt = list(range(5, 5 + MAX_SINGLE_TOKENS + 1))
+        with glinfer.load(small) as model, model.session() as session:
+            assert isinstance(session, CachedSession)
+            programs = model.bound.program_count
+            for _ in range(MAX_SINGLE_TOKENS_BEFORE // len(prompt)):
+                session.prefill(prompt)
+                assert (session._chunks, model.bound.program_count) == ({}, programs)
+                session.rewind(len(prompt))
+            session.prefill(prompt)
+            assert session._chunks, "many short ones are worth it"
+            with model.session() as other:
+                assert isinstance(other, CachedSession)
+                other.prefill(prompt)
+                assert other._chunks, "its shaders are there now"
+
+    def test_long_ones_are_chunks_at_once(self, small: Path) -> None:
+        with glinfer.load(small) as model, model.session() as session:
+            assert isinstance(session, CachedSession)
+            session.prefill(range(MAX_SINGLE_TOKENS_BEFORE + 2))
+            assert session._chunks
+
+
+# weights="auto"
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """One entry for each format whose predictions are measured; choices are remembered."""
+    found: list[str] = []
+    real = auto_weights._Predictions
+    monkeypatch.setattr(auto_weights, "_Predictions", lambda *given: found.append("") or real(*given))
+    monkeypatch.setattr(auto_weights, "TOKENS", 12)
+    monkeypatch.setenv("GLINFER_CACHE", str(tmp_path))
+    return found
+
+
+def test_the_fastest_format_within_the_bound_is_chosen_and_remembered(
+    small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: list[str]
+) -> None:
+    monkeypatch.setattr(auto_weights, "FASTEST_FIRST", ("q8",))
+    for most, chosen in ((1.0, "q8"), (0.0, "f32")):
+        monkeypatch.setattr(auto_weights, "MAX_EXTRA_BITS", most)
+        for _ in range(2):
+            with glinfer.load(small, weights="auto") as model:
+                assert model.weights == chosen
+            assert len(measured) == 2, "the second time it is remembered"
+        measured.clear()
+    glinfer.load(random_file(tmp_path / "other.gab", SMALL, seed=2), weights="auto").close()
+    assert len(measured) == 2, "other weights have a choice of their own"
+
+
+def test_extra_bits_are_divergence_over_entropy() -> None:
+    expected, found = np.log([[0.5, 0.5]]), np.log([[0.25, 0.75]])
+    divergence = 0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)
+    assert extra_bits(expected, found) == pytest.approx(divergence / np.log(2))
+    assert extra_bits(expected, expected) == 0

@@ -11,10 +11,10 @@ from tiers import tiered
 
 from glinfer.config import ModelConfig
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.engine.shortlist import _Listed, sample_shortlist
+from glinfer.engine.shortlist import sample_shortlist
 from glinfer.errors import InputError, PlanError
 from glinfer.models.choice import plan_for
-from glinfer.models.fast.shortlist import BEST, fill_table, shortlist_plan
+from glinfer.models.fast.shortlist import fill_table, shortlist_plan
 from glinfer.ops import OPS
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.fused.sample import NO_SCORE
@@ -22,7 +22,7 @@ from glinfer.ops.fused.shortlist import Shortlist, pieces_for
 from glinfer.ops.kernels import KernelOptions
 
 Floats = np.ndarray[Any, Any]
-VOCABS = (1, 2, 3, 4, 5, 63, 64, 65, 257, 500, 2047, 2048, 2049, 3001, 5256, 49152, 151_936)
+VOCABS = (1, 2, 3, 4, 5, 63, 64, 65, 257, 500, 2047, 2048, 2049, 3001, 5256, 49152)
 
 
 def listed(logits: Floats, sampler: Sampler, random: np.random.Generator | None = None) -> Shortlist:
@@ -81,10 +81,10 @@ def some_history(random: np.random.Generator, logits: Floats) -> Floats:
     return random.integers(0, logits.size, count)
 
 
-@tiered("seed", list(range(12)), keep=2)
-def test_a_token_that_is_told_is_the_samplers(seed: int) -> None:
+@tiered(("seed", "count"), [(0, 160), (1, 1600)])
+def test_a_token_that_is_told_is_the_samplers(seed: int, count: int) -> None:
     random, told = np.random.default_rng(seed), 0
-    for number in range(340):
+    for number in range(count):
         logits = some_logits(random, VOCABS[number % len(VOCABS)])
         options, history = some_options(random, logits.size), some_history(random, logits)
         whole, short = Sampler(options), Sampler(options)
@@ -96,74 +96,26 @@ def test_a_token_that_is_told_is_the_samplers(seed: int) -> None:
         told += 1
         assert found == whole.sample(logits, history), (logits.size, options)
         assert short.step == step + 1
-    assert told > 200
+    assert told > 0.58 * count
 
 
-def bounded(random: np.random.Generator) -> tuple[_Listed, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """A list, which of its tokens are above the bounds, and the whole row's scores after its penalty."""
-    logits = some_logits(random, 3001)
-    penalty = float(random.choice([0.3, 0.9, 1.0, 1.2, 3.0]))
-    options = SamplingOptions(temperature=float(random.choice([0.5, 1.0, 3.0])), repetition_penalty=penalty, seed=1)
-    sampler = Sampler(options)
-    history = random.integers(0, logits.size, 200)
-    scores = logits.astype(np.float64)
-    scores[history] = sampler.penalised(scores[history])
-    made = _Listed(sampler, listed(logits, sampler, random), history)
-    return made, made.scores > made.bounds.max(), scores
+USUAL: tuple[dict[str, float], ...] = (
+    {"temperature": 0, "repetition_penalty": 1.1},
+    {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
+    {"temperature": 0.8, "top_p": 0.95},
+    {"min_p": 0.05},
+    {"temperature": 0.8, "repetition_penalty": 1.2},
+    {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.1},
+    {"temperature": 0.8, "top_k": 40, "repetition_penalty": 0.9},
+)
 
 
-def test_the_weight_of_all_others_is_within_its_bounds() -> None:
-    random, tight = np.random.default_rng(6), 0
-    for _ in range(150):
-        made, above, scores = bounded(random)
-        if not above.any():
-            continue
-        largest, temperature = float(scores.max()), made.sampler.options.temperature
-        with np.errstate(over="ignore"):
-            low, high = made.mass(~above, largest)
-            weights = np.exp((scores - largest) / temperature)
-        weights[made.ids[above]] = 0.0
-        assert low <= weights.sum() <= high
-        tight += high - low < 1e-3 * high
-    assert tight > 15
-
-
-def test_a_score_that_beats_all_others_is_larger_than_each_of_them() -> None:
-    """The last bits of a GPU's noise included: of scores just above and just below the best of the others."""
-    random, beaten = np.random.default_rng(7), 0
-    for _ in range(150):
-        made, above, scores = bounded(random)
-        drawn = made.sampler.perturbed(scores, np.arange(scores.size))
-        drawn[made.ids[above]] = -np.inf
-        most = float(drawn.max())
-        if not above.any() or not np.isfinite(most):
-            continue
-        for best in (most - 1e-6, most, most + 1.0, most + 20.0):
-            with np.errstate(over="ignore"):
-                beats = made.beats_others(float(np.float32(best)), ~above)
-            assert not (beats and np.float32(best) <= np.float32(most))
-            beaten += beats
-    assert beaten > 50
-
-
-USUAL: dict[str, dict[str, float]] = {
-    "greedy": {"temperature": 0},
-    "greedy with a penalty": {"temperature": 0, "repetition_penalty": 1.1},
-    "top-k and top-p": {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
-    "top-p": {"temperature": 0.8, "top_p": 0.95},
-    "min-p": {"min_p": 0.05},
-    "a penalty": {"temperature": 0.8, "repetition_penalty": 1.2},
-    "everything": {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.1},
-    "a reward": {"temperature": 0.8, "top_k": 40, "repetition_penalty": 0.9},
-}
-
-
-@pytest.mark.parametrize("name", USUAL)
-def test_usual_options_need_the_whole_row_seldom(name: str) -> None:
+@pytest.mark.slow
+def test_usual_options_need_the_whole_row_seldom() -> None:
     """Over logits as models have them: a few dozen likely tokens above a wide bell, 49,152 in all."""
     random, missed = np.random.default_rng(5), 0
-    sampler = Sampler(SamplingOptions(seed=3, **USUAL[name]))  # type: ignore[arg-type]
-    for _ in range(60):
+    for number in range(70):
+        sampler = Sampler(SamplingOptions(seed=number, **USUAL[number % 7]))  # type: ignore[arg-type]
         logits = random.normal(size=49152).astype(np.float32) * 2
         likely = random.integers(0, logits.size, 60)
         logits[likely] += random.uniform(5, 14, likely.size).astype(np.float32)
@@ -175,7 +127,7 @@ def test_usual_options_need_the_whole_row_seldom(name: str) -> None:
 def test_all_tokens_of_a_small_vocabulary_are_on_the_list() -> None:
     """So nothing is left open, unless temperatures or rewards are so extreme that -3.4e38 is as good as any logit."""
     random = np.random.default_rng(8)
-    for number in range(200):
+    for number in range(80):
         logits = random.normal(size=int(random.integers(1, 2049))).astype(np.float32)
         options = some_options(random, logits.size)
         if options.inverse_temperature < 1e-20 or options.repetition_penalty < 1e-9:
@@ -184,17 +136,6 @@ def test_all_tokens_of_a_small_vocabulary_are_on_the_list() -> None:
         found = listed(logits, sampler)
         assert sorted(found.tokens()[0].tolist()) == list(range(logits.size)), number
         assert sample_shortlist(sampler, found, some_history(random, logits)) is not None, options
-
-
-def test_neighbours_are_in_pieces_of_their_own() -> None:
-    """All lower-case letters may be likely at once."""
-    logits = np.zeros(49152, dtype=np.float32)
-    logits[1000:1100] = np.linspace(5, 9, 100)
-    sampler = Sampler(SamplingOptions(top_k=90, seed=1))
-    ids, values = listed(logits, sampler).tokens()
-    assert set(range(1000, 1100)) <= set(ids.tolist())
-    assert np.array_equal(values, logits[ids])
-    assert sample_shortlist(sampler, listed(logits, sampler)) is not None
 
 
 def test_what_the_list_hides_is_left_open() -> None:
@@ -231,12 +172,10 @@ def test_a_history_of_no_tokens_is_refused() -> None:
 # The pass
 
 
-@pytest.mark.parametrize(
-    ("vocab", "pieces"), [(1, 64), (64, 64), (65, 128), (300, 512), (49152, 512), (151_936, 512), (1 << 24, 4096)]
-)
-def test_pieces_of_a_vocabulary(vocab: int, pieces: int) -> None:
-    assert pieces_for(vocab) == pieces
-    assert -(-vocab // pieces) <= 4096, "two steps have to fit a float32"
+def test_pieces_of_a_vocabulary() -> None:
+    for vocab, pieces in ((1, 64), (64, 64), (65, 128), (300, 512), (49152, 512), (151_936, 512), (1 << 24, 4096)):
+        assert pieces_for(vocab) == pieces
+        assert -(-vocab // pieces) <= 4096, "two steps have to fit a float32"
 
 
 def test_the_oracle_against_a_plain_loop() -> None:
@@ -263,19 +202,8 @@ def plan_of(vocab: int) -> Any:
     return plan_for(config, "fast", max_texture_size=2048)
 
 
-def test_the_plan_is_one_draw_over_the_logits_of_another() -> None:
-    plan = plan_of(300)
-    made = shortlist_plan(plan, kernels=KernelOptions(), max_texture_size=2048)
-    assert [draw.op for draw in made.draws] == ["shortlist"]
-    assert made.table["logits"].layout == plan.table["logits"].layout
-    assert made.table[BEST].shape == (1, 4 * 512)
-
-
-def test_a_row_takes_sixteen_kilobytes() -> None:
+def test_lists_take_sixteen_kilobytes_or_are_refused() -> None:
     made = shortlist_plan(plan_of(49152), kernels=KernelOptions(), max_texture_size=2048)
     assert made.texture_bytes(2048, "activation") == 16384
-
-
-def test_lists_that_fit_no_texture_are_refused() -> None:
     with pytest.raises(PlanError, match="the largest texture here is 8×8"):
         shortlist_plan(plan_of(300), kernels=KernelOptions(), max_texture_size=8)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
@@ -47,30 +47,15 @@ def make(data: bytes, stop: Sequence[str] = (), *, error: Exception | None = Non
     return TextStream(TokenStream(session, [0], GREEDY, **settings), BYTES, stop)
 
 
-def test_plain_text_comes_a_token_at_a_time() -> None:
-    assert list(make(b"abc")) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    "text", ["é", "€", "🚀", "aé€🚀z", "日本語", "\u0000\u007f\u0080", "e\u0301", "\ufffd", "\ufeffx"]
-)
+@pytest.mark.parametrize("text", ["abc", "aé€🚀z", "日本語", "\u0000\u007f\u0080", "e\u0301", "\ufffd", "\ufeffx"])
 def test_a_character_is_shown_whole_or_not_at_all(text: str) -> None:
-    pieces = list(make(text.encode()))
-    assert "".join(pieces) == text
-    assert pieces == list(text)
-
-
-def test_a_character_that_never_ends_is_one_replacement_at_the_end() -> None:
-    assert list(make("a🚀".encode()[:-1])) == ["a", "\ufffd"]
+    assert list(make(text.encode())) == list(text)
 
 
 def test_bytes_that_are_no_text_are_replaced_as_python_does() -> None:
+    assert list(make("a🚀".encode()[:-1])) == ["a", "\ufffd"]
     data = b"a\xff\xc3b\xe2\x82c\xf0\x9f"
     assert "".join(make(data)) == data.decode(errors="replace")
-
-
-def test_no_piece_is_ever_empty() -> None:
-    assert "" not in list(make("é€🚀xyz".encode(), stop=["xyz!"]))
 
 
 def test_a_stop_string_ends_the_text_before_it_and_the_model_with_it() -> None:
@@ -94,31 +79,25 @@ def test_nothing_of_a_stop_string_is_shown_before_it_is_certain() -> None:
     assert stream.stats.finish_reason == "stop"
 
 
-def test_a_stop_string_at_the_very_end_is_a_stop() -> None:
-    stream = make(b"onestop", stop=["stop"])
-    assert "".join(stream) == "one"
+@pytest.mark.parametrize(
+    ("data", "stop", "text"),
+    [
+        (b"onestop", ["stop"], "one"),  # at the very end
+        (b"x.", [".", ".\n"], "x"),  # held for a longer one
+        ("aé€b".encode(), ["é€"], "a"),  # across a split character
+    ],
+)
+def test_a_stop_string_in_hard_places(data: bytes, stop: list[str], text: str) -> None:
+    stream = make(data, stop=stop)
+    assert "".join(stream) == text
     assert stream.stats.finish_reason == "stop"
-
-
-def test_a_stop_string_that_was_held_for_a_longer_one_is_a_stop_too() -> None:
-    stream = make(b"x.", stop=[".", ".\n"])
-    assert "".join(stream) == "x"
-    assert stream.stats.finish_reason == "stop"
-
-
-def test_a_stop_string_across_a_split_character() -> None:
-    assert "".join(make("aé€b".encode(), stop=["é€"])) == "a"
 
 
 def test_a_stop_id_ends_it_without_its_text() -> None:
     stream = make(b"ab!c", stop_ids=[ord("!")])
     assert "".join(stream) == "ab"
     assert stream.stats.finish_reason == "stop"
-
-
-def test_a_stop_id_inside_a_character_leaves_the_broken_rest_visible() -> None:
-    stream = make("a🚀".encode()[:3] + b"!", stop_ids=[ord("!")])
-    assert "".join(stream) == "a\ufffd"
+    assert "".join(make("a🚀".encode()[:3] + b"!", stop_ids=[ord("!")])) == "a\ufffd", "the broken rest stays visible"
 
 
 def test_an_error_comes_through_and_closes_once() -> None:
@@ -142,17 +121,13 @@ def test_closing_drops_what_was_held_and_tells_once() -> None:
     assert (stream.stats.finish_reason, ends) == ("closed", [1])
 
 
-def test_a_with_block_closes_it() -> None:
+def test_a_with_block_closes_it_and_closing_after_the_end_changes_nothing() -> None:
     with make(b"abc") as stream:
         assert next(stream) == "a"
     assert stream.stats.finish_reason == "closed"
     assert list(stream) == []
-
-
-def test_closing_after_the_end_changes_nothing() -> None:
-    stream = make(b"ab")
-    list(stream)
-    stream.close()
+    with make(b"ab") as stream:
+        list(stream)
     assert stream.stats.finish_reason == "length"
 
 
@@ -164,12 +139,13 @@ def test_stats_and_ids_are_current_between_pieces() -> None:
     assert (stream.stats.tokens, stream.ids) == (2, list(b"ab"))
 
 
-@pytest.mark.parametrize("wrong", ["", [""], [3], 3, None, b"x", {"a"}])
-def test_stop_has_to_be_a_string_or_a_list_of_them(wrong: Any) -> None:
-    with pytest.raises(InputError, match="stop"):
-        make(b"abc", stop=wrong)
+def test_stop_has_to_be_a_string_or_a_list_of_them() -> None:
+    for wrong in ("", [""], [3], 3, None, b"x", {"a"}):
+        with pytest.raises(InputError, match="stop"):
+            make(b"abc", stop=wrong)  # type: ignore[arg-type]
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=3))
 def test_pieces_join_to_the_text_before_the_first_stop_string(text: str, stop: list[str]) -> None:
     data = text.encode()
@@ -177,5 +153,7 @@ def test_pieces_join_to_the_text_before_the_first_stop_string(text: str, stop: l
         return
     stream = make(data, stop=stop)
     found = min((at for at in map(text.find, stop) if at >= 0), default=None)
-    assert "".join(stream) == text[:found]
+    pieces = list(stream)
+    assert "" not in pieces
+    assert "".join(pieces) == text[:found]
     assert stream.stats.finish_reason == ("length" if found is None else "stop")

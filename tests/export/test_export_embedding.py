@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from safetensors.numpy import load_file
 from tiny_embedders import write_bert, write_embedder
 
 from glinfer.errors import FormatError, InputError
+from glinfer.export import embedding
 from glinfer.export import site as module
+from glinfer.export.embedding import characters_of
 from glinfer.export.libraries import LIBRARIES, TOKENIZERS, library_files
 from glinfer.export.site import LIMITS, export_web, web_root
 from glinfer.formats import load_checkpoint
@@ -35,7 +38,14 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in LIBRARIES[TOKENIZERS]:
         (folder / name).write_text("export class Tokenizer {}\n")
     monkeypatch.setattr(module, "web_root", lambda: folder)
+    monkeypatch.setattr(embedding, "characters_of", lambda values: characters())
     return folder
+
+
+@cache
+def characters() -> dict[str, str] | None:
+    """Those of all models here, since a look at every character takes most of the time of an export."""
+    return characters_of({"normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"}})
 
 
 def test_a_site_that_embeds_has_what_the_page_needs(web: Path, tmp_path: Path) -> None:

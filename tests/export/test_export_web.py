@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import re
-import signal
 import subprocess
-import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -22,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from own_process import DEADLINE, interrupted
 from safetensors.numpy import load_file
 
 from glinfer.cli.app import run
@@ -31,10 +28,9 @@ from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
 from glinfer.export import site as module
 from glinfer.export import weights as weights_module
-from glinfer.export.companions import PIECE, companions_of
+from glinfer.export.companions import PIECE
 from glinfer.export.page import renamed
-from glinfer.export.plan import PlanExport
-from glinfer.export.serve import HOST, byte_range, site_server
+from glinfer.export.serve import HOST, site_server
 from glinfer.export.site import LIMITS, export_web, web_kernels, web_root
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
@@ -56,16 +52,16 @@ GEMMA3 = ModelConfig.from_options(
 )
 WIDE = ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=5000,context=16")  # wrapped, and a limit passed
 CASES = {
-    "fast": (GAB, "fast", "f32", "usual"),
     "fast, q8": (GAB, "fast", "q8", "webgl2"),
-    "fast, f16": (GAB, "fast", "f16", "usual"),
     "reference": (GAB, "reference", "file", "usual"),
-    "reference, wrapped": (WIDE, "reference", "file", "webgl2"),
     "llama": (LLAMA, "fast", "file", "usual"),
-    "llama, q8": (LLAMA, "fast", "q8", "webgl2"),
+    "fast, f16": (GAB, "fast", "f16", "usual"),
+    "reference, wrapped": (WIDE, "reference", "file", "webgl2"),
     "llama, reference": (LLAMA, "reference", "file", "usual"),
     "gemma3": (GEMMA3, "fast", "file", "webgl2"),
 }
+KEPT = ("fast, q8", "reference", "llama")
+"""The cases that are no slow ones."""
 
 
 def written(folder: Path, config: ModelConfig, name: str = "model.gab") -> Path:
@@ -103,7 +99,9 @@ def plan_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name in KEPT else pytest.mark.slow) for name in CASES]
+)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     config, plan, weights, limits = CASES[request.param]
     folder = tmp_path_factory.mktemp("case")
@@ -129,20 +127,6 @@ def test_caches_of_half_floats(tmp_path: Path) -> None:
     assert (tmp_path / "f16" / "shaders" / "common" / "half.glsl").is_file()
     with pytest.raises(InputError, match="there is no cache format 'f8'"):
         export_web(path, tmp_path / "f8", cache="f8")
-
-
-def test_caches_of_bytes(tmp_path: Path) -> None:
-    """The page allocates them by their format, and a pass of its own rounds."""
-    path = written(tmp_path, LLAMA)
-    found = export_web(path, tmp_path / "q8", cache="q8", limits="webgl2").plan
-    assert found["model"]["cache"] == "q8"
-    caches = [each for each in found["textures"] if each["name"].endswith("attn.cache")]
-    assert {(each["format"], each["layout"]["blocks"]) for each in caches} == {("rgba8i", 2)}
-    assert [draw["name"] for draw in found["draws"] if draw["kind"] == "attn.store"] == [
-        "h.0.attn.store",
-        "h.1.attn.store",
-    ]
-    assert (tmp_path / "q8" / "shaders" / "common" / "bytes.glsl").is_file()
 
 
 def test_the_exported_draws_are_those_of_the_plan(case: Case) -> None:
@@ -239,25 +223,6 @@ def test_guesses_are_checked_by_pythons_plan_which_comes_on_demand(case: Case) -
     assert own == {"activation"}  # weights and caches are the others'
 
 
-def test_shortlists_of_guesses_are_made_of_their_logits(tmp_path: Path) -> None:
-    config = ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=32,inner=64,vocab=5000,context=96")
-    save_checkpoint(random_checkpoint(config, seed=3), tmp_path / "model.safetensors")
-    found = export_web(tmp_path / "model.safetensors", tmp_path / "site").plan["companions"]
-    (draw,) = found["drafted_shortlist"]["draws"]
-    assert set(found["drafted"]["logits"]) <= set(draw["inputs"])
-    (alone,) = found["shortlist"]["draws"]
-    assert not set(found["drafted"]["logits"]) & set(alone["inputs"])
-
-
-def test_where_so_many_rows_do_not_fit_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PlanError("16 rows do not fit")
-
-    monkeypatch.setattr("glinfer.export.companions.drafted_plan", refuse)
-    found = export_web(written(tmp_path, GAB), tmp_path / "site").plan["companions"]
-    assert not any(name.startswith("drafted") for name in found)
-
-
 def test_the_files_that_open_the_page_are_listed_under_a_name_of_this_export(site: Path, tmp_path: Path) -> None:
     offline = plan_of(site)["offline"]
     files = {path.relative_to(site).as_posix(): path for path in site.rglob("*") if path.is_file()}
@@ -273,27 +238,11 @@ def test_the_files_that_open_the_page_are_listed_under_a_name_of_this_export(sit
     assert (other["version"] != offline["version"], other["files"]) == (True, offline["files"])
 
 
-def test_textures_that_two_plans_share_lie_alike(tmp_path: Path) -> None:
-    config = load_checkpoint(written(tmp_path, GAB)).config
-    options = PlanOptions(config, "f32", web_kernels(), 4096, {})
-    plan = plan_for(config, "fast", weights="f32", formats={}, kernels=web_kernels(), max_texture_size=4096)
-    other = dataclasses.replace(options, config=dataclasses.replace(config, max_position_embeddings=500))
-    (rows,) = (each for each in companions_of(other, plan) if each.name == "rows")
-    with pytest.raises(PlanError, match="is laid out otherwise in plan fast"):
-        PlanExport(plan, LIMITS["usual"], [rows])
-
-
 def test_long_edges_are_wrapped(tmp_path: Path) -> None:
-    wrapped = [
-        limits
-        for limits in LIMITS
-        if _wraps(export_web(written(tmp_path, WIDE), tmp_path / limits, plan="reference", limits=limits).plan)
-    ]
-    assert wrapped == ["usual", "webgl2"]
-
-
-def _wraps(plan: dict[str, Any]) -> bool:
-    return any("WRAPPED" in program["defines"] for program in plan["programs"])
+    for limits in LIMITS:
+        plan = export_web(written(tmp_path, WIDE), tmp_path / limits, plan="reference", limits=limits).plan
+        wraps = any("WRAPPED" in program["defines"] for program in plan["programs"])
+        assert wraps == (limits in ("usual", "webgl2")), limits
 
 
 def test_textures_and_layouts_are_those_of_the_plan(case: Case) -> None:
@@ -367,11 +316,6 @@ def test_weights_come_back_as_they_were(case: Case) -> None:
         flat = texels[name][..., 0] if layout.format.channels == 1 else texels[name]
         expected = weight_matrix(tensor, arrays)
         np.testing.assert_array_equal(layout.unpack(flat, *tensor.shape), expected, err_msg=name)
-
-
-def test_each_line_of_texels_has_its_checksum(case: Case) -> None:
-    texels = load_file(case.out / "weights.safetensors")
-    uploaded = [texture["tensor"] for texture in case.found["textures"] if texture["kind"] == "weight"]
     expected = [zlib.crc32(line.tobytes()) for name in uploaded for line in texels[name]]
     assert texels["line_checksums"].dtype == np.uint32
     np.testing.assert_array_equal(texels["line_checksums"], expected)
@@ -428,7 +372,6 @@ def test_large_weights_are_several_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.keys() == whole.keys()
     for name, texels in whole.items():
         np.testing.assert_array_equal(found[name], texels, err_msg=name)
-    assert export_web(path, tmp_path / "out", weights="f16").folder == made.folder  # they are no foreign files
 
 
 def test_logits_are_found_by_their_order(case: Case) -> None:
@@ -469,18 +412,6 @@ def test_what_the_drivers_need(case: Case) -> None:
         assert draw["outputs"] == [picture["texture"]]
 
 
-def test_pictures_are_of_every_block_and_head(tmp_path: Path) -> None:
-    path = written(tmp_path, GAB)
-    fast = export_web(path, tmp_path / "fast").plan["pictures"]
-    assert [picture["name"] for picture in fast] == ["h.0.attn.scores", "h.1.attn.scores"]
-    reference = export_web(path, tmp_path / "reference", plan="reference").plan["pictures"]
-    assert len(reference) == GAB.num_hidden_layers * GAB.num_attention_heads
-    assert {picture["heads"] for picture in (*fast, *reference)} == {0}
-    decoder = export_web(written(tmp_path, LLAMA), tmp_path / "decoder", plan="reference").plan["pictures"]
-    assert [picture["name"] for picture in decoder] == ["h.0.attn.probs", "h.1.attn.probs"]
-    assert {picture["heads"] for picture in decoder} == {LLAMA.num_attention_heads}
-
-
 def test_the_site_has_page_tokenizer_and_facts(site: Path) -> None:
     for name in ("index.html", "app.js", "style.css"):
         assert (site / name).read_bytes() == (web_root() / name).read_bytes()
@@ -507,34 +438,19 @@ def test_the_site_has_page_tokenizer_and_facts(site: Path) -> None:
 
 
 def test_examples_suit_the_model(tmp_path: Path) -> None:
-    """Plain texts where there is no chat, the card's for a bundled model, and none of token ids."""
+    """Plain texts where there is no chat, and none of token ids; a bundled model has its card's."""
     path = written(tmp_path, GAB)
-    assert export_web(path, tmp_path / "ids").plan["model"]["examples"] == []
+    made = export_web(path, tmp_path / "ids")
+    about = made.plan["model"]
+    assert (about["examples"], about["chat"], about["tokenizer"]) == ([], None, False)
+    assert [note.partition(":")[0] for note in made.notes] == ["the site takes token ids only"]
+    assert not (made.folder / "tokenizer.json").exists()
     merges = [(byte, byte + 1, 256 + byte) for byte in range(GAB.vocab_size - 256)]
     pieces = [*(bytes([byte]) for byte in range(256)), *(bytes(merge[:2]) for merge in merges)]
     write_bpe(BpeModel(tuple(merges), tuple(pieces)), path.with_suffix(".bpe"))  # without control tokens
     texts = export_web(path, tmp_path / "texts").plan["model"]
     assert texts["chat"] is None
     assert "Once upon a time" in texts["examples"]
-    card = json.loads((web_root().parent / "glinfer" / "bundled" / "shakespeare.json").read_text())
-    assert export_web("shakespeare", tmp_path / "bundled").plan["model"]["examples"] == card["examples"]
-
-
-def test_without_a_tokenizer_there_are_ids_only(tmp_path: Path) -> None:
-    made = export_web(written(tmp_path, GAB), tmp_path / "out")
-    assert not (made.folder / "tokenizer.json").exists()
-    assert [note.partition(":")[0] for note in made.notes] == ["the site takes token ids only"]
-    assert made.plan["model"]["chat"] is None
-    assert made.plan["model"]["tokenizer"] is False
-
-
-def test_tokenizers_of_words_stay_out(tmp_path: Path) -> None:
-    library = {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}, "added_tokens": []}
-    path = written(tmp_path, LLAMA)
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", **library}))
-    made = export_web(path, tmp_path / "out")
-    assert not (made.folder / "tokenizer.json").exists()
-    assert made.notes
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path: Path) -> None:
@@ -576,26 +492,7 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path: Path, monkeypatch
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.gab", "out"]
 
 
-def test_an_export_that_cannot_take_its_place_leaves_the_earlier_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, out = written(tmp_path, GAB), tmp_path / "out"
-    export_web(path, out)
-    rename = Path.rename
-
-    def refused(self: Path, target: Path) -> Path:
-        if self.suffix == ".tmp":
-            raise OSError(13, "Permission denied")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", refused)
-    with pytest.raises(FormatError, match="Permission denied"):
-        export_web(path, out, plan="reference")
-    assert plan_of(out)["driver"] == "fast"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.gab", "out"]
-
-
-def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, GAB)
     large = written(tmp_path, ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=300,context=5000"), "large.gab")
     refusals: list[tuple[Path, dict[str, Any], type[GlinferError], str]] = [
@@ -605,17 +502,13 @@ def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
         (path, {"plan": "reference", "weights": "q8"}, InputError, "leave weights out"),
         (tmp_path / "missing.gab", {}, FormatError, "missing"),
     ]
+    monkeypatch.setattr(module, "MAX_SINGLE_FILE_BYTES", 1000)
+    refusals.append((path, {"single": True}, InputError, "leave --single-file out"))
     for model, options, kind, words in refusals:
         with pytest.raises(kind, match=words) as caught:
             export_web(model, tmp_path / "out", **options)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "out").exists()
-
-
-def test_weights_that_no_page_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SINGLE_FILE_BYTES", 1000)
-    with pytest.raises(InputError, match="leave --single-file out"):
-        export_web(written(tmp_path, GAB), tmp_path / "out", single=True)
 
 
 def hashed(inline: str) -> str:
@@ -678,7 +571,7 @@ def served(site: Path) -> Iterator[HTTPConnection]:
     with site_server(site, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        connection = HTTPConnection(HOST, server.server_address[1], timeout=300)
+        connection = HTTPConnection(HOST, server.server_address[1], timeout=DEADLINE)
         yield connection
         connection.close()
         server.shutdown()
@@ -710,9 +603,9 @@ def test_a_site_is_served_with_types_and_headers(served: HTTPConnection, site: P
         assert headers["cross-origin-opener-policy"] == "same-origin"
 
 
-@pytest.mark.parametrize("path", ["/shaders/", "/nothing.js", "/../model.gab", "/%2e%2e/model.gab"])
-def test_nothing_else_is_served(served: HTTPConnection, path: str) -> None:
-    assert get(served, path)[0] == 404
+def test_nothing_else_is_served(served: HTTPConnection) -> None:
+    for path in ("/shaders/", "/nothing.js", "/../model.gab", "/%2e%2e/model.gab"):
+        assert get(served, path)[0] == 404, path
 
 
 def test_servers_refuse_what_they_cannot_serve(site: Path, tmp_path: Path) -> None:
@@ -755,34 +648,21 @@ def test_a_file_that_is_known_is_not_sent_again(served: HTTPConnection, site: Pa
     assert get(served, "/plan.json", If_None_Match=tag)[0] == 200  # it was written anew
 
 
-def test_ranges() -> None:
-    assert byte_range("bytes=0-0", 1) == range(1)
-    assert byte_range("bytes=-5", 3) == range(3)
-    assert byte_range(" bytes=2-2 ", 3) == range(2, 3)
-    assert byte_range("bytes=0-", 0) == range(0)
-    assert byte_range(None, 3) is byte_range("bytes=2-1", 3) is None
-
-
+@pytest.mark.slow
 def test_ctrl_c_ends_the_server(site: Path) -> None:
-    command = [sys.executable, "-m", "glinfer", "serve-web", str(site), "--port", "0"]
-    # What is started in the background ignores Ctrl-C, and so would the server, as a child of such a test run.
-    heeds = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with (
-        subprocess.Popen(command, **pipes, text=True, preexec_fn=heeds) as server,  # type: ignore[call-overload]
-        contextlib.ExitStack() as held,
-    ):
-        held.callback(server.kill)
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)$", line)
-        assert found, line
-        connection = HTTPConnection(HOST, int(found[1]), timeout=300)
+    said: list[bytes] = []
+
+    def serving(process: subprocess.Popen[bytes]) -> bool:
+        assert process.stdout is not None
+        said.append(process.stdout.readline())
+        found = re.search(rb"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)$", said[0])
+        assert found, said
+        connection = HTTPConnection(HOST, int(found[1]), timeout=DEADLINE)
         assert get(connection, "/plan.json")[0] == 200
         connection.close()
-        server.send_signal(signal.SIGINT)
-        out, err = server.communicate(timeout=300)
-    assert (server.returncode, out, err) == (0, "", "")
+        return True
+
+    assert interrupted("serve-web", site, "--port", "0", when=serving) == (0, "")
 
 
 def test_the_commands_say_what_they_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -790,7 +670,10 @@ def test_the_commands_say_what_they_did(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["export-web", "shakespeare", str(out), "--weights", "q8", "--context", "64", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["driver"], said["draws_per_token"], said["weights"]) == ("fast", 39, "q8")
-    assert plan_of(out)["model"]["config"]["max_position_embeddings"] == 64
+    about = plan_of(out)["model"]
+    assert about["config"]["max_position_embeddings"] == 64
+    card = json.loads((web_root().parent / "glinfer" / "bundled" / "shakespeare.json").read_text())
+    assert about["examples"] == card["examples"]
     assert run(["export-web", "shakespeare", str(tmp_path)]) == 2
     assert run(["serve-web", str(tmp_path)]) == 2
     errors = capsys.readouterr().err.splitlines()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each_case import each_case
 from made_adapters import ALL, made_pairs, write_gguf_adapter, write_peft
 from safetensors.numpy import load_file, save_file
 from tiers import tiered
@@ -110,13 +111,8 @@ def test_heads_of_a_delta_rule_come_in_the_order_of_the_model(tmp_path: Path) ->
 
 
 def test_scales_are_those_of_peft(tmp_path: Path) -> None:
-    folder = write_peft(
-        tmp_path,
-        made_pairs(LLAMA),
-        lora_alpha=6,
-        use_rslora=True,
-        alpha_pattern={"v_proj": 9, "^model.layers.1.*up_proj": 3},
-    )
+    patterns = {"v_proj": 9, "^model.layers.1.*up_proj": 3}
+    folder = write_peft(tmp_path, made_pairs(LLAMA), lora_alpha=6, use_rslora=True, alpha_pattern=patterns)
     found = {name.removesuffix(".weight"): each.scale for name, each in read_adapter(folder, LLAMA).matrices.items()}
     root = 3**0.5
     assert found[QUERY] == pytest.approx(6 / root)
@@ -134,67 +130,47 @@ def test_ranks_may_differ_and_numbers_be_halves(tmp_path: Path) -> None:
     assert found[f"{QUERY}.weight"].up.dtype == np.float32
 
 
-REFUSED_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
-    "another kind": ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
-    "DoRA": ({"use_dora": True}, "use_dora is True"),
-    "biases": ({"bias": "lora_only"}, "bias is 'lora_only'"),
-    "whole modules": ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-    "another start": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
-    "alpha": ({"lora_alpha": "8"}, "expected a number"),
-    "alpha that no float holds": ({"lora_alpha": 10**400}, "expected a number"),
-    "alpha pattern": ({"alpha_pattern": {"(a+)+": 1}}, "alpha_pattern"),
-    "repeated layers": ({"layer_replication": [[0, 1]]}, "layer_replication"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED_SETTINGS)
-def test_settings_that_are_refused(tmp_path: Path, case: str) -> None:
-    settings, words = REFUSED_SETTINGS[case]
+@each_case(
+    "settings, words",
+    [
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"use_dora": True}, "use_dora is True"),
+        ({"bias": "lora_only"}, "bias is 'lora_only'"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
+        ({"lora_alpha": "8"}, "expected a number"),
+        ({"lora_alpha": 10**400}, "expected a number"),
+        ({"alpha_pattern": {"(a+)+": 1}}, "alpha_pattern"),
+        ({"layer_replication": [[0, 1]]}, "layer_replication"),
+    ],
+)
+def test_settings_that_are_refused(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(FormatError, match=r"adapter_config\.json") as error:
         read_adapter(write_peft(tmp_path, made_pairs(LLAMA, roles=["down"]), **settings), LLAMA)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def changed(name: str, array: Any, **others: Any) -> Any:
-    def change(tensors: dict[str, Any]) -> None:
-        tensors.pop(f"base_model.model.{QUERY}.{name}.weight", None)
-        if array is not None:
-            tensors[f"base_model.model.{QUERY}.{name}.weight"] = array
-        tensors.update(others)
-
-    return change
+ONES, MODEL = np.ones((3, 20), np.float32), "base_model.model."
 
 
-ONES = np.ones((3, 20), np.float32)
-REFUSED_TENSORS: dict[str, tuple[Any, str]] = {
-    "no B": (changed("lora_B", None), "lora_B is missing"),
-    "another width": (changed("lora_A", np.ones((3, 24), np.float32)), "belongs to another one"),
-    "two ranks": (changed("lora_A", np.ones((4, 20), np.float32)), "ranks 4 and 3"),
-    "NaN": (changed("lora_A", ONES * np.nan), "NaN or infinite"),
-    "integers": (changed("lora_A", ONES.astype(np.int8)), "is I8"),
-    "DoRA": (
-        changed("lora_A", ONES, **{f"base_model.model.{QUERY}.lora_magnitude_vector.weight": ONES}),
-        "is for DoRA",
-    ),
-    "embeddings": (
-        changed("lora_A", ONES, **{"base_model.model.model.embed_tokens.lora_embedding_A": ONES}),
-        "is for embeddings",
-    ),
-    "another model": (
-        changed("lora_A", ONES, **{"base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight": ONES}),
-        "no matrix of this model",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED_TENSORS)
-def test_tensors_that_are_refused(tmp_path: Path, case: str) -> None:
-    change, words = REFUSED_TENSORS[case]
+@each_case(
+    "name, array, words",
+    [
+        (f"{QUERY}.lora_B.weight", None, "lora_B is missing"),
+        (f"{QUERY}.lora_A.weight", np.ones((3, 24), np.float32), "belongs to another one"),
+        (f"{QUERY}.lora_A.weight", np.ones((4, 20), np.float32), "ranks 4 and 3"),
+        (f"{QUERY}.lora_A.weight", ONES * np.nan, "NaN or infinite"),
+        (f"{QUERY}.lora_A.weight", ONES.astype(np.int8), "is I8"),
+        (f"{QUERY}.lora_magnitude_vector.weight", ONES, "is for DoRA"),
+        ("model.embed_tokens.lora_embedding_A", ONES, "is for embeddings"),
+        ("model.layers.2.self_attn.q_proj.lora_A.weight", ONES, "no matrix of this model"),
+    ],
+)
+def test_tensors_that_are_refused(tmp_path: Path, name: str, array: Any, words: str) -> None:
     weights = write_peft(tmp_path, made_pairs(LLAMA, roles=["projection"])) / "adapter_model.safetensors"
-    tensors = load_file(weights)
-    change(tensors)
-    save_file(tensors, weights)
+    tensors = {**load_file(weights), MODEL + name: array}
+    save_file({key: value for key, value in tensors.items() if value is not None}, weights)
     with pytest.raises(FormatError, match="adapter_model") as error:
         read_adapter(tmp_path, LLAMA)
     assert words in str(error.value)
@@ -237,7 +213,7 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
             read_adapter(folder, tiny("qwen3_moe", num_experts=4))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "words"),
     [({"type": "model"}, r"general\.type"), ({"kind": "ia3"}, r"adapter\.type"), ({"architecture": "qwen2"}, "qwen2")],
 )

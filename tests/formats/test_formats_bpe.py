@@ -8,6 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,14 @@ def _file(
     return b"".join(parts) + tail
 
 
+def _pieces(*pieces: bytes) -> bytes:
+    return _file(entries=tuple(enumerate(pieces)))
+
+
+def _last(token: int, piece: bytes) -> bytes:
+    return _file(entries=(*enumerate(PIECES[:257]), (token, piece)))
+
+
 SIZE = len(_file())
 
 
@@ -60,16 +69,8 @@ def test_reading_gives_what_the_file_says_and_writing_gives_it_back(tmp_path: Pa
     assert model == BpeModel(MERGES, PIECES)
     write_bpe(model, tmp_path / "out.bpe")
     assert (tmp_path / "out.bpe").read_bytes() == _file()
-
-
-def test_no_merges_at_all_is_a_tokenizer_of_bytes(tmp_path: Path) -> None:
-    write_bpe(BpeModel((), BYTES), tmp_path / "bytes.bpe")
-    assert read_bpe(tmp_path / "bytes.bpe") == BpeModel((), BYTES)
-
-
-def test_the_vocabulary_may_come_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "in.bpe").write_bytes(_file(entries=tuple(enumerate(PIECES))[::-1]))
-    assert read_bpe(tmp_path / "in.bpe") == BpeModel(MERGES, PIECES)
+    assert read_bpe(tmp_path / "in.bpe") == model, "the vocabulary may come in any order"
 
 
 def test_the_published_tokenizer_round_trips_byte_for_byte(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_the_published_tokenizer_round_trips_byte_for_byte(tmp_path: Path) -> No
     assert (tmp_path / "copy.bpe").read_bytes() == source.read_bytes()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 2**31)), max_size=12))
 def test_any_model_round_trips(tmp_path_factory: pytest.TempPathFactory, draws: list[tuple[int, int]]) -> None:
     merges: list[tuple[int, int, int]] = []
@@ -99,25 +100,15 @@ def test_any_model_round_trips(tmp_path_factory: pytest.TempPathFactory, draws: 
     assert read_bpe(path) == model
 
 
-@pytest.mark.parametrize("length", [0, 1, 4, 15])
-def test_shorter_than_the_header(tmp_path: Path, length: int) -> None:
-    assert _refusal(tmp_path, _file()[:length]).startswith(f"found {length} bytes; expected at least the 16")
-
-
-@pytest.mark.parametrize(
-    ("length", "message"),
+@each_case(
+    "length, message",
     [
-        (16, "truncated: the table of 2 merges takes 24 bytes, but only 0 are left"),
+        (15, "found 15 bytes; expected at least the 16"),
         (39, "truncated: the table of 2 merges takes 24 bytes, but only 23 are left"),
-        (40, "truncated: the vocabulary count takes 4 bytes, but only 0 are left"),
         (43, "truncated: the vocabulary count takes 4 bytes, but only 3 are left"),
-        (44, "truncated: 258 vocabulary entries take at least 2064 bytes, but only 0 are left"),
         (44 + 2063, "truncated: 258 vocabulary entries take at least 2064 bytes, but only 2063 are left"),
-        (SIZE - 21, "truncated: the head of vocabulary entry 256 takes 8 bytes, but only 0 are left"),
         (SIZE - 14, "truncated: the head of vocabulary entry 256 takes 8 bytes, but only 7 are left"),
         (SIZE - 12, "truncated: vocabulary entry 256 takes 2 bytes, but only 1 are left"),
-        (SIZE - 4, "truncated: the head of vocabulary entry 257 takes 8 bytes, but only 7 are left"),
-        (SIZE - 1, "truncated: vocabulary entry 257 takes 3 bytes, but only 2 are left"),
     ],
 )
 def test_truncated(tmp_path: Path, length: int, message: str) -> None:
@@ -125,12 +116,11 @@ def test_truncated(tmp_path: Path, length: int, message: str) -> None:
 
 
 def test_truncated_anywhere_is_refused(tmp_path: Path) -> None:
-    whole = _file()
-    for length in range(SIZE):
-        assert re.search(r"found \d+ bytes; expected|only \d+ are left", _refusal(tmp_path, whole[:length]))
+    for length in (*range(0, 60), *range(60, SIZE - 40, 37), *range(SIZE - 40, SIZE)):
+        assert re.search(r"found \d+ bytes; expected|only \d+ are left", _refusal(tmp_path, _file()[:length]))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "message"),
     [
         (_file(magic=0x31455042), "magic is 0x31455042; expected 0x42504531"),
@@ -142,40 +132,14 @@ def test_truncated_anywhere_is_refused(tmp_path: Path) -> None:
         (_file(entry_count=257), "the vocabulary has 257 entries; expected 258, the next id"),
         (_file(entry_count=0xFFFFFFFF), "the vocabulary has 4294967295 entries; expected 258"),
         (_file(tail=b"\n"), f"padded: found {SIZE + 1} bytes; expected {SIZE}: 1 bytes follow"),
-        (
-            _file(entries=(*enumerate(PIECES[:257]), (258, b"hi!"))),
-            "vocabulary entry 257 has id 258; expected 0 to 257",
-        ),
-        (
-            _file(entries=(*enumerate(PIECES[:257]), (0xFFFFFFFF, b"hi!"))),
-            "vocabulary entry 257 has id 4294967295; expected 0 to 257",
-        ),
-        (
-            _file(entries=(*enumerate(PIECES[:257]), (7, b"hi!"))),
-            "vocabulary entry 257 has id 7 again; expected every id once",
-        ),
-        (
-            _file(entries=tuple(enumerate((*PIECES[:65], b"B", b"A", *PIECES[67:])))),
-            "id 65 is b'B'; expected the single byte b'A'",
-        ),
-        (_file(entries=tuple(enumerate((b"", *PIECES[1:])))), "id 0 is b''; expected the single byte b'\\x00'"),
-        (
-            _file(entries=tuple(enumerate((*PIECES[:256], b"ho", b"hi!")))),
-            "id 256 is b'ho'; expected b'hi', which merge 0 makes of ids 104 and 105",
-        ),
-        (
-            _file(merges=((104, 105, 257), (257, 33, 256))),
-            "merge 0 makes id 257; expected the next id, 256",
-        ),
+        (_last(258, b"hi!"), "vocabulary entry 257 has id 258; expected 0 to 257"),
+        (_last(7, b"hi!"), "vocabulary entry 257 has id 7 again; expected every id once"),
+        (_pieces(*PIECES[:65], b"B", b"A", *PIECES[67:]), "id 65 is b'B'; expected the single byte b'A'"),
+        (_pieces(b"", *PIECES[1:]), "id 0 is b''; expected the single byte b'\\x00'"),
+        (_pieces(*BYTES, b"ho", b"hi!"), "id 256 is b'ho'; expected b'hi', which merge 0 makes of ids 104 and 105"),
+        (_file(merges=((104, 105, 257), (257, 33, 256))), "merge 0 makes id 257; expected the next id, 256"),
         (_file(merges=((104, 105, 256), (256, 33, 256))), "merge 1 makes id 256; expected the next id, 257"),
-        (
-            _file(merges=((104, 256, 256), (256, 33, 257))),
-            "merge 0 uses id 256; expected one made before it, 0 to 255",
-        ),
-        (
-            _file(merges=((104, 105, 256), (0xFFFFFFFF, 33, 257))),
-            "merge 1 uses id 4294967295; expected one made before it, 0 to 256",
-        ),
+        (_file(merges=((104, 256, 256), (256, 33, 257))), "merge 0 uses id 256; expected one made before it, 0 to 255"),
         (
             _file(merges=((104, 105, 256), (104, 105, 257)), entries=tuple(enumerate((*BYTES, b"hi", b"hi")))),
             "ids 256 and 257 are both b'hi'; expected every piece once",
@@ -186,7 +150,7 @@ def test_what_contradicts_itself(tmp_path: Path, data: bytes, message: str) -> N
     assert _refusal(tmp_path, data).startswith(message)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         struct.pack("<4I", MAGIC, 1, 0xFFFFFFFF, 0xFFFFFFFF - 256),  # 51 GB of merges
@@ -204,8 +168,7 @@ def test_huge_counts_and_lengths_allocate_nothing(tmp_path: Path, data: bytes) -
 
 
 def test_a_long_piece_is_cut_in_the_message(tmp_path: Path) -> None:
-    entries = (*enumerate(PIECES[:257]), (257, b"x" * 5000))
-    message = _refusal(tmp_path, _file(entries=entries))
+    message = _refusal(tmp_path, _last(257, b"x" * 5000))
     assert "(5000 bytes)" in message
     assert len(message) < 300
 
@@ -215,15 +178,3 @@ def test_a_model_made_by_hand_is_checked_too() -> None:
         BpeModel(MERGES, BYTES)
     with pytest.raises(FormatError, match="merge 1 uses id -2; expected one made before it, 0 to 256"):
         BpeModel(((104, 105, 256), (-2, 33, 257)), PIECES)
-
-
-def test_writing_where_nothing_can_be_written(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"nowhere/m\.bpe: cannot write it: No such file or directory"):
-        write_bpe(BpeModel(MERGES, PIECES), tmp_path / "nowhere" / "m.bpe")
-
-
-def test_reading_what_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="found a directory; expected a regular file"):
-        read_bpe(tmp_path)
-    with pytest.raises(FormatError, match="cannot read it: No such file or directory"):
-        read_bpe(tmp_path / "missing.bpe")

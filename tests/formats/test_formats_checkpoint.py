@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
-from goldens import GAB_MODELS, ModelWriter, write_gab_model
+from each_case import each_case
+from goldens import GAB_MODELS, ModelWriter
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
@@ -27,40 +29,20 @@ SMALL = ModelConfig.from_options("vocab=7,dim=6,heads=3,blocks=2,context=5")
 
 
 def test_weight_shapes_are_the_documented_ones_in_file_order() -> None:
-    shapes = weight_shapes(SMALL)
-    block = [
-        ("ln_1.weight", (6,)),
-        ("ln_1.bias", (6,)),
-        ("attn.q_proj.weight", (6, 6)),
-        ("attn.k_proj.weight", (6, 6)),
-        ("attn.v_proj.weight", (6, 6)),
-        ("attn.out_proj.weight", (6, 6)),
-        ("ln_2.weight", (6,)),
-        ("ln_2.bias", (6,)),
-        ("mlp.fc_in.weight", (24, 6)),
-        ("mlp.fc_in.bias", (24,)),
-        ("mlp.fc_out.weight", (6, 24)),
-        ("mlp.fc_out.bias", (6,)),
-    ]
-    assert list(shapes.items()) == [
-        ("transformer.wte.weight", (7, 6)),
-        ("transformer.wpe.weight", (5, 6)),
-        *((f"transformer.h.{i}.{name}", shape) for i in range(2) for name, shape in block),
-        ("transformer.ln_f.weight", (6,)),
-        ("transformer.ln_f.bias", (6,)),
-        ("lm_head.weight", (7, 6)),
-        ("lm_head.bias", (7,)),
-    ]
-
-
-def test_counts_by_arithmetic_agree_with_walking_through_the_arrays() -> None:
-    assert float_count(SMALL) == sum(array.size for array in stored_arrays(SMALL))
-    assert tensor_count(SMALL) == len(weight_shapes(SMALL))
-    checkpoint = random_checkpoint(SMALL)
-    assert checkpoint.parameter_count == float_count(SMALL)
+    attention = [(f"attn.{name}_proj.weight", (6, 6)) for name in ("q", "k", "v", "out")]
+    inner = [("mlp.fc_in.weight", (24, 6)), ("mlp.fc_in.bias", (24,))]
+    outer = [("mlp.fc_out.weight", (6, 24)), ("mlp.fc_out.bias", (6,))]
+    norms = [[(f"ln_{number}.weight", (6,)), (f"ln_{number}.bias", (6,))] for number in (1, 2)]
+    block = [*norms[0], *attention, *norms[1], *inner, *outer]
+    first = [("transformer.wte.weight", (7, 6)), ("transformer.wpe.weight", (5, 6))]
+    last = [("transformer.ln_f.weight", (6,)), ("transformer.ln_f.bias", (6,))]
+    blocks = [(f"transformer.h.{i}.{name}", shape) for i in range(2) for name, shape in block]
+    head = [("lm_head.weight", (7, 6)), ("lm_head.bias", (7,))]
+    assert list(weight_shapes(SMALL).items()) == [*first, *blocks, *last, *head]
 
 
 def test_counting_an_absurd_model_takes_no_memory() -> None:
+    assert float_count(SMALL) == sum(array.size for array in stored_arrays(SMALL))
     absurd = ModelConfig(1 << 24, 1 << 22, 1, 1 << 24, 1 << 24)
     tracemalloc.start()
     try:
@@ -117,16 +99,12 @@ def test_packed_random_weights_are_in_the_formats_of_files() -> None:
     assert not np.array_equal(first.blocks, other.packed["model.layers.0.mlp.experts.0.up_proj.weight"].blocks)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("config", "formats", "message"),
     [
         (SMALL, ("BF16",), "models of gab have no packed matrices; leave out the formats of files"),
         (OF_EXPERTS, ("Q4_K",), "embed_tokens.weight has 64 weights, which are no whole blocks of Q4_K"),
-        (
-            ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=256,inner=256,vocab=10"),
-            ("IQ2_XXS",),
-            "nothing here packs floats as IQ2_XXS",
-        ),
+        (dataclasses.replace(OF_EXPERTS, hidden_size=256), ("IQ2_XXS",), "nothing here packs floats as IQ2_XXS"),
     ],
 )
 def test_packed_random_weights_refuse_what_has_no_blocks(
@@ -136,26 +114,18 @@ def test_packed_random_weights_refuse_what_has_no_blocks(
         random_packed_checkpoint(config, *formats)
 
 
-@pytest.mark.parametrize("model", GAB_MODELS)
+@each_case("model", GAB_MODELS)
 def test_seeded_models_are_the_recorded_ones_to_the_last_bit(golden_model: ModelWriter, model: str) -> None:
     """Three shapes, seeds and scales; write_gab_model compares the digests."""
     sizes = {"tiny": 1_077_452, "odd": 252_224, "full": 101_356_092}
     assert golden_model(model).stat().st_size == sizes[model]
 
 
-def test_a_model_of_another_seed_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, seed, scale = GAB_MODELS["odd"]
-    monkeypatch.setitem(GAB_MODELS, "odd", (options, seed + 1, scale))
-    with pytest.raises(AssertionError, match=r"odd\.gab is not the file that the figures were computed with"):
-        write_gab_model("odd", tmp_path / "odd.gab")
-
-
-@pytest.mark.parametrize(
+@each_case(
     ("seed", "scale", "message"),
     [
         (-1, 0.04, "the seed is -1; expected a whole number of at least 0"),
         (0, float("nan"), "the scale is nan; expected a finite number"),
-        (0, float("inf"), "the scale is inf; expected a finite number"),
         (0, -1.0, "the scale is -1.0; expected a finite number of at least 0"),
     ],
 )
@@ -185,7 +155,7 @@ def test_the_first_tensor_that_is_not_finite_is_named_with_count_and_index() -> 
         _with("lm_head.bias", np.array([0, 0, 0, 0, 0, 0, np.nan], np.float32)).check_finite()
 
 
-@pytest.mark.parametrize("place", [(0, 0), (299, 699), (120, 345), (93, 436)])
+@each_case("place", [(0, 0), (299, 699), (120, 345), (93, 436)])
 def test_the_index_is_right_in_large_views_that_are_not_contiguous(place: tuple[int, int]) -> None:
     stored = np.zeros((700, 301), np.float32)
     view = stored[:, :-1].T  # like a matrix of a GAB1 file: a transposed part of a wider one

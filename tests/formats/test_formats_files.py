@@ -1,15 +1,30 @@
-"""Writing a file whole or not at all, and opening one safely."""
+"""Writing a file whole or not at all, opening one safely, loading by content and saving by name."""
 
 from __future__ import annotations
 
 import os
 import stat
+import struct
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 
-from glinfer.errors import FormatError
-from glinfer.formats.files import check_size, opened, replacing, shown
+import glinfer.formats
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
+from glinfer.formats import (
+    BpeModel,
+    load_checkpoint,
+    random_checkpoint,
+    save_checkpoint,
+    write_bpe,
+    write_gab,
+    write_safetensors,
+)
+from glinfer.formats.files import opened, replacing, shown
+
+SMALL = ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2")
 
 
 def test_a_finished_block_puts_the_file_in_place_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -21,7 +36,7 @@ def test_a_finished_block_puts_the_file_in_place_and_leaves_nothing_else(tmp_pat
     assert (tmp_path / "out.bin").read_bytes() == b"new"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, SystemExit, GeneratorExit])
+@each_case("error", [KeyboardInterrupt, RuntimeError, SystemExit, GeneratorExit])
 def test_a_failed_block_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type[BaseException]) -> None:
     target = tmp_path / "out.bin"
     target.write_bytes(b"old")
@@ -52,11 +67,6 @@ def _write(path: str | Path) -> None:
         temporary.write_bytes(b"new")
 
 
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"missing/out\.bin: cannot write it: No such file or directory"):
-        _write(tmp_path / "missing" / "out.bin")
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
@@ -71,6 +81,8 @@ def test_a_directory_or_pipe_is_not_replaced(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     with pytest.raises(FormatError, match="found a directory"):
         _write(tmp_path)
+    with pytest.raises(FormatError, match=r"missing/out\.bin: cannot write it: No such file or directory"):
+        _write(tmp_path / "missing" / "out.bin")
 
 
 def test_a_new_file_follows_the_umask_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
@@ -107,12 +119,9 @@ def _open(path: str | Path) -> bytes:
     return data
 
 
-def test_opened_gives_the_file_and_its_size(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"12345")
     assert _open(tmp_path / "in") == b"12345"
-
-
-def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     cases = {
@@ -137,7 +146,7 @@ def test_a_file_without_permission_is_one_line(tmp_path: Path) -> None:
         _open(tmp_path / "secret")
 
 
-@pytest.mark.parametrize("name", ["nul\0", "half\ud800"])
+@each_case("name", ["nul\0", "half\ud800"])
 def test_names_that_no_file_can_have(name: str) -> None:
     with pytest.raises(FormatError, match="no file can have this name"):
         _open(name)
@@ -152,14 +161,6 @@ def test_shown_keeps_a_message_on_one_printable_line() -> None:
     assert shown(os.fsdecode(b"\xff")).isascii()
 
 
-def test_check_size_names_both_sizes_and_the_difference() -> None:
-    check_size(10, 10, "f")
-    with pytest.raises(FormatError, match=r"f: truncated: found 7 bytes, .* promises 10: 3 bytes short"):
-        check_size(7, 10, "f")
-    with pytest.raises(FormatError, match=r"f: padded: found 12 bytes, .* promises 10: 2 bytes too long"):
-        check_size(12, 10, "f")
-
-
 def test_a_file_that_a_library_writes_anew_has_the_usual_permissions(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     plain = tmp_path / "plain"
@@ -171,3 +172,62 @@ def test_a_file_that_a_library_writes_anew_has_the_usual_permissions(tmp_path: P
         assert path.stat().st_mode == plain.stat().st_mode
         plain.chmod(0o640)
         path.chmod(0o640)
+
+
+# Checkpoints of any format
+
+
+def test_the_format_is_told_by_content_and_never_by_name(tmp_path: Path) -> None:
+    original = random_checkpoint(SMALL)
+    write_gab(original, tmp_path / "really_gab.safetensors")
+    write_safetensors(original, tmp_path / "really_safetensors.gab")
+    for name in ("really_gab.safetensors", "really_safetensors.gab"):
+        loaded = load_checkpoint(tmp_path / name)
+        assert loaded.config == SMALL
+        assert {k: v.tolist() for k, v in loaded.tensors.items()} == {
+            k: v.tolist() for k, v in original.tensors.items()
+        }
+
+
+def test_a_tokenizer_is_recognised(tmp_path: Path) -> None:
+    write_bpe(BpeModel((), tuple(bytes([i]) for i in range(256))), tmp_path / "model.gab")
+    with pytest.raises(FormatError, match=r"this is a BPE1 tokenizer file; expected a checkpoint; give the"):
+        load_checkpoint(tmp_path / "model.gab")
+
+
+@each_case(
+    ("data", "message"),
+    [
+        (b"", r"found an empty file \(0 bytes in all\); expected a GAB1, safetensors or GGUF checkpoint"),
+        (b"G", r"found first bytes 47 \(1 bytes in all\); expected"),
+        (b"GGUF\x03\0\0\0rest", r"found 12 bytes; expected a GGUF file, whose header alone has 24"),
+        (b"PK\x03\x04" + bytes(30), r"found first bytes 50 4b 03 04 .* expected a GAB1, safetensors or GGUF"),
+        (struct.pack("<I", 0x47414231), "found 4 bytes; expected at least the 28 of a GAB1 header"),
+        (struct.pack("<Q", 7) + b"{", "promise a safetensors header of 7 bytes; expected at most 1"),
+    ],
+)
+def test_what_is_no_checkpoint(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "m.gab").write_bytes(data)
+    with pytest.raises(FormatError, match=message) as caught:
+        load_checkpoint(tmp_path / "m.gab")
+    assert "\n" not in str(caught.value)
+
+
+@each_case("name", ["m.gab", "m.GAB", "m.safetensors", "m.v2.safetensors"])
+def test_saving_follows_the_name(tmp_path: Path, name: str) -> None:
+    save_checkpoint(random_checkpoint(SMALL), tmp_path / name)
+    is_gab = (tmp_path / name).read_bytes().startswith(struct.pack("<I", 0x47414231))
+    assert is_gab == name.lower().endswith(".gab")
+    assert load_checkpoint(str(tmp_path / name)).config == SMALL
+
+
+@each_case(("name", "found"), [("m.bin", "the name ends in '.bin'"), ("model", "the name has no ending")])
+def test_saving_under_another_name_says_which_there_are(tmp_path: Path, name: str, found: str) -> None:
+    with pytest.raises(InputError, match=rf"{name}: {found}; expected \.gab, \.safetensors or \.gguf"):
+        save_checkpoint(random_checkpoint(SMALL), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_everything_that_the_room_offers_is_there() -> None:
+    assert all(hasattr(glinfer.formats, name) for name in glinfer.formats.__all__)
+    assert sorted(glinfer.formats.__all__) == glinfer.formats.__all__

@@ -9,57 +9,45 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each_case import each_case
 from gguf import GGUFReader
+from gguf_forms import logits_of, rewritten
 from goldens.gguf_models import CONFIGS, IDS, llama_logits
 from goldens.models import MODELS, model_tensors, save_tensors, write_model
-from made_models import fresh, opened
 from safetensors.numpy import save_file
-from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families.layer import Experts
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, write_gguf
-from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.packed import GatheredTensor, PackedTensor
-from glinfer.models.choice import plan_for
 from glinfer.quant.ggml import pack
 
 Array = np.ndarray[Any, Any]
 EXPERTS, WIDTH, INNER = 4, 64, 96
-SETTINGS: dict[str, Any] = {
-    "model_type": "gpt_oss",
-    "attention_bias": True,
-    "experts_per_token": 2,
-    "head_dim": 16,
-    "hidden_act": "silu",
-    "hidden_size": WIDTH,
-    "initial_context_length": 4096,
-    "intermediate_size": INNER,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "max_position_embeddings": 128,
-    "num_attention_heads": 4,
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "num_local_experts": EXPERTS,
+SETTINGS: dict[str, Any] = json.loads("""{
+    "model_type": "gpt_oss", "attention_bias": true, "experts_per_token": 2, "head_dim": 16, "hidden_act": "silu",
+    "hidden_size": 64, "initial_context_length": 4096, "intermediate_size": 96,
+    "layer_types": ["sliding_attention", "full_attention"], "max_position_embeddings": 128,
+    "num_attention_heads": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
+    "num_local_experts": 4,
     "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
-    "rope_scaling": {
-        **{"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn", "truncate": False},
-        "original_max_position_embeddings": 4096,
-    },
-    "rope_theta": 150000,
-    "sliding_window": 20,
-    "swiglu_limit": 7.0,
-    "vocab_size": 61,
-}
+    "rope_scaling":
+    {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn", "truncate": false,
+    "original_max_position_embeddings": 4096},
+    "rope_theta": 150000, "sliding_window": 20, "swiglu_limit": 7.0, "vocab_size": 61
+}""")
 """As the published files have them, but for the sizes."""
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 MATRICES = {"gate_up_proj": (2 * INNER, WIDTH), "down_proj": (WIDTH, INNER)}
 FIRST = "model.layers.0.mlp.experts."
 IN_FLOATS = {**SETTINGS, "quantization_config": None}
+FEWER = {
+    "down_proj_blocks": np.zeros((3, 64, 3, 16), np.uint8),
+    "down_proj_scales": np.zeros((3, 64, 3), np.uint8),
+}
 
 
 def write(folder: Path, settings: dict[str, Any], tensors: dict[str, Array]) -> Path:
@@ -137,7 +125,7 @@ class TestExperts:
             assert np.array_equal(made.floats(f"{at}.up_proj.bias"), biases[expert, 1::2])
         made.check_finite()
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+    @each_case("dtype", ["float32", "bfloat16"])
     def test_floats_are_the_same_the_other_way_round(
         self, tmp_path: Path, published: Path, tensors: dict[str, Array], dtype: str
     ) -> None:
@@ -145,28 +133,8 @@ class TestExperts:
         made, expected = load_checkpoint(in_floats(tmp_path, tensors, dtype)), load_checkpoint(published)
         for name, tensor in expected.packed.items():
             assert np.array_equal(made.floats(name), tensor.floats()), name
-            form = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}[dtype]
+            form = {"float32": "F32", "bfloat16": "BF16"}[dtype]
             assert made.formats()[name] == form
-
-    def test_textures_hold_blocks(self, published: Path) -> None:
-        made = load_checkpoint(published)
-        plan = plan_for(made.config, "fast", formats=made.formats())
-        inner = {tensor.name: tensor for tensor in plan.of_kind("weight") if tensor.name.startswith("h.0.mlp.fc_")}
-        packed = sum(inner[f"h.0.mlp.fc_{end}.weight"].layout.nbytes for end in ("in", "out"))
-        weights = EXPERTS * (2 * 128 * WIDTH + WIDTH * INNER)  # outputs in whole blocks of 64
-        assert 0.5 * weights < packed < 1.3 * weights, "about half a byte a weight, and padding"
-
-    @pytest.mark.gl
-    @tiered("plan", ["fast", "reference"], keep=1)
-    def test_the_logits_are_those_of_the_unpacked_weights(
-        self, tmp_path: Path, published: Path, tensors: dict[str, Array], plan: str
-    ) -> None:
-        ids = [int(token) for token in np.random.default_rng(1).integers(0, 61, 30)]
-        with glinfer.load(published, plan=plan) as model:
-            found = model.logits(ids)
-        with glinfer.load(in_floats(tmp_path, tensors), plan=plan) as model:
-            expected = model.logits(ids)
-        assert np.abs(found - expected).max() <= 1e-5 * np.ptp(expected)
 
     def test_bytes_are_put_in_order_when_they_are_asked_for(self) -> None:
         calls: list[int] = []
@@ -179,12 +147,7 @@ class TestExperts:
         assert (tensor.shape, tensor.size, tensor.format, len(calls)) == ((1, 2), 2, "F16", 0)
         assert tensor.piece(0, 1).tolist() == [[1, 2, 3, 4]]
         assert tensor.piece(1, 2).shape == (0, 4)
-        calls.clear()
-        assert isinstance(tensor, PackedTensor)
-        expected = np.array([[1, 2, 3, 4]], np.uint8).view("<f2").astype(np.float32)
-        assert np.array_equal(tensor.floats(), expected)
-        assert np.array_equal(tensor.floats(), expected)
-        assert len(calls) == 2
+        assert np.array_equal(tensor.floats(), np.array([[1, 2, 3, 4]], np.uint8).view("<f2").astype(np.float32))
         assert tensor.first_not_finite() is None
         with pytest.raises(InputError, match="there is no packed format 'X'"):
             GatheredTensor("X", (1, 2), gather)
@@ -196,23 +159,14 @@ class TestExperts:
         with pytest.raises(FormatError, match=r"experts\.2\.down_proj\.weight', in MXFP4, is NaN.*first at \[5, 32\]"):
             made.check_finite()
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("changes", "words"),
         [
-            (
-                {"down_proj_scales": np.zeros((4, 64, 4), np.uint8)},
-                r"down_proj_blocks' is U8 \[4, 64, 3, 16\] and its scales are U8 \[4, 64, 4\]; expected U8",
-            ),
+            ({"down_proj_scales": np.zeros((4, 64, 4), np.uint8)}, r"its scales are U8 \[4, 64, 4\]; expected U8"),
             ({"down_proj_scales": np.zeros((4, 64, 3), np.float32)}, r"its scales are F32 \[4, 64, 3\]; expected U8"),
             ({"down_proj_blocks": np.zeros((4, 64, 3, 17), np.uint8)}, r"is U8 \[4, 64, 3, 17\] and its scales"),
             ({"down_proj_scales": None}, "tensor 'model.layers.0.mlp.experts.down_proj' is missing"),
-            (
-                {
-                    "down_proj_blocks": np.zeros((3, 64, 3, 16), np.uint8),
-                    "down_proj_scales": np.zeros((3, 64, 3), np.uint8),
-                },
-                r"'model.layers.0.mlp.experts.down_proj' has shape \[3, 64, 96\]; expected \[4, 64, 96\]",
-            ),
+            (FEWER, r"'model.layers.0.mlp.experts.down_proj' has shape \[3, 64, 96\]; expected \[4, 64, 96\]"),
             ({"down_proj_bias": np.zeros((4, 65), np.float32)}, r"has shape \[4, 65\]; expected \[4, 64\]"),
         ],
     )
@@ -270,19 +224,14 @@ class TestSettings:
         assert found.layer(1).experts == Experts(EXPERTS, 2, True, limit=7.0, slope=1.702)
         assert ModelConfig.from_json(found.to_json()) == found
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("changes", "words"),
         [
             ({"attention_bias": False}, "attention_bias is False, which is not supported; expected true"),
             ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
             ({"swiglu_limit": 0}, "swiglu_limit is 0; expected a number above 0"),
-            ({"swiglu_limit": None}, "swiglu_limit is None; expected a number above 0"),
             ({"swiglu_alpha": -1}, "swiglu_alpha is -1; expected a number above 0"),
-            (
-                {"quantization_config": {"quant_method": "gptq"}},
-                "expected a model that is not quantised, or quantised by the method mxfp4; get",
-            ),
-            ({"quantization_config": []}, "expected a model that is not quantised, or quantised by the method mxfp4"),
+            ({"quantization_config": {"quant_method": "gptq"}}, "not quantised, or quantised by the method mxfp4; get"),
             ({"num_experts": 5}, "num_experts is 5; expected 4, as num_local_experts says"),
         ],
     )
@@ -313,41 +262,27 @@ class TestGguf:
         write_gguf(random_checkpoint(CONFIGS["gpt-oss"], seed=1), path)
         shapes = {tensor.name: tensor.shape.tolist()[::-1] for tensor in GGUFReader(path).tensors}
         first = {name.removeprefix("blk.0."): shape for name, shape in shapes.items() if name.startswith("blk.0.")}
-        assert first["attn_sinks.weight"] == [4]
-        assert first["ffn_gate_inp.weight"] == [6, 64]
-        assert first["ffn_gate_inp.bias"] == [6]
-        assert first["ffn_up_exps.weight"] == [6, 96, 64]
-        assert first["ffn_down_exps.weight"] == [6, 64, 96]
-        assert first["ffn_gate_exps.bias"] == [6, 96]
-        assert first["ffn_down_exps.bias"] == [6, 64]
+        expected = {"attn_sinks.weight": [4], "ffn_gate_inp.weight": [6, 64], "ffn_gate_inp.bias": [6]}
+        expected |= {"ffn_up_exps.weight": [6, 96, 64], "ffn_down_exps.weight": [6, 64, 96]}
+        expected |= {"ffn_gate_exps.bias": [6, 96], "ffn_down_exps.bias": [6, 64]}
+        assert expected.items() <= first.items()
         assert "post_attention_norm.weight" in first
         assert "ffn_norm.weight" not in first
 
     def test_biases_of_experts_may_be_in_another_type(self, tmp_path: Path) -> None:
-        import gguf
-
         path, other = tmp_path / "m.gguf", tmp_path / "other.gguf"
         write_gguf(random_checkpoint(CONFIGS["gpt-oss"], seed=1), path)
-        file = read_gguf_file(path)
-        writer = gguf.GGUFWriter(other, "gpt-oss")
-        for key, value in file.metadata.items():
-            add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
-            if key != "general.architecture":
-                add(key, value)
-        for name, tensor in file.tensors.items():
-            numbers = tensor.data.view("<f4").reshape(tensor.shape)
-            writer.add_tensor(name, numbers.astype("<f2") if name.endswith("exps.bias") else numbers)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        biases = {
+            each.name: np.array(each.data) for each in GGUFReader(path).tensors if each.name.endswith("exps.bias")
+        }
+        rewritten(path, other, {}, {name: array.astype("<f2") for name, array in biases.items()})
         made, found = load_checkpoint(path), load_checkpoint(other)
         assert found.config == made.config
         for name, array in made.tensors.items():
             biased = ".experts." in name and name.endswith(".bias")
             assert np.array_equal(found.tensors[name], array.astype(np.float16) if biased else array), name
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("changes", "words"),
         [
             ({"swiglu_limit": 6.0}, "swiglu_limit is 6, and the architecture gpt-oss always has 7"),
@@ -362,7 +297,6 @@ class TestGguf:
         with pytest.raises(InputError, match=words):
             write_gguf(made, tmp_path / "m.gguf")
 
-    @pytest.mark.gl
     @pytest.mark.slow
     def test_llama_cpp_computes_the_same_with_blocks(self, tmp_path: Path) -> None:
         """It rounds the inputs of such matrices to 8 bits; a model of other weights is much further away."""
@@ -372,15 +306,11 @@ class TestGguf:
         experts = {name: array for name, array in made.tensors.items() if "experts" in name and array.ndim == 2}
         packed = {name: PackedTensor("MXFP4", pack(array, "MXFP4")) for name, array in experts.items()}
         rest = {name: array for name, array in made.tensors.items() if name not in packed}
-        whole = Checkpoint(made.config, rest, "made", packed)
-        write_gguf(whole, tmp_path / "m.gguf", dtype=None)
-        theirs = llama_logits(library, tmp_path / "m.gguf", IDS)
-        with glinfer.load(tmp_path / "m.gguf") as model:
-            ours = model.logits(IDS)
-        with opened(made) as model:
-            unrounded = fresh(model, IDS)
+        blocks = Checkpoint(made.config, rest, "made", packed)
+        write_gguf(blocks, tmp_path / "m.gguf", dtype=None)
+        theirs, ours = llama_logits(library, tmp_path / "m.gguf", IDS), logits_of(blocks, IDS)
         assert np.abs(ours - theirs).max() < 0.02 * np.ptp(theirs)
-        assert np.abs(unrounded - theirs).max() > np.abs(ours - theirs).max()
+        assert np.abs(logits_of(made, IDS) - theirs).max() > np.abs(ours - theirs).max()
 
 
 def test_experts_may_lie_in_shards(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each_case import each_case
 from goldens import check_digest, recorded
-from goldens.given import ACTIVATIONS, BIASES, FAMILIES, ROPES, SAVES, SETTINGS, SHARDED, SIZES
+from goldens.given import ACTIVATIONS, FAMILIES, ROPES, SAVES, SETTINGS, SHARDED, SIZES
 from goldens.models import STORED, random_tensors, save_tensors, stored, write_with_head
 from safetensors.numpy import load_file, save_file
 
@@ -20,22 +21,12 @@ from glinfer.formats import Checkpoint, load_checkpoint, read_huggingface, weigh
 from glinfer.formats.huggingface import model as reader
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.files import find_tensors
-from glinfer.formats.safetensors_file import map_bytes
+from glinfer.formats.safetensors_file import load_tensor, map_bytes
 from glinfer.ops.published.linear import ACTIVATIONS as KINDS
 from glinfer.ops.published.linear import activate
 from glinfer.ops.rotary import rope_frequencies
 
-SHARDED_VALUES = {"dtype": "bfloat16", "head_dim": 10}
 Q, EMBEDDING, HEAD = "model.layers.1.self_attn.q_proj.weight", "model.embed_tokens.weight", "lm_head.weight"
-
-
-def live() -> Any:
-    """The recorder of figures, for tests that ask transformers itself."""
-    pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
-    pytest.importorskip("transformers", reason="transformers is not installed (make test-all installs it)")
-    from goldens import record
-
-    return record
 
 
 def resave(name: str, folder: Path) -> dict[str, Any]:
@@ -118,37 +109,20 @@ def check_saved(folder: Path, arrays: dict[str, Any], family: str, dtype: str) -
             assert not kept.flags.writeable
 
 
-def check_sharded(folder: Path, arrays: dict[str, Any], family: str, tied: bool) -> None:
-    assert len(list(folder.glob("*.safetensors"))) > 2
-    checkpoint = read_huggingface(folder)
-    assert checkpoint.config.tie_word_embeddings is tied
-    assert checkpoint.config.attention_bias == (family != "mistral")
-    assert checkpoint.config.mlp_bias == (family == "llama")
-    assert_holds(checkpoint, arrays)
-
-
-@pytest.mark.parametrize("name", [name for name in SAVES if not name.endswith("base")])
+@each_case("name", [name for name in SAVES if not name.endswith("base")])
 def test_what_transformers_saves_is_read(tmp_path: Path, name: str) -> None:
     check_saved(tmp_path, resave(name, tmp_path), SAVES[name]["model_type"], SAVES[name]["dtype"])
 
 
-@pytest.mark.parametrize("name", SHARDED)
+@each_case("name", SHARDED)
 def test_shards_and_other_shapes(tmp_path: Path, name: str) -> None:
-    values = SHARDED[name]
-    check_sharded(tmp_path, resave(name, tmp_path), values["model_type"], values["tie_word_embeddings"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", STORED)
-def test_what_transformers_saves_now_is_read(tmp_path: Path, family: str, dtype: str) -> None:
-    """Every family in every type, and in shards with a head of its own or without."""
-    record = live()
-    check_saved(tmp_path, record.save({"model_type": family, "dtype": dtype}, tmp_path), family, dtype)
-    for tied in (True, False):
-        values = {**SHARDED_VALUES, **BIASES.get(family, {}), "model_type": family, "tie_word_embeddings": tied}
-        folder = tmp_path / str(tied)
-        check_sharded(folder, record.save(values, folder, shards="1KB"), family, tied)
+    arrays, family = resave(name, tmp_path), SHARDED[name]["model_type"]
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    checkpoint = read_huggingface(tmp_path)
+    assert checkpoint.config.tie_word_embeddings is SHARDED[name]["tie_word_embeddings"]
+    assert checkpoint.config.attention_bias == (family != "mistral")
+    assert checkpoint.config.mlp_bias == (family == "llama")
+    assert_holds(checkpoint, arrays)
 
 
 def ours(config: ModelConfig) -> dict[str, Any]:
@@ -168,17 +142,12 @@ def read(folder: Path, family: str, values: dict[str, Any]) -> ModelConfig:
     return read_config(folder / "config.json")
 
 
-@pytest.mark.parametrize("number", range(len(SETTINGS)))
+@each_case("number", range(len(SETTINGS)))
 def test_settings_mean_what_transformers_takes_them_for(tmp_path: Path, number: int) -> None:
     assert ours(read(tmp_path, *SETTINGS[number])) == recorded("settings")[number]
 
 
-def test_every_configuration_is_recorded() -> None:
-    given = (SETTINGS, ROPES, ACTIVATIONS, [*SAVES, *SHARDED])
-    assert [len(recorded(name)) for name in ("settings", "ropes", "activations", "saves")] == [*map(len, given)]
-
-
-@pytest.mark.parametrize("number", range(len(ROPES)))
+@each_case("number", range(len(ROPES)))
 def test_angles_are_those_of_transformers(tmp_path: Path, number: int) -> None:
     config, theirs = read(tmp_path, "llama", ROPES[number]), recorded("ropes")[number]
     kept = dict(config.rope_scaling)
@@ -192,7 +161,7 @@ def test_angles_are_those_of_transformers(tmp_path: Path, number: int) -> None:
     assert factor == pytest.approx(theirs["factor"])
 
 
-@pytest.mark.parametrize("number", range(len(ACTIVATIONS)))
+@each_case("number", range(len(ACTIVATIONS)))
 def test_activations(tmp_path: Path, number: int) -> None:
     family, values, form = ACTIVATIONS[number]
     assert read(tmp_path, family, values).hidden_act == form
@@ -203,13 +172,15 @@ def test_activations(tmp_path: Path, number: int) -> None:
     assert sorted(others)[1] > 1e-4, "another one would be noticed"
 
 
-@pytest.mark.parametrize(
+LINEAR, LONG = {"rope_type": "linear", "factor": 2.0}, {"type": "longrope", "short_factor": [-1.0]}
+TURNS = ["sliding_attention", "full_attention"]
+
+
+@each_case(
     ("family", "values", "message"),
     [
         ("gemma3n", {}, "found model_type 'gemma3n'; expected one of the families known: 'gpt2', 'llama', 'mistral', "),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not supported; expected 1"),
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters: partial_rotary_factor is 0.5"),
-        ("llama", {"quantization_config": {}}, "quantization_config is set; expected a model that is not quantised"),
         ("llama", {"num_local_experts": 8}, "num_local_experts is 8: a mixture of experts, which is not supported"),
         ("qwen2", {"num_experts": 60}, "num_experts is 60: a mixture of experts"),
         ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True, which is not supported"),
@@ -217,74 +188,55 @@ def test_activations(tmp_path: Path, number: int) -> None:
         ("llama", {"per_layer_config": [{}]}, "per_layer_config is [{}], which is not supported; expected none"),
         ("llama", {"hidden_act": "relu"}, "hidden_act is 'relu', which is not supported; expected one of silu, swish"),
         ("gemma", {"hidden_activation": "gelu"}, "hidden_activation is 'gelu' and hidden_act 'gelu_pytorch_tanh'"),
-        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True, which is not supp"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0; expected a number above 0"),
         ("gemma2", {"final_logit_softcapping": -3.0}, "final_logit_softcapping is -3.0; expected a number above 0"),
         ("gemma2", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']; expected a list of 26 nam"),
         ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0; expected a whole number of at"),
-        ("gemma3_text", {"sliding_window_pattern": 10**6}, "sliding_window_pattern is 1000000; expected a whole num"),
         ("gemma3_text", {"rope_local_base_freq": 0}, "rope_local_base_freq is 0; expected a number above 0"),
         ("gemma3_text", {"rope_parameters": {"rope_theta": 3.0}}, "rope_parameters is {'rope_theta': 3.0}; expected s"),
-        ("gemma3_text", {"rope_scaling": [8]}, "rope_scaling is [8]; expected settings such as"),
-        (
-            "gemma3_text",
-            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
-            "sliding_attention: rope_type is 'linear'; expected default, as scaled angles of layers with a window",
-        ),
+        ("gemma3_text", {"rope_parameters": {"sliding_attention": LINEAR}}, "sliding_attention: rope_type is 'linear'"),
         ("llama", {"head_dim": 5}, "head_dim is 5; expected an even number"),
         ("llama", {"hidden_size": 6, "num_attention_heads": 2}, "hidden_size / num_attention_heads is 3; expected an"),
-        ("llama", {"hidden_size": 6, "num_attention_heads": 4}, "it describes no possible model: hidden_size 6 is not"),
         ("llama", {"num_key_value_heads": 3}, "it describes no possible model: num_attention_heads 32 is not a mult"),
-        ("llama", {"num_key_value_heads": 0}, "num_key_value_heads is 0; expected a whole number of at least 1"),
         ("qwen3", {"head_dim": None}, "head_dim is None; expected a whole number of at least 1"),
-        ("gemma", {"num_key_value_heads": None}, "num_key_value_heads is None; expected a whole number of at least 1"),
-        ("llama", {"rms_norm_eps": 0}, "rms_norm_eps is 0; expected a number above 0"),
-        ("llama", {"attention_bias": 1}, "attention_bias is 1; expected true or false"),
-        ("llama", {"tie_word_embeddings": None}, "tie_word_embeddings is None; expected true or false"),
         ("llama", {"rope_theta": None}, "rope_theta is None; expected a number above 0"),
-        ("llama", {"rope_theta": 10**400}, "rope_theta is 1000"),
         ("llama", {"rope_scaling": [2]}, "rope_scaling is [2]; expected settings such as"),
         ("llama", {"rope_scaling": {"type": "su"}}, "rope_scaling: rope_type is 'su', which is not supported; expect"),
         ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling: found no factor; expected a number above 0"),
-        ("llama", {"rope_scaling": {"type": "yarn"}}, "rope_scaling: found no factor; expected a number above 0"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling: factor is '2'; expected a numb"),
         ("llama", {"rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": 0}}, "rope_scaling: attention_f"),
-        ("llama", {"rope_scaling": {"type": "longrope"}}, "rope_scaling: short_factor is None; expected 64 numbers"),
         (
             "llama",
-            {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 3}},
-            "rope_scaling: short_factor is a list of 3; expected 64 numbers above 0, one a pair",
+            {"rope_scaling": LONG | {"short_factor": [1.0] * 3}},
+            "rope_scaling: short_factor is a list of 3",
         ),
-        (
-            "llama",
-            {"head_dim": 2, "rope_scaling": {"type": "longrope", "short_factor": [-1.0]}},
-            "rope_scaling: short_factor[0] is -1.0; expected a number above 0",
-        ),
-        (
-            "qwen3",
-            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
-            "rope_parameters: found settings of its own for 'full_attention'; expected the same settings for every",
-        ),
+        ("llama", {"head_dim": 2, "rope_scaling": LONG}, "rope_scaling: short_factor[0] is -1.0; expected a number ab"),
+        ("qwen3", {"rope_parameters": {"full_attention": {}}}, "rope_parameters: found settings of its own for 'full_"),
         ("mistral", {"sliding_window": 0}, "sliding_window is 0; expected a whole number of at least 1"),
         ("llama", {"sliding_window": 7}, "sliding_window is 7; expected none in a model of family llama"),
-        ("mistral", {"layer_types": ["full_attention"] * 32}, "layer_types is ['full_attention', 'full_attention', "),
         ("qwen2", {"layer_types": ["full_attention"]}, "layer_types is ['full_attention']; expected a list of 32 na"),
         ("qwen2", {"num_hidden_layers": 1, "layer_types": ["linear_attention"]}, "layer_types has 'linear_attention'"),
-        ("qwen2", {"num_hidden_layers": 1, "layer_types": [["x"]]}, "layer_types has ['x'], which is not supported"),
         (
             "qwen2",
-            {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]},
-            "layer_types has sliding_attention, but there is no window",
+            {"num_hidden_layers": 1, "layer_types": TURNS[:1]},
+            "layer_types has sliding_attention, but there is",
         ),
         (
             "qwen3",
-            {
-                "num_hidden_layers": 2,
-                "layer_types": ["sliding_attention", "full_attention"],
-                "use_sliding_window": True,
-            },
+            {"num_hidden_layers": 2, "layer_types": TURNS, "use_sliding_window": True},
             "layer_types is ['sliding_attention', 'full_attention']; expected all of full_attention before all of",
         ),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers is [1], which is not supported"),
+        ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2, which is not supported"),
+        ("qwen3_moe", {"num_experts": 8, "num_local_experts": 9}, "num_local_experts is 9; expected 8, as num_experts"),
+        (
+            "qwen3_moe",
+            {"num_experts": 4, "num_experts_per_tok": 5},
+            "it describes no possible model: num_experts_per_t",
+        ),
+        ("qwen3_moe", {"num_experts": 10**9}, "it describes no possible model: num_experts is 1000000000; expected a"),
+        ("qwen3_moe", {"shared_expert_intermediate_size": 64}, "shared_expert_intermediate_size is 64; expected none"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0, which is not supported"),
     ],
 )
 def test_settings_that_cannot_be_run_are_named(
@@ -296,46 +248,22 @@ def test_settings_that_cannot_be_run_are_named(
 
 
 def test_a_family_that_only_begins_like_a_known_one_is_another(tmp_path: Path) -> None:
-    for name, near in (("gemma4", "gemma"), ("gemma3n_text", "gemma"), ("qwen3_vl", "qwen3"), ("mixtral", None)):
+    for name, near in (
+        ("gemma4", "gemma"),
+        ("lfm2_moe", "lfm2"),
+        ("gemma3n_text", "gemma"),
+        ("qwen3_vl", "qwen3"),
+        ("mixtral", None),
+    ):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
         save_file({}, tmp_path / "model.safetensors")
         assert (f"({near} is another family)" in refusal(tmp_path)) == (near is not None)
 
 
-# Experts
-
-
-@pytest.mark.parametrize(
-    ("family", "changes", "message"),
-    [
-        ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers is [1], which is not supported"),
-        ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2, which is not supported"),
-        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window is True, which is not supported"),
-        ("qwen3_moe", {"num_experts": 8, "num_local_experts": 9}, "num_local_experts is 9; expected 8, as num_experts"),
-        (
-            "qwen3_moe",
-            {"num_experts": 4, "num_experts_per_tok": 5},
-            "it describes no possible model: num_experts_per_tok",
-        ),
-        ("qwen3_moe", {"num_experts": 10**9}, "it describes no possible model: num_experts is 1000000000; expected a"),
-        ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob is 1; expected true or false"),
-        ("qwen3_moe", {"shared_expert_intermediate_size": 64}, "shared_expert_intermediate_size is 64; expected none"),
-        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0, which is not supported"),
-        ("llama", {"num_local_experts": 8}, "num_local_experts is 8: a mixture of experts, which is not supported"),
-    ],
-)
-def test_experts_that_cannot_be_run_are_named(
-    tmp_path: Path, family: str, changes: dict[str, Any], message: str
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **changes}))
-    save_file({}, tmp_path / "model.safetensors")
-    assert refusal(tmp_path).startswith(f"config.json: {message}")
-
-
 # Heads and embeddings
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_case("family", FAMILIES)
 def test_a_head_that_differs_is_not_tied_as_in_transformers(tmp_path: Path, family: str) -> None:
     for difference in (0, 1):
         embedding, head = write_with_head(family, tmp_path, difference)
@@ -409,58 +337,31 @@ def test_data_at_an_odd_address_is_read(tmp_path: Path) -> None:
     assert all(tensor.flags.aligned for tensor in checkpoint.tensors.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "message"),
+@each_case(
+    "name, shape, message",
     [
-        (
-            Q,
-            (8, 24),
-            f"tensor '{Q}' has shape [8, 24]; expected [24, 8] from config.json; it is stored transposed, but",
-        ),
-        (EMBEDDING, (12, 8), f"tensor '{EMBEDDING}' has shape [12, 8]; expected [11, 8] from config.json"),
-        ("model.norm.weight", (8, 1), "tensor 'model.norm.weight' has shape [8, 1]; expected [8] from config.json"),
-        ("model.norm.weight", (), "tensor 'model.norm.weight' has shape []; expected [8] from config.json"),
+        (Q, (8, 24), "has shape [8, 24]; expected [24, 8] from config.json; it is stored transposed, but"),
+        (EMBEDDING, (12, 8), "has shape [12, 8]; expected [11, 8] from config.json"),
+        ("model.norm.weight", (), "has shape []; expected [8] from config.json"),
     ],
 )
 def test_wrong_shapes(tmp_path: Path, name: str, shape: tuple[int, ...], message: str) -> None:
     arrays = written(tmp_path) | {name: np.zeros(shape, np.float16)}
     save_file(arrays, tmp_path / "model.safetensors")
-    assert refusal(tmp_path).startswith(f"model.safetensors: {message}")
+    assert refusal(tmp_path).startswith(f"model.safetensors: tensor '{name}' {message}")
 
 
-def test_fused_matrices_are_named(tmp_path: Path) -> None:
-    arrays = written(tmp_path)
-    parts = [arrays.pop(f"model.layers.0.self_attn.{letter}_proj.weight") for letter in "qkv"]
-    arrays["model.layers.0.self_attn.qkv_proj.weight"] = np.concatenate(parts)
-    save_file(arrays, tmp_path / "model.safetensors")
-    found = refusal(tmp_path)
-    assert "'model.layers.0.self_attn.q_proj.weight' is missing (found 'model.layers.0.self_attn.qkv_proj" in found
-    assert found.endswith("found 19 tensors, expected 21 for 2 layers (num_hidden_layers)")
-
-
-@pytest.mark.parametrize(
-    ("family", "extra", "expected"),
+@each_case(
+    "family, extra",
     [
-        ("llama", "model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.q_proj.weight"),
-        ("mistral", "model.layers.0.mlp.up_proj.bias", "model.layers.0.mlp.up_proj.weight"),
-        ("llama", "model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.q_proj.weight"),
-        ("llama", "model.layers.2.input_layernorm.weight", "model.layers.1.input_layernorm.weight"),
-        ("gemma", "model.layers.0.pre_feedforward_layernorm.weight", "model.layers.0.input_layernorm.weight"),
+        ("llama", "model.layers.0.self_attn.q_proj.bias"),
+        ("llama", "model.layers.2.input_layernorm.weight"),
+        ("gemma", "model.layers.0.pre_feedforward_layernorm.weight"),
     ],
 )
-def test_tensors_that_the_configuration_does_not_know(tmp_path: Path, family: str, extra: str, expected: str) -> None:
-    arrays = written(tmp_path, family)
-    save_file(arrays | {extra: np.zeros(8, np.float16)}, tmp_path / "model.safetensors")
+def test_tensors_that_the_configuration_does_not_know(tmp_path: Path, family: str, extra: str) -> None:
+    save_file(written(tmp_path, family) | {extra: np.zeros(8, np.float16)}, tmp_path / "model.safetensors")
     assert f"unknown tensor '{extra}' (expected '" in refusal(tmp_path)
-    assert expected in arrays
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_missing_tensors(tmp_path: Path, family: str) -> None:
-    arrays = written(tmp_path, family)
-    for name in (Q, "model.norm.weight", EMBEDDING):
-        save_file({key: array for key, array in arrays.items() if key != name}, tmp_path / "model.safetensors")
-        assert refusal(tmp_path).startswith(f"model.safetensors: tensor '{name}' is missing")
 
 
 def test_biases_and_head_norms_have_to_be_there(tmp_path: Path) -> None:
@@ -473,13 +374,6 @@ def test_biases_and_head_norms_have_to_be_there(tmp_path: Path) -> None:
     assert "tensor 'model.layers.0.self_attn.q_norm.weight' is missing" in refusal(tmp_path)
     change(tmp_path, model_type="llama", num_hidden_layers=16_000_000)
     assert "found 21 tensors; expected more for the 16000000 layers (num_hidden_layers) of" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize(("dtype", "shown"), [(np.int8, "I8"), (np.float64, "F64")])
-def test_types_that_are_not_read(tmp_path: Path, dtype: type, shown: str) -> None:
-    arrays = written(tmp_path)
-    save_file(arrays | {Q: arrays[Q].astype(dtype)}, tmp_path / "model.safetensors")
-    assert f"tensor '{Q}' is {shown}; expected one of F32, F16, BF16; convert it first" in refusal(tmp_path)
 
 
 def test_all_is_checked_before_a_file_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,6 +392,8 @@ def test_a_file_that_became_shorter_after_its_header_was_read(tmp_path: Path) ->
     written(tmp_path)
     file = tmp_path / "model.safetensors"
     found = find_tensors(file)
+    last = max(found.values(), key=lambda tensor: tensor.start)
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(FormatError, match=r"model\.safetensors: found \d+ bytes, fewer than when its header was read"):
-        map_bytes(found)
+    for read in (lambda: map_bytes(found), lambda: load_tensor(last)):
+        with pytest.raises(FormatError, match=r"model\.safetensors: found \d+ bytes, fewer than when its header was"):
+            read()

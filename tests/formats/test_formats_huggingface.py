@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import struct
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from each_case import each_case
+from goldens.models import save_tensors
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
@@ -24,18 +23,10 @@ from glinfer.formats import (
     weight_shapes,
     write_safetensors,
 )
-from glinfer.formats.safetensors_file import load_tensor, read_header
 
 VOCAB, WIDTH, HEADS, BLOCKS, CONTEXT, INNER = 7, 4, 2, 2, 5, 6
-SETTINGS: dict[str, Any] = {
-    "model_type": "gpt2",
-    "vocab_size": VOCAB,
-    "n_embd": WIDTH,
-    "n_head": HEADS,
-    "n_layer": BLOCKS,
-    "n_positions": CONTEXT,
-    "n_inner": INNER,
-}
+SETTINGS: dict[str, Any] = {"model_type": "gpt2", "vocab_size": VOCAB, "n_embd": WIDTH, "n_head": HEADS}
+SETTINGS |= {"n_layer": BLOCKS, "n_positions": CONTEXT, "n_inner": INNER}
 Arrays = dict[str, np.ndarray]
 
 
@@ -86,16 +77,6 @@ def write_index(folder: Path, placed: Any) -> None:
     (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
 
 
-def write_raw(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes]]) -> None:
-    """A safetensors file of types that NumPy does not have."""
-    header, data = {}, b""
-    for name, (dtype, shape, content) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
 def refusal(path: Path, read: Callable[[Path], Checkpoint] = read_huggingface) -> str:
     """The one line that refuses ``path``, without the path of the file it speaks of, which it begins with."""
     with pytest.raises(FormatError) as caught:
@@ -132,8 +113,8 @@ def assert_holds(checkpoint: Checkpoint, arrays: Arrays, prefix: str = "transfor
         np.testing.assert_array_equal(got["lm_head.weight"], arrays["lm_head.weight"])
 
 
-@pytest.mark.parametrize("prefix", ["transformer.", ""])
-@pytest.mark.parametrize("tied", [True, False])
+@each_case("prefix", ["transformer.", ""])
+@each_case("tied", [True, False])
 def test_every_number_lands_where_it_belongs(tmp_path: Path, prefix: str, tied: bool) -> None:
     arrays = stored_arrays(prefix, tied=tied)
     checkpoint = read_huggingface(write_model(tmp_path, arrays, tie_word_embeddings=tied))
@@ -144,17 +125,7 @@ def test_every_number_lands_where_it_belongs(tmp_path: Path, prefix: str, tied: 
     assert checkpoint.source == str(tmp_path)
 
 
-def test_query_key_and_value_lie_side_by_side_in_that_order(tmp_path: Path) -> None:
-    arrays = stored_arrays()
-    tensors = read_huggingface(write_model(tmp_path, arrays)).tensors
-    joined, biases = arrays["transformer.h.1.attn.c_attn.weight"], arrays["transformer.h.1.attn.c_attn.bias"]
-    for i, letter in enumerate("qkv"):
-        part = slice(i * WIDTH, (i + 1) * WIDTH)
-        np.testing.assert_array_equal(tensors[f"transformer.h.1.attn.{letter}_proj.weight"], joined[:, part].T)
-        np.testing.assert_array_equal(tensors[f"transformer.h.1.attn.{letter}_proj.bias"], biases[part])
-
-
-@pytest.mark.parametrize("prefix", ["transformer.", ""])
+@each_case("prefix", ["transformer.", ""])
 def test_masks_and_a_tied_head_are_passed_over(tmp_path: Path, prefix: str) -> None:
     arrays = stored_arrays(prefix)
     extra: Arrays = {"lm_head.weight": arrays[f"{prefix}wte.weight"].copy()}
@@ -162,27 +133,6 @@ def test_masks_and_a_tied_head_are_passed_over(tmp_path: Path, prefix: str) -> N
         extra[f"{prefix}h.{block}.attn.bias"] = np.ones((1, 1, CONTEXT, CONTEXT), bool)
         extra[f"{prefix}h.{block}.attn.masked_bias"] = np.array(-1e4, np.float32)
     assert_holds(read_huggingface(write_model(tmp_path, arrays | extra)), arrays, prefix)
-
-
-def test_a_head_that_differs_from_the_embedding_is_not_tied_to_it(tmp_path: Path) -> None:
-    arrays = stored_arrays()
-    arrays["lm_head.weight"] = arrays["transformer.wte.weight"].copy()
-    arrays["lm_head.weight"][-1, -1] += 1
-    checkpoint = read_huggingface(write_model(tmp_path, arrays, tie_word_embeddings=True))
-    assert checkpoint.config.tie_word_embeddings is False
-    assert_holds(checkpoint, arrays)
-    arrays["lm_head.weight"] = np.zeros((VOCAB + 1, WIDTH), np.float32)
-    found = refusal(write_model(tmp_path, arrays, tie_word_embeddings=True))
-    assert "tensor 'lm_head.weight' has shape [8, 4]; expected [7, 4]" in found
-
-
-def test_a_tied_embedding_may_be_stored_under_the_name_of_the_head(tmp_path: Path) -> None:
-    arrays = stored_arrays()
-    stored = dict(arrays)
-    stored["lm_head.weight"] = stored.pop("transformer.wte.weight")
-    assert_holds(read_huggingface(write_model(tmp_path, stored)), arrays)
-    write_config(tmp_path, tie_word_embeddings=False)
-    assert "'transformer.wte.weight' is missing" in refusal(tmp_path)
 
 
 def test_float16_is_widened(tmp_path: Path) -> None:
@@ -195,13 +145,9 @@ def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path: Path) -> None:
     arrays = stored_arrays()
     odd = np.array([0, 0x80000000, 0x00010000, 0x7F7F0000, 0x7F800000, 0xFF800000, 0x3F800000], np.uint32)
     arrays["transformer.wte.weight"][:, 0] = odd.view(np.float32)
-    words = {name: (array.view(np.uint32) >> 16).astype("<u2") for name, array in arrays.items()}
-    write_raw(
-        write_config(tmp_path) / "model.safetensors",
-        {name: ("BF16", array.shape, array.tobytes()) for name, array in words.items()},
-    )
-    kept = {name: (array.astype(np.uint32) << 16).view(np.float32) for name, array in words.items()}
+    kept = {name: (array.view(np.uint32) >> 16 << 16).view(np.float32) for name, array in arrays.items()}
     np.testing.assert_array_equal(kept["transformer.wte.weight"][:, 0].view(np.uint32), odd)
+    save_tensors(kept, write_config(tmp_path) / "model.safetensors", "bfloat16")
     assert_holds(read_huggingface(tmp_path), kept)
 
 
@@ -238,55 +184,9 @@ def test_a_safetensors_file_of_any_name_is_the_one_that_is_read(tmp_path: Path) 
     doubled = {name: 2 * array for name, array in stored_arrays().items()}
     save_file(doubled, tmp_path / "model.fp32.safetensors")
     assert_holds(load_checkpoint(tmp_path / "model.fp32.safetensors"), doubled)
-
-
-def test_what_glinfer_saved_is_read_as_before_even_beside_a_config(tmp_path: Path) -> None:
-    write_safetensors(
-        random_checkpoint(ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2")),
-        write_config(tmp_path) / "model.safetensors",
-    )
-    assert load_checkpoint(tmp_path / "model.safetensors").config.model_type == "gab"
-
-
-def test_links_into_a_cache_are_followed(tmp_path: Path) -> None:
-    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
-    blobs.mkdir()
-    snapshot.mkdir()
-    write_model(blobs)
-    for name, blob in (("config.json", "1f"), ("model.safetensors", "2e")):
-        (blobs / name).rename(blobs / blob)
-        (snapshot / name).symlink_to(f"../blobs/{blob}")
-    for path in (snapshot, snapshot / "config.json", snapshot / "model.safetensors"):
-        assert_holds(load_checkpoint(path), stored_arrays())
-
-
-def test_float32_takes_no_memory_beside_the_weights(tmp_path: Path) -> None:
-    width = 64
-    shapes = {"vocab_size": 4096, "n_embd": width, "n_layer": 1, "n_inner": 4 * width}
-    arrays = {
-        name: np.zeros([_scaled(edge, name, i, width) for i, edge in enumerate(array.shape)], np.float32)
-        for name, array in stored_arrays().items()
-        if ".h.1." not in name
-    }
-    write_model(tmp_path, arrays, **shapes)
-    total, largest = sum(array.nbytes for array in arrays.values()), 4096 * width * 4
-    tracemalloc.start()
-    try:
-        checkpoint = read_huggingface(tmp_path)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert total <= peak < total + largest
-    assert checkpoint.parameter_count * 4 == total
-
-
-def _scaled(edge: int, name: str, axis: int, width: int) -> int:
-    """An edge of the small model's array in one of 4096 tokens and another width."""
-    if "wte" in name and axis == 0:
-        return 4096
-    if "wpe" in name and axis == 0:
-        return edge
-    return {WIDTH: width, 3 * WIDTH: 3 * width, INNER: 4 * width}[edge]
+    saved = random_checkpoint(ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2"))
+    write_safetensors(saved, tmp_path / "model.safetensors")
+    assert load_checkpoint(tmp_path / "model.safetensors").config.model_type == "gab", "its own, even beside a config"
 
 
 # config.json
@@ -305,8 +205,9 @@ def test_what_the_config_leaves_out_is_as_in_gpt2_small(tmp_path: Path) -> None:
         assert f"expected [{default}, {WIDTH}] from config.json" in refusal(tmp_path)
     write_model(tmp_path, without="n_embd")
     assert f"expected [{VOCAB}, 768]" in refusal(tmp_path)
-    write_model(tmp_path, without="n_inner")
-    assert f"expected [{WIDTH}, {4 * WIDTH}] from config.json" in refusal(tmp_path)
+    for inner in ({"without": "n_inner"}, {"n_inner": None}):
+        write_model(tmp_path, **inner)
+        assert f"expected [{WIDTH}, {4 * WIDTH}] from config.json" in refusal(tmp_path)
     write_model(tmp_path, without="n_head")
     assert "hidden_size 4 is not a multiple of num_attention_heads 12" in refusal(tmp_path)
     config = read_huggingface(write_model(tmp_path)).config
@@ -323,13 +224,8 @@ def test_optional_settings_are_taken_over(tmp_path: Path) -> None:
 
 def test_names_of_other_families_and_older_files_are_understood(tmp_path: Path) -> None:
     write_model(tmp_path)
-    for usual, other in (
-        ("n_embd", "hidden_size"),
-        ("n_head", "num_attention_heads"),
-        ("n_layer", "num_hidden_layers"),
-        ("n_positions", "max_position_embeddings"),
-        ("n_positions", "n_ctx"),
-    ):
+    others = {"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"}
+    for usual, other in (*others.items(), ("n_positions", "max_position_embeddings"), ("n_positions", "n_ctx")):
         expected = read_huggingface(write_config(tmp_path)).config
         assert read_huggingface(write_config(tmp_path, without=usual, **{other: SETTINGS[usual]})).config == expected
     assert read_huggingface(write_config(tmp_path, n_ctx=CONTEXT + 1)).config.max_position_embeddings == CONTEXT
@@ -337,34 +233,24 @@ def test_names_of_other_families_and_older_files_are_understood(tmp_path: Path) 
     assert refusal(tmp_path).startswith("config.json: n_head is 2 but num_attention_heads is 1; expected them to agree")
 
 
-def test_an_inner_width_of_null_is_four_times_the_width(tmp_path: Path) -> None:
-    write_model(tmp_path, n_inner=None)
-    assert f"expected [{WIDTH}, {4 * WIDTH}]" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "message"),
     [
         ({"model_type": "bloom"}, "found model_type 'bloom'; expected one of the families known: 'gpt2', 'llama', 'mi"),
         ({"model_type": ["gpt2"]}, "found model_type ['gpt2']; expected"),
         ({"without": "model_type"}, "found no model_type; expected one of the families known: 'gpt2'"),
         ({"scale_attn_weights": False}, "scale_attn_weights is False, which is not supported; expected true"),
-        ({"scale_attn_weights": None}, "scale_attn_weights is None, which is not supported"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True, which is not supported"),
         ({"add_cross_attention": True}, "add_cross_attention is True, which is not supported; expected false"),
         ({"activation_function": "relu"}, "activation_function is 'relu', which is not supported; expected one of gel"),
-        ({"activation_function": None}, "activation_function is None, which is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set; expected a model that is not quantised"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; expected true or false"),
         ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan; expected a number above 0"),
         ({"n_head": 3}, "it describes no possible model: hidden_size 4 is not a multiple of num_attention_heads 3"),
         ({"n_layer": 0}, "n_layer is 0; expected a whole number of at least 1"),
-        ({"n_inner": 0}, "n_inner is 0; expected a whole number of at least 1"),
         ({"n_embd": True}, "n_embd is True; expected a whole number"),
-        ({"n_embd": "4"}, "n_embd is '4'; expected a whole number"),
         ({"vocab_size": 7.0}, "vocab_size is 7.0; expected a whole number"),
         ({"vocab_size": 10**4000}, "it describes no possible model: vocab_size is 1000"),
-        ({"n_positions": None}, "n_positions is None; expected a whole number"),
     ],
 )
 def test_settings_that_cannot_be_run_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -374,15 +260,13 @@ def test_settings_that_cannot_be_run_are_named(tmp_path: Path, changes: dict[str
     assert len(found) < 400
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "message"),
     [
         (b"", "found no JSON in its 0 bytes"),
-        (b"{not json}", "found no JSON in its 10 bytes"),
         (b"\xff\xfe\xff{", "found no JSON in its 4 bytes"),
         (b"[" * 100_000, "found no JSON in its 100000 bytes"),
         (b'{"n_embd": ' + b"9" * 5000 + b"}", "found no JSON in its 5012 bytes"),
-        (b"[1, 2]", "found a JSON list; expected an object"),
         (b"null", "found a JSON NoneType; expected an object"),
         (b" " * (1 << 20) + b"{}", "found 1048578 bytes; expected JSON of at most 1048576 bytes"),
     ],
@@ -399,17 +283,15 @@ def test_a_config_that_is_none(tmp_path: Path, content: bytes, message: str) -> 
 
 def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
     assert refusal(tmp_path, load_checkpoint).startswith(": found a directory without config.json; expected a Hugging")
+    write_config(tmp_path)
+    assert "found config.json but no weights beside it; expected model.safetensors or model" in refusal(tmp_path)
+    (tmp_path / "config.json").unlink()
     save_file(stored_arrays(), tmp_path / "model.safetensors", {"format": "pt"})
     found = refusal(tmp_path / "model.safetensors", load_checkpoint)
     assert found.startswith("model.safetensors: found no config.json beside it; expected a Hugging Face model")
 
 
-def test_a_config_without_weights(tmp_path: Path) -> None:
-    write_config(tmp_path)
-    assert "found config.json but no weights beside it; expected model.safetensors or model" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5"])
+@each_case("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5"])
 def test_weights_in_other_formats_are_to_be_saved_as_safetensors(tmp_path: Path, name: str) -> None:
     (write_config(tmp_path) / name).write_bytes(b"PK\x03\x04 and so on")
     for path in (tmp_path, tmp_path / name):
@@ -419,79 +301,10 @@ def test_weights_in_other_formats_are_to_be_saved_as_safetensors(tmp_path: Path,
     assert_holds(load_checkpoint(tmp_path), stored_arrays())
 
 
-def test_paths_that_mean_no_model(tmp_path: Path) -> None:
-    write_model(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    for read in (read_huggingface, load_checkpoint):
-        assert refusal(tmp_path / "tokenizer.json", read).startswith("tokenizer.json: found another kind of file; exp")
-        assert refusal(tmp_path / "none.json", read).startswith("none.json: cannot read it: No such file or directory")
-    with pytest.raises(FormatError, match="no file can have this name"):
-        load_checkpoint("a\0b.json")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_pipes_and_directories_are_not_waited_for(tmp_path: Path, name: str) -> None:
-    write_model(tmp_path)
-    (tmp_path / name).unlink()
-    os.mkfifo(tmp_path / name)
-    assert refusal(tmp_path).startswith(f"{name}: found a pipe; expected a regular file")
-    (tmp_path / name).unlink()
-    (tmp_path / name).mkdir()
-    assert refusal(tmp_path).startswith(f"{name}: found a directory; expected a regular file")
-
-
-def test_truncated_and_padded_weights(tmp_path: Path) -> None:
-    file = write_model(tmp_path) / "model.safetensors"
-    data = file.read_bytes()
-    size, header = len(data), 8 + struct.unpack("<Q", data[:8])[0]
-    for length in (header, header + 1, size - 1):
-        file.write_bytes(data[:length])
-        expected = f"model.safetensors: truncated: found {length} bytes, but its header promises {size}"
-        assert refusal(tmp_path).startswith(expected)
-    file.write_bytes(data + b"\0")
-    assert refusal(tmp_path).startswith(f"model.safetensors: padded: found {size + 1} bytes")
-    for length in (0, 7):
-        file.write_bytes(data[:length])
-        assert refusal(tmp_path).startswith(f"model.safetensors: found {length} bytes; expected at least the 8")
-    file.write_bytes(data[: header - 1])
-    assert "promise a safetensors header of" in refusal(tmp_path)
-    file.write_bytes(struct.pack("<Q", 1 << 63) + data[8:])
-    assert f"a safetensors header of {1 << 63} bytes; expected at most {size - 8}" in refusal(tmp_path)
-
-
-def test_a_file_that_became_shorter_after_its_header_was_read(tmp_path: Path) -> None:
-    file = write_model(tmp_path) / "model.safetensors"
-    tensors, _ = read_header(file)
-    last = max(tensors.values(), key=lambda tensor: tensor.start)
-    file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(FormatError, match=r"model\.safetensors: found \d+ bytes, fewer than when its header was read"):
-        load_tensor(last)
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"[]",
-        b"{",
-        b'{"a": 1}',
-        b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}',
-        b'{"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 4]}}',
-        b'{"a": {"dtype": "odd", "shape": [1], "data_offsets": [0, 4]}}',
-        b'{"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}',
-        b"[" * 100_000,
-    ],
-)
-def test_damaged_headers(tmp_path: Path, header: bytes) -> None:
-    file = write_config(tmp_path) / "model.safetensors"
-    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    assert refusal(tmp_path).startswith(f"model.safetensors: damaged safetensors file of {12 + len(header)} bytes: ")
-
-
 # Tensors that do not go with the configuration
 
 
-@pytest.mark.parametrize("prefix", ["transformer.", ""])
+@each_case("prefix", ["transformer.", ""])
 def test_missing_and_misnamed_tensors_are_told_in_the_files_names(tmp_path: Path, prefix: str) -> None:
     arrays = stored_arrays(prefix)
     name = f"{prefix}h.1.attn.c_attn.bias"
@@ -501,9 +314,7 @@ def test_missing_and_misnamed_tensors_are_told_in_the_files_names(tmp_path: Path
     assert f"tensor '{name}' is missing (found '{prefix}h.1.attn.c_atn.bias', the nearest name); found 28" in found
     del moved[f"{prefix}h.1.attn.c_atn.bias"]
     found = refusal(write_model(tmp_path, moved))
-    assert found == (
-        f"model.safetensors: tensor '{name}' is missing; found 27 tensors, expected 28 for 2 layers (n_layer)"
-    )
+    assert f"tensor '{name}' is missing; found 27 tensors, expected 28 for 2 layers (n_layer)" in found
 
 
 def test_unknown_tensors_are_told_with_the_nearest_name(tmp_path: Path) -> None:
@@ -520,11 +331,6 @@ def test_unknown_tensors_are_told_with_the_nearest_name(tmp_path: Path) -> None:
     assert len(found) < 400
 
 
-def test_the_untied_head_has_to_be_there(tmp_path: Path) -> None:
-    found = refusal(write_model(tmp_path, tie_word_embeddings=False))
-    assert "tensor 'lm_head.weight' is missing" in found
-
-
 def test_blocks_that_are_not_in_the_file(tmp_path: Path) -> None:
     assert "unknown tensor 'transformer.h.1.attn.c_attn.bias'" in refusal(write_model(tmp_path, n_layer=1))
     assert "tensor 'transformer.h.2.ln_1.weight' is missing" in refusal(write_model(tmp_path, n_layer=3))
@@ -532,12 +338,10 @@ def test_blocks_that_are_not_in_the_file(tmp_path: Path) -> None:
     assert "found 28 tensors; expected more for the 16000000 layers (n_layer) of" in found
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "shape", "message"),
     [
         ("h.0.attn.c_attn.weight", (12, 4), "[12, 4]; expected [4, 12] from config.json; it is stored transposed"),
-        ("h.1.mlp.c_proj.weight", (4, 6), "[4, 6]; expected [6, 4] from config.json; it is stored transposed"),
-        ("wte.weight", (4, 7), "[4, 7]; expected [7, 4] from config.json; it is stored transposed"),
         ("wpe.weight", (6, 4), "[6, 4]; expected [5, 4] from config.json"),
         ("h.1.ln_1.bias", (4, 1), "[4, 1]; expected [4] from config.json"),
         ("ln_f.weight", (), "[]; expected [4] from config.json"),
@@ -551,25 +355,6 @@ def test_wrong_shapes(tmp_path: Path, name: str, shape: tuple[int, ...], message
     assert ("transposed" in found) == ("transposed" in message)
 
 
-@pytest.mark.parametrize(("dtype", "shown"), [(np.int8, "I8"), (np.float64, "F64"), (np.uint16, "U16")])
-def test_types_that_are_not_read(tmp_path: Path, dtype: type, shown: str) -> None:
-    arrays = stored_arrays()
-    arrays["transformer.h.0.mlp.c_fc.weight"] = arrays["transformer.h.0.mlp.c_fc.weight"].astype(dtype)
-    found = refusal(write_model(tmp_path, arrays))
-    assert f"tensor 'transformer.h.0.mlp.c_fc.weight' is {shown}; expected one of F32, F16, BF16; convert" in found
-
-
-def test_all_is_checked_before_the_first_tensor_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*_: Any) -> None:
-        raise AssertionError("a tensor was loaded before everything was checked")
-
-    arrays = stored_arrays()
-    arrays["transformer.ln_f.bias"] = np.zeros(3, np.float32)  # the very last one
-    write_model(tmp_path, arrays)
-    monkeypatch.setattr(np, "fromfile", load)
-    assert "has shape [3]; expected [4]" in refusal(tmp_path)
-
-
 # The index of shards
 
 
@@ -581,14 +366,10 @@ def test_shards_that_are_missing_or_damaged(tmp_path: Path) -> None:
     assert refusal(tmp_path).startswith(f"{last.name}: truncated: found {len(data) - 1} bytes")
     last.unlink()
     found = refusal(tmp_path)
-    assert found.startswith(
-        "model.safetensors.index.json: 1 of the 3 shards it names are missing, first 'model-00003-of-00003.safetensors'"
-    )
+    assert f"index.json: 1 of the 3 shards it names are missing, first '{last.name}'" in found
 
 
-@pytest.mark.parametrize(
-    "shard", ["../up.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", "..\\up", "C:\\up", "./a"]
-)
+@each_case("shard", ["../up.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", "..\\up", "C:\\up", "./a"])
 def test_an_index_may_not_lead_out_of_its_directory(tmp_path: Path, shard: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -598,11 +379,10 @@ def test_an_index_may_not_lead_out_of_its_directory(tmp_path: Path, shard: str) 
     assert found.startswith(f"model.safetensors.index.json: the shard {shard!r} is a path; expected the plain name")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("weight_map", "message"),
     [
         (None, "found no weight_map; expected an object"),
-        ([], "found no weight_map; expected an object"),
         ({}, "found no weight_map; expected an object"),
         ({"wte.weight": 3}, "tensor 'wte.weight' lies in 3; expected a file's name"),
         ({"wte.weight": "a\0b"}, "1 of the 1 shards it names are missing, first 'a\\x00b'"),

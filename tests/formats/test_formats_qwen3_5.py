@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each_case import each_case
 from family_layers import layers_of
 from goldens.models import Made, model_tensors, save_tensors, write_model
 
@@ -21,51 +22,26 @@ from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import tensor_count, weight_shapes
 
-PUBLISHED: dict[str, Any] = {
-    "model_type": "qwen3_5_text",
-    "attention_bias": False,
-    "attn_output_gate": True,
-    "full_attention_interval": 4,
-    "head_dim": 256,
-    "hidden_act": "silu",
-    "hidden_size": 1024,
-    "intermediate_size": 3584,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 16,
-    "linear_value_head_dim": 128,
-    "max_position_embeddings": 262144,
-    "mtp_num_hidden_layers": 1,
-    "num_attention_heads": 8,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 2,
+PUBLISHED: dict[str, Any] = json.loads("""{
+    "model_type": "qwen3_5_text", "attention_bias": false, "attn_output_gate": true, "full_attention_interval": 4,
+    "head_dim": 256, "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3584,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16, "linear_value_head_dim": 128, "max_position_embeddings": 262144,
+    "mtp_num_hidden_layers": 1, "num_attention_heads": 8, "num_hidden_layers": 24, "num_key_value_heads": 2,
     "rms_norm_eps": 1e-06,
-    "rope_parameters": {
-        "mrope_interleaved": True,
-        "mrope_section": [11, 11, 10],
-        "partial_rotary_factor": 0.25,
-        "rope_theta": 10000000,
-        "rope_type": "default",
-    },
-    "tie_word_embeddings": True,
-    "vocab_size": 248320,
-}
+    "rope_parameters":
+    {"mrope_interleaved": true, "mrope_section": [11, 11, 10], "partial_rotary_factor": 0.25, "rope_theta":
+    10000000, "rope_type": "default"},
+    "tie_word_embeddings": true, "vocab_size": 248320
+}""")
 """Settings as a published file of this family has them."""
+HEADS = {"linear_key_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 8}
 SMALL: dict[str, Any] = {
-    **PUBLISHED,
-    "head_dim": 16,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "linear_key_head_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_value_head_dim": 8,
-    "max_position_embeddings": 40,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 4,
-    "vocab_size": 50,
+    **{**PUBLISHED, **HEADS, "head_dim": 16, "hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 40},
+    **{"num_attention_heads": 4, "num_hidden_layers": 4, "vocab_size": 50},
 }
+FEW_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
+FEW_EXPERTS |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24}
 
 
 def config_with(folder: Path, settings: dict[str, Any], **changes: Any) -> ModelConfig:
@@ -97,16 +73,14 @@ def test_what_is_left_out_is_as_in_transformers(tmp_path: Path) -> None:
     assert found.layer(3).attends
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "message"),
     [
         ({"layer_types": ["conv"] * 24}, r"layer_types is \[.*\]; expected 24 names, each full_attention or linear_at"),
-        ({"layer_types": ["full_attention"] * 23}, "expected 24 names"),
         ({"full_attention_interval": 0}, "full_attention_interval is 0; expected a whole number of at least 1"),
         ({"full_attention_interval": 2000}, "full_attention_interval is 2000; expected a whole number from 1 to 1024"),
         ({"linear_num_value_heads": 24}, "linear_num_value_heads is 24 and linear_num_key_heads 16; expected a multi"),
         ({"linear_key_head_dim": 6}, "linear_key_head_dim is 6; expected a multiple of 4 from 4 to 256"),
-        ({"linear_key_head_dim": 260}, "linear_key_head_dim is 260; expected a multiple of 4"),
         ({"linear_value_head_dim": "8"}, "linear_value_head_dim is '8'; expected a whole number"),
         ({"linear_conv_kernel_dim": 65}, "linear_conv_kernel_dim is 65; expected a whole number from 1 to 64"),
         ({"num_experts": 8}, "num_experts is 8: a mixture of experts"),
@@ -119,33 +93,25 @@ def test_what_is_refused_in_a_directory_is_named(tmp_path: Path, changes: dict[s
 
 EXPERTS: dict[str, Any] = {
     **{name: value for name, value in PUBLISHED.items() if name not in ("intermediate_size", "tie_word_embeddings")},
-    "model_type": "qwen3_5_moe_text",
-    "hidden_size": 2048,
-    "linear_num_value_heads": 32,
-    "moe_intermediate_size": 512,
-    "num_attention_heads": 16,
-    "num_experts": 256,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 40,
-    "shared_expert_intermediate_size": 512,
-    "tie_word_embeddings": False,
+    **{"model_type": "qwen3_5_moe_text", "hidden_size": 2048, "linear_num_value_heads": 32, "num_hidden_layers": 40},
+    **{"moe_intermediate_size": 512, "num_attention_heads": 16, "num_experts": 256, "num_experts_per_tok": 8},
+    **{"shared_expert_intermediate_size": 512, "tie_word_embeddings": False},
 }
 """Settings as published files with experts have them."""
 NEXT: dict[str, Any] = {
-    **EXPERTS,
-    "model_type": "qwen3_next",
-    "decoder_sparse_step": 1,
-    "intermediate_size": 5120,
-    "mlp_only_layers": [],
-    "norm_topk_prob": True,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "num_hidden_layers": 48,
+    **{
+        **EXPERTS,
+        "model_type": "qwen3_next",
+        "decoder_sparse_step": 1,
+        "intermediate_size": 5120,
+        "mlp_only_layers": [],
+    },
+    **{"norm_topk_prob": True, "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48},
     "vocab_size": 151936,
 }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "sizes"),
     [
         (EXPERTS, "blocks=40,vocab=248320,experts=256,experts_used=8"),
@@ -165,7 +131,7 @@ def test_the_settings_of_files_with_experts(tmp_path: Path, settings: dict[str, 
     assert (left_out.num_experts, left_out.num_experts_per_tok, left_out.intermediate_size) == (count, used, 512)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("settings", "changes", "message"),
     [
         (EXPERTS, {"shared_expert_intermediate_size": 256}, "is 256; expected 512, the width of the other experts"),
@@ -182,8 +148,7 @@ def test_other_experts_are_refused(
 
 
 def test_experts_of_a_model_that_sees_are_read(tmp_path: Path) -> None:
-    small = {**SMALL, "model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2}
-    small |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "tie_word_embeddings": False}
+    small = {**SMALL, **FEW_EXPERTS, "model_type": "qwen3_5_moe_text"}
     made = load_checkpoint(write_model(Made(small, seed=1), tmp_path / "text"))
     first = "model.layers.0.mlp."
     joined = model_tensors(Made(small, seed=1), tmp_path / "text" / "config.json")[f"{first}experts.gate_up_proj"]
@@ -196,11 +161,10 @@ def test_experts_of_a_model_that_sees_are_read(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "text").config == made.config
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@each_case("dtype", ["float32", "bfloat16"])
 def test_rows_by_heads_of_keys_are_put_in_order(tmp_path: Path, dtype: str) -> None:
     """Of each of two heads of keys 16 queries, 16 keys, and 8 values and gates of each of two heads."""
-    small = {**SMALL, "model_type": "qwen3_next", "num_experts": 4, "num_experts_per_tok": 2}
-    small |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "tie_word_embeddings": False}
+    small = {**SMALL, **FEW_EXPERTS, "model_type": "qwen3_next"}
     folder = write_model(Made(small, seed=1, dtype=dtype), tmp_path / "next")
     made, first = load_checkpoint(folder), "model.layers.0.linear_attn."
     tensors = model_tensors(Made(small, seed=1), folder / "config.json")
@@ -223,7 +187,7 @@ def test_rows_by_heads_of_keys_are_put_in_order(tmp_path: Path, dtype: str) -> N
     assert all(np.array_equal(again.floats(name), made.floats(name)) for name in weight_shapes(made.config))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "layer_types has 'linear_attention'; no layer of llama has the delta rule"),
@@ -238,7 +202,7 @@ def test_delta_rules_elsewhere_are_refused(changes: dict[str, Any], message: str
         dataclasses.replace(made, **changes)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@each_case("dtype", ["float32", "bfloat16"])
 def test_a_directory_becomes_another_file_and_back(tmp_path: Path, dtype: str) -> None:
     """Decays, and the weights of convolutions, are floats whatever the others are; GGUF has factors of decays."""
     settings = {**SMALL, "linear_value_head_dim": 16, "linear_num_value_heads": 2}
@@ -253,6 +217,9 @@ def test_a_directory_becomes_another_file_and_back(tmp_path: Path, dtype: str) -
         for name in weight_shapes(made.config):
             error = np.abs(found.floats(name) - made.floats(name)).max()
             assert error <= (1e-6 if end == "gguf" and (name.endswith("A_log") or "norm" in name) else 0.0), name
+
+
+NEXT_EXPERTS = {"model_type": "qwen3_next", "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
 
 
 def gguf_file(folder: Path, **changes: Any) -> Any:
@@ -274,24 +241,13 @@ def test_a_gguf_file_has_llama_cpps_names(tmp_path: Path) -> None:
     assert names <= set(file.tensors)
 
 
-def test_heads_of_a_gguf_file_take_turns_in_those_that_they_share(tmp_path: Path) -> None:
-    made = config_of(gguf_file(tmp_path))
-    assert not made.linear_keys_in_turn
-    shared = {"linear_num_value_heads": 4, "linear_keys_in_turn": True}
-    found = config_of(gguf_file(tmp_path, **shared))
-    assert found == dataclasses.replace(made, **shared)
-    assert found.layer(0).delta == DeltaRule(2, 4, 36, 36, in_turn=True)
-    assert ModelConfig.from_json(found.to_json()) == found
-
-
-@pytest.mark.parametrize(
+@each_case(
     ("key", "value", "message"),
     [
         ("ssm.time_step_rank", 3, "is 3; expected a multiple of the 2 of ssm.group_count"),
         ("ssm.inner_size", 73, "is 73; expected a multiple of the 2 heads"),
         ("full_attention_interval", 2000, "is 2000; expected a whole number from 1 to 1024"),
         ("nextn_predict_layers", 4, "is 4; expected a whole number below the 4 blocks"),
-        ("nextn_predict_layers", -1, "is -1; expected a whole number below the 4 blocks"),
         ("ssm.state_size", 300, "linear_key_head_dim is 300; expected a multiple of 4 from 4 to 256"),
     ],
 )
@@ -303,29 +259,19 @@ def test_what_is_refused_in_a_gguf_file_is_named(tmp_path: Path, key: str, value
 
 
 def test_another_width_of_the_shared_expert_is_refused(tmp_path: Path) -> None:
-    file = gguf_file(tmp_path, model_type="qwen3_next", num_experts=4, num_experts_per_tok=2, norm_topk_prob=True)
+    file = gguf_file(tmp_path, **NEXT_EXPERTS)
     assert file.metadata["qwen3next.expert_shared_feed_forward_length"] == 96
     key = "qwen3next.expert_shared_feed_forward_length"
     with pytest.raises(FormatError, match=f"{key} is 48; expected 96, the width of other experts"):
         config_of(dataclasses.replace(file, metadata={**file.metadata, key: 48}))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "message"),
     [
+        ({"linear_num_value_heads": 4}, "the architecture qwen35 has heads of values that share keys in another order"),
         (
-            {"linear_num_value_heads": 4},
-            "the architecture qwen35 has heads of values that share keys in another order, which is not made here",
-        ),
-        (
-            {
-                "linear_num_value_heads": 4,
-                "linear_keys_in_turn": True,
-                "model_type": "qwen3_next",
-                "num_experts": 4,
-                "num_experts_per_tok": 2,
-                "norm_topk_prob": True,
-            },
+            {"linear_num_value_heads": 4, "linear_keys_in_turn": True, **NEXT_EXPERTS},
             "the architecture qwen3next has heads of values that share keys in another order",
         ),
         ({"linear_value_head_dim": 8}, "the architecture qwen35 has values as long as keys in its delta rules"),
@@ -333,7 +279,6 @@ def test_another_width_of_the_shared_expert_is_refused(tmp_path: Path) -> None:
             {"layer_types": ("full_attention", "linear_attention")},
             "the architecture qwen35 has attention in each so many-th layer, and the delta rule in all others",
         ),
-        ({"layer_types": ()}, "the architecture qwen35 has attention in each so many-th layer"),
     ],
 )
 def test_what_gguf_cannot_hold_is_told(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

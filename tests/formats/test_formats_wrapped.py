@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each_case import each_case
 from goldens.models import MODELS, Made, model_tensors, save_tensors, write_model
 
 import glinfer
@@ -38,7 +39,7 @@ def wrapped(folder: Path, before: str, inside: str, **changes: Any) -> Path:
     return made
 
 
-@pytest.mark.parametrize("names", NAMED.values(), ids=NAMED)
+@each_case("names", NAMED.values())
 def test_the_part_is_the_model_that_it_would_be_alone(tmp_path: Path, names: tuple[str, str]) -> None:
     found = load_checkpoint(wrapped(tmp_path, *names))
     alone = load_checkpoint(tmp_path / "plain")

@@ -12,18 +12,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # One test a mess. The first three are clean; all others must end in an error, whatever the test itself says.
 SUITE = """
-import moderngl
-import numpy as np
 import pytest
 
-from glinfer.errors import ShaderError
-from glinfer.gl.context import open_device
-from glinfer.gl.layouts.matrix import Layout
-from glinfer.gl.program import Program
-from glinfer.gl.texture import Texture
-
-LAYOUT = Layout.of((2, 3), "r32f", 64)
 pytestmark = pytest.mark.gl
+
+
+@pytest.fixture(autouse=True)
+def imported():
+    # Not before the first suite has run.
+    from glinfer.errors import ShaderError
+    from glinfer.gl.context import open_device
+    from glinfer.gl.layouts.matrix import Layout
+    from glinfer.gl.program import Program
+    from glinfer.gl.texture import Texture
+
+    globals().update(locals(), LAYOUT=Layout.of((2, 3), "r32f", 64))
 
 
 def test_clean(device):
@@ -77,35 +80,30 @@ def test_bad_error_never_closed():
 def test_bad_error_pending(device):
     device.raw.read_buffer(0x1234)
 """
-UNMARKED = """
+FIRST = """
 import sys
-
-import pytest
 
 
 def test_nothing_is_imported():
     assert not {"moderngl", "glcontext", "glinfer.gl.context"} & set(sys.modules)
-
-
-@pytest.mark.gl
-def test_marked(device):
-    pass
-
-
+"""
+UNMARKED = """
 def test_bad_unmarked(device):
     pass
 """
 
 
-def run_suite(folder: Path, suite: str) -> subprocess.CompletedProcess[str]:
-    """Run a suite with the real conftest.py and the marks that it names, in an otherwise empty folder."""
+def run_suites(folder: Path) -> str:
+    """What pytest says of all three with the real conftest.py and its marks, in an otherwise empty folder."""
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text("utf-8"), "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    gl\n", "utf-8")
-    (folder / "test_suite.py").write_text(suite, "utf-8")
+    for place, suite in enumerate((FIRST, SUITE, UNMARKED)):
+        (folder / f"test_{place}.py").write_text(suite, "utf-8")
     places = ROOT, ROOT / "tests", ROOT / "tests" / "helpers", os.environ.get("PYTHONPATH")
     path = os.pathsep.join(str(place) for place in places if place)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line", "-W", "ignore", str(folder)],
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line", "-W", "ignore"]
+    done = subprocess.run(
+        [*command, str(folder)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "400"},
         capture_output=True,
@@ -113,14 +111,17 @@ def run_suite(folder: Path, suite: str) -> subprocess.CompletedProcess[str]:
         timeout=300,
         check=False,
     )
+    return done.stdout
 
 
 def test_each_mess_is_caught_and_nothing_else(tmp_path: Path) -> None:
-    done = run_suite(tmp_path, SUITE)
-    told = dict(re.findall(r"^ERROR \S+::(test_\w+) - (.*)$", done.stdout, re.MULTILINE))
-    assert set(told) == set(re.findall(r"^def (test_bad\w+)", SUITE, re.MULTILINE)), done.stdout
-    assert "FAILED" not in done.stdout, "a test of the suite failed before the audit: it proves nothing"
+    """A device in a test without its mark is one, too."""
+    said = run_suites(tmp_path)
+    told = dict(re.findall(r"^ERROR \S+::(test_\w+) - (.*)$", said, re.MULTILINE))
+    assert set(told) == set(re.findall(r"^def (test_bad\w+)", SUITE + UNMARKED, re.MULTILINE)), said
+    assert "FAILED" not in said, "a test failed before the audit: it proves nothing"
     expected = {
+        "test_bad_unmarked": "a test that is not marked gl",
         "test_bad_texture": "'Texture': [1]",
         "test_bad_framebuffer": "'Framebuffer': [1]",
         "test_bad_buffer": "'Buffer': [1]",
@@ -131,10 +132,3 @@ def test_each_mess_is_caught_and_nothing_else(tmp_path: Path) -> None:
         "test_bad_error_pending": "GL_INVALID_ENUM",
     }
     assert {name for name, words in expected.items() if words not in told[name]} == set(), told
-
-
-def test_a_device_is_opened_by_tests_that_are_marked_alone_and_no_other_imports_opengl(tmp_path: Path) -> None:
-    done = run_suite(tmp_path, UNMARKED)
-    told = dict(re.findall(r"^(?:ERROR|FAILED) \S+::(test_\w+) - (.*)$", done.stdout, re.MULTILINE))
-    assert set(told) == {"test_bad_unmarked"}, done.stdout
-    assert "a test that is not marked gl" in told["test_bad_unmarked"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
@@ -15,6 +15,7 @@ from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.quant.formats import WORD_FORMATS
 
 Array = np.ndarray[Any, Any]
+few = settings(max_examples=25)
 EDGES = st.sampled_from([1, 2, 3, 4, 5, 15, 16, 17, 36, 63, 64, 65, 127, 129, 200, 301])
 FORMATS = st.sampled_from(sorted(WORD_FORMATS))
 BYTES = {"f32": 4, "f16": 2, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
@@ -53,6 +54,7 @@ def numbered(layout: GemvLayout | ConstantLayout) -> Array:
 # Weights
 
 
+@few
 @given(weights())
 def test_weights_come_back_and_nothing_else_is_in_the_texture(layout: GemvLayout) -> None:
     words = numbered(layout)
@@ -65,16 +67,7 @@ def test_weights_come_back_and_nothing_else_is_in_the_texture(layout: GemvLayout
     assert layout.nbytes == texels.nbytes
 
 
-@given(st.sampled_from([(1, 1), (5, 17), (65, 130), (301, 36)]), FORMATS, st.booleans(), st.integers(0, 2**32))
-def test_every_bit_of_a_word_is_kept(shape: tuple[int, int], name: str, quad: bool, seed: int) -> None:
-    layout = GemvLayout.of(*shape, name, quad, 2048)
-    whole = np.uint16 if name == "f16" else np.uint32
-    bits = np.random.default_rng(seed).integers(0, np.iinfo(whole).max + 1, (layout.rows, layout.cols), dtype=whole)
-    words = bits.view(np.dtype(layout.format.dtype))
-    back = layout.unpack(layout.pack(words), layout.rows, layout.cols)
-    assert np.array_equal(np.ascontiguousarray(back).view(whole), bits)
-
-
+@few
 @given(weights(), st.data())
 def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.DataObject) -> None:
     """The fragment that needs a weight, which of its steps and accumulators it is, and the texel by gemv.frag."""
@@ -95,6 +88,7 @@ def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.
         assert texels[line // columns, x, output % 4] == words[output, column]
 
 
+@few
 @given(EDGES, EDGES, FORMATS, st.booleans(), st.sampled_from([8, 16, 100, 128, 256, 300, 512, 2048]))
 def test_weights_stay_within_the_limit_or_are_refused(
     outputs: int, inputs: int, name: str, quad: bool, biggest: int
@@ -115,23 +109,15 @@ def test_weights_stay_within_the_limit_or_are_refused(
         )
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [(1536, 512), (512, 512), (2048, 512), (512, 2048), (5256, 512)])
-@pytest.mark.parametrize("name", sorted(WORD_FORMATS))
-def test_gabs_matrices_fit_what_webgl2_guarantees_and_little_is_wasted(outputs: int, inputs: int, name: str) -> None:
-    layout = GemvLayout.of(outputs, inputs, name, True, 2048)
-    assert max(layout.width, layout.height) <= 2048
-    assert 1 <= layout.nbytes / (outputs * inputs * BYTES[name]) <= 1.2
-
-
-@pytest.mark.parametrize("name", sorted(WORD_FORMATS))
-def test_texture_memory_falls_with_the_format(name: str) -> None:
-    layout = GemvLayout.of(512, 512, name, True, 2048)
-    assert layout.nbytes == 512 * 512 * BYTES[name]
+def test_texture_memory_is_that_of_the_format() -> None:
+    for name, size in BYTES.items():
+        assert GemvLayout.of(512, 512, name, True, 2048).nbytes == 512 * 512 * size
 
 
 # Constants
 
 
+@few
 @given(constants())
 def test_constants_come_back_and_nothing_else_is_in_the_texture(layout: ConstantLayout) -> None:
     matrix = numbered(layout)
@@ -145,6 +131,7 @@ def test_constants_come_back_and_nothing_else_is_in_the_texture(layout: Constant
     assert max(layout.width, layout.height) <= 2048
 
 
+@few
 @given(constants(), st.data())
 def test_a_constant_lies_where_the_shader_looks_for_it(layout: ConstantLayout, data: st.DataObject) -> None:
     texels, matrix, columns = layout.pack(numbered(layout)), numbered(layout), defined(layout)["COLUMNS"]
@@ -161,6 +148,7 @@ def test_a_constant_lies_where_the_shader_looks_for_it(layout: ConstantLayout, d
         assert texels[block // columns, x, output % 4] == matrix[output, column]
 
 
+@few
 @given(st.integers(1, 5256), st.booleans(), st.booleans(), st.sampled_from([15, 16, 31, 32, 79, 80, 95, 96, 160, 2048]))
 def test_constants_stay_within_the_limit_or_are_refused(outputs: int, scales: bool, sums: bool, biggest: int) -> None:
     line, blocks = (80 if scales else 16) + (16 if sums else 0), -(-outputs // 64)
@@ -185,11 +173,9 @@ SCALES = ConstantLayout.of(5, True, True, 2048)
     ("pack", "message"),
     [
         (lambda: WEIGHTS.pack(np.zeros((5, 4), np.uint32)), r"found an array uint32 .*; expected uint32 \[5, 5\]"),
-        (lambda: WEIGHTS.pack(np.zeros((5, 5), np.int32)), r"found an array int32 \[5, 5\]; expected uint32 \[5, 5\]"),
         (lambda: WEIGHTS.pack(np.zeros(25, np.uint32)), r"found an array uint32 \[25\]; expected uint32 \[5, 5\]"),
         (lambda: FLOATS.pack(np.zeros((5, 17), np.float32)), r"found an array float32 .*; expected float32 \[5, 20\]"),
         (lambda: FLOATS.pack(np.zeros((5, 20))), r"found an array float64 .*; expected float32 \[5, 20\]"),
-        (lambda: SCALES.pack(np.zeros((5, 1), np.float32)), r"found an array \[5, 1\]; expected \[5, 5\]"),
         (lambda: SCALES.pack(np.zeros((4, 5), np.float32)), r"found an array \[4, 5\]; expected \[5, 5\]"),
     ],
 )
@@ -198,10 +184,9 @@ def test_an_array_that_does_not_fit_is_refused(pack: Callable[[], Array], messag
         pack()
 
 
-@pytest.mark.parametrize("part", [(1, 5), (5, 1), (6, 5), (0, 0)])
-def test_packed_textures_are_read_whole(part: tuple[int, int]) -> None:
-    assert WEIGHTS.region(5, 5) == (WEIGHTS.width, WEIGHTS.height)
-    assert SCALES.region(5, 5) == (SCALES.width, SCALES.height)
+def test_packed_textures_are_read_whole() -> None:
     for layout in (WEIGHTS, SCALES):
-        with pytest.raises(PlanError, match=rf"read whole: found {part[0]}×{part[1]}; expected 5×5\Z"):
-            layout.region(*part)
+        assert layout.region(5, 5) == (layout.width, layout.height)
+        for rows, cols in ((1, 5), (5, 1), (6, 5), (0, 0)):
+            with pytest.raises(PlanError, match=rf"read whole: found {rows}×{cols}; expected 5×5\Z"):
+                layout.region(rows, cols)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from glinfer.errors import GLError, PlanError
+from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
@@ -45,7 +45,7 @@ SHAPES = st.tuples(EDGES, EDGES)
 BIGGEST = st.sampled_from([5, 7, 16, 61, 2048])
 FORMAT_NAMES = st.sampled_from(["r32f", "r32i"])
 
-in_one_device = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+in_one_device = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 
 
 def bits(shape: tuple[int, int], seed: int) -> Array:
@@ -109,16 +109,6 @@ def test_every_bit_survives(device: Device, readback: str, shape: tuple[int, int
             texture.release()
 
 
-def test_every_hard_pattern_survives_alone(device: Device, readback: str) -> None:
-    for format_name in ("r32f", "r32i"):
-        layout = Layout.of((1, 1), format_name, 64)
-        texture = Texture(device, layout, "t")
-        for pattern in HARD_BITS:
-            matrix = as_format(np.array([[pattern]], dtype=np.uint32), layout)
-            texture.upload(matrix)
-            assert same_bits(texture.read(), matrix), hex(pattern)
-
-
 @in_one_device
 @given(SHAPES, BIGGEST, FORMAT_NAMES, st.data())
 def test_writing_and_reading_parts_is_like_writing_and_reading_an_array(
@@ -147,23 +137,18 @@ def test_a_part_of_a_wrapped_matrix_leaves_the_rest_of_its_line_alone(device: De
     assert texture.read()[:, 0].tolist() == [-1] * 5 + list(range(5, 20))
 
 
-@pytest.mark.parametrize("make", [np.asfortranarray, lambda a: a[::-1, ::-1], lambda a: np.repeat(a, 2, 1)[:, ::2]])
-@pytest.mark.parametrize("biggest", [64, 9])
+@pytest.mark.parametrize(
+    ("make", "biggest"),
+    [(np.asfortranarray, 64), (lambda a: a[::-1, ::-1], 9), (lambda a: np.repeat(a, 2, 1)[:, ::2], 9)],
+)
 def test_arrays_in_any_memory_order_are_stored_right(device: Device, make: Any, biggest: int) -> None:
     layout = Layout.of((7, 11), "r32f", biggest)
     matrix = make(np.arange(77, dtype=np.float32).reshape(7, 11))
     assert not matrix.flags.c_contiguous
+    matrix.flags.writeable = False
     texture = Texture(device, layout, "t", layout.pack(matrix))
     assert same_bits(texture.read(), matrix)
     texture.fill(0.0)
-    texture.upload(matrix)
-    assert same_bits(texture.read(), matrix)
-
-
-def test_a_read_only_array_can_be_uploaded(device: Device) -> None:
-    layout = Layout.of((2, 2), "r32f", 64)
-    matrix = np.frombuffer(b"abcdefghijklmnop", dtype=np.float32).reshape(2, 2)
-    texture = Texture(device, layout, "t", layout.pack(matrix))
     texture.upload(matrix)
     assert same_bits(texture.read(), matrix)
 
@@ -187,15 +172,14 @@ def parameters(device: Device, texture: Texture) -> list[int]:
 
 
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
-@pytest.mark.parametrize("format_name", ["r32f", "r32i"])
-def test_every_texture_is_nearest_and_clamped(api: str, format_name: str) -> None:
+def test_every_texture_is_nearest_and_clamped(api: str) -> None:
     with open_device(api=api) as device:
-        layout = Layout.of((3, 5), format_name, 64)
-        empty = Texture(device, layout, "empty")
-        full = Texture(device, layout, "full", np.zeros((3, 5), dtype=layout.format.dtype))
-        full.read()
-        for texture in (empty, full):
-            assert parameters(device, texture) == [0x2600, 0x2600, 0x812F, 0x812F]
+        for format_name in ("r32f", "r32i"):
+            layout = Layout.of((3, 5), format_name, 64)
+            full = Texture(device, layout, "full", np.zeros((3, 5), dtype=layout.format.dtype))
+            full.read()
+            for texture in (Texture(device, layout, "empty"), full):
+                assert parameters(device, texture) == [0x2600, 0x2600, 0x812F, 0x812F]
         device.check("asking for parameters")
 
 
@@ -203,20 +187,17 @@ def test_every_texture_is_nearest_and_clamped(api: str, format_name: str) -> Non
 
 
 @pytest.mark.parametrize("biggest", [64, 9])
-@pytest.mark.parametrize("value", [0.0, -0.0, 1.5, -1e30, np.inf, -np.inf, np.nan, 3.4028235e38, 1.17549435e-38])
-def test_fill_sets_every_float(device: Device, value: float, biggest: int) -> None:
+def test_fill_sets_every_element(device: Device, biggest: int) -> None:
     texture = Texture(device, Layout.of((7, 11), "r32f", biggest), "t")
     texture.upload(np.ones((7, 11), dtype=np.float32))
-    texture.fill(value)
-    found, expected = texture.read(), np.full((7, 11), value, dtype=np.float32)
-    assert np.isnan(found).all() if np.isnan(value) else same_bits(found, expected)
-
-
-@pytest.mark.parametrize("value", [0, 1, -1, 2**31 - 1, -(2**31)])
-def test_fill_sets_every_integer(device: Device, value: int) -> None:
-    texture = Texture(device, Layout.of((7, 11), "r32i", 64), "t")
-    texture.fill(value)
-    assert (texture.read() == value).all()
+    for value in (0.0, -0.0, -1e30, np.inf, -np.inf, np.nan, 3.4028235e38, 1.17549435e-38):
+        texture.fill(value)
+        found, expected = texture.read(), np.full((7, 11), value, dtype=np.float32)
+        assert np.isnan(found).all() if np.isnan(value) else same_bits(found, expected)
+    whole = Texture(device, Layout.of((7, 11), "r32i", biggest), "i")
+    for number in (1, -1, 2**31 - 1, -(2**31)):
+        whole.fill(number)
+        assert (whole.read() == number).all()
 
 
 def test_fill_sets_every_attachment(device: Device) -> None:
@@ -245,7 +226,7 @@ def refused(message: str) -> Any:
     return pytest.raises(PlanError, match=rf"\A{message}[^\n]*\Z")
 
 
-@pytest.mark.parametrize(("width", "height"), [(100_000_000, 1), (1, 100_000_000), (100_000_000, 100_000_000)])
+@pytest.mark.parametrize(("width", "height"), [(100_000_000, 1), (1, 100_000_000)])
 def test_a_texture_above_the_limit_is_refused_before_it_is_made(device: Device, width: int, height: int) -> None:
     layout = Layout(height, width, width, height, Layout.of((1, 1), "r32f", 64).format)
     with refused(f"texture w needs {width}×{height} texels; .* allows {device.limits.max_texture_size} a side"):
@@ -266,36 +247,17 @@ def test_texels_of_another_size_are_refused(device: Device) -> None:
     assert not device.live_objects()
 
 
-@pytest.mark.parametrize(
-    "matrix",
-    [
-        np.zeros((4, 5), np.float32),
-        np.zeros((3, 4), np.float32),
-        np.zeros((0, 5), np.float32),
-        np.zeros(5, np.float32),
-        np.zeros((1, 3, 5), np.float32),
-        np.zeros((3, 5), np.float64),
-        np.zeros((3, 5), np.float16),
-        np.zeros((3, 5), np.int32),
-        np.zeros((3, 5), ">f4"),
-    ],
-    ids=lambda matrix: f"{matrix.shape}{matrix.dtype.str}",
-)
 @pytest.mark.parametrize("biggest", [64, 4])
-def test_a_matrix_that_does_not_fit_is_refused_and_changes_nothing(device: Device, matrix: Array, biggest: int) -> None:
+def test_what_does_not_fit_is_refused_and_changes_nothing(device: Device, biggest: int) -> None:
     texture = Texture(device, Layout.of((3, 5), "r32f", biggest), "t")
     texture.fill(7.0)
-    with refused("t: found an array "):
-        texture.upload(matrix)
+    for matrix in (np.zeros((4, 5), np.float32), np.zeros(5, np.float32), np.zeros((3, 5)), np.zeros((3, 5), ">f4")):
+        with refused("t: found an array "):
+            texture.upload(matrix)
+    for part in ((4, 5), (3, 6), (0, 5), (3, -1), (10**9, 10**9)):
+        with refused(f"t: found a part of {part[0]}×{part[1]} elements; expected 1×1 to 3×5"):
+            texture.read(*part)
     assert (texture.read() == 7.0).all()
-
-
-@pytest.mark.parametrize("part", [(4, 5), (3, 6), (0, 5), (3, 0), (-1, 5), (3, -1), (10**9, 10**9)])
-@pytest.mark.parametrize("biggest", [64, 4])
-def test_a_part_that_is_not_there_is_refused(device: Device, part: tuple[int, int], biggest: int) -> None:
-    texture = Texture(device, Layout.of((3, 5), "r32f", biggest), "t")
-    with refused(f"t: found a part of {part[0]}×{part[1]} elements; expected 1×1 to 3×5"):
-        texture.read(*part)
 
 
 def test_targets_of_different_sizes_are_refused(device: Device) -> None:
@@ -303,21 +265,6 @@ def test_targets_of_different_sizes_are_refused(device: Device) -> None:
     with refused("one framebuffer cannot hold textures of different sizes: a, b"):
         Framebuffer(device, textures)
     assert dict(device.live_objects()) == {"texture": 2}
-
-
-def test_a_driver_out_of_memory_is_told_and_leaves_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = Layout.of((3, 5), "r32f", 64)
-    monkeypatch.setattr(device.raw, "pending_errors", lambda: ["GL_OUT_OF_MEMORY"])
-    with pytest.raises(GLError, match=r"^creating texture w \(5×3 r32f\): .* reported GL_OUT_OF_MEMORY$"):
-        Texture(device, layout, "w")
-    monkeypatch.undo()
-    assert not device.live_objects()
-    texture = Texture(device, layout, "t")
-    monkeypatch.setattr(device.raw, "pending_errors", lambda: ["GL_OUT_OF_MEMORY"])
-    with pytest.raises(GLError, match=r"^creating the framebuffer of t: .* reported GL_OUT_OF_MEMORY$"):
-        texture.read()
-    monkeypatch.undo()
-    assert dict(device.live_objects()) == {"texture": 1}
 
 
 @pytest.mark.parametrize(
@@ -329,15 +276,20 @@ def test_a_driver_out_of_memory_is_told_and_leaves_nothing(device: Device, monke
         FlatLayout.of((23, 700), "rgba32f", 2048),
         BlockLayout.of((23, 70), 2048, tiles=2),
         BlockLayout.by_block((23, 70), 2048),
+        BlockLayout.by_block((23, 170), 2048, aside=1, every=1),
         RowLayout.of((23, 7), "rgba32f", 8),
     ],
-    ids=["plain", "wrapped", "flat", "flat in lines", "tiles", "by block", "stacks"],
+    ids=["plain", "wrapped", "flat", "flat in lines", "tiles", "by block", "aside", "stacks"],
 )
-def test_rows_are_read_alone_from_anywhere(device: Device, layout: TexelLayout) -> None:
-    matrix = np.random.default_rng(4).normal(size=(layout.rows, layout.cols)).astype(np.float32)
+def test_bits_survive_in_every_layout_and_rows_are_read_alone_from_anywhere(
+    device: Device, layout: TexelLayout
+) -> None:
+    matrix = bits((layout.rows, layout.cols), 4).view(np.float32)
     texture = Texture(device, layout, "x", layout.pack(matrix))
+    assert same_bits(texture.read(), matrix)
+    assert same_bits(texture.read(5, 3), matrix[:5, :3])
     for first, rows in ((0, 1), (0, 23), (22, 1), (5, 11), (13, 2)):
-        assert np.array_equal(texture.read_rows(first, rows), matrix[first : first + rows])
+        assert same_bits(texture.read_rows(first, rows), matrix[first : first + rows])
     for first, rows in ((-1, 2), (22, 2), (0, 0), (23, 1)):
         with pytest.raises(PlanError, match="it has 23"):
             texture.read_rows(first, rows)

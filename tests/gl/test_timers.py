@@ -133,15 +133,12 @@ def in_rounds(line: Timeline | None) -> list[int]:
 @pytest.mark.parametrize("timer", TIMERS)
 class TestBothMethods:
     def test_they_see_which_draw_takes_long(self, work: Work, clock: Clock, timer: type[Timer]) -> None:
-        rounds = [LIGHT, HEAVY, LIGHT, HEAVY // 2, LIGHT]
-        with timer(work.device, [work.draw(work.target(), each) for each in rounds]) as made:
-            assert in_rounds(made.run({})) == in_rounds(made.run({})) == rounds
-
-    def test_draws_of_one_target_are_told_apart(self, work: Work, clock: Clock, timer: type[Timer]) -> None:
-        """Drawn together tile by tile, they would only be told the times of the last tile."""
-        target, rounds = work.target(), [LIGHT, HEAVY, LIGHT]
-        with timer(work.device, [work.draw(target, each) for each in rounds]) as made:
-            assert in_rounds(made.run({})) == in_rounds(made.run({})) == rounds
+        """Draws of one target, too: drawn together tile by tile, they would only be told the times of the last tile."""
+        rounds, one = [LIGHT, HEAVY, LIGHT, HEAVY // 2, LIGHT], work.target()
+        for targets in ([work.target() for _ in rounds], [one] * len(rounds)):
+            draws = [work.draw(target, each) for target, each in zip(targets, rounds, strict=True)]
+            with timer(work.device, draws) as made:
+                assert in_rounds(made.run({})) == in_rounds(made.run({})) == rounds
 
     def test_a_timed_run_draws_what_any_run_draws(self, work: Work, timer: type[Timer]) -> None:
         target = work.target()
@@ -157,20 +154,15 @@ class TestBothMethods:
         np.testing.assert_array_equal(target.framebuffer.read(0, EDGE, EDGE), plain.framebuffer.read(0, EDGE, EDGE))
         assert np.abs(target.framebuffer.read(0, EDGE, EDGE)).max() > 0
 
-    def test_times_add_up_to_the_run(self, work: Work, timer: type[Timer]) -> None:
-        with timer(work.device, [work.draw(work.target(), HEAVY) for _ in range(6)]) as made:
-            lines = [line for line in (made.run({}) for _ in range(6)) if line is not None]
-        for line in lines:
-            assert len(line.draws_ns) == len(line.issued) == 6
-            assert list(line.bounds) == sorted(line.bounds)
-            assert sum(line.draws_ns) == line.bounds[-1] - line.bounds[0] - 6 * line.fence_ns
-            moments = [moment for span in line.issued for moment in span]
-            assert [line.start, *moments, line.end] == sorted([line.start, *moments, line.end])
-
-    def test_the_clocks_are_one(self, work: Work, clock: Clock, timer: type[Timer]) -> None:
-        with timer(work.device, [work.draw(work.target(), HEAVY) for _ in range(3)]) as made:
+    def test_times_add_up_to_the_run(self, work: Work, clock: Clock, timer: type[Timer]) -> None:
+        with timer(work.device, [work.draw(work.target(), LIGHT) for _ in range(3)]) as made:
             line = made.run({})
         assert line is not None
+        assert len(line.draws_ns) == len(line.issued) == 3
+        assert list(line.bounds) == sorted(line.bounds)
+        assert sum(line.draws_ns) == line.bounds[-1] - line.bounds[0] - 3 * line.fence_ns
+        moments = [moment for span in line.issued for moment in span]
+        assert [line.start, *moments, line.end] == sorted([line.start, *moments, line.end])
         assert line.start <= line.bounds[0] < line.bounds[-1] <= line.end
 
     def test_nothing_is_made_by_a_run_and_nothing_is_left(self, work: Work, timer: type[Timer]) -> None:
@@ -191,60 +183,52 @@ def is_query(device: Device) -> Any:
 
 
 def test_the_driver_forgets_released_queries(work: Work) -> None:
-    made = TimestampQueries(work.device, 2)
+    made, left = TimestampQueries(work.device, 2), TimestampQueries(work.device, 3)
     made.stamp(0)
     made.stamp(1)
     names = list(made._names)
     assert [is_query(work.device)(name) for name in names] == [1, 1]
-    assert work.device.live_objects()["timestamp query"] == 1
+    assert work.device.live_objects()["timestamp query"] == 2
     made.release()
     assert [is_query(work.device)(name) for name in names] == [0, 0]
+    work.owned.close()
+    work.device.close()
+    assert left._names is None, "closing the device releases queries"
 
 
-def test_closing_the_device_releases_queries() -> None:
-    with open_device(api="es") as device:
-        made = TimestampQueries(device, 3)
-    assert made._names is None
+def test_renderers_without_timestamps_are_refused(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = work.device.raw.function
 
+    def function(name: str, *types: Any) -> Any:
+        if name == "glQueryCounterEXT" and "glQueryCounterEXT" in missing:
+            raise timers.ContextError(f"the OpenGL driver has no {name}")
+        return (lambda *_: None) if name == "glGetQueryivEXT" else real(name, *types)
 
-def test_a_renderer_without_the_extension_takes_none(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing: set[str] = set()
+    monkeypatch.setattr(work.device.raw, "function", function)
+    with pytest.raises(InputError, match="its counters have 0 bits"):
+        TimestampQueries(work.device, 1)
+    missing.add("glQueryCounterEXT")
+    with pytest.raises(InputError, match=r"takes no timestamps \(the OpenGL driver has no glQueryCounterEXT\)"):
+        TimestampQueries(work.device, 1)
+    assert work.device.live_objects()["timestamp query"] == 0
     monkeypatch.setattr(work.device, "extensions", work.device.extensions - {DISJOINT_QUERIES})
     with pytest.raises(InputError, match=r"takes no timestamps \(it lacks GL_EXT_disjoint_timer_query\)"):
         TimestampTimer(work.device, [work.draw(work.target(), LIGHT)])
 
 
-@pytest.mark.parametrize("wanting", ["glQueryCounterEXT", "glGetInteger64v"])
-def test_a_driver_without_a_function_takes_none(work: Work, monkeypatch: pytest.MonkeyPatch, wanting: str) -> None:
-    real = work.device.raw.function
-
-    def function(name: str, *types: Any) -> Any:
-        if name == wanting:
-            raise timers.ContextError(f"the OpenGL driver has no {name}")
-        return real(name, *types)
-
-    monkeypatch.setattr(work.device.raw, "function", function)
-    with pytest.raises(InputError, match=rf"takes no timestamps \(the OpenGL driver has no {wanting}\)"):
-        TimestampQueries(work.device, 1)
-
-
-def test_counters_without_bits_are_none(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = work.device.raw.function
-
-    def function(name: str, *types: Any) -> Any:
-        return (lambda *_: None) if name == "glGetQueryivEXT" else real(name, *types)
-
-    monkeypatch.setattr(work.device.raw, "function", function)
-    with pytest.raises(InputError, match="its counters have 0 bits"):
-        TimestampQueries(work.device, 1)
-    assert work.device.live_objects()["timestamp query"] == 0
-
-
-def test_a_disturbed_run_is_none(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_run_is_none_and_a_clock_that_says_nothing_is_done_without(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with TimestampTimer(work.device, [work.draw(work.target(), LIGHT)]) as made:
-        answers = iter([True, True, True, False])  # before and behind each of two runs
+        answers = iter([True, True, True, False, True, False])  # before and after each of three runs
         monkeypatch.setattr(made.queries, "disjoint", lambda: next(answers))
         assert made.run({}) is None
         assert made.run({}) is not None
+        monkeypatch.setattr(made.queries, "now", lambda: 0)
+        line = made.run({})
+    assert line is not None
+    assert line.bounds[0] == line.issued[0][0]
 
 
 def test_counters_may_wrap_around(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,14 +259,6 @@ def test_only_draws_of_one_target_are_flushed(work: Work, monkeypatch: pytest.Mo
         made.run({})
         made.run({})  # whose first draw follows the last one of the run before
         assert flushes == [0, 3, 0, 3]
-
-
-def test_a_clock_that_says_nothing_is_done_without(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    with TimestampTimer(work.device, [work.draw(work.target(), LIGHT)]) as made:
-        monkeypatch.setattr(made.queries, "now", lambda: 0)
-        line = made.run({})
-    assert line is not None
-    assert line.bounds[0] == line.issued[0][0]
 
 
 def test_what_a_fence_costs_is_a_median(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,23 +6,24 @@ only rows of a cache after the position hold numbers, huge ones, as an earlier a
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from one_draw import OUT, Array, BlockDraw, Case, normal, stale_numbers
+from tiers import tiered
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.inspect.tune.kernels import ROW_FIELDS
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, shared_parts
 from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.turn import turn_heads
@@ -59,13 +60,21 @@ KERNELS: dict[str, KernelOptions] = {
     "one by one, looked up": KernelOptions(
         quad=False, lookup_texture=True, part_steps=2, split_norms=True, split_inner=True, split_values=True
     ),
-    "mantissa": KernelOptions(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
+    "mantissa": KernelOptions(tiles=8, pitch=16, unroll=2, part_steps=4, mantissa=True),
     "mantissa, one by one": KernelOptions(
         cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True, fused=True
     ),
     "small points": KernelOptions(tiles=2, pitch=32, lookup_texture=True, split_values=True),
 }
 """Every field of KernelOptions in two values or more, and all combinations that renderers get by default."""
+
+
+def kernels_of(table: Mapping[str, KernelOptions]) -> Callable[..., Any]:
+    """A mark that runs a test with the named options; the fast suite takes the first of them."""
+    return lambda *names: tiered("kernels", [pytest.param(table[name], id=name) for name in names])
+
+
+with_kernels = kernels_of(KERNELS)
 
 
 def whole_blocks(weights: str, inputs: int) -> int:
@@ -202,15 +211,22 @@ def gemv_draw(
     finishes: str = "",
     gate_before: bool = False,
     sums_before: bool = False,
+    adapt: Callable[[BlockDraw, Matrix, int], Matrix] = lambda one, matrix, rows: matrix,
+    adapters: int = 0,
     edge: int = 2048,
 ) -> BlockDraw:
     """A product. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
 
     With ``shared`` instances share it although there is a norm, into a slot that is cleared; with ``raw`` they share
-    its bare sums. With ``finishes`` its input are bare sums that it finishes by this activation.
+    its bare sums. With ``finishes`` its input are bare sums that it finishes by this activation. ``adapt`` may change
+    the matrix.
     """
     outputs = turn.cols if turn else outputs
-    one = BlockDraw(kernels, {"position": (0, (slots or (POSITIONS if turn else 1)) - 1)}, edge)
+    ranges = {
+        "position": (0, (slots or (POSITIONS if turn else 1)) - 1),
+        **({ADAPTER: (0, adapters)} if adapters else {}),
+    }
+    one = BlockDraw(kernels, ranges, edge)
     x: TensorSpec | RawRows = (
         one.blocks("x", normal(1, 1, inputs) + np.float32(0.25))
         if not finishes
@@ -222,6 +238,7 @@ def gemv_draw(
     aside = turn.aside if turn else 0
     in_cache = BlockLayout.by_block((max(slots, 1), outputs), edge, aside=aside, every=max(slots, 1))
     matrix = matrix_of(one, weights, outputs, inputs, gain=gain, centred=centred, gated=gated, bias_read=not raw)
+    matrix = adapt(one, matrix, 1)
     outputs = RawRows.floats(matrix) if raw else outputs
     return one.draw(
         gemv(
@@ -466,55 +483,3 @@ SHARED = [
 GQA = Heads(4, 2, 16)
 PADDED = Heads(3, 1, 32, window=20)
 """Two heads of queries to each of keys; three to one, of up to 32 elements."""
-
-
-def every_form() -> dict[str, Callable[[], BlockDraw]]:
-    """Every op with every define that its builder can set or leave out, by a name for messages."""
-    forms: dict[str, Callable[[], BlockDraw]] = {}
-    options: dict[str, dict[str, Any]] = {
-        "plain": {"norm": True, "activation": "gelu_new"},
-        "llvmpipe": {"residual": True},
-        "GPU": {"adds": True},
-        "one by one": {"norm": True, "slots": 3},
-        "one by one, looked up": {"norm": True, "gain": True, "centred": True, "turn": GQA, "slots": 3},
-        "mantissa": {"adds": True},
-        "mantissa, one by one": {"gated": True, "activation": "silu", "norm": True, "gain": True},
-        "small points": {"activation": "gelu", "residual": True},
-    }
-    for number, (name, kernels) in enumerate(KERNELS.items()):
-        for weights in FLOATS_AND_ROWS:
-            forms[f"gemv {weights}, {name}"] = lambda kernels=kernels, weights=weights, form=options[name]: gemv_draw(
-                weights, kernels, 70, 130, **form
-            )
-        for place, weights in enumerate(BLOCKS):
-            form = list(options.values())[(number + place) % len(options)]
-            forms[f"gemv {weights}, {name}"] = lambda kernels=kernels, weights=weights, form=form: gemv_draw(
-                weights, kernels, 70, whole_blocks(weights, 160), **form
-            )
-        window = 20 * (number % 2)
-        forms[f"cached_scores, {name}"] = lambda kernels=kernels, window=window: scores_draw(
-            kernels, 2, 17, 65, kv=1, window=window, aside=window > 0
-        )
-        forms[f"cached_values, {name}"] = lambda kernels=kernels, window=window: values_draw(
-            kernels, 2, 17, 65, kv=1, window=window, aside=window > 0
-        )
-        forms[f"cached_values with sinks, {name}"] = lambda kernels=kernels, window=window: values_draw(
-            kernels, 2, 17, 65, kv=1, window=window, sinks=normal(5, 1, 2)
-        )
-        forms[f"turn_heads, {name}"] = lambda kernels=kernels: turn_draw(kernels, GQA, 10, slots=5, aside=True)
-        forms[f"embed_token, {name}"] = lambda kernels=kernels: embed_draw(kernels, 7, 5, 70)
-        packed = list(GROUP_FORMS)[number % len(GROUP_FORMS)]
-        forms[f"embed_token {packed}, {name}"] = lambda kernels=kernels, packed=packed: embed_draw(
-            kernels, 7, 5, whole_blocks(packed, 96), weights=packed, positions=False, scale=1.5
-        )
-        forms[f"pick, {name}"] = lambda kernels=kernels: pick_draw(kernels, 70)
-    return forms
-
-
-def varied_fields() -> dict[str, int]:
-    """How many values each field of Kernels that shapes the passes of a single row of a model takes in the table."""
-    return {
-        field.name: len({getattr(kernels, field.name) for kernels in KERNELS.values()})
-        for field in dataclasses.fields(KernelOptions)
-        if field.name not in (*ROW_FIELDS, "product_table", "one_state")
-    }

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
+import pytest
 from one_draw import Array, Case, OneDraw, Values
 
+from glinfer.errors import PlanError
 from glinfer.gl.context import Device as Context
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.session import Session
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
-from qa.kernels.cases.case import KernelCase
 
 
 class FlatDraw(OneDraw):
@@ -95,6 +96,16 @@ class RowsPlan(FlatDraw):
         with self._ran() as session:
             return session.read(name, self.rows)
 
+    def refuses(self, make: Callable[[], DrawSpec], message: str) -> None:
+        """Expect that a draw cannot be made, or does not fit this plan."""
+
+        def build() -> None:
+            self.builder.draw(make())
+            self.builder.build()
+
+        with pytest.raises(PlanError, match=message):
+            build()
+
     @contextmanager
     def _ran(self) -> Iterator[Session]:
         with self.session(self.context, self.case) as session:
@@ -118,32 +129,3 @@ def holds(tensor: Tensor, expected: Array) -> bool:
     """Whether a new tensor has these bits, and zeros behind them; it is released."""
     with tensor:
         return same_bits(tensor.numpy(), np.asarray(expected, order="C")) and not padding(tensor).any()
-
-
-def worst(dev: Device, case: KernelCase, rows: int, cols: int, form: str) -> float:
-    """The largest relative error of a kernel's case, which leaves no tensor behind."""
-    found = case.check(dev, np.random.default_rng(rows * cols), rows, cols, form)
-    assert all(y.shape == expected.shape for y, expected in found)
-    assert dev.memory().tensors == 0
-    return max(relative_error(y, expected) for y, expected in found)
-
-
-def check_sizes(dev: Device, rng: np.random.Generator, case: KernelCase, sizes: Iterable[tuple[int, int]]) -> None:
-    """A kernel's case in every size and form."""
-    for size in sizes:
-        for form in case.forms:
-            for found, expected in case.check(dev, rng, *size, form):
-                assert found.dtype == np.float32
-                assert found.shape == expected.shape
-                assert relative_error(found, expected) <= case.tolerance, (size, form)
-    assert dev.memory().tensors == 0
-
-
-def check_timed(dev: Device, rng: np.random.Generator, cases: Iterable[KernelCase]) -> None:
-    """What is timed of a kernel releases its results."""
-    for case in cases:
-        once = case.timed(dev, rng)
-        held = dev.memory().tensors
-        once()
-        assert dev.memory().tensors == held
-        del once

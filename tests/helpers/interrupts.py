@@ -62,15 +62,20 @@ class Places:
 
 
 def interrupted_everywhere(
-    act: Callable[[], object], after: Callable[[str], object], files: Collection[str], coarse: Collection[str] = ()
+    act: Callable[[], object],
+    after: Callable[[str], object],
+    files: Collection[str],
+    coarse: Collection[str] = (),
+    step: int = 1,
 ) -> int:
     """Run ``act`` with a Ctrl-C at each of its places in turn, and ``after`` behind each; returns how many there are.
 
-    Each of them has to end in KeyboardInterrupt; the last run passes all places, and in none of them one.
+    Each of them has to end in KeyboardInterrupt; the last run passes all places, and in none of them one. With a
+    ``step`` only every so many places are tried.
     """
-    at = 0
+    at = 1 - step
     while True:
-        at += 1
+        at += step
         places = Places(files, coarse)
         places.at = at
         try:

@@ -5,7 +5,6 @@ Rows and columns that are not in use hold NaN, so that a draw which reads one of
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -119,17 +118,15 @@ def concat_draw(rows: int, max_rows: int, heads: int, head_dim: int, head: int, 
 
 
 LINEAR_FORMS = [
-    {"bias": bias, "residual": residual, "activation": activation, "last_row": last_row}
-    for bias, residual, activation, last_row in itertools.product(
-        (False, True), (False, True), ACTIVATIONS, (False, True)
-    )
+    {"bias": number % 2 == 1, "residual": number in (2, 3), "activation": activation, "last_row": number > 2}
+    for number, activation in enumerate(ACTIVATIONS)
 ]
 
 
 def every_form(
     rows: int, max_rows: int, heads: int, head_dim: int, other: int, head: int
 ) -> Iterator[tuple[str, Callable[[], PublishedDraw]]]:
-    """Every op with every combination of defines that its builder can make, by a name for messages.
+    """Every op with every define that its builder can set or leave out, by a name for messages.
 
     ``other`` is the vocabulary, the inner width, the columns of a plain softmax.
     """

@@ -19,6 +19,7 @@ from block_draw import (
     head_gains,
     heads_of,
     in_heads,
+    kernels_of,
     matrix_of,
     only_queries,
     tables_of,
@@ -30,7 +31,7 @@ from one_draw import OUT, TABLE, Array, BlockDraw, Case, normal, stale_numbers
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout
 from glinfer.models.fast.rows import slots_for
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import shared_parts
+from glinfer.ops.fused.dense import Matrix, shared_parts
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.norms import norm_floats, post_norm, row_norms
@@ -76,6 +77,7 @@ KERNELS: dict[str, KernelOptions] = {
     ),
 }
 """Every field that passes over many rows look at in two values or more, and what renderers get by default."""
+with_kernels = kernels_of(KERNELS)
 
 
 def first_rows(one: BlockDraw, rows: int, /, **arrays: Array) -> Case:
@@ -118,6 +120,7 @@ def gemm_draw(
     adds: bool = False,
     parts: bool = False,
     together: bool = False,
+    adapt: Callable[[BlockDraw, Matrix, int], Matrix] = lambda one, matrix, rows: matrix,
     edge: int = 2048,
 ) -> BlockDraw:
     """A product for at most so many rows, rounded up to whole slots, with the weights of ``gemv_draw``."""
@@ -136,7 +139,7 @@ def gemm_draw(
         of_rows = norms_of(factors[:, None].repeat(4, axis=1), kernels.rows_per_draw, means if centred else None)
         left = one.cache("norms", of_rows)
         one.alter = _without_norms
-    matrix = matrix_of(one, weights, outputs, inputs, gain=gain, centred=centred, gated=gated)
+    matrix = adapt(one, matrix_of(one, weights, outputs, inputs, gain=gain, centred=centred, gated=gated), capacity)
     table = _at_random(one, capacity) if turn else None
     if adds:
         one.arrays[OUT] = normal(7, capacity, outputs)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from own_process import eventually
 from scripted_models import scripted
 
 from glinfer.engine.batch import Batch, SchedulerOptions
@@ -22,6 +22,7 @@ from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.server.auth import Access
 from glinfer.server.run import HttpServer, ServerOptions
 from glinfer.server.served import ModelSource
+from glinfer.text import template_worker
 from glinfer.text.tokenizer import Tokenizer
 
 WORDS = Tokenizer(demo_tokenizer(300))
@@ -35,10 +36,23 @@ def opening(message: str) -> list[int]:
 
 
 def speaker(path: Path, reply: Sequence[int], *, after: int) -> Path:
-    """A model of 64 tokens that gives ``reply`` after so many tokens, and full stops everywhere else."""
-    save_checkpoint(scripted([ord(".")] * (after - 1) + list(reply), vocab=300), path)
+    """A model of ``small``'s shape that gives ``reply`` after so many tokens, and full stops everywhere else."""
+    save_checkpoint(scripted([ord(".")] * (after - 1) + list(reply), vocab=300, dim=32, blocks=2), path)
     write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
     return path
+
+
+def answered_here(script: str, request: Mapping[str, Any], **limits: Any) -> Mapping[str, Any]:
+    """What the process that renders a template or compiles a structure answers, without that process."""
+    if script == template_worker.__file__:
+        try:
+            return {"text": template_worker.render(request["source"], request["variables"], request["most"])}
+        except Exception as error:
+            return {"error": str(error)}
+    from llguidance import LLMatcher
+
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(request["grammar"])
+    return {"error": messages[0] if is_error else ""}
 
 
 class Steps:
@@ -95,6 +109,9 @@ class Running:
         # No TLS here: reading its certificates takes longer than most requests.
         return httpx.Client(base_url=self.url, timeout=240, verify=False, **options)
 
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self._http.request(method, path, **options)
+
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self._http.get(path, **options)
 
@@ -109,11 +126,8 @@ class Running:
                 return float(value)
         return 0.0
 
-    def wait(self, until: Callable[[], object], seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while not until():
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.01)
+    def wait(self, until: Callable[[], object]) -> None:
+        eventually(until, "the server")
 
     def ready(self) -> Running:
         self.wait(lambda: self.failure is not None or self.get("/health").status_code == 200)

@@ -27,21 +27,29 @@ def random_file(path: Path, options: str, seed: int = 1) -> Path:
     return path
 
 
-def scripted(script: Sequence[int], *, vocab: int, context: int = 64, gelu: str = "tanh") -> Checkpoint:
+def scripted(
+    script: Sequence[int], *, vocab: int, context: int = 64, gelu: str = "tanh", dim: int = 0, blocks: int = 1
+) -> Checkpoint:
     """A model that gives ``script[p]`` after a sequence of p + 1 tokens, whatever the tokens are.
 
-    The embedding is one unit vector for each position, blocks add nothing, and the head maps a position to its
-    token with all but e^-30 of the probability. Positions beyond the script give token 46, a full stop.
+    A position's embedding is the unit vector, or its negative, of the token that comes then. Blocks add nothing, and
+    the head gives that token all but e^-30 of the probability. Positions beyond the script give token 46, a full stop.
+    Of the rest, tokens that are nowhere in the script have most: all embeddings share a part that they have not.
     """
-    config = ModelConfig.from_options(f"vocab={vocab},dim={context},heads=4,blocks=1,context={context}")
+    dim = dim or context
+    config = ModelConfig.from_options(f"vocab={vocab},dim={dim},heads=4,blocks={blocks},context={context}")
     tensors = {name: np.zeros(shape, np.float32) for name, shape in weight_shapes(config).items()}
     for name in tensors:
         if ".ln_" in name and name.endswith(".weight"):
             tensors[name] += 1
-    tensors["transformer.wpe.weight"] += 8 * np.eye(context, dtype=np.float32)
-    for position in range(context):
-        token = script[position] if position < len(script) else ord(".")
-        tensors["lm_head.weight"][token, position] = 4.0
+    head, positions, shared = tensors["lm_head.weight"], tensors["transformer.wpe.weight"], dim - 1
+    tokens = [*script[:context], *[ord(".")] * (context - len(script))]
+    for place, token in enumerate(dict.fromkeys(tokens)):
+        axis, sign = place % shared, 1 if place < shared else -1
+        assert place < 2 * shared, f"more than {2 * shared} tokens"
+        head[token, axis], head[token, shared] = sign * 40 / dim**0.5, 4 / dim**0.5
+        positions[[each == token for each in tokens], axis] = sign * 8
+    positions[:, shared] = -4
     return Checkpoint(config.with_gelu(gelu), tensors, "scripted")
 
 

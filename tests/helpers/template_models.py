@@ -24,7 +24,7 @@ HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|const
 
 
 def write_other(
-    folder: Path, script: dict[int, str], template: str | None = CHATML, *, harmony: bool = False
+    folder: Path, script: dict[int, str], template: str | None = CHATML, *, harmony: bool = False, context: int = 192
 ) -> tuple[Path, Tokenizer]:
     """A model of another family that says these texts from these positions on, each with its ``<|im_end|>``.
 
@@ -43,12 +43,11 @@ def write_other(
     if harmony:
         ends = [words.control_tokens[name] for name in ("<|return|>", "<|call|>", "<|im_end|>")]
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
-    # Not the same letter everywhere: the norm takes away what all positions have in common.
-    tokens = (words.encode("abcdefghijklmnopqrstuvwx") * 8)[:192]
+    tokens = (words.encode("abcdefghijklmnopqrstuvwx") * context)[:context]
     for start, text in script.items():
         ids = words.encode(text + "<|im_end|>")
         tokens[start : start + len(ids)] = ids
-    made = scripted(tokens, vocab=300, context=192)
+    made = scripted(tokens, vocab=300, context=context, dim=32, blocks=2)
     other = dataclasses.replace(made.config, model_type="gpt2")
     tensors = {name: np.zeros(shape, np.float32) for name, shape in weight_shapes(other).items()}
     tensors.update((name, array) for name, array in made.tensors.items() if array.any())

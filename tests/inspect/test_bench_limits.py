@@ -10,16 +10,13 @@ import pytest
 import glinfer
 from glinfer.cli.bench_limits import show_limits
 from glinfer.config import ModelConfig
+from glinfer.engine import prefill
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import Prefill
-from glinfer.gl.context import open_device
 from glinfer.inspect.bench.decoding import (
     BatchRow,
     DecodeReport,
     DecodeRow,
     EngineReport,
-    load_fast,
-    texture_formats,
     with_limits,
 )
 from glinfer.inspect.bench.engines import BatchDecoder
@@ -27,7 +24,6 @@ from glinfer.inspect.bench.limits import Limit, Work, batch_work, limit_of, prom
 from glinfer.inspect.ceiling import CeilingReport, FetchRate
 from glinfer.inspect.report import Spread
 from glinfer.models.choice import plan_for
-from glinfer.models.stages import STAGES
 from glinfer.models.tuning import default_kernels
 
 pytestmark = pytest.mark.gl
@@ -38,9 +34,10 @@ RATES = (FetchRate("rgba32f", 1 << 24, "texture", 1e9), FetchRate("rgba32ui", 1 
 CEILING = CeilingReport("renderer", RATES, 2e9, 10.0, 5.0, 20.0)
 
 
-@pytest.fixture
-def model(small: Path, chunk_at_once: None) -> Iterator[Model]:
-    with glinfer.load(small) as opened:
+@pytest.fixture(scope="module")
+def model(small: Path) -> Iterator[Model]:
+    with pytest.MonkeyPatch.context() as patch, glinfer.load(small) as opened:
+        patch.setattr(prefill, "MAX_SINGLE_TOKENS_BEFORE", 0)
         yield opened
 
 
@@ -66,38 +63,27 @@ class TestWork:
         whole = sum(weight_bytes(model.plan, 1 << 14).values())
         assert 4 * (2 * BLOCK + HEAD) < whole < one
 
-    def test_a_chunk_fetches_whole_matrices_and_rows_of_tables(self, model: Model) -> None:
-        chunk, edge = Prefill(model.engine.options).plan(), 1 << 14
-        matrices = [each for each in chunk.of_kind("weight") if each.name.startswith("h.")]
-        assert len(matrices) < len(chunk.of_kind("weight"))
-        whole = sum(each.layout_within(edge).nbytes for each in matrices)
-        assert whole < sum(weight_bytes(chunk, edge).values()) <= whole + 2 * 4 * 64
-        rest = model.plan.draws[-8:-1]  # the last block and the head, which the decode plan runs
-        cached = 2 * 2 * WIDTH * 4 * 20
-        fetched = sum(weight_bytes(chunk, edge).values()) + sum(weight_bytes(model.plan, edge, rest).values()) + cached
-        assert sum(prompt_work(model, 20).fetched.values()) == fetched
+    def test_a_token_fetches_all_matrices_whatever_the_kernels(self) -> None:
+        for family, renderer in (("llama", "NVIDIA H200/PCIe/SSE2"), ("gab", "llvmpipe (LLVM 15.0.6, 256 bits)")):
+            shape = f"family={family},blocks=2,heads=8,dim=512,inner=2048,vocab=300,context=64"
+            edge, kernels = 1 << 14, default_kernels(renderer, 64, "q8")
+            config = ModelConfig.from_options(shape)
+            plan = plan_for(config, "fast", weights="q8", kernels=kernels, max_texture_size=edge)
+            matrices = [each for each in plan.of_kind("weight") if each.name.startswith("h.")]
+            whole, head = sum(each.layout_within(edge).nbytes for each in matrices), 300 * 512
+            assert whole + head < sum(weight_bytes(plan, edge).values()) < whole + 1.2 * head, (family, renderer)
 
-    @pytest.mark.parametrize("renderer", ["llvmpipe (LLVM 15.0.6, 256 bits)", "NVIDIA H200/PCIe/SSE2"])
-    @pytest.mark.parametrize("family", ["llama", "gab"])
-    def test_a_token_fetches_all_matrices_whatever_the_kernels(self, family: str, renderer: str) -> None:
-        config = ModelConfig.from_options(f"family={family},blocks=2,heads=8,dim=512,inner=2048,vocab=300,context=64")
-        edge, kernels = 1 << 14, default_kernels(renderer, 64, "q8")
-        plan = plan_for(config, "fast", weights="q8", kernels=kernels, max_texture_size=edge)
-        whole = sum(each.layout_within(edge).nbytes for each in plan.of_kind("weight") if each.name.startswith("h."))
-        head = 300 * 512
-        assert whole + head < sum(weight_bytes(plan, edge).values()) < whole + 1.2 * head
-
-    @pytest.mark.parametrize("tokens", [2, 3, 20, 60])
-    def test_passes_are_the_draws_that_are_issued(self, model: Model, tokens: int) -> None:
-        with model.session() as session:
-            session.prefill(list(range(5, 5 + tokens)))
-            session.logits()
-            assert session.draws_issued == prompt_work(model, tokens).passes
-            before = session.draws_issued
-            session.step(7)
-            session.generate_ids(1)
-            session.generate_ids(1)
-            assert session.draws_issued - before == 2 * token_work(model, tokens).passes
+    def test_passes_are_the_draws_that_are_issued(self, model: Model) -> None:
+        for tokens in (2, 20, 60):
+            with model.session() as session:
+                session.prefill(list(range(5, 5 + tokens)))
+                session.logits()
+                assert session.draws_issued == prompt_work(model, tokens).passes
+                before = session.draws_issued
+                session.step(7)
+                session.generate_ids(1)
+                session.generate_ids(1)
+                assert session.draws_issued - before == 2 * token_work(model, tokens).passes
 
     def test_passes_of_a_batch(self, model: Model) -> None:
         batch = BatchDecoder(model, 3, 64)
@@ -120,10 +106,8 @@ class TestLimit:
         assert (limit.bound_by, limit.limit_ms, limit.share(12.0)) == ("multiply", 3.0, 0.25)
         assert limit.to_json()["bound_by"] == "multiply"
 
-    @pytest.mark.parametrize(("bounds", "name"), [((3, 2, 1), "fetch"), ((1, 2, 3), "passes")])
-    def test_the_largest_is_the_limit(self, bounds: tuple[int, int, int], name: str) -> None:
-        limit = Limit(*map(float, bounds))
-        assert (limit.bound_by, limit.limit_ms) == (name, 3.0)
+        for bounds, name in (((3.0, 2.0, 1.0), "fetch"), ((1.0, 2.0, 3.0), "passes")):
+            assert (Limit(*bounds).bound_by, Limit(*bounds).limit_ms) == (name, 3.0)
 
 
 def test_figures_of_other_engines_have_none(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,11 +129,6 @@ def test_figures_of_other_engines_have_none(model: Model, capsys: pytest.Capture
     assert figures == ["token, read back", "token, pipelined", "prompt", "3 together"]
 
 
-def test_the_formats_of_all_that_is_fetched(small: Path) -> None:
-    with glinfer.load(small, weights="q8", cache="f16") as model:
-        assert {"rgba32ui", "rgba16f"} <= set(texture_formats({"glinfer q8": model}))
-
-
 def test_a_cache_in_bytes_is_fetched_with_its_scales(small: Path) -> None:
     sizes = {}
     for cache in ("f32", "q8"):
@@ -157,15 +136,3 @@ def test_a_cache_in_bytes_is_fetched_with_its_scales(small: Path) -> None:
             sizes[cache] = token_work(model, 9).fetched
     floats = sizes["f32"]["rgba32f"] - sizes["q8"]["rgba32f"]
     assert sizes["q8"]["rgba8i"] == pytest.approx(floats * 34 / 128, rel=0.01)
-
-
-def test_startup_by_stages(small: Path) -> None:
-    with open_device() as device:
-        model, _, about = load_fast(small, "f32", device, opening_seconds=0.5, imports_seconds=0.25)
-        model.close()
-    assert about.startup is not None
-    assert tuple(about.startup) == STAGES
-    assert (about.startup["imports"], about.startup["context"]) == (0.25, 0.5)
-    assert min(about.startup.values()) > 0
-    assert about.first_token_seconds is not None
-    assert sum(about.startup.values()) <= about.first_token_seconds + 0.25

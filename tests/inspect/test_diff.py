@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,15 @@ import numpy as np
 import pytest
 
 import glinfer
+from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
-from glinfer.gl.context import Limits
-from glinfer.inspect.diff.compare import OTHER_FORMAT, SAME_FORMAT, RunConfig, diff
-from glinfer.inspect.diff.report import DiffReport
+from glinfer.inspect.diff.compare import SAME_FORMAT, RunConfig, diff
 from glinfer.models.oracle import relative_error
 
 pytestmark = pytest.mark.gl
+Capture = pytest.CaptureFixture[str]
 
 Array = np.ndarray[Any, Any]
 IDS = [13, 132, 251, 7, 7, 299]
@@ -33,10 +34,6 @@ def with_tensor(model: Path, target: Path, name: str, change: Callable[[Array], 
     tensors = {**checkpoint.tensors, name: np.ascontiguousarray(change(checkpoint.tensors[name]))}
     save_checkpoint(dataclasses.replace(checkpoint, tensors=tensors), target)
     return target
-
-
-def first_beyond(report: DiffReport) -> str | None:
-    return None if report.first_beyond is None else report.first_beyond.name
 
 
 class TestSameModel:
@@ -55,13 +52,6 @@ class TestSameModel:
             assert {each.draw for each in report.passes} < {draw.name for draw in model.plan.draws}
         assert told == [(done, 12) for done in range(1, 13)]
 
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
-    def test_smaller_textures_are_named_and_change_nothing(self, bare: Path, plan: str) -> None:
-        least = Limits.webgl2_minimum()
-        report = diff(RunConfig(bare, plan=plan), RunConfig(bare, plan=plan, limits=least), IDS[:3])
-        assert report.identical
-        assert report.a.max_texture_size > report.b.max_texture_size == 2048
-
     def test_the_fast_plan_against_the_reference(self, bare: Path) -> None:
         fast, reference = RunConfig(bare), RunConfig(bare, plan="reference")
         report = diff(fast, reference, IDS)
@@ -74,10 +64,8 @@ class TestSameModel:
         assert report.only_a == ()
         assert {"blocks.0.attn.probs", "blocks.1.mlp.norm", "final_norm", "probs"} <= set(report.only_b)
         assert report.along.kl[2] < 1e-9
-        other_way = diff(reference, fast, IDS)
-        assert {each.name for each in other_way.passes} == {each.name for each in report.passes}
-        assert (other_way.passed, other_way.only_b) == (True, ())
 
+    @pytest.mark.slow
     def test_what_is_said_of_the_next_tokens(self, bare: Path) -> None:
         report = diff(RunConfig(bare), RunConfig(bare, plan="reference"), IDS, positions=3)
         assert [at.position for at in report.along.positions] == [0, 2, 5]
@@ -89,6 +77,7 @@ class TestSameModel:
                 if at.following is not None:
                     assert at.logprob_a == pytest.approx(float(np.log(probs[at.following])), abs=1e-5)
 
+    @pytest.mark.slow
     def test_passes_of_a_part_and_tokens_of_a_part(self, bare: Path) -> None:
         report = diff(RunConfig(bare), RunConfig(bare), [*IDS] * 20, tokens=7, trace=2)
         assert (len(report.ids), report.traced, len(report.along.positions)) == (7, 2, 7)
@@ -96,51 +85,21 @@ class TestSameModel:
 
 
 class TestWeights:
-    def test_fewer_bits_are_told_and_pass(self, bare: Path) -> None:
-        report = diff(RunConfig(bare), RunConfig(bare, weights="q8"), IDS)
-        assert report.tolerance == OTHER_FORMAT
-        assert (report.a.kept, report.b.kept) == (("F32",), ("Q8",))
-        assert report.passed
-        assert not report.identical
-        assert report.along.kl[0] > 0
-        strict = diff(RunConfig(bare), RunConfig(bare, weights="q8"), IDS, tolerance=1e-4)
-        assert not strict.passed
-        assert first_beyond(strict) == "embed.centred"
-
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
-    def test_a_transposed_matrix_is_named_and_found(self, bare: Path, tmp_path: Path, plan: str) -> None:
-        other = with_tensor(bare, tmp_path / "transposed.gab", OUT_PROJ, np.transpose)
-        report = diff(RunConfig(bare, plan=plan), RunConfig(other, plan=plan), IDS)
-        assert report.weights is not None
-        assert {what: [each.name for each in group] for what, group in report.weights.groups.items()} == {
-            "B is A transposed": [OUT_PROJ]
-        }
-        name = "blocks.1.resid_mid" + (".centred" if plan == "fast" else "")
-        assert first_beyond(report) == name
-        assert report.first_different == report.first_beyond
-        assert report.first_beyond is not None
-        assert report.first_beyond.draw == "h.1.attn.out_proj"
-
+    @pytest.mark.slow
     def test_a_matrix_that_was_scaled(self, bare: Path, tmp_path: Path) -> None:
         other = with_tensor(bare, tmp_path / "scaled.gab", FC_IN, lambda array: array * np.float32(1.25))
         report = diff(RunConfig(bare), RunConfig(other, plan="reference"), IDS)
         assert report.weights is not None
         assert list(report.weights.groups) == ["B is A × 1.25"]
-        assert first_beyond(report) == "blocks.0.mlp.hidden"
         found = report.first_beyond
         assert found is not None
+        assert found.name == "blocks.0.mlp.hidden"
         assert found.place is not None
         with glinfer.load(bare) as a, glinfer.load(other, plan="reference") as b:
             x, y = (each.capture(found.name, IDS)[found.name] for each in (a, b))
         assert found.error == pytest.approx(relative_error(y, x))
         at = found.place.token, found.place.column
         assert abs(float(x[at]) - float(y[at])) == pytest.approx(float(np.abs(x - y).max()))
-
-    def test_one_configuration_that_differs_is_told(self, bare: Path) -> None:
-        report = diff(RunConfig(bare), RunConfig(bare, gelu="erf"), IDS)
-        assert report.config == {"hidden_act": ("gelu_new", "gelu")}
-        assert report.first_different is not None
-        assert report.first_different.name == "blocks.0.mlp.hidden"
 
     @pytest.mark.slow
     def test_models_of_other_widths_and_depths(self, bare: Path, tmp_path: Path) -> None:
@@ -155,32 +114,19 @@ class TestWeights:
         assert report.config["num_hidden_layers"] == (2, 1)
 
 
-class TestDecoders:
-    @pytest.fixture
-    def llama(self, tmp_path: Path) -> Path:
-        path = tmp_path / "llama.safetensors"
-        save_checkpoint(random_checkpoint(ModelConfig.from_options(LLAMA), seed=4, scale=0.2), path)
-        return path
-
-    @pytest.mark.slow
-    def test_fast_against_reference(self, llama: Path) -> None:
-        ids = [3, 100, 7, 7, 55]
-        report = diff(RunConfig(llama), RunConfig(llama, plan="reference"), ids)
-        assert report.passed
-        assert report.tolerance == SAME_FORMAT
-        assert {"embed", "blocks.0.attn.q", "blocks.1.attn.joined", "blocks.1.resid_post", "logits"} <= {
-            each.name for each in report.passes
-        }
-        assert max(each.error or 0 for each in report.passes) < 1e-5
-        assert report.only_a == ()
-        fused = ("attn.norm", "mlp.norm", "mlp.gate", "mlp.up")
-        assert {"final_norm", *(f"blocks.{layer}.{name}" for layer in range(2) for name in fused)} <= set(report.only_b)
-
-    def test_formats_of_a_file_decide_the_tolerance(self, llama: Path) -> None:
-        report = diff(RunConfig(llama), RunConfig(llama, weights="q8"), [3, 100, 7])
-        assert report.tolerance == OTHER_FORMAT
-        assert (report.a.kept, report.b.kept) == (("F32",), ("Q8",))
-        assert report.along.kl[0] > 0
+@pytest.mark.slow
+def test_the_plans_of_a_decoder_agree(tmp_path: Path) -> None:
+    llama = tmp_path / "llama.safetensors"
+    save_checkpoint(random_checkpoint(ModelConfig.from_options(LLAMA), seed=4, scale=0.2), llama)
+    report = diff(RunConfig(llama), RunConfig(llama, plan="reference"), [3, 100, 7, 7, 55])
+    assert report.passed
+    assert report.tolerance == SAME_FORMAT
+    expected = {"embed", "blocks.0.attn.q", "blocks.1.attn.joined", "blocks.1.resid_post", "logits"}
+    assert expected <= {each.name for each in report.passes}
+    assert max(each.error or 0 for each in report.passes) < 1e-5
+    assert report.only_a == ()
+    fused = ("attn.norm", "mlp.norm", "mlp.gate", "mlp.up")
+    assert {"final_norm", *(f"blocks.{layer}.{name}" for layer in range(2) for name in fused)} <= set(report.only_b)
 
 
 class TestRefused:
@@ -202,40 +148,127 @@ class TestRefused:
             diff(RunConfig(small), RunConfig(small, tokenizer=other), text)
         assert diff(RunConfig(small), RunConfig(small, tokenizer=other), IDS).identical
 
+    @pytest.mark.slow
     def test_a_text_needs_one_tokenizer(self, small: Path, bare: Path) -> None:
         with pytest.raises(InputError, match="no tokenizer was given"):
             diff(RunConfig(bare), RunConfig(bare), "text")
         report = diff(RunConfig(bare), RunConfig(small), "light")
         assert "".join(report.words[token] for token in report.ids) == "light"
 
-    @pytest.mark.parametrize(
-        ("options", "expected"),
-        [
-            ({"tolerance": -1.0}, "tolerance is -1.0"),
-            ({"tolerance": float("nan")}, "tolerance is nan"),
-            ({"tokens": 0}, "number of tokens is 0"),
-            ({"positions": 0}, "number of positions is 0"),
-            ({"trace": 0}, "number of traced tokens is 0"),
-        ],
-    )
-    def test_options(self, bare: Path, options: dict[str, Any], expected: str) -> None:
-        with pytest.raises(InputError, match=expected):
-            diff(RunConfig(bare), RunConfig(bare), IDS, **options)
-
-    @pytest.mark.parametrize(
-        ("side", "ids", "kind", "expected"),
-        [
+    def test_sides_and_tokens(self, bare: Path) -> None:
+        reference = {"plan": "reference", "weights": "q8"}
+        for side, ids, kind, expected in (
             ({}, [], InputError, "the prompt is empty"),
             ({}, [1] * 65, InputError, "the prompt has 65 tokens"),
             ({"context": 5}, IDS, InputError, "the prompt has 6 tokens; this model's context holds 5"),
             ({}, [300], InputError, "token 0 of the prompt is 300"),
             ({"device": "99"}, IDS, ContextError, "B: there is no EGL device 99"),
-            ({"plan": "reference", "weights": "q8"}, IDS, InputError, "B: the reference plan keeps its weights in f32"),
+            (reference, IDS, InputError, "B: the reference plan keeps its weights in f32"),
             ({"context": 65}, IDS, GlinferError, "B: a context of 65 was asked for"),
-        ],
-    )
-    def test_sides_and_tokens(
-        self, bare: Path, side: dict[str, Any], ids: list[int], kind: type[GlinferError], expected: str
-    ) -> None:
-        with pytest.raises(kind, match=expected):
-            diff(RunConfig(bare), RunConfig(bare, **side), ids)
+        ):
+            with pytest.raises(kind, match=expected):
+                diff(RunConfig(bare), RunConfig(bare, **side), ids)
+
+
+# The command
+
+
+def ran(capsys: Capture, *arguments: object, status: int = 0) -> str:
+    found = run(["diff", *map(str, arguments)])
+    said = capsys.readouterr()
+    assert found == status, said
+    assert said.err == ""
+    return said.out
+
+
+def refused(capsys: Capture, *arguments: object) -> str:
+    assert run(["diff", *map(str, arguments)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("glinfer: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+class TestRuns:
+    def test_the_same_twice(self, small: Path, capsys: Capture) -> None:
+        said = ran(capsys, small, "--prompt", "light")
+        assert said.endswith("\nidentical bit for bit\n")
+        assert "all identical bit for bit" in said
+        assert "weights: " not in said
+
+    def test_fewer_bits(self, small: Path, capsys: Capture) -> None:
+        said = ran(capsys, small, "--b", "weights=q8", "--prompt", "light", "--all")
+        assert "\nblocks.1.attn.scores " in said
+        assert "KL(A‖B) mean" in said
+        assert said.endswith("\nwithin the tolerance of 0.1\n")
+
+    def test_a_transposed_matrix(self, bare: Path, tmp_path: Path, capsys: Capture) -> None:
+        pytest.importorskip("matplotlib")
+        other, picture = with_tensor(bare, tmp_path / "b.gab", OUT_PROJ, np.transpose), tmp_path / "out.png"
+        said = ran(capsys, bare, other, "--ids", "13,132,251,7", "--plot", picture, status=1)
+        row = next(line for line in said.splitlines() if line.startswith("B is A transposed"))
+        assert row.rstrip().endswith(OUT_PROJ)
+        rows = [line.split()[:2] for line in said.splitlines()]
+        assert ["block", "0"] in rows
+        assert ["block", "1"] in rows
+        last = said.splitlines()[-1]
+        assert last.startswith("DIFFERS: the first name beyond the tolerance of 0.0001 is blocks.1.resid_mid.centred (")
+        assert last.endswith("which draw h.1.attn.out_proj completes")
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+    def test_json(self, small: Path, capsys: Capture) -> None:
+        arguments = ("--a", "plan=reference", "--b", "gelu=erf,context=32", "--prompt", "light", "--positions", 2)
+        told = json.loads(ran(capsys, small, *arguments, "--json", status=1))
+        assert (told["a"]["plan"], told["b"]["plan"], told["passed"], told["identical"]) == (
+            "reference",
+            "fast",
+            False,
+            False,
+        )
+        assert told["first_beyond"] == "blocks.0.mlp.hidden"
+        assert told["config"] == {"hidden_act": ["gelu_new", "gelu"], "max_position_embeddings": [64, 32]}
+        assert told["along"]["count"] == len(told["along"]["positions"]) == 2
+        assert "".join(told["words"][str(token)] for token in told["ids"]) == "light"
+        assert told["weights"] is None
+        found = {each["name"]: each for each in told["passes"]}
+        assert found["blocks.0.attn.q"]["place"].keys() == {"token", "head", "column"}
+
+    def test_a_file_of_text_is_cut_where_the_context_ends(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
+        text = tmp_path / "text.txt"
+        text.write_text("light and dark, é. " * 50, encoding="utf-8")
+        arguments = (small, "--b", "context=6", "--text", text, "--json")
+        assert len(json.loads(ran(capsys, *arguments, "--tolerance", 10))["ids"]) == 6
+        assert "7 tokens; this model's context holds 6" in refused(capsys, *arguments, "--tokens", 7)
+
+    @pytest.mark.slow
+    def test_a_reference_side_says_that_it_skips(self, bare: Path, capsys: Capture) -> None:
+        ids = ",".join(map(str, range(40)))
+        said = ran(capsys, bare, "--b", "plan=reference,context=40", "--ids", ids, "--trace", 1)
+        assert "at 32 positions of 40 tokens, evenly spread (the reference plan runs all tokens for each" in said
+        assert "over 1 token;" in said
+
+
+def test_bad_input_is_told_in_one_line(bare: Path, small: Path, tmp_path: Path, capsys: Capture) -> None:
+    for arguments, expected in (
+        ((), "give one of --prompt, --ids and --text"),
+        (("--ids", "1", "--prompt", "x"), "give one of --prompt, --ids and --text"),
+        (("--text", "x", "--ids", "1"), "give one of --prompt, --ids and --text"),
+        (("--ids", "1,x"), "found 'x' in the token ids"),
+        (("--ids", ""), "the prompt is empty"),
+        (("--prompt", "text"), "no tokenizer was given"),
+        (("--ids", "1", "--b", "wieghts=q8"), "unknown setting 'wieghts' in --b"),
+        (("--ids", "1", "--a", "api=vulkan"), "expected api to be one of es, desktop"),
+        (("--ids", "1", "--b", "device=99"), "B: there is no EGL device 99"),
+        (("--ids", "1", "--b", "tokenizer=nowhere.bpe"), "B: nowhere.bpe: cannot read it"),
+        (("--ids", "1", "--tolerance", "-1"), "the tolerance is -1.0"),
+        (("--ids", "1", "--tolerance", "nan"), "the tolerance is nan"),
+        (("--ids", "1", "--positions", "0"), "--positions"),
+        (("--ids", "1", "--plot", "out.svg"), "ends in .png"),
+        (("--text", "nowhere.txt"), "nowhere.txt: cannot read it"),
+        (("nowhere.gab", "--ids", "1"), "B: nowhere.gab: cannot read it"),
+    ):
+        assert expected in refused(capsys, bare, *arguments)
+    path = tmp_path / "latin.txt"
+    path.write_bytes("caf\xe9".encode("latin-1"))
+    assert "is not UTF-8 (byte 3); expected a text file" in refused(capsys, small, "--text", path)

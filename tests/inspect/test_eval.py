@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from goldens import recorded
 from goldens.given import VERSE
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiers import tiered
 
 from glinfer.cli.app import run
@@ -23,6 +25,8 @@ from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl
 
+Capture = pytest.CaptureFixture[str]
+
 
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
@@ -31,14 +35,14 @@ def text_file(tmp_path: Path) -> Path:
     return path
 
 
-def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+def evaluated(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
     assert run(["eval", *map(str, arguments), "--json"]) == 0
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     return report
 
 
 @tiered("stride", [1, 32, 64], keep=(1,))
-def test_it_agrees_with_float64(small: Path, text_file: Path, capsys: pytest.CaptureFixture[str], stride: int) -> None:
+def test_it_agrees_with_float64(small: Path, text_file: Path, capsys: Capture, stride: int) -> None:
     report = evaluated(capsys, small, "--text", text_file, "--stride", str(stride), "--bytes", "100")
     checkpoint, tokenizer = load_checkpoint(small), Tokenizer.from_file(small.with_suffix(".bpe"))
     ids = tokenizer.encode(VERSE.encode()[:100].decode())
@@ -54,7 +58,8 @@ def test_it_agrees_with_float64(small: Path, text_file: Path, capsys: pytest.Cap
     assert (report["tokens"], report["bytes"], report["stride"]) == (len(ids) - 1, size, stride)
 
 
-def test_the_bundled_model_gives_pytorchs_number(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_the_bundled_model_gives_pytorchs_number(text_file: Path, capsys: Capture) -> None:
     theirs = recorded("score")
     report = evaluated(capsys, theirs["model"], "--text", text_file)
     assert report["bits_per_byte"] == pytest.approx(theirs["bits_per_byte"], abs=1e-4)
@@ -64,7 +69,7 @@ def test_the_bundled_model_gives_pytorchs_number(text_file: Path, capsys: pytest
     )
 
 
-def test_the_last_part_of_a_text(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_part_of_a_text(small: Path, tmp_path: Path, capsys: Capture) -> None:
     whole, part = tmp_path / "whole.txt", tmp_path / "part.txt"
     whole.write_text("x" * 900 + VERSE[:100], encoding="utf-8")
     part.write_text(VERSE[:100], encoding="utf-8")
@@ -73,37 +78,58 @@ def test_the_last_part_of_a_text(small: Path, tmp_path: Path, capsys: pytest.Cap
     assert from_whole["bits_per_byte"] == from_part["bits_per_byte"]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_bad_options(small: Path, text_file: Path, capsys: Capture) -> None:
+    for options, words in (
         (["--stride", "0"], "the stride is 0; expected 1 to 64"),
         (["--stride", "65"], "the stride is 65; expected 1 to 64"),
         (["--last", "0"], "--last is 0.0; expected a fraction above 0"),
         (["--last", "nan"], "--last is nan; expected a fraction above 0"),
         (["--text", "missing.txt"], "missing.txt: cannot read it"),
         (["--tokenizer", "missing.bpe"], "missing.bpe: cannot read it"),
-    ],
-)
-def test_bad_options(
-    small: Path, text_file: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+    ):
+        assert run(["eval", str(small), "--text", str(text_file), *options]) == 2
+        errors = capsys.readouterr().err
+        assert words in errors
+        assert errors.count("\n") == 1
+
+
+def test_bad_texts(small: Path, bare: Path, text_file: Path, capsys: Capture) -> None:
+    for model, content, words in (
+        (small, b"", "the text has 0 tokens"),
+        (small, b"x", "the text has 1 tokens"),
+        (small, b"abc\xff", "is not UTF-8 (byte 3)"),
+        (bare, b"abc", "no tokenizer was given"),
+    ):
+        text_file.write_bytes(content)
+        assert run(["eval", str(model), "--text", str(text_file)]) == 2
+        assert words in capsys.readouterr().err
+
+
+@settings(max_examples=25)
+@given(count=st.integers(0, 300), context=st.integers(1, 40), data=st.data())
+def test_every_token_but_the_first_is_scored_once_with_enough_before_it(
+    count: int, context: int, data: st.DataObject
 ) -> None:
-    assert run(["eval", str(small), "--text", str(text_file), *options]) == 2
-    errors = capsys.readouterr().err
-    assert words in errors
-    assert errors.count("\n") == 1
+    stride = data.draw(st.integers(1, context))
+    scored_tokens = []
+    for start, stop, scored in windows(count, context, stride):
+        assert 0 <= start < scored <= stop < count
+        assert stop - start <= context
+        assert start == 0 or scored - start >= context - stride + 1
+        scored_tokens += range(scored, stop + 1)
+    assert scored_tokens == list(range(1, count))
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"", "the text has 0 tokens"), (b"x", "the text has 1 tokens"), (b"abc\xff", "is not UTF-8 (byte 3)")],
-)
-def test_bad_texts(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes(content)
-    assert run(["eval", str(small), "--text", str(path)]) == 2
-    assert words in capsys.readouterr().err
+def test_gabs_windows_by_hand() -> None:
+    assert list(windows(11, 4, 2)) == [(0, 4, 1), (2, 6, 5), (4, 8, 7), (6, 10, 9)]
+    assert list(windows(11, 4, 4)) == [(0, 4, 1), (4, 8, 5), (8, 10, 9)]
+    assert list(windows(1, 4, 2)) == []
 
 
-def test_a_model_without_a_tokenizer(bare: Path, text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["eval", str(bare), "--text", str(text_file)]) == 2
-    assert "no tokenizer was given" in capsys.readouterr().err
+def test_likelihood_of_known_distributions() -> None:
+    uniform = np.zeros((3, 8), np.float32)
+    assert log_likelihoods(uniform, [0, 5, 7]) == pytest.approx([-math.log(8)] * 3)
+    odds = np.log(np.array([[1.0, 3.0], [1.0, 3.0]], np.float64))
+    assert log_likelihoods(odds, [1, 0]) == pytest.approx([math.log(3 / 4), math.log(1 / 4)])
+    large = np.array([[1e4, 1e4 - 1.0]], np.float32)
+    assert log_likelihoods(large, [0]) == pytest.approx([-math.log(1 + math.exp(-1))])

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from made_models import of_family
+from scripted_models import SMALL
 from tiers import tiered
 
 from glinfer.cli.app import cli, run
+from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, InputError
-from glinfer.formats import Checkpoint, load_checkpoint, save_checkpoint, write_bpe, write_gguf
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe, write_gguf
 from glinfer.formats.tensors import weight_shapes
 from glinfer.inspect.importance import importance_from, importance_of_text, read_importance
 from glinfer.text.parts import text_parts
@@ -24,7 +26,7 @@ gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'g
 pytestmark = pytest.mark.gl
 
 Array = np.ndarray[Any, Any]
-TEXT = "to be, or not to be, that is the question: whether tis nobler"
+TEXT = "to be, or not to be, that is the question: whether tis nobler in the mind to suffer the slings"
 
 
 @pytest.fixture
@@ -52,9 +54,10 @@ def normed_inputs(checkpoint: Checkpoint, ids: list[int]) -> Array:
     return np.asarray(stream / scale * gain + shift)
 
 
-@tiered("family", ["llama", "gpt2", "qwen3"], keep=1)
+@tiered("family", ["gab", "llama", "qwen3"])
 def test_it_is_the_mean_square_of_the_inputs(family: str, tmp_path: Path) -> None:
-    checkpoint = of_family(family, vocab_size=300)
+    gab = random_checkpoint(ModelConfig.from_options(SMALL), scale=0.15)
+    checkpoint = gab if family == "gab" else of_family(family, vocab_size=300)
     path = tmp_path / "model.safetensors"
     save_checkpoint(checkpoint, path)
     write_bpe(demo_tokenizer(300), tmp_path / "model.bpe")
@@ -80,9 +83,15 @@ def _ids(path: Path, checkpoint: Checkpoint) -> list[int]:
     return tokenizer.encode(TEXT)
 
 
-def test_convert_packs_with_it(files: tuple[Path, Path], tmp_path: Path) -> None:
+@tiered("source", ["imatrix", "text"])
+def test_convert_packs_with_it(files: tuple[Path, Path], tmp_path: Path, source: str) -> None:
     """The product with the inputs of the text has smaller errors than without."""
     model, text = files
+    if source == "imatrix":
+        squares = np.random.default_rng(1).exponential(size=(1, 256)).astype(np.float32) ** 4
+        parts = {"in_sum2": squares, "counts": np.ones((1, 1), np.float32)}
+        tensors = {f"blk.{layer}.attn_q.weight.{name}": part for layer in (0, 1) for name, part in parts.items()}
+        text = imatrix(tmp_path / "i.gguf", tensors)
     plain, weighted = tmp_path / "plain.gguf", tmp_path / "weighted.gguf"
     for target, options in ((plain, []), (weighted, ["--imatrix", str(text)])):
         given = ["convert", str(model), str(target), "--dtype", "q2_k", "--tokenizer", str(model.with_suffix(".bpe"))]
@@ -129,7 +138,7 @@ def test_llama_cpps_files_are_read(tmp_path: Path) -> None:
     assert "has numbers that are no mean squares" in refusal({**good, "blk.1.attn_q.weight.in_sum2": -squares})
 
 
-def test_what_cannot_be_used_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_refused(files: tuple[Path, Path], tmp_path: Path, small: Path) -> None:
     model, text = files
     config = load_checkpoint(model).config
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -138,7 +147,7 @@ def test_what_cannot_be_used_is_refused(files: tuple[Path, Path], tmp_path: Path
     with pytest.raises(FormatError, match=r"missing.txt: cannot read it: No such file"):
         importance_from(tmp_path / "missing.txt", model, config)
     with pytest.raises(InputError, match="has no tokens; expected some thousands"):
-        importance_of_text(model, "", tokenizer=model.with_suffix(".bpe"))
+        importance_of_text(small, "")
     assert run(["convert", str(model), str(tmp_path / "o.gguf"), "--imatrix", str(text)]) == 2
     assert not (tmp_path / "o.gguf").exists()
 

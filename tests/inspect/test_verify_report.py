@@ -79,22 +79,22 @@ def test_a_good_report() -> None:
     assert document["runs"][0]["problem"] is None
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_one_thing_that_is_wrong_fails_the_report(what: str) -> None:
-    bad = made(**BAD[what])
-    report = VerifyReport("model.gab", (made(), bad), (UnusableRun(1, "desktop", None, "no display"),))
-    document = validated(report)
-    assert not report.passed
-    assert [run["passed"] for run in document["runs"]] == [True, False]
-    assert (document["runs"][1]["first_bad_draw"] == "embed") == ("draws" in BAD[what] and what != "a problem")
+def test_one_thing_that_is_wrong_fails_the_report() -> None:
+    for what, parts in BAD.items():
+        unusable = (UnusableRun(1, "desktop", None, "no display"),)
+        report = VerifyReport("model.gab", (made(), made(**parts)), unusable)
+        document = validated(report)
+        assert not report.passed, what
+        assert [run["passed"] for run in document["runs"]] == [True, False], what
+        bad_draw = document["runs"][1]["first_bad_draw"] == "embed"
+        assert bad_draw == ("draws" in parts and what != "a problem"), what
 
 
-@pytest.mark.parametrize("allowed", [False, True])
-def test_weights_that_are_no_numbers_fail_the_report_unless_they_are_allowed(allowed: bool) -> None:
-    report = VerifyReport("model.gab", (made(),), (), "a NaN", allowed)
-    document = validated(report)
-    assert (document["passed"], document["load_refuses"]) == (allowed, "a NaN")
-    assert not VerifyReport("model.gab", (made(**BAD["a token"]),), (), "a NaN", allowed).passed
+def test_weights_that_are_no_numbers_fail_the_report_unless_they_are_allowed() -> None:
+    for allowed in (False, True):
+        document = validated(VerifyReport("model.gab", (made(),), (), "a NaN", allowed))
+        assert (document["passed"], document["load_refuses"]) == (allowed, "a NaN")
+        assert not VerifyReport("model.gab", (made(**BAD["a token"]),), (), "a NaN", allowed).passed
 
 
 def test_infinities_are_null() -> None:
@@ -109,15 +109,12 @@ def test_without_runs_nothing_has_passed() -> None:
     assert report.unusable[0].where == "device auto, weights f16"
 
 
-@pytest.mark.parametrize("key", ["passed", "runs", "version", "unusable"])
-def test_the_schema_asks_for_every_part(key: str) -> None:
-    document = VerifyReport("model.gab", (made(),)).to_json()
-    del document[key]
-    with pytest.raises(ValidationError):
-        Draft202012Validator(schema()).validate(document)
-
-
-def test_the_schema_refuses_what_it_does_not_name() -> None:
+def test_the_schema_refuses_other_parts() -> None:
+    for key in ("passed", "runs", "version", "unusable"):
+        document = VerifyReport("model.gab", (made(),)).to_json()
+        del document[key]
+        with pytest.raises(ValidationError):
+            Draft202012Validator(schema()).validate(document)
     document = VerifyReport("model.gab", (made(),)).to_json()
     document["runs"][0]["draws"][0]["colour"] = "red"
     with pytest.raises(ValidationError, match="colour"):
@@ -140,23 +137,15 @@ def test_findings_in_words() -> None:
     assert StateFault("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR").text == "error: GL_INVALID_OPERATION"
 
 
-@pytest.mark.parametrize(
-    ("shape", "plan", "formats"),
-    [
-        ("", "fast", ["f32", "f16", "q16", "q8l", "q8"]),
-        ("", "reference", ["f32"]),
-        ("family=llama,", "fast", ["f32", "f16", "q16", "q8l", "q8"]),
-        ("family=llama,", "reference", ["f32"]),
-    ],
-)
-def test_every_format_is_named_once(shape: str, plan: str, formats: list[str]) -> None:
-    config = ModelConfig.from_options(f"{shape}vocab=40,dim=32,heads=2,blocks=1,context=8")
-    assert every_format(random_checkpoint(config, seed=1), plan) == formats
-
-
-@pytest.mark.parametrize("form", ["Q8_ROW", "F16", "Q4_0"])
-def test_what_a_file_has_packed_is_a_format_of_its_own(form: str) -> None:
-    """Of the names of formats none leaves its bits as they are."""
-    checkpoint = in_formats(tiny("llama", hidden_size=32), form)
-    assert every_format(checkpoint, "fast") == ["file", "f32", "f16", "q16", "q8l", "q8"]
-    assert every_format(checkpoint, "reference") == ["file", "f32"]
+def test_every_format_is_named_once() -> None:
+    """The names of formats, and first the file's own where a matrix is packed."""
+    formats = ["f32", "f16", "q16", "q8l", "q8"]
+    shape = "vocab=40,dim=32,heads=2,blocks=1,context=8"
+    for config in (shape, f"family=llama,{shape}"):
+        floats = random_checkpoint(ModelConfig.from_options(config), seed=1)
+        assert every_format(floats, "fast") == formats
+        assert every_format(floats, "reference") == ["f32"]
+    for form in ("Q8_ROW", "F16", "Q4_0"):
+        packed = in_formats(tiny("llama", hidden_size=32), form)
+        assert every_format(packed, "fast") == ["file", *formats]
+        assert every_format(packed, "reference") == ["file", "f32"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,14 +15,12 @@ import pytest
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
 from tiers import tiered
-from tiny_models import in_formats, tiny
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
 from glinfer.errors import ContextError, GLError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
-from glinfer.formats.packed import PackedTensor
 from glinfer.gl import egl
 from glinfer.gl.context import open_device
 from glinfer.gl.egl import EglDevice
@@ -29,18 +28,20 @@ from glinfer.gl.texture import Texture
 from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.report import schema
-from glinfer.inspect.verify.suite import CheckOptions, RendererChoice, verify_everywhere
 from glinfer.models.session import Session
 
 pytestmark = pytest.mark.gl
 
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
 Told = Callable[..., dict[str, Any]]
-FORMATS = ["f32", "f16", "q16", "q8l", "q8"]
+ROTARY = ("llama", "gemma")
 TWO = [EglDevice(0, None, ""), EglDevice(1, None, "")]
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
+def told(capsys: Capture) -> Told:
     """A function that runs ``verify … --json``, expects an exit status, and gives the document, which is valid."""
 
     def verify(*arguments: object, status: int = 0) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Told:
 
 
 @pytest.fixture
-def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_devices(monkeypatch: Patch) -> None:
     """Device 1 does not open, and neither does desktop OpenGL; device 0 is the usual one."""
 
     def opened(device: Any, *, api: str, limits: Any) -> Any:
@@ -67,7 +68,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "open_device", opened)
 
 
-def flip(monkeypatch: pytest.MonkeyPatch, name: str, form: str) -> None:
+def flip(monkeypatch: Patch, name: str, form: str) -> None:
     """From now on one texture, where it has that format, reads back with one wrong bit."""
     read = Texture.read_lines
 
@@ -81,19 +82,21 @@ def flip(monkeypatch: pytest.MonkeyPatch, name: str, form: str) -> None:
 
 
 class TestSeveral:
+    @pytest.fixture(autouse=True)
+    def two_formats(self, monkeypatch: Patch) -> None:
+        """--all-weights takes these only."""
+        monkeypatch.setattr("glinfer.cli.verify.every_format", lambda *_: ["f32", "q8"])
+
     def test_every_weight_format(self, small: Path, told: Told) -> None:
         found = told(small, "--all-weights", "--draws", "--tokens", 3, "--greedy", 2)
         assert found["model"] == str(small)
-        assert [each["weights"] for each in found["runs"]] == FORMATS
+        assert [each["weights"] for each in found["runs"]] == ["f32", "q8"]
         assert all(each["passed"] and len(each["draws"]) == 16 for each in found["runs"])
         assert all(each["greedy"]["agreeing"] == 2 for each in found["runs"])
         sizes = [sum(texture["bytes"] for texture in each["textures"]) for each in found["runs"]]
-        assert sizes[0] > sizes[1] > sizes[4]
+        assert sizes[0] > sizes[1]
 
-    def test_the_reference_plan_has_one_format(self, small: Path, told: Told) -> None:
-        [found] = told(small, "--all-weights", "--plan", "reference")["runs"]
-        assert (found["plan"], found["weights"]) == ("reference", "f32")
-
+    @pytest.mark.slow
     def test_every_renderer(self, small: Path, told: Told) -> None:
         found = told(small, "--all-devices", "--limits", "webgl2")
         tried = [(each["device"], each["api"]) for each in (*found["runs"], *found["unusable"])]
@@ -102,18 +105,14 @@ class TestSeveral:
         assert any(each["api"] == "es" for each in found["runs"])
         assert {each["max_texture_size"] for each in found["runs"]} == {2048}
 
-    def test_gl_asks_for_one_flavour_of_every_renderer(self, small: Path, told: Told) -> None:
+    def test_api_asks_for_one_flavour_of_every_renderer(self, small: Path, told: Told) -> None:
         found = told(small, "--all-devices", "--api", "es")
         assert {each["api"] for each in found["runs"]} == {"es"}
 
     @pytest.mark.usefixtures("two_devices")
-    def test_what_does_not_open_is_told_and_no_failure(
-        self, small: Path, told: Told, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        found = told(small, "--all-devices", "--all-weights")
-        assert [(each["device"], each["api"], each["weights"]) for each in found["runs"]] == [
-            (0, "es", weights) for weights in FORMATS
-        ]
+    def test_what_does_not_open_is_told_and_no_failure(self, small: Path, told: Told, capsys: Capture) -> None:
+        found = told(small, "--all-devices")
+        assert [(each["device"], each["api"], each["weights"]) for each in found["runs"]] == [(0, "es", "f32")]
         assert found["unusable"] == [
             {"device": device, "api": api, "weights": None, "problem": f"planted: {device} {api}"}
             for device, api in ((1, "es"), (0, "desktop"), (1, "desktop"))
@@ -124,56 +123,50 @@ class TestSeveral:
         assert "1 run: all passed · 3 unusable" in said
 
     @pytest.mark.usefixtures("two_devices")
-    @pytest.mark.parametrize("json_too", [False, True])
-    def test_nothing_usable_exits_2(self, small: Path, capsys: pytest.CaptureFixture[str], json_too: bool) -> None:
-        arguments = ["verify", str(small), "--all-devices", "--api", "desktop", *["--json"] * json_too]
-        assert run(arguments) == 2
-        said = capsys.readouterr()
+    def test_nothing_usable_exits_2(self, small: Path, capsys: Capture) -> None:
+        arguments = ["verify", str(small), "--all-devices", "--api", "desktop"]
         words = "device 0, desktop: planted: 0 desktop; device 1, desktop: planted: 1 desktop"
+        assert run([*arguments, "--json"]) == 2
+        said = capsys.readouterr()
         assert said.err == f"glinfer: nothing could be run: {words}\n"
-        if json_too:
-            document = json.loads(said.out)
-            Draft202012Validator(schema()).validate(document)
-            assert (document["passed"], document["runs"], len(document["unusable"])) == (False, [], 2)
-        else:
-            assert said.out == ""
+        document = json.loads(said.out)
+        Draft202012Validator(schema()).validate(document)
+        assert (document["passed"], document["runs"], len(document["unusable"])) == (False, [], 2)
+        assert run(arguments) == 2
+        assert capsys.readouterr().out == ""
 
-    def test_a_format_that_does_not_fit_is_told_and_no_failure(self, tmp_path: Path, told: Told) -> None:
+    def test_a_format_that_does_not_fit_is_told_and_no_failure(
+        self, tmp_path: Path, told: Told, monkeypatch: Patch
+    ) -> None:
+        monkeypatch.setattr("glinfer.cli.verify.every_format", lambda *_: ["f32", "f16"])
         made = random_checkpoint(ModelConfig.from_options(SMALL), seed=1)
         tensors = {**made.tensors, "lm_head.weight": made.tensors["lm_head.weight"] * np.float32(1e7)}
         path = tmp_path / "large.gab"
         save_checkpoint(Checkpoint(made.config, tensors, "large"), path)
         found = told(path, "--all-weights")
-        assert [each["weights"] for each in found["runs"]] == ["f32", "q16", "q8l", "q8"]
+        assert [each["weights"] for each in found["runs"]] == ["f32"]
         [left_out] = found["unusable"]
         assert (left_out["weights"], left_out["api"]) == ("f16", "es")
         assert "lm_head" in left_out["problem"]
         assert run(["verify", str(path), "--weights", "f16"]) == 2
 
     def test_one_of_several_that_differs_exits_1_and_is_named(
-        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, small: Path, monkeypatch: Patch, capsys: Capture
     ) -> None:
-        flip(monkeypatch, "h.1.mlp.fc_in.weight", "rgba16f")
-        found = told(small, "--all-weights", status=1)
-        assert [each["passed"] for each in found["runs"]] == [True, False, True, True, True]
-        bad = [texture["name"] for texture in found["runs"][1]["textures"] if not texture["passed"]]
-        assert bad == ["h.1.mlp.fc_in.weight"]
+        flip(monkeypatch, "h.1.mlp.fc_in.weight", "rgba32ui")
         assert run(["verify", str(small), "--all-weights"]) == 1
         said = capsys.readouterr().out
-        assert "device auto, es, weights f16:\ntexture h.1.mlp.fc_in.weight differs in 1 number, by up to" in said
-        assert "5 runs: 1 FAILED" in said
+        assert "device auto, es, weights q8:\ntexture h.1.mlp.fc_in.weight differs in " in said
+        assert "2 runs: 1 FAILED" in said
 
 
 class TestAfter:
-    def test_tokens_are_generated_first(self, small: Path, told: Told, capsys: pytest.CaptureFixture[str]) -> None:
-        for plan in ("fast", "reference"):
-            [found] = told(small, "--after", 5, "--tokens", 3, "--plan", plan)["runs"]
-            assert (found["after"], found["draws"], found["greedy"]) == (5, [], None)
-        assert run(["verify", str(small), "--after", "5"]) == 0
+    def test_tokens_are_generated_first(self, small: Path, capsys: Capture) -> None:
+        assert run(["verify", str(small), "--after", "5", "--tokens", "3", "--plan", "reference"]) == 0
         assert "MB: all identical after 5 tokens" in capsys.readouterr().out
 
-    @tiered("family", ["gpt2", "llama", "gemma"], keep=(0,))
-    def test_every_way_to_run_is_taken(self, family: str, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+    @tiered("shape", [SMALL, *(f"family={name},vocab=70,dim=32,heads=2,blocks=1,context=24" for name in ROTARY)])
+    def test_every_way_to_run_is_taken(self, shape: str, monkeypatch: Patch, told: Told) -> None:
         plans: set[str] = set()
         session_run = Session.run
 
@@ -182,27 +175,17 @@ class TestAfter:
             return session_run(session, *arguments, **options)
 
         monkeypatch.setattr(Session, "run", noted)
-        shape = f"family={family},vocab=70,dim=32,heads=2,blocks=1,context=24"
-        [found] = told("--config", shape, "--after", 30, "--weights", "q8")["runs"]
+        [found] = told("--config", shape, "--after", 30)["runs"]
         assert plans >= {"fast", "chunk", "batch", "shortlist"}
-        assert found["passed"] is True
+        assert (found["passed"], found["after"], found["draws"], found["greedy"]) == (True, 30, [], None)
 
-    def test_a_weight_that_tokens_overwrite_is_told(
-        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """By the first token after the comparison at the beginning."""
-        use = module.use
-
-        def overwriting(model: Model, *arguments: Any) -> None:
-            use(model, *arguments)
+    def test_a_weight_that_tokens_overwrite_is_told(self, small: Path, monkeypatch: Patch, capsys: Capture) -> None:
+        def overwriting(model: Model, *_: Any) -> None:
             matrix = np.array(model.bound.read("wpe"))
             matrix.view(np.uint32)[40, 9] ^= 1
             model.bound.texture("wpe").upload(matrix)
 
         monkeypatch.setattr(module, "use", overwriting)
-        [found] = told(small, "--after", 2, status=1)["runs"]
-        [bad] = [texture for texture in found["textures"] if not texture["passed"]]
-        assert (bad["name"], bad["differing"], bad["lines"]) == ("wpe", 1, [40])
         assert run(["verify", str(small), "--after", "2"]) == 1
         said = capsys.readouterr().out
         assert "texture wpe differs in 1 number, by up to " in said
@@ -210,7 +193,7 @@ class TestAfter:
         assert "1 DIFFER after 2 tokens" in said
 
     def test_flipped_bits_that_no_draw_shows_fail_the_check_of_draws(
-        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+        self, small: Path, told: Told, monkeypatch: Patch
     ) -> None:
         """The lowest bit of 256 weights, and rows of embeddings of no token of the run."""
 
@@ -228,7 +211,7 @@ class TestAfter:
         assert 0 < differing["h.1.mlp.fc_out.weight"] <= 256
 
     def test_a_draw_that_samples_another_texture_is_told(
-        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, small: Path, monkeypatch: Patch, capsys: Capture
     ) -> None:
         def rebound(model: Model, *_: Any) -> None:
             first, *others = model.bound.draws
@@ -236,12 +219,8 @@ class TestAfter:
             model.bound.draws = (dataclasses.replace(first, textures=textures), *others)
 
         monkeypatch.setattr(module, "use", rebound)
-        [found] = told(small, "--after", 1, status=1)["runs"]
-        [wrong] = found["wrong_textures"]
-        assert (wrong["plan"], wrong["draw"], wrong["found"]) == ("fast", "embed", "wpe")
         assert run(["verify", str(small), "--after", "1"]) == 1
-        said = capsys.readouterr().out
-        assert f"plan fast, draw embed: {wrong['sampler']} samples wpe; expected {wrong['expected']}" in said
+        assert re.search(r"plan fast, draw embed: \w+ samples wpe; expected wte", capsys.readouterr().out)
 
 
 class TestNotFinite:
@@ -254,15 +233,13 @@ class TestNotFinite:
         save_checkpoint(Checkpoint(made.config, {**made.tensors, "lm_head.bias": bias}, "nan"), path)
         return path
 
-    @tiered("options", [["--plan", "reference"], ["--weights", "q8"], ["--all-weights"]], keep=(0, 1))
+    @tiered("options", [["--weights", "q8"], ["--plan", "reference"], ["--all-weights"]])
     def test_bits_are_compared_and_the_refusal_is_told(
-        self, broken: Path, told: Told, capsys: pytest.CaptureFixture[str], options: list[str]
+        self, broken: Path, told: Told, capsys: Capture, options: list[str]
     ) -> None:
         refusal = "1 value is NaN or infinite in tensor 'lm_head.bias', first at [7]"
-        found = told(broken, *options, status=1)
-        assert refusal in found["load_refuses"]
-        assert all(each["passed"] for each in found["runs"])
         found = told(broken, *options, "--allow-nan")
+        assert all(each["passed"] for each in found["runs"])
         assert refusal in found["load_refuses"]
         assert found["allow_nan"] is True
         assert run(["verify", str(broken), *options]) == 1
@@ -270,37 +247,18 @@ class TestNotFinite:
         assert f"load refuses this model: {broken}: {refusal}" in said.out
         assert said.err == ""
 
-    @pytest.mark.parametrize("options", [["--draws"], ["--greedy", "2"], ["--after", "2"]])
-    def test_such_a_model_is_not_run(
-        self, broken: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-    ) -> None:
-        assert run(["verify", str(broken), *options, "--allow-nan"]) == 2
-        said = capsys.readouterr()
-        assert "lm_head.bias" in said.err
-        assert said.err.count("\n") == 1
-        assert said.out == ""
-
-    @tiered("form", ["F16", "BF16", "Q4_0", "Q8_ROW"], keep=(0, 2))
-    def test_the_element_of_a_packed_matrix_is_told(self, form: str) -> None:
-        checkpoint = in_formats(tiny("llama", hidden_size=32), form)
-        name = "model.layers.1.mlp.up_proj.weight"
-        damaged = np.array(checkpoint.packed[name].blocks)
-        infinity = {"F16": b"\x00\x7c", "BF16": b"\x80\x7f", "Q4_0": b"\x00\x7c", "Q8_ROW": b"\x00\x00\x80\x7f"}[form]
-        start = {"F16": 2 * 9, "BF16": 2 * 9, "Q4_0": 0, "Q8_ROW": 32}[form]
-        damaged[5, start : start + len(infinity)] = np.frombuffer(infinity, np.uint8)
-        packed = {**checkpoint.packed, name: PackedTensor(form, damaged)}
-        broken = dataclasses.replace(checkpoint, packed=packed)
-        place = "[5, 9]" if form in ("F16", "BF16") else "[5, 0]"
-        for plan in ("fast", "reference"):
-            report = verify_everywhere(broken, [RendererChoice()], ["file"], CheckOptions(), plan=plan)
-            assert f"tensor '{name}', in {form}, is NaN or infinite, first at {place}" in str(report.load_refuses)
-            assert all(each.passed for each in report.runs)
-            assert not report.passed
+    def test_such_a_model_is_not_run(self, broken: Path, capsys: Capture) -> None:
+        for options in (["--draws"], ["--greedy", "2"], ["--after", "2"]):
+            assert run(["verify", str(broken), *options, "--allow-nan"]) == 2
+            said = capsys.readouterr()
+            assert "lm_head.bias" in said.err
+            assert said.err.count("\n") == 1
+            assert said.out == ""
 
 
 class TestErrors:
     def test_an_error_of_opengl_fails_its_run_and_no_other(
-        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, small: Path, told: Told, monkeypatch: Patch, capsys: Capture
     ) -> None:
         def lost(*_: Any, **options: Any) -> Any:
             raise GLError("planted: GL_CONTEXT_LOST")
@@ -312,21 +270,17 @@ class TestErrors:
         assert run(["verify", str(small)]) == 1
         assert "the run ended with an error: planted: GL_CONTEXT_LOST" in capsys.readouterr().out
 
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
+    def test_options_that_make_no_sense(self, small: Path, capsys: Capture) -> None:
+        for options, words in (
             (["--all-weights", "--weights", "q8"], "--all-weights checks every format; leave --weights out"),
             (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave --device out"),
-        ],
-    )
-    def test_options_that_make_no_sense(
-        self, small: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
-    ) -> None:
-        assert run(["verify", str(small), *options]) == 2
-        assert words in capsys.readouterr().err
+            (["--plan", "reference", "--weights", "q8"], "the reference plan keeps its weights in f32"),
+        ):
+            assert run(["verify", str(small), *options]) == 2
+            assert words in capsys.readouterr().err
 
 
-def test_the_schema_is_printed_and_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schema_is_printed_and_is_one(capsys: Capture) -> None:
     assert run(["verify", "--schema"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == schema()

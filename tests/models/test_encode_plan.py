@@ -14,7 +14,6 @@ from tiny_embedders import TEXTS, bert_vectors, write_bert, write_embedder
 import glinfer
 from glinfer.engine.model import Model
 from glinfer.formats import load_checkpoint
-from glinfer.gl.context import Limits
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.choice import plan_for
 from glinfer.models.plan import draw_table
@@ -52,7 +51,7 @@ def expected(folder: Path, model: Model, texts: list[str]) -> Any:
     return np.array(rows)
 
 
-@tiered("kernels", KERNELS, keep=2)
+@tiered("kernels", KERNELS)
 def test_the_vectors_are_those_of_the_paper(folder: Path, kernels: str) -> None:
     with glinfer.load(folder, kernels=KERNELS[kernels]) as model:
         wanted = expected(folder, model, TEXTS)
@@ -60,13 +59,6 @@ def test_the_vectors_are_those_of_the_paper(folder: Path, kernels: str) -> None:
         assert found.shape == wanted.shape
         assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
         assert np.abs(wanted - wanted.mean(axis=0)).max() > 0.1, "texts that are all alike show little"
-
-
-def test_within_what_webgl2_guarantees(folder: Path, model: Model) -> None:
-    with glinfer.load(folder, limits=Limits.webgl2_minimum()) as small:
-        assert small.kernels.rows_per_draw == 4
-        found, wanted = small.embed(TEXTS), expected(folder, model, TEXTS)
-    assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
 
 
 def test_a_text_has_the_bits_it_has_alone(model: Model) -> None:
@@ -101,7 +93,7 @@ def test_draws_are_counted_and_issued(model: Model) -> None:
     assert model.bound.draws_issued - before == table.total
 
 
-@tiered("pooling", ["cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean"], keep=2)
+@tiered("pooling", ["cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean"], keep=(0, 1))
 def test_poolings(tmp_path: Path, folder: Path, model: Model, pooling: str) -> None:
     modes = {"cls": "cls_token", "max": "max_tokens"}
     write_embedder(tmp_path / "m", pooling={f"pooling_mode_{modes.get(pooling, pooling)}": True}, normalize=False)
@@ -137,7 +129,7 @@ def test_matrices_behind_the_pooling(tmp_path: Path) -> None:
         assert np.abs(vector - x / np.linalg.norm(x)).max() <= 2e-6
 
 
-@tiered("weights", ["f16", "q16", "q8"], keep=1)
+@tiered("weights", ["f16", "q8"], keep=0)
 def test_weights_in_fewer_bits(folder: Path, model: Model, weights: str) -> None:
     exact = model.embed(TEXTS)
     with glinfer.load(folder, weights=weights) as other:

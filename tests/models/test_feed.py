@@ -28,7 +28,7 @@ def chunk(config: ModelConfig, rows: int, targets: int = 4) -> Any:
     )
 
 
-@pytest.mark.parametrize("family", ["gab", "gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("family", ["gab", "llama"])
 def test_the_fast_plan_runs_once_for_each_token(family: str) -> None:
     plan = plan_for(tiny(family), "fast")
     found = runs(plan, IDS)
@@ -41,8 +41,7 @@ def test_the_fast_plan_runs_once_for_each_token(family: str) -> None:
             value.check(values[value.name])
 
 
-@pytest.mark.parametrize("family", ["gab", "llama"])
-@pytest.mark.parametrize("targets", [1, 4, 8])
+@pytest.mark.parametrize(("family", "targets"), [("gab", 4), ("llama", 1), ("llama", 8)])
 def test_a_chunk_is_one_run_with_a_table(family: str, targets: int) -> None:
     plan = chunk(tiny(family), 20, targets)
     ((inputs, values),) = runs(plan, IDS)
@@ -100,18 +99,10 @@ def test_what_follows_in_a_sequence_is_told_its_places() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("rows", "longest", "targets", "slots", "groups"),
-    [(1, 1, 4, 1, 1), (4, 64, 4, 1, 1), (5, 64, 4, 2, 2), (8, 65, 8, 1, 2), (3, 129, 1, 3, 9)],
-)
-def test_run_values_of_rows(rows: int, longest: int, targets: int, slots: int, groups: int) -> None:
-    found = chunk_values(rows, longest, targets, 9)
-    assert found == {
-        "rows": rows,
-        "row_slots": slots,
-        "score_groups": groups // slots,
-        "score_slots": groups,
-        "strip_first": 9,
-        "last_row": rows - 1,
-        "adapter": 0,
-    }
+def test_run_values_of_rows() -> None:
+    for rows, longest, targets, slots, groups in (
+        *((1, 1, 4, 1, 1), (4, 64, 4, 1, 1), (5, 64, 4, 2, 2), (8, 65, 8, 1, 2), (3, 129, 1, 3, 9)),
+    ):
+        found = chunk_values(rows, longest, targets, 9)
+        assert (found["row_slots"], found["score_groups"], found["score_slots"]) == (slots, groups // slots, groups)
+        assert (found["rows"], found["strip_first"], found["last_row"], found["adapter"]) == (rows, 9, rows - 1, 0)

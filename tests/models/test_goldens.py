@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from goldens import GAB_MODELS, ModelWriter, gab_records
+from tiers import tiered
 
 import glinfer
 from glinfer.engine.model import Model
@@ -22,11 +22,11 @@ CPU_TOLERANCE = 1e-6
 PLANS = {"reference": {"plan": "reference"}, "fast": {"plan": "fast", "weights": "f32"}}
 """The options of each plan, in float32."""
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
-QUICK = {
-    *(("tiny", "reference", "driver"), ("odd", "reference", "webgl2")),
-    *(("tiny", "fast", "webgl2"), ("odd", "fast", "driver"), ("full", "fast", "driver")),
-}
-"""The combinations of model, plan and limits that show each of them once; the others are slow ones."""
+CASES = [
+    *(("tiny", "reference", "webgl2"), ("odd", "fast", "driver"), ("full", "fast", "driver")),
+    *(("tiny", "fast", "webgl2"), ("odd", "reference", "driver"), ("full", "fast", "webgl2")),
+]
+"""Each model, plan and limits by themselves, and pairs of them."""
 
 
 def shortest(model: str) -> dict[str, Any]:
@@ -64,13 +64,7 @@ def test_there_are_records_of_every_kind() -> None:
     assert {"webgl_probs", "cpu_probs", "draw_calls"} <= {key for record in records for key in record}
 
 
-@pytest.mark.parametrize(
-    ("name", "plan", "limits"),
-    [
-        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
-        for case in itertools.product(GAB_MODELS, PLANS, LIMITS)
-    ],
-)
+@tiered(("name", "plan", "limits"), CASES, keep=3)
 def test_probabilities_draw_calls_and_the_first_greedy_token(
     golden_model: ModelWriter, name: str, plan: str, limits: str
 ) -> None:
@@ -86,21 +80,15 @@ def test_a_short_prompt_of_the_full_size_model_by_the_reference_plan(golden_mode
         check(model, "full", shortest("full"))
 
 
-@pytest.mark.parametrize(
-    ("name", "plan"),
-    [
-        pytest.param(*case, marks=() if case == ("odd", "fast") else pytest.mark.slow)
-        for case in itertools.product(GAB_MODELS, PLANS)
-    ],
-)
-def test_probabilities_after_a_conversion(golden_model: ModelWriter, tmp_path: Path, name: str, plan: str) -> None:
+@tiered("plan", ["fast", "reference"])
+def test_probabilities_after_a_conversion(golden_model: ModelWriter, tmp_path: Path, plan: str) -> None:
     converted = tmp_path / "converted.safetensors"
-    save_checkpoint(load_checkpoint(golden_model(name)), converted)
+    save_checkpoint(load_checkpoint(golden_model("odd")), converted)
     with glinfer.load(converted, **PLANS[plan]) as model:
-        check(model, name, shortest(name))
+        check(model, "odd", shortest("odd"))
 
 
-@pytest.mark.parametrize("plan", ["reference", pytest.param("fast", marks=pytest.mark.slow)])
+@tiered("plan", ["reference", "fast"])
 def test_the_other_form_of_gelu_would_be_noticed(golden_model: ModelWriter, plan: str) -> None:
     record = next(record for record in gab_records("tiny") if len(record["tokens"]) == 5)
     with glinfer.load(golden_model("tiny"), gelu="erf", **PLANS[plan]) as model:

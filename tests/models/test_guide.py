@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from glinfer.config import ModelConfig
-from glinfer.formats import random_checkpoint
-from glinfer.gl.context import Device, Limits
+from glinfer.gl.context import Limits
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import shader_root
 from glinfer.models.plan import Plan
 from glinfer.models.reference.gab import reference_plan
-from glinfer.models.session import Session
 from glinfer.ops.published.attention import MASKED
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "shaders.md"
@@ -73,20 +71,6 @@ def test_only_long_edges_are_wrapped(plan: Plan) -> None:
     edge = Limits.webgl2_minimum().max_texture_size
     assert wrapped(edge) == {"transformer.wte.weight", "lm_head.weight", "lm_head.bias", "logits", "probs"}
     assert not wrapped(8192)
-
-
-@pytest.mark.gl
-def test_each_pass_is_one_triangle_over_the_rows_in_use(device: Device) -> None:
-    config = ModelConfig.from_options("blocks=1,heads=2,dim=8,vocab=20,context=16")
-    checkpoint = random_checkpoint(config)
-    session = Session(reference_plan(config), checkpoint.tensors, device)
-    values = {"rows": 5}
-    assert len(session.draws) == 1 * (8 + 4 * 2) + 4
-    assert {draw.vertices(values) for draw in session.draws} == {3}
-    heights = {draw.name: draw.viewport(values)[3] for draw in session.draws}
-    assert {heights.pop("lm_head"), heights.pop("probs")} == {1}
-    assert set(heights.values()) == {5}
-    session.release()
 
 
 def test_no_vertex_buffer() -> None:

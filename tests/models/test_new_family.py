@@ -157,7 +157,7 @@ def test_half_floats_of_one_matrix_that_stands_for_two_stay_packed(known: Checkp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "q8_0"])
+@pytest.mark.parametrize("dtype", ["q8_0"])
 def test_a_gguf_file(known: Checkpoint, tmp_path: Path, dtype: str) -> None:
     folder = directory(known, tmp_path)
     save_checkpoint(load_checkpoint(folder), tmp_path / "model.gguf", dtype=dtype)

@@ -22,7 +22,7 @@ from glinfer.models.session import Session
 pytestmark = pytest.mark.gl
 
 Array = np.ndarray[Any, Any]
-ODD = ModelConfig(vocab_size=37, hidden_size=15, num_attention_heads=3, num_hidden_layers=2, max_position_embeddings=11)
+ODD = ModelConfig.from_options("blocks=2,heads=4,dim=64,inner=128,vocab=301,context=48")
 CONTEXT = ODD.max_position_embeddings
 PLAN = reference_plan(ODD)
 WEIGHTS = random_checkpoint(ODD, seed=11).tensors
@@ -33,7 +33,7 @@ TIGHTEST = math.isqrt(max(rows * cols for rows, cols in (tensor.shape for tensor
 def forward(session: Session, ids: list[int]) -> dict[str, Array]:
     """What the last draw of every activation wrote, once all draws were made."""
     session.write(TOKENS, np.array(ids, dtype=np.int32)[:, None])
-    assert session.run({"rows": len(ids)}) == len(session.plan.draws) == 2 * (8 + 4 * 3) + 4
+    assert session.run({"rows": len(ids)}) == len(session.plan.draws) == 2 * (8 + 4 * 4) + 4
     extents = {draw.outputs[0]: draw.extent({"rows": len(ids)}) for draw in session.plan.draws}
     return {name: session.read(name, *extent).copy() for name, extent in extents.items()}
 
@@ -49,8 +49,11 @@ def session(device: Device) -> Session:
     return Session(PLAN, WEIGHTS, device)
 
 
-@pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
-@tiered("act", ["gelu_new", "gelu"])
+@tiered(
+    ("api", "act"),
+    [("es", "gelu_new"), pytest.param("desktop", "gelu", marks=pytest.mark.desktop)],
+    keep=1,
+)
 def test_every_draw_and_the_end_agree_with_float64(api: str, act: str) -> None:
     plan = reference_plan(dataclasses.replace(ODD, hidden_act=act))
     with open_device(api=api) as device:
@@ -96,41 +99,22 @@ def test_activations_full_of_nan_change_nothing(session: Session) -> None:
         assert same(forward(session, IDS[:rows]), expected) == [], f"{rows} rows"
 
 
-def test_a_long_prompt_starts_like_a_short_one(session: Session) -> None:
-    """Causality: what comes later changes no earlier row."""
-    long = forward(session, IDS)
-    for rows in (1, 2, 7):
-        short = forward(session, IDS[:rows])
-        assert np.array_equal(short["hidden.a"], long["hidden.a"][:rows])
-
-
-def test_all_rows_at_once_are_what_each_prompt_gives_alone(session: Session) -> None:
-    every = Session(reference_plan(ODD, all_rows=True), WEIGHTS, session.device)
-    for rows in (CONTEXT, 3):
-        found = forward(every, IDS[:rows])
-        assert found[LOGITS].shape == found[PROBS].shape == (rows, ODD.vocab_size)
-        for row in range(rows):
-            alone = forward(session, IDS[: row + 1])
-            assert relative_error(found[LOGITS][row], alone[LOGITS][0]) <= 1e-6
-            assert np.abs(found[PROBS][row] - alone[PROBS][0]).max() <= 1e-6
-
-
 def test_other_tokens_give_other_results(session: Session) -> None:
     first = forward(session, IDS)
-    for place in range(CONTEXT):
+    for place in (0, 1, 15, 16, 46, 47):
         changed = list(IDS)
         changed[place] = (changed[place] + 1) % ODD.vocab_size
         assert not np.array_equal(forward(session, changed)[LOGITS], first[LOGITS]), f"token {place} is not seen"
 
 
-@pytest.mark.parametrize(
+@tiered(
     "limits",
-    [Limits.webgl2_minimum(), Limits(TIGHTEST, 1, 4, 0, 1.0), Limits(TIGHTEST + 7, 4, 16, 16384, 1.0)],
-    ids=["webgl2", "tightest", "tight"],
+    [Limits(TIGHTEST, 1, 4, 0, 1.0), Limits.webgl2_minimum(), Limits(TIGHTEST + 7, 4, 16, 16384, 1.0)],
+    ids=["tightest", "webgl2", "tight"],
 )
 def test_smaller_limits_change_no_bit(session: Session, limits: Limits) -> None:
     wrapped = [t.name for t in PLAN.tensors if Layout.of(t.shape, t.format, limits.max_texture_size).wrapped]
-    assert len(wrapped) == 0 if limits.max_texture_size >= 2048 else len(wrapped) > 5
+    assert len(wrapped) == 0 if limits.max_texture_size >= 2048 else len(wrapped) >= 5
     with open_device(limits=limits) as device:
         small = Session(PLAN, WEIGHTS, device)
         for rows in (1, 5, CONTEXT):
@@ -142,21 +126,3 @@ def test_a_renderer_one_texel_too_small_is_refused_before_anything_is_made() -> 
         with pytest.raises(PlanError, match=r"^tensor \S+: a \d+×\d+ matrix has \d+ elements; the largest texture"):
             Session(PLAN, WEIGHTS, device)
         assert not device.live_objects()
-
-
-def test_too_few_texture_units_are_refused_before_anything_is_made() -> None:
-    with open_device(limits=Limits(2048, 4, 3, 16384, 1.0)) as device:
-        with pytest.raises(PlanError, match=r"^draw \S+ samples 4 textures; this renderer allows 3$"):
-            Session(PLAN, WEIGHTS, device)
-        assert not device.live_objects()
-
-
-def test_models_on_two_devices_can_take_turns(session: Session) -> None:
-    alone = {rows: forward(session, IDS[:rows]) for rows in (2, 9)}
-    with open_device() as other:
-        second = Session(PLAN, WEIGHTS, other)
-        for rows in (2, 9, 2):
-            assert same(forward(second, IDS[:rows]), alone[rows]) == []
-            assert same(forward(session, IDS[:rows]), alone[rows]) == []
-        session.release()
-        assert same(forward(second, IDS[:9]), alone[9]) == []

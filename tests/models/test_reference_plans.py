@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats.tensors import weight_shapes
-from glinfer.models.choice import ReferencePlans, is_published, plan_for, reference_plans, weights_for, weights_named
+from glinfer.models.choice import ReferencePlans, is_published, plan_for, reference_plans, weights_named
 from glinfer.models.feed import runs
 from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import Plan, PlanLimits, draw_table
@@ -24,8 +20,6 @@ from glinfer.models.reference.gab import reference_plan
 from glinfer.models.reference.parts import DecoderWeights, stored_formats
 from glinfer.ops.kernels import KernelOptions
 
-ROOT = Path(__file__).resolve().parents[2]
-Array = np.ndarray[Any, Any]
 EDGE = 16384
 OTHERS = sorted(set(DECODERS) - {"gab"})
 LLAMA_1B = ModelConfig.from_options(
@@ -45,38 +39,20 @@ def kinds(plan: Plan) -> dict[str, int]:
 # Counts
 
 
-@pytest.mark.parametrize(
-    ("family", "draws"),
-    [
-        ("llama", 55),
-        ("mistral", 55),
-        ("qwen2", 55),
-        ("qwen3", 71),
-        ("gemma", 56),
-        ("gift_of_gab", 51),
-        ("gpt2", 48),
-    ],
-)
-def test_how_many_draws_a_sequence_takes(family: str, draws: int) -> None:
-    for head_dim in (8, 6):
-        assert len(plans(tiny(family, head_dim)).of(48).draws) == draws
+def test_how_many_draws_a_sequence_takes() -> None:
+    counts = {"llama": 55, "mistral": 55, "qwen3": 71, "gemma": 56, "gift_of_gab": 51, "gpt2": 48}
+    for family, draws in counts.items():
+        for head_dim in (8, 6):
+            assert len(plans(tiny(family, head_dim)).of(48).draws) == draws, family
 
 
-@pytest.mark.parametrize("family", OTHERS)
-@pytest.mark.parametrize("layers", [1, 5])
-def test_every_layer_takes_as_many(family: str, layers: int) -> None:
-    one, two, more = (plans(tiny(family, num_hidden_layers=count)).of(48) for count in (1, 2, layers))
-    rest = sum(count for kind, count in kinds(two).items() if kind.split(".")[0] in ("embed", "lm_head", "probs"))
-    first, second = len(one.draws) - rest, len(two.draws) - len(one.draws)
-    assert (first == second) == (not FAMILIES[family].convolves and not FAMILIES[family].delta_rule)
-    assert len(more.draws) == rest + first * (layers - layers // 2) + second * (layers // 2)
-
-
-def test_matrices_of_different_formats_take_no_more() -> None:
-    config = tiny("llama", 16, hidden_size=32, intermediate_size=64)
-    usual = {name: "Q8_0" if len(shape) == 2 else "F32" for name, shape in weight_shapes(config).items()}
-    odd = usual | {"model.layers.0.self_attn.v_proj.weight": "Q4_0"}
-    assert len(plans(config, odd).of(48).draws) == len(plans(config).of(48).draws)
+def test_every_layer_takes_as_many() -> None:
+    for family in OTHERS:
+        one, two, five = (plans(tiny(family, num_hidden_layers=count)).of(48) for count in (1, 2, 5))
+        rest = sum(count for kind, count in kinds(two).items() if kind.split(".")[0] in ("embed", "lm_head", "probs"))
+        first, second = len(one.draws) - rest, len(two.draws) - len(one.draws)
+        assert (first == second) == (not FAMILIES[family].convolves and not FAMILIES[family].delta_rule), family
+        assert len(five.draws) == rest + 3 * first + 2 * second, family
 
 
 # Which model has which
@@ -95,26 +71,17 @@ def test_the_published_plan_is_that_of_gab_and_of_gpt2_in_floats() -> None:
     assert [draw.name for draw in plan.draws] == [draw.name for draw in plans(packed.config).of(48).draws]
 
 
-@pytest.mark.parametrize("family", ROTARY)
-def test_the_plan_by_its_name_is_the_familys(family: str) -> None:
-    plan = plan_for(tiny(family), "reference")
-    assert (plan.name, plan.max_rows) == ("reference", 48)
-    assert [draw.name for draw in plan.draws] == [draw.name for draw in plans(tiny(family)).of(48).draws]
-
-
-@pytest.mark.parametrize(
-    ("weights", "formats", "expected"),
-    [
+def test_what_a_weight_format_means() -> None:
+    cases: list[tuple[str, Mapping[str, str] | None, str]] = [
         ("file", None, "f32"),
         ("file", {"a": "F32", "b": "F32"}, "f32"),
         ("file", {"a": "F32", "b": "F16"}, "file"),
         ("file", {"a": "Q8_ROW"}, "file"),
         ("f32", {"a": "F16"}, "f32"),
         ("q8", None, "q8"),
-    ],
-)
-def test_what_a_weight_format_means(weights: str, formats: Mapping[str, str] | None, expected: str) -> None:
-    assert weights_named(weights, formats) == expected
+    ]
+    for weights, formats, expected in cases:
+        assert weights_named(weights, formats) == expected
 
 
 def test_what_cannot_be_is_one_line() -> None:
@@ -135,15 +102,13 @@ def test_what_cannot_be_is_one_line() -> None:
 # Textures
 
 
-@pytest.mark.parametrize("family", OTHERS)
-def test_every_weight_of_the_file_is_read(family: str) -> None:
-    config = tiny(family)
-    expected = set(weight_shapes(config)) | ({"rope"} if FAMILIES[family].rotary else set())
-    assert {tensor.name for tensor in plans(config).of(48).of_kind("weight")} == expected
-
-
-def test_run_values_follow_the_tokens() -> None:
-    assert plans(tiny("llama", num_key_value_heads=1)).of(48).values_for(7) == {"last_row": 6}
+def test_every_weight_of_the_file_is_read() -> None:
+    for family in OTHERS:
+        config = tiny(family)
+        plan = plan_for(config, "reference") if family in ROTARY else plans(config).of(48)
+        expected = set(weight_shapes(config)) | ({"rope"} if FAMILIES[family].rotary else set())
+        assert {tensor.name for tensor in plan.of_kind("weight")} == expected, family
+        assert (plan.name, plan.max_rows) == ("reference", 48)
 
 
 def test_a_billion_parameters_fit() -> None:
@@ -158,38 +123,10 @@ def test_a_billion_parameters_fit() -> None:
     assert whole.texture_bytes(EDGE, "activation") > 2 * 4 * 32 * 4096**2, "scores and probabilities of all heads"
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_K", "Q6_K", "BF16", "F16"])
-def test_blocks_take_the_bytes_of_their_file_and_little_more(name: str) -> None:
-    matrices = {each: shape for each, shape in weight_shapes(LLAMA_1B).items() if len(shape) == 2}
-    plan = plans(LLAMA_1B, dict.fromkeys(matrices, name)).of(64)
-    blocks = {"Q8_0": 34 / 32, "Q4_0": 18 / 32, "Q4_K": 144 / 256, "Q6_K": 210 / 256, "BF16": 2.0, "F16": 2.0}
-    in_file = blocks[name] * sum(rows * cols for rows, cols in matrices.values())
-    assert in_file <= plan.texture_bytes(EDGE, "weight") - 4 * 4096 * 64 <= 1.06 * in_file
-
-
-@pytest.mark.parametrize("weights", ["file", "f32"])
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_the_arrays_are_those_that_the_plan_uploads(family: str, weights: str) -> None:
-    config = tiny(family, 16, hidden_size=32, intermediate_size=64)
-    names = [name for name, shape in weight_shapes(config).items() if len(shape) == 2 and "v_proj" not in name]
-    checkpoint = in_formats(config, {name: "Q4_0" for name in names if "wpe" not in name})
-    plan = plan_for(config, "reference", weights=weights, formats=checkpoint.formats())
-    arrays = weights_for(checkpoint, "reference", weights)
-    for tensor in plan.of_kind("weight"):
-        assert tensor.name in arrays
-        array = np.atleast_2d(arrays[tensor.name])
-        assert array.shape == tensor.shape, tensor.name
-        expected = {"rgba32f": np.float32, "rgba16f": np.float16, "rgba32ui": np.uint32}[tensor.format]
-        assert array.dtype == expected, tensor.name
-    assert "no.such.weight" not in arrays
-    assert len(arrays) == len(list(arrays)) == len(weight_shapes(config))
-
-
 # Numbers, by the oracle alone
 
 
-@pytest.mark.parametrize("form", ["F16", "BF16", "Q4_0", "Q8_ROW"])
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(("family", "form"), [("llama", "F16"), ("gpt2", "Q4_0"), ("llama", "Q8_ROW")])
 def test_a_packed_model_is_the_model_of_its_weights(family: str, form: str) -> None:
     checkpoint = in_formats(tiny(family, 16, hidden_size=32, intermediate_size=64), form)
     found = []
@@ -213,19 +150,3 @@ def test_gpt2_by_both_reference_plans() -> None:
     arrays = DecoderWeights(checkpoint, stored_formats(checkpoint.config, "f32"))
     found = final_tensors(other, arrays, inputs, values)["logits"]
     assert np.abs(found - expected).max() <= 1e-9 * np.ptp(expected)
-
-
-def test_reference_plans_need_no_opengl() -> None:
-    code = (
-        "import sys\nfrom glinfer.config import ModelConfig\n"
-        "from glinfer.models.reference.parts import ReferenceOptions, stored_formats\n"
-        "from glinfer.models.reference.decoder import reference_decoder_plan\n"
-        "from glinfer.ops.kernels import KernelOptions\n"
-        "config = ModelConfig(31, 20, 2, 2, 48, 24, model_type='llama', hidden_act='silu')\n"
-        "options = ReferenceOptions(config, stored_formats(config, 'f32'), KernelOptions(), 2048)\n"
-        "assert len(reference_decoder_plan(options, rows=48).draws) == 55\n"
-        "print(sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[]\n"

@@ -35,12 +35,12 @@ from glinfer.quant.bytes import from_bytes, to_bytes
 
 pytestmark = pytest.mark.gl
 
-SOME = ["llvmpipe", "one by one"]
-some_kernels = tiered("kernels", [KERNELS[name] for name in SOME], keep=(1,), ids=SOME)
-every_kernel = tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
 HEADS = [(2, 40, 2, 0), (4, 64, 2, 37), (3, 17, 3, 0), (6, 33, 2, 5)]
 """Heads, their width, heads of keys and window: in one block, over the ends of blocks, and padded."""
-several_heads = tiered("heads", HEADS, keep=(0,), ids=str)
+heads_in_kernels = tiered(
+    ("name", "heads"),
+    [("one by one", HEADS[1]), ("llvmpipe", HEADS[0]), ("GPU", HEADS[2]), ("one by one", HEADS[3])],
+)
 PLACES = {
     "after each other": [(64, position) for position in range(9, 28)],
     "one": [(0, 127)],
@@ -59,12 +59,9 @@ def kept(device: Device, one: BlockDraw, case: Case) -> tuple[Array, Array]:
     return found, from_bytes(*to_bytes(padded))[:, : expected.shape[1]]
 
 
-@every_kernel
-@pytest.mark.parametrize("together", [True, False])
-def test_rows_are_rounded_into_bytes_wherever_they_belong(
-    device: Device, kernels: KernelOptions, together: bool
-) -> None:
-    one = store_draw(kernels, 170, 19, 128, together=together, in_bytes=True)
+@tiered(("name", "together"), [("llvmpipe", True), ("one by one", False), ("GPU", False), ("mantissa", True)], keep=2)
+def test_rows_are_rounded_into_bytes_wherever_they_belong(device: Device, name: str, together: bool) -> None:
+    one = store_draw(KERNELS[name], 170, 19, 128, together=together, in_bytes=True)
     for name, places in PLACES.items():
         if not together or name != "apart":
             found, expected = kept(device, one, stored(one, places))
@@ -79,11 +76,10 @@ def alone(kernels: KernelOptions, cols: int) -> BlockDraw:
     return one.draw(store_row("draw", x, cache, kernels=kernels))
 
 
-@some_kernels
-@tiered("cols", [64, 1, 33, 128, 1100], keep=(1, 2))
-def test_a_row_alone_is_rounded_too(device: Device, kernels: KernelOptions, cols: int) -> None:
+@tiered(("name", "cols"), [("one by one", 33), ("llvmpipe", 1100), ("one by one", 64), ("llvmpipe", 1)])
+def test_a_row_alone_is_rounded_too(device: Device, name: str, cols: int) -> None:
     for position in (0, 17, 63):
-        found, expected = kept(device, alone(kernels, cols), Case({"position": position}))
+        found, expected = kept(device, alone(KERNELS[name], cols), Case({"position": position}))
         assert (found == expected).mean() > 0.95
 
 
@@ -102,10 +98,9 @@ def test_numbers_of_all_sizes_and_those_that_are_none(device: Device) -> None:
     assert np.isnan(found[0, 256:]).all(), "a group with one of them has no number at all"
 
 
-@some_kernels
-@several_heads
-def test_one_query_agrees_with_float64(device: Device, kernels: KernelOptions, heads: Any) -> None:
-    count, width, kv, window = heads
+@heads_in_kernels
+def test_one_query_agrees_with_float64(device: Device, name: str, heads: Any) -> None:
+    kernels, (count, width, kv, window) = KERNELS[name], heads
     options: dict[str, Any] = {"kv": kv, "window": window, "in_bytes": True}
     cases = [at(position) for position in (0, 16, 69, 129)]
     check(device, block_draw.scores_draw(kernels, count, width, 130, **options), *cases)
@@ -116,10 +111,9 @@ def runs(made: Attention, rows: int) -> list[Case]:
     return [made.case(Run(0, 60, rows)), made.case(Run(64, 3, rows)), made.case(Run(0, 100, 1))]
 
 
-@some_kernels
-@several_heads
-def test_many_queries_agree_with_float64(device: Device, kernels: KernelOptions, heads: Any) -> None:
-    count, width, kv, window = heads
+@heads_in_kernels
+def test_many_queries_agree_with_float64(device: Device, name: str, heads: Any) -> None:
+    kernels, (count, width, kv, window) = KERNELS[name], heads
     options: dict[str, Any] = {"kv": kv, "window": window, "in_bytes": True}
     scores = tile_scores_draw(kernels, count, width, 24, **options)
     check(device, scores.one, *runs(scores, 19))
@@ -127,10 +121,9 @@ def test_many_queries_agree_with_float64(device: Device, kernels: KernelOptions,
     check(device, values.one, *[with_scores(values, case, random_scores(values), step) for case in runs(values, 19)])
 
 
-@some_kernels
-@several_heads
-def test_queries_of_many_sequences_agree_with_float64(device: Device, kernels: KernelOptions, heads: Any) -> None:
-    count, width, kv, window = heads
+@heads_in_kernels
+def test_queries_of_many_sequences_agree_with_float64(device: Device, name: str, heads: Any) -> None:
+    kernels, (count, width, kv, window) = KERNELS[name], heads
     options: dict[str, Any] = {"kv": kv, "window": window, "in_bytes": True}
     places = Run(0, 40), Run(64, 0), Run(128, 63)
     scores = row_scores_draw(kernels, count, width, 3, **options)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
-from rows_draw import KERNELS, first_rows, stored
+from rows_draw import KERNELS, first_rows, stored, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -21,7 +21,6 @@ from glinfer.ops.kernels import KernelOptions
 
 pytestmark = pytest.mark.gl
 
-every_kernel = tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
 SHAPES = [(1, 1, False), (17, 3, False), (64, 4, True), (150, 3, True), (70, 6, False)]
 """Width, length and whether there is a bias."""
 SLOTS = 128
@@ -59,50 +58,37 @@ def seen_only(arrays: dict[str, Array], places: Sequence[tuple[int, int]], lengt
 
 
 def conv_draw(kernels: KernelOptions, rows: int, width: int, length: int, *, biased: bool) -> BlockDraw:
-    """The convolution of many rows, each at a place of its own."""
-    one, slots = over(kernels, rows)
-    x = one.interleaved("x", joined(1, slots * one.count, width, read=[1]))
-    one.alter = lambda arrays, case: seen_only(
-        arrays, [(int(info[BASE]), int(info[POSITION])) for info in arrays[TABLE][: len(case.real)][case.real]], length
-    )
-    return one.draw(
-        short_conv(
-            "draw",
-            x,
-            one.cache("cache", normal(2, SLOTS, width)),
-            one.row_weight("taps", normal(3, length + biased, width)),
+    """The convolution of many rows, each at a place of its own, or for 0 of one row alone."""
+    shared: dict[str, Any] = {"length": length, "kernels": kernels}
+    if rows:
+        one, slots = over(kernels, rows)
+        x, out = (
+            one.interleaved("x", joined(1, slots * one.count, width, read=[1])),
             one.deal(OUT, slots, width, "cache"),
-            length=length,
-            rows=one.table(slots * one.count),
-            slots="row_slots",
-            kernels=kernels,
         )
-    )
+        shared |= {"rows": one.table(slots * one.count), "slots": "row_slots"}
+    else:
+        one = BlockDraw(kernels, {"position": (0, SLOTS - 1)})
+        x = RowInterleaved((one.blocks("x", joined(1, 1, width, read=[1])),))
+        out = RowInterleaved((one.out(one.layout(1, width)),))
+
+    def alter(arrays: dict[str, Array], case: Case) -> None:
+        table = arrays[TABLE][: len(case.real)][case.real] if rows else []
+        places = [(int(info[BASE]), int(info[POSITION])) for info in table]
+        seen_only(arrays, places if rows else [(0, int(case.values["position"]))], length)
+
+    one.alter = alter
+    cache, taps = one.cache("cache", normal(2, SLOTS, width)), one.row_weight("taps", normal(3, length + biased, width))
+    return one.draw(short_conv("draw", x, cache, taps, out, **shared))
 
 
-def alone(kernels: KernelOptions, width: int, length: int, *, biased: bool) -> BlockDraw:
-    """The convolution of one row."""
-    one = BlockDraw(kernels, {"position": (0, SLOTS - 1)})
-    one.alter = lambda arrays, case: seen_only(arrays, [(0, int(case.values["position"]))], length)
-    return one.draw(
-        short_conv(
-            "draw",
-            RowInterleaved((one.blocks("x", joined(1, 1, width, read=[1])),)),
-            one.cache("cache", normal(2, SLOTS, width)),
-            one.row_weight("taps", normal(3, length + biased, width)),
-            RowInterleaved((one.out(one.layout(1, width)),)),
-            length=length,
-            kernels=kernels,
-        )
-    )
-
-
-@every_kernel
-@tiered("shape", SHAPES, keep=(1, 3))
-def test_convolutions_of_rows_agree_with_float64(device: Device, kernels: KernelOptions, shape: Any) -> None:
+@tiered("place", range(len(SHAPES)), keep=(1, 3))
+def test_convolutions_of_rows_agree_with_float64(device: Device, place: int) -> None:
     """What a row does not see is NaN: tokens of other sequences, and those after its own."""
-    width, length, biased = shape
-    one = conv_draw(kernels, 19, width, length, biased=biased)
+    width, length, biased = SHAPES[place]
+    one = conv_draw(
+        KERNELS[("plain", "llvmpipe", "GPU", "one by one", "mantissa")[place]], 19, width, length, biased=biased
+    )
     cases = []
     for places in PLACES.values():
         case = stored(one, places)
@@ -110,11 +96,13 @@ def test_convolutions_of_rows_agree_with_float64(device: Device, kernels: Kernel
     check(device, one, *cases)
 
 
-@every_kernel
-@tiered("shape", SHAPES, keep=(3,))
-def test_a_row_alone_has_the_bits_that_it_has_among_others(device: Device, kernels: KernelOptions, shape: Any) -> None:
-    width, length, biased = shape
-    one, many = alone(kernels, width, length, biased=biased), conv_draw(kernels, 19, width, length, biased=biased)
+@tiered(("name", "shape"), [("one by one", SHAPES[3]), ("llvmpipe", SHAPES[2])])
+def test_a_row_alone_has_the_bits_that_it_has_among_others(device: Device, name: str, shape: Any) -> None:
+    kernels, (width, length, biased) = KERNELS[name], shape
+    one, many = (
+        conv_draw(kernels, 0, width, length, biased=biased),
+        conv_draw(kernels, 19, width, length, biased=biased),
+    )
     places = [(0, position) for position in range(19)]
     case = stored(many, places)
     together = check(device, many, Case(first_rows(many, 19).values, case.arrays, case.real))[0]
@@ -123,11 +111,15 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(device: Device, kerne
     assert np.array_equal(np.concatenate(found), together[:19])
 
 
-@every_kernel
-@pytest.mark.parametrize("together", [False, True])
-def test_rows_are_multiplied_and_stored(device: Device, kernels: KernelOptions, together: bool) -> None:
+@tiered(
+    ("name", "together", "widths"),
+    [("llvmpipe", True, [150]), ("one by one", False, [70]), ("GPU", False, [1, 150])],
+    keep=2,
+)
+def test_rows_are_multiplied_and_stored(device: Device, name: str, together: bool, widths: list[int]) -> None:
     """Nothing beside them changes, which is asked of every run."""
-    for width in (1, 70, 150) if kernels is KERNELS["llvmpipe"] else (70,):
+    kernels = KERNELS[name]
+    for width in widths:
         one, slots = over(kernels, 19, strip_first=(0, SLOTS - 1))
         x, table = one.interleaved("x", joined(1, slots * one.count, width, read=[0, 2])), one.table(slots * one.count)
         cache = one.out(BlockLayout.by_block((SLOTS, width), 2048, every=64))
@@ -138,7 +130,7 @@ def test_rows_are_multiplied_and_stored(device: Device, kernels: KernelOptions, 
         check(device, one, *[stored(one, PLACES[name]) for name in names])
 
 
-@every_kernel
+@with_kernels("GPU", "one by one")
 def test_a_row_alone_is_multiplied_and_stored(device: Device, kernels: KernelOptions) -> None:
     one = BlockDraw(kernels, {"position": (0, SLOTS - 1)})
     x = RowInterleaved((one.blocks("x", joined(1, 1, 70, read=[0, 2])),))

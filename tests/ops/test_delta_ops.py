@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
-from rows_draw import KERNELS
+from rows_draw import KERNELS, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -61,13 +60,17 @@ APART = {
     "each of its own sequence": [(64 * (row % 2), (17 * row + 1) % 64) for row in range(2)],
     "one": [(0, 33)],
 }
-every_kernel = tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
-_SETUPS = {
-    **{name: (kernels, RULES["shared keys"]) for name, kernels in KERNELS.items()},
-    **{name: (KERNELS["llvmpipe"], rule) for name, rule in RULES.items() if name != "shared keys"},
-}
-every_setup = tiered(("kernels", "rule"), _SETUPS.values(), keep=(1,), ids=_SETUPS)
-"""Every choice of kernels for one rule, and every other rule for one choice."""
+SETUPS = [
+    ("llvmpipe", "shared keys", "alone"),
+    ("one by one", "keys in turn", "apart"),
+    ("GPU", "whole blocks", "pieces"),
+    ("mantissa, one by one", "longer keys than a span step", "pieces"),
+    ("plain", "keys in turn", "alone"),
+    ("one by one, looked up", "shared keys", "apart"),
+    ("small points", "shared keys", "pieces"),
+]
+every_setup = tiered("place", range(len(SETUPS)), keep=3)
+"""Kernel options, a rule, and how the rows of a run belong together."""
 
 
 # The oracles
@@ -141,15 +144,14 @@ def by_state(heads: DeltaHeads, given: Array) -> Array:
     return gated_delta(q, k, v, g, wide[:, heads.beta_at :])[0].reshape(rows, -1)
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@tiered("rule", list(RULES.values())[::-1], keep=(1, 2))
 def test_rows_of_the_cache_stand_for_the_state(rule: DeltaRule) -> None:
     """However a sequence is taken in, each row of the cache is the same, and so are the results of the state."""
     heads = DeltaHeads(rule)
     given = given_rows(heads, 5 * heads.span + 3)
     expected, kept = by_state(heads, given), None
     most = heads.most_together
-    ways = itertools.product(([1], [most], [most, 1, 3], [5, most - 1, 1, 1]), ("in turn", "solved"))
-    for pieces, form in ways:
+    for pieces, form in (([1], "in turn"), ([most, 1, 3], "solved"), ([5, most - 1, 1, 1], "in turn")):
         passes, done = Passes(heads, given), 0
         while done < len(given):
             for count in pieces:
@@ -168,7 +170,7 @@ def test_a_row_that_is_written_once_more_is_the_same() -> None:
     heads = DeltaHeads(RULES["shared keys"])
     given, other = given_rows(heads, 60), given_rows(heads, 60, seed=2)
     other[:30] = given[:30]
-    for first, again in ((37, 30), (60, 30), (50, 33)):
+    for first, again in ((37, 30), (50, 33)):
         passes, wanted = Passes(heads, other), Passes(heads, given)
         for position in range(first):
             passes.run(position, 1, form="alone")
@@ -193,6 +195,15 @@ class Rows(BlockDraw):
     def matrix(self, name: str, array: Array) -> TensorSpec:
         self.by_row |= set() if self.alone else {name}
         return self.blocks(name, array)
+
+    def given_by(self, *names: str) -> list[TensorSpec]:
+        """Random inputs by their names; ``cache`` is the cache."""
+        return [
+            self.cache(name, cache_of(self.heads))
+            if name == "cache"
+            else self.matrix(name, INPUTS[name](self.heads, self.rows))
+            for name in names
+        ]
 
     @property
     def places(self) -> TensorSpec | None:
@@ -255,72 +266,65 @@ def cache_of(heads: DeltaHeads) -> Array:
     return found
 
 
-def scores_of(rows: int, heads: DeltaHeads) -> Array:
-    return normal(6, rows, heads.scores, scale=0.2)
+def inverse_of(heads: DeltaHeads) -> Array:
+    """Matrices over the rows of a run with ones on the diagonal, and zeros above it and behind the rows."""
+    by_head = normal(8, 48, heads.rule.heads, 64, scale=0.2)
+    lower = np.tri(48, 64, k=-1) + np.eye(48, 64) / np.where(by_head[:, 0] == 0, 1, by_head[:, 0])
+    return (by_head * lower[:, None]).reshape(48, -1).astype(np.float32)
 
 
-FORMS = ("alone", "apart", "pieces")
-every_form = pytest.mark.parametrize("form", FORMS)
+INPUTS: dict[str, Callable[[DeltaHeads, int], Array]] = {
+    "x": given_rows,
+    "scores": lambda heads, rows: normal(6, rows, heads.scores, scale=0.2),
+    "apart": lambda heads, rows: normal(7, rows, heads.rule.values),
+    "ends": lambda heads, rows: normal(5, rows, heads.ends, scale=0.2),
+    "solved": lambda heads, rows: inverse_of(heads),
+    "carry": lambda heads, rows: normal(9, rows, heads.over_run(48)),
+    "product": lambda heads, rows: normal(9, rows, heads.over_run(48)),
+}
+"""What passes leave for later ones."""
 
 
-def started(kernels: KernelOptions, rule: DeltaRule, form: str) -> tuple[Rows, dict[str, Any], list[Case]]:
-    """A plan over rows of a form, what all draws of the rule are given, and its runs."""
-    one = Rows(kernels, rule, alone=form == "alone")
+def started(place: int) -> tuple[Rows, dict[str, Any], list[Case], str]:
+    """A plan over rows of a form, what all draws of the rule are given, its runs, and the form."""
+    name, rule, form = SETUPS[place]
+    kernels = KERNELS[name]
+    one = Rows(kernels, RULES[rule], alone=form == "alone")
     shared = {"rows": one.places, "kernels": kernels}
-    return one, shared, one.cases(list((APART if form == "apart" else PIECES).values()))
+    return one, shared, one.cases(list((APART if form == "apart" else PIECES).values())), form
 
 
 @pytest.mark.gl
 @every_setup
-@every_form
-def test_scores_are_those_of_float64(device: Device, kernels: KernelOptions, rule: DeltaRule, form: str) -> None:
-    one, shared, cases = started(kernels, rule, form)
-    heads = one.heads
-    x, cache = one.matrix("x", given_rows(heads, one.rows)), one.cache("cache", cache_of(heads))
-    made = delta_scores("draw", x, cache, *one.both(heads.scores), heads, **shared)
+def test_scores_are_those_of_float64(device: Device, place: int) -> None:
+    one, shared, cases, form = started(place)
+    made = delta_scores("draw", *one.given_by("x", "cache"), *one.both(one.heads.scores), one.heads, **shared)
     check(device, one.draw_rule(made, reads="keys" if form == "pieces" else "whole"), *cases)
 
 
 @pytest.mark.gl
-@every_setup
-@every_form
-@pytest.mark.parametrize("queries", [False, True])
-def test_what_a_state_gives_is_that_of_float64(
-    device: Device, kernels: KernelOptions, rule: DeltaRule, form: str, queries: bool
-) -> None:
+@tiered(("place", "queries"), [(0, True), (1, False), (2, False), (2, True), (3, True), (5, True), (6, False)], keep=3)
+def test_what_a_state_gives_is_that_of_float64(device: Device, place: int, queries: bool) -> None:
     """Results read the run's own rows, which are stored by then; what keys need is what lies before the run."""
-    one, shared, cases = started(kernels, rule, form)
-    heads = one.heads
-    x, cache = one.matrix("x", given_rows(heads, one.rows)), one.cache("cache", cache_of(heads))
-    scores, piece = one.matrix("scores", scores_of(one.rows, heads)), ROWS if form == "pieces" else 0
+    one, shared, cases, form = started(place)
+    piece, inputs = ROWS if form == "pieces" else 0, one.given_by("x", "scores", "cache")
     options = {"queries": queries, "piece": 0 if queries else piece, **shared}
-    made = delta_recall("draw", x, scores, cache, one.target(heads.rule.values), heads, **options)
+    made = delta_recall("draw", *inputs, one.target(one.heads.rule.values), one.heads, **options)
     # Rows of states of the run are stored before, and read where a span ends in the run.
     check(device, one.draw_rule(made, reads="all" if queries or piece else "whole"), *cases)
 
 
 @pytest.mark.gl
-@every_setup
-@every_form
-def test_what_is_kept_is_that_of_float64(device: Device, kernels: KernelOptions, rule: DeltaRule, form: str) -> None:
-    one, shared, cases = started(kernels, rule, form)
-    heads = one.heads
-    x, cache = one.matrix("x", given_rows(heads, one.rows)), one.cache("cache", cache_of(heads))
-    options: dict[str, Any] = {"scores": one.matrix("scores", scores_of(one.rows, heads)), **shared}
+@tiered(("place", "early"), [(0, False), (1, False), (2, False), (6, True), (3, False), (3, True), (5, False)], keep=4)
+def test_what_is_kept_is_that_of_float64(device: Device, place: int, early: bool) -> None:
+    """What is kept ``early`` needs no row of the run."""
+    one, shared, cases, form = started(place)
+    names = [] if early else ["scores", "apart"] if form == "pieces" else ["scores"]
+    options = {**shared, **dict(zip(names, one.given_by(*names), strict=True))}
     if form == "pieces":
-        options |= {"apart": one.matrix("apart", normal(7, one.rows, heads.rule.values)), "piece": ROWS}
-    made = delta_row("draw", x, cache, one.target(heads.kept), heads, **options)
-    check(device, one.draw_rule(made, reads="states" if form == "pieces" else "whole"), *cases)
-
-
-@pytest.mark.gl
-@every_kernel
-def test_what_is_kept_at_first_needs_no_row_of_the_run(device: Device, kernels: KernelOptions) -> None:
-    one, shared, cases = started(kernels, RULES["shared keys"], "pieces")
-    heads = one.heads
-    x, cache = one.matrix("x", given_rows(heads, one.rows)), one.cache("cache", cache_of(heads))
-    made = delta_row("draw", x, cache, one.target(heads.kept), heads, piece=ROWS, **shared)
-    check(device, one.draw_rule(made, reads="whole"), *cases)
+        options["piece"] = ROWS
+    made = delta_row("draw", *one.given_by("x", "cache"), one.target(one.heads.kept), one.heads, **options)
+    check(device, one.draw_rule(made, reads="states" if form == "pieces" and not early else "whole"), *cases)
 
 
 LONG = DeltaRule(1, 2, 36, 8)
@@ -336,110 +340,50 @@ LONG_PIECES = {
     ],
     "one": [(64, 63)],
 }
+LONG_DRAWS: dict[str, tuple[Callable[..., DrawSpec], str, str, dict[str, Any], str, str]] = {
+    "solve in blocks of 32": (delta_solve, "x scores", "over_run", {"chunk": 32}, "", "llvmpipe"),
+    "solve in blocks of 16": (delta_solve, "x scores", "over_run", {"chunk": 16}, "", "one by one"),
+    "product of neighbours": (delta_lower, "x scores solved", "over_run", {"size": 16}, "", "GPU"),
+    "join neighbours": (delta_join, "solved product", "over_run", {"size": 32}, "", "one by one"),
+    "states at ends": (delta_ends, "cache", "ends", {}, "whole", "llvmpipe"),
+    "carry": (delta_carry, "x solved", "over_run", {}, "", "GPU"),
+    "keep early": (delta_row, "x cache", "kept", {"ends": ...}, "whole", "one by one"),
+    "keep": (delta_row, "x cache", "kept", {"apart": ..., "solved": ..., "carry": ...}, "states", "llvmpipe"),
+}
+"""Builder, inputs, columns of the result, options, what of the cache is read, and kernel options."""
 
 
-def long_run(kernels: KernelOptions) -> tuple[Rows, dict[str, Any], list[Case]]:
-    """A plan over 48 rows that may follow each other, what its draw is given, and its runs."""
+@pytest.mark.gl
+@tiered("turn", range(2))
+@pytest.mark.parametrize("name", LONG_DRAWS)
+def test_passes_over_a_long_run_are_those_of_float64(device: Device, name: str, turn: int) -> None:
+    """Blocks of neither size divide all the runs; in the slow tests with other kernel options."""
+    build, inputs, cols, given, reads, kernels_name = LONG_DRAWS[name]
+    kernels = KERNELS[kernels_name if turn == 0 else "mantissa, one by one"]
     one = Rows(kernels, LONG, rows=48)
-    return one, {"rows": one.places, "piece": 48, "kernels": kernels}, one.cases(list(LONG_PIECES.values()))
-
-
-def inverse_of(heads: DeltaHeads) -> Array:
-    """Matrices over the rows of a run with ones on the diagonal, and zeros above it and behind the rows."""
-    by_head = normal(8, 48, heads.rule.heads, 64, scale=0.2)
-    lower = np.tri(48, 64, k=-1) + np.eye(48, 64) / np.where(by_head[:, 0] == 0, 1, by_head[:, 0])
-    return (by_head * lower[:, None]).reshape(48, -1).astype(np.float32)
-
-
-@pytest.mark.gl
-@every_kernel
-def test_blocks_of_rows_are_solved_for(device: Device, kernels: KernelOptions) -> None:
-    """Of 16 rows and of 32, neither of which divides all the runs."""
-    for chunk in (16, 32):
-        one, shared, cases = long_run(kernels)
-        heads = one.heads
-        x, scores = one.matrix("x", given_rows(heads, 48)), one.matrix("scores", scores_of(48, heads))
-        one.draw(delta_solve("draw", x, scores, one.target(heads.over_run(48)), heads, chunk=chunk, **shared))
-        check(device, one, *cases)
+    heads, shared = one.heads, {"rows": one.places, "piece": 48, "kernels": kernels}
+    cases = one.cases(list(LONG_PIECES.values()))
+    options = {key: one.given_by(key)[0] if value is ... else value for key, value in given.items()}
+    out = one.target(heads.over_run(48) if cols == "over_run" else getattr(heads, cols))
+    made = build("draw", *one.given_by(*inputs.split()), out, heads, **options, **shared)
+    check(device, one.draw_rule(made, reads=reads) if reads else one.draw(made), *cases)
 
 
 @pytest.mark.gl
-@every_kernel
-@pytest.mark.parametrize("size", [16, 32])
-def test_solutions_of_neighbours_are_joined(device: Device, kernels: KernelOptions, size: int) -> None:
-    one, shared, cases = long_run(kernels)
-    heads = one.heads
-    x, scores = one.matrix("x", given_rows(heads, 48)), one.matrix("scores", scores_of(48, heads))
-    solved, out = one.matrix("solved", inverse_of(heads)), one.target(heads.over_run(48))
-    one.draw(delta_lower("draw", x, scores, solved, out, heads, size=size, **shared))
-    check(device, one, *cases)
-    one, shared, cases = long_run(kernels)
-    product = one.matrix("product", normal(9, 48, heads.over_run(48)))
-    solved, out = one.matrix("solved", inverse_of(heads)), one.target(heads.over_run(48))
-    one.draw(delta_join("draw", solved, product, out, heads, size=size, **shared))
-    check(device, one, *cases)
-
-
-@pytest.mark.gl
-@every_kernel
-def test_what_rows_add_to_states_is_that_of_float64(device: Device, kernels: KernelOptions) -> None:
-    """Tokens of the span before, which the cache has, and the rows of the run before the end of a span."""
-    one, shared, cases = long_run(kernels)
-    heads = one.heads
-    made = delta_ends("draw", one.cache("cache", cache_of(heads)), one.target(heads.ends), heads, **shared)
-    check(device, one.draw_rule(made, reads="whole"), *cases)
-    one, shared, cases = long_run(kernels)
-    x, solved = one.matrix("x", given_rows(heads, 48)), one.matrix("solved", inverse_of(heads))
-    one.draw(delta_carry("draw", x, solved, one.target(heads.over_run(48)), heads, **shared))
-    check(device, one, *cases)
-
-
-@pytest.mark.gl
-@every_kernel
-def test_what_is_kept_of_rows_that_were_solved_for(device: Device, kernels: KernelOptions) -> None:
-    one, shared, cases = long_run(kernels)
-    heads, apart = one.heads, normal(7, 48, one.heads.rule.values)
-    x, cache = one.matrix("x", given_rows(heads, 48)), one.cache("cache", cache_of(heads))
-    ends = one.matrix("ends", normal(5, 48, heads.ends, scale=0.2))
-    made = delta_row("draw", x, cache, one.target(heads.kept), heads, ends=ends, **shared)
-    check(device, one.draw_rule(made, reads="whole"), *cases)
-    one, shared, cases = long_run(kernels)
-    x, cache = one.matrix("x", given_rows(heads, 48)), one.cache("cache", cache_of(heads))
-    found = {"apart": apart, "solved": inverse_of(heads), "carry": normal(9, 48, heads.over_run(48))}
-    options = {name: one.matrix(name, array) for name, array in found.items()}
-    made = delta_row("draw", x, cache, one.target(heads.kept), heads, **options, **shared)
-    check(device, one.draw_rule(made, reads="states"), *cases)
-
-
-@pytest.mark.gl
-@every_kernel
+@with_kernels("one by one", "llvmpipe")
 def test_queries_and_keys_are_divided_by_their_lengths(device: Device, kernels: KernelOptions) -> None:
     one = Rows(kernels, RULES["shared keys"])
-    heads = one.heads
-    x, out, table = one.matrix("x", given_rows(heads, ROWS)), one.target(heads.mixed), one.places
+    (x,), out, table = one.given_by("x"), one.target(one.heads.mixed), one.places
     assert table is not None
-    one.draw(delta_unit("draw", x, out, heads, eps=1e-6, rows=table, kernels=kernels))
+    one.draw(delta_unit("draw", x, out, one.heads, eps=1e-6, rows=table, kernels=kernels))
     check(device, one, *[Case({"rows": rows}, real=np.arange(ROWS) < rows) for rows in (1, 5, ROWS)])
-
-
-def test_blocks_of_odd_sizes_are_refused() -> None:
-    one, shared, _ = long_run(KernelOptions())
-    heads = one.heads
-    x, scores = one.matrix("x", given_rows(heads, 48)), one.matrix("scores", scores_of(48, heads))
-    one.draw(delta_solve("draw", x, scores, one.target(heads.over_run(48)), heads, chunk=18, **shared))
-    with pytest.raises(PlanError, match="draw draw: blocks of 18 rows; expected a multiple of 4"):
-        one.plan.validate()
 
 
 @pytest.mark.gl
 @every_setup
-@every_form
-@pytest.mark.parametrize("unit", [True, False])
-def test_queries_keys_and_values_are_those_of_float64(
-    device: Device, kernels: KernelOptions, rule: DeltaRule, form: str, unit: bool
-) -> None:
-    one, shared, cases = started(kernels, rule, form)
-    heads = one.heads
+def test_queries_keys_and_values_are_those_of_float64(device: Device, place: int) -> None:
+    one, shared, cases, _ = started(place)
+    heads, rule = one.heads, one.heads.rule
     cache, x = normal(2, SLOTS, heads.projected), normal(1, one.rows, heads.projected)
     cache[:, heads.a_at + rule.heads : heads.b_at] = 0
     x[:, heads.b_at + rule.heads : heads.z_at] = 0
@@ -453,7 +397,7 @@ def test_queries_keys_and_values_are_those_of_float64(
         one.target(heads.mixed),
         heads,
         eps=1e-6,
-        unit=unit,
+        unit=place % 2 == 0,
         **shared,
     )
     one.draw(made)
@@ -461,8 +405,9 @@ def test_queries_keys_and_values_are_those_of_float64(
 
 
 @pytest.mark.gl
-@every_setup
-def test_results_are_normalised_and_gated(device: Device, kernels: KernelOptions, rule: DeltaRule) -> None:
+@tiered("place", [2, 3, 1])
+def test_results_are_normalised_and_gated(device: Device, place: int) -> None:
+    kernels, rule = KERNELS[SETUPS[place][0]], RULES[SETUPS[place][1]]
     one = Rows(kernels, rule)
     heads, table = one.heads, one.places
     x, gates = one.matrix("x", normal(1, ROWS, rule.values)), one.matrix("gates", normal(2, ROWS, heads.projected))
@@ -472,7 +417,7 @@ def test_results_are_normalised_and_gated(device: Device, kernels: KernelOptions
 
 
 @pytest.mark.gl
-@every_kernel
+@with_kernels("llvmpipe", "mantissa")
 def test_results_of_attention_are_gated(device: Device, kernels: KernelOptions) -> None:
     count = kernels.rows_per_draw
     one = BlockDraw(kernels, {"rows": (1, 2 * count), "row_slots": (1, 2)}, count=count)
@@ -486,7 +431,7 @@ def test_results_of_attention_are_gated(device: Device, kernels: KernelOptions) 
 
 
 @pytest.mark.gl
-@every_kernel
+@with_kernels("one by one", "GPU")
 def test_a_row_alone_is_stored_with_what_lies_aside(device: Device, kernels: KernelOptions) -> None:
     one = BlockDraw(kernels, {"position": (0, SLOTS - 1)})
     x = one.blocks("x", normal(1, 1, 200))
@@ -497,14 +442,18 @@ def test_a_row_alone_is_stored_with_what_lies_aside(device: Device, kernels: Ker
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    one = Rows(KernelOptions(), RULES["whole blocks"])
-    heads = one.heads
-    x, cache = one.matrix("x", given_rows(heads, ROWS)), one.cache("cache", normal(1, SLOTS, heads.kept - 4))
-    made = delta_scores("draw", x, cache, *one.both(heads.scores), heads, rows=one.places, kernels=KernelOptions())
-    one.draw(made)
-    with pytest.raises(
-        PlanError, match=rf"draw draw: cache is \[128, {heads.kept - 4}\]; expected \[any, {heads.kept}"
-    ):
+    kernels = KernelOptions()
+    one = Rows(kernels, LONG, rows=48)
+    inputs, out = one.given_by("x", "scores"), one.target(one.heads.over_run(48))
+    one.draw(delta_solve("draw", *inputs, out, one.heads, chunk=18, rows=one.places, piece=48, kernels=kernels))
+    with pytest.raises(PlanError, match="draw draw: blocks of 18 rows; expected a multiple of 4"):
+        one.plan.validate()
+    one = Rows(kernels, RULES["whole blocks"])
+    heads, (x,) = one.heads, one.given_by("x")
+    cache = one.cache("cache", normal(1, SLOTS, heads.kept - 4))
+    one.draw(delta_scores("draw", x, cache, *one.both(heads.scores), heads, rows=one.places, kernels=kernels))
+    message = rf"draw draw: cache is \[128, {heads.kept - 4}\]; expected \[any, {heads.kept}"
+    with pytest.raises(PlanError, match=message):
         one.plan.validate()
     with pytest.raises(PlanError, match="found 3 tensors for one matrix"):
         RowInterleaved((x, x, x))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tiny_models import packed_as, random_blocks
 
-from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops import OPS
-from glinfer.ops.fused.dense import Matrix, Turning, dense_rows, format_name, turned_rows, weights_of
+from glinfer.ops.fused.dense import Matrix, dense_rows, format_name, turned_rows, weights_of
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, is_scaled
@@ -140,20 +140,3 @@ def test_every_format_is_multiplied_as_what_it_stands_for(name: str, limit: floa
     found = OPS["gemv"].oracle({"x": x, "weight": words, "consts": consts}, params, (1, 70))
     assert found.shape == (1, 70)
     assert np.abs(found - (x @ floats.astype(np.float64).T + 1)).max() <= 1e-12 + 256 * 4 * limit
-
-
-def test_positions_of_a_row_are_its_run_value() -> None:
-    plan = PlanBuilder("p", 5, [])
-    table = plan.laid_out("rope", "weight", RowLayout.of((4, 16), "rgba32f", 2048))
-    draw = drawn("f32", 256, turning=Turning(table, 16, 68))
-    angles = np.linspace(0, 3, 32).reshape(4, 8)
-    rope = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(4, 16).astype(np.float32)
-    words, consts, _ = packed("f32")
-    words, consts = words[:68], consts[:68]  # keys, and what does not turn
-    given = {"x": RANDOM.standard_normal((1, 256)), "weight": words, "consts": consts, "rope": rope}
-    plain = OPS["gemv"].oracle(given, drawn("f32", 256).params({}), (1, 68))
-    found = [OPS["gemv"].oracle(given, draw.params({"position": place}), (1, 68))[0] for place in range(4)]
-    for place, each in enumerate(found):
-        assert np.array_equal(each[16:], plain[0, 16:])
-        pairs, turned = (y[:16].reshape(8, 2) @ [1, 1j] for y in (plain[0], each))
-        assert np.allclose(turned, pairs * np.exp(1j * angles[place]), rtol=1e-6)

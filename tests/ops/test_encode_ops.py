@@ -30,8 +30,6 @@ from glinfer.ops.kernels import KernelOptions
 
 pytestmark = pytest.mark.gl
 
-every_kernel = tiered("kernels", KERNELS.values(), keep=2, ids=list(KERNELS))
-
 
 def normalize_draw(kernels: KernelOptions, cols: int, rows: int, *, centred: bool) -> BlockDraw:
     one, slots, capacity = _over(kernels, rows)
@@ -46,10 +44,9 @@ def normalize_draw(kernels: KernelOptions, cols: int, rows: int, *, centred: boo
     )
 
 
-@every_kernel
-@pytest.mark.parametrize(("cols", "centred"), [(70, True), (64, False)])
-def test_a_norm_of_the_stream(device: Device, kernels: KernelOptions, cols: int, centred: bool) -> None:
-    one = normalize_draw(kernels, cols, 11, centred=centred)
+@tiered(("name", "cols", "centred"), [("llvmpipe", 70, True), ("one by one", 64, False), ("GPU", 70, True)])
+def test_a_norm_of_the_stream(device: Device, name: str, cols: int, centred: bool) -> None:
+    one = normalize_draw(KERNELS[name], cols, 11, centred=centred)
     check(device, one, first_rows(one, 11), first_rows(one, 3))
 
 
@@ -75,9 +72,9 @@ def pool_draw(kernels: KernelOptions, cols: int, spans: list[tuple[int, int, int
     return one, Case({"text_slots": slots}, {TABLE: texts}, real)
 
 
-@every_kernel
-@pytest.mark.parametrize("how", KINDS)
-def test_pooling(device: Device, kernels: KernelOptions, how: str) -> None:
+@tiered("place", range(2 * len(KINDS)), keep=len(KINDS))
+def test_pooling(device: Device, place: int) -> None:
+    kernels, how = KERNELS[("llvmpipe", "plain", "one by one")[place % 3]], list(KINDS)[place % len(KINDS)]
     spans = [(0, 0, 0), (8, 0, 22), (32, 3, 9), (48, 5, 5), *((56 + 8 * n, n % 2, 3 + n % 4) for n in range(9))]
     one, case = pool_draw(kernels, 70, spans, how)
     check(device, one, case)
@@ -113,11 +110,16 @@ def whole(made: Attention, lengths: list[int], **arrays: Array) -> Case:
 
 
 LENGTHS = [5, 1, 70, 9]
+every_view = tiered(
+    ("name", "ahead", "window"),
+    [("llvmpipe", 9, 10), ("one by one", 1 << 20, 0), ("GPU", 1 << 20, 0), ("mantissa", 9, 10)],
+    keep=2,
+)
 
 
-@every_kernel
-@pytest.mark.parametrize(("ahead", "window"), [(1 << 20, 0), (9, 10)])
-def test_scores_of_texts(device: Device, kernels: KernelOptions, ahead: int, window: int) -> None:
+@every_view
+def test_scores_of_texts(device: Device, name: str, ahead: int, window: int) -> None:
+    kernels = KERNELS[name]
     made = looking_ahead(tile_scores_draw(kernels, 2, 16, 128, window=window), ahead)
     case = whole(made, LENGTHS)
 
@@ -134,9 +136,9 @@ def test_scores_of_texts(device: Device, kernels: KernelOptions, ahead: int, win
     assert (scores[hidden & real] == np.float32(-1e30)).all(), "a token that a row does not see has a score"
 
 
-@every_kernel
-@pytest.mark.parametrize(("ahead", "window"), [(1 << 20, 0), (9, 10)])
-def test_sums_of_texts(device: Device, kernels: KernelOptions, ahead: int, window: int) -> None:
+@every_view
+def test_sums_of_texts(device: Device, name: str, ahead: int, window: int) -> None:
+    kernels = KERNELS[name]
     made = looking_ahead(tile_values_draw(kernels, 2, 16, 128, window=window), ahead)
     plain = whole(made, LENGTHS)
     seen = seen_by(made, plain)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_draw import BLOCKS, FLOATS_AND_ROWS, matrix_of, whole_blocks
+from block_draw import BLOCKS, matrix_of, whole_blocks
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, OneDraw, check, normal
-from rows_draw import KERNELS
+from rows_draw import KERNELS, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -36,7 +36,6 @@ from glinfer.ops.kernels import KernelOptions
 
 pytestmark = pytest.mark.gl
 
-WEIGHTS = (*FLOATS_AND_ROWS, *BLOCKS)
 ROUTERS = [
     Experts(2, 1, True),
     Experts(5, 3, False),
@@ -46,8 +45,15 @@ ROUTERS = [
     Experts(16, 3, True, shared=True),
     Experts(18, 16, False, shared=True),
 ]
+PRODUCTS = [
+    ("llvmpipe", "i8", "Q4_0"),
+    ("one by one", "f16", "Q6_K"),
+    ("mantissa", "q16", "IQ4_XS"),
+    ("GPU", "Q8_0", "f32"),
+    ("one by one, looked up", "bf16", "Q2_K"),
+]
+"""Kernel options, and the formats of the first and the second product."""
 ADAPTERS = 3
-every_kernel = tiered("kernels", KERNELS.values(), keep=(1, 3), ids=KERNELS)
 
 
 def all_rows(rows: int, held: int | None = None) -> Case:
@@ -71,28 +77,25 @@ def logits_of(rows: int, experts: Experts) -> Array:
     return logits
 
 
-@every_kernel
-@tiered("experts", ROUTERS, keep=(1, 3, 5))
-def test_the_choice_of_experts(device: Device, kernels: KernelOptions, experts: Experts) -> None:
-    one = BlockDraw(kernels, {"rows": (1, 5)})
+@tiered(
+    ("name", "experts"),
+    zip(("llvmpipe", "one by one", "plain", "GPU", "mantissa", "plain", "one by one"), ROUTERS, strict=True),
+    keep=(3, 5),
+)
+def test_the_choice_of_experts(device: Device, name: str, experts: Experts) -> None:
+    one = BlockDraw(KERNELS[name], {"rows": (1, 5)})
     given = logits_of(5, experts.stacked)
-    given[:3, -1] = (-1000, 1000, -87)  # of a shared one, whose weight is not bounded
+    given[:4, -1] = (-1000, 1000, -87, -2)  # of a shared one, whose weight is not bounded
     logits = one.blocks("logits", given)
     out = one.out(one.layout(5, CHOICE_FLOATS * experts.stacked.used))
-    check(device, one.draw(route("draw", "draw", logits, out, experts, rows="rows", kernels=kernels)), all_rows(5))
+    one.draw(route("draw", "draw", logits, out, experts, rows="rows", kernels=KERNELS[name]))
+    equal = all_rows(5).changed(logits=np.zeros_like(given))
+    (_, found) = check(device, one, all_rows(5), equal)
+    first = found.reshape(5, -1, CHOICE_FLOATS)[:, : experts.used, 0]
+    assert (first == np.arange(experts.used)).all(), "of equal logits the first experts"
 
 
-def test_equal_logits_choose_the_first_experts_and_share_the_weight(device: Device) -> None:
-    one, experts = BlockDraw(KernelOptions(), {"rows": (1, 1)}), Experts(7, 3, True)
-    logits = one.blocks("logits", np.zeros((1, 7), np.float32))
-    out = one.out(one.layout(1, 12))
-    (found,) = one.draw(route("draw", "draw", logits, out, experts, rows=1, kernels=KernelOptions())).run(
-        device, all_rows(1)
-    )
-    assert np.allclose(found.reshape(3, 4)[:, :2], [[0, 1 / 3], [1, 1 / 3], [2, 1 / 3]])
-
-
-@tiered("experts", ROUTERS[:5], keep=(1,))
+@tiered("experts", ROUTERS[1:4])
 def test_the_weight_of_one_expert(device: Device, experts: Experts) -> None:
     for expert in (0, experts.count - 1):
         one = OneDraw()
@@ -105,7 +108,7 @@ def test_the_weight_of_one_expert(device: Device, experts: Experts) -> None:
         check(device, one, Case({}))
 
 
-@tiered("activation", ["silu", "gelu"], keep=1)
+@tiered("activation", ["silu", "gelu"])
 def test_gates_are_bounded_above_and_what_they_multiply_on_both_sides(device: Device, activation: str) -> None:
     """With a NaN staying one, whichever of the two it is in."""
     one, experts = OneDraw(), Experts(2, 1, True, limit=7.0, slope=1.702)
@@ -207,17 +210,19 @@ def adapters_of(
     return LowRankSum(up, up, inner, ADAPTERS, False, table, count, used)
 
 
-@tiered("first", [True, False], keep=(0, 1), ids=["first", "second"])
-@tiered("weights", WEIGHTS, keep=(0, 4, len(FLOATS_AND_ROWS) + 3))
-def test_products_over_the_chosen_experts(device: Device, weights: str, first: bool) -> None:
-    number = WEIGHTS.index(weights)
-    kernels = list(KERNELS.values())[(number + first) % len(KERNELS)]
-    experts = (Experts(3, 2, True), Experts(5, 1, True, limit=0.7, slope=1.4))[number % 2]
-    one = product_draw(weights, kernels, experts, 3, (36, 70)[number % 2], (70, 40)[number % 2], first=first)
-    check(device, one, all_rows(3), all_rows(3, 2), what=weights)
+@tiered("place", range(len(PRODUCTS)))
+@pytest.mark.parametrize("grouped", [False, True], ids=["by row", "in groups"])
+def test_products_over_the_chosen_experts(device: Device, place: int, grouped: bool) -> None:
+    """The first product, which a gate ends, and the second."""
+    name, *formats = PRODUCTS[place]
+    kernels, experts = KERNELS[name], (Experts(5, 1, True, limit=0.7, slope=1.4), Experts(3, 2, True))[place % 2]
+    rows = 5 if grouped else 3
+    for weights, first in zip(formats, (True, False), strict=True):
+        one = product_draw(weights, kernels, experts, rows, 70, 40, first=first, grouped=grouped)
+        check(device, one, *[all_rows(rows)] if grouped else [all_rows(3), all_rows(3, 2)], what=weights)
 
 
-@every_kernel
+@with_kernels("GPU", "one by one")
 def test_a_router_over_rows(device: Device, kernels: KernelOptions) -> None:
     check(device, product_draw("f32", kernels, None, 3, 70, 9, first=True), all_rows(3))
 
@@ -232,28 +237,28 @@ def adapted_rows(rows: int, *, adapter: int | None) -> Case:
     return dataclasses.replace(case, arrays={TABLE: table})
 
 
-@tiered("first", [True, False], keep=(0, 1), ids=["first", "second"])
-@every_kernel
-def test_adapters_of_chosen_experts_are_added(device: Device, kernels: KernelOptions, first: bool) -> None:
+@tiered(("name", "first"), [("llvmpipe", True), ("one by one", False), ("GPU", False), ("mantissa", True)], keep=2)
+def test_adapters_of_chosen_experts_are_added(device: Device, name: str, first: bool) -> None:
     """One for all rows, none, and each row's own; the router's have no experts."""
-    experts, (inputs, outputs) = Experts(3, 2, True), ((70, 40), (36, 70))[first]
-    one = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first, ranks=32)
-    check(device, one, *(adapted_rows(4, adapter=number) for number in (0, 2, 3)))
-    plain = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first)
-    none, expected = one.run(device, adapted_rows(4, adapter=0)), plain.run(device, all_rows(4))
-    assert np.array_equal(none[0], expected[0])
-    one = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first, ranks=16, by_row=True)
-    check(device, one, adapted_rows(4, adapter=None))
+    experts, kernels, (inputs, outputs) = Experts(3, 2, True), KERNELS[name], ((70, 40), (36, 70))[first]
     if first:
+        one = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first, ranks=32)
+        check(device, one, *(adapted_rows(4, adapter=number) for number in (0, 2, 3)))
+        plain = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first)
+        none, expected = one.run(device, adapted_rows(4, adapter=0)), plain.run(device, all_rows(4))
+        assert np.array_equal(none[0], expected[0])
         one = product_draw("f32", kernels, None, 4, 70, 9, first=True, ranks=16, by_row=True)
+        check(device, one, adapted_rows(4, adapter=None))
+    else:
+        one = product_draw("f32", kernels, experts, 4, inputs, outputs, first=first, ranks=16, by_row=True)
         check(device, one, adapted_rows(4, adapter=None))
 
 
-@tiered("apart", [True, False], keep=(0, 1), ids=["apart", "together"])
-@every_kernel
-def test_inner_vectors_of_chosen_experts(device: Device, kernels: KernelOptions, apart: bool) -> None:
+@tiered(("name", "apart"), [("llvmpipe", True), ("one by one", False), ("GPU", True)], keep=2)
+def test_inner_vectors_of_chosen_experts(device: Device, name: str, apart: bool) -> None:
+    kernels = KERNELS[name]
     experts, rows, ranks = (Experts(3, 2, True), Experts(40, 18, True))[apart], 4, 48
-    for by_row in (False, True):
+    for by_row in (not apart,):
         one = BlockDraw(kernels, {"rows": (1, rows)} | ({} if by_row else {ADAPTER: (0, ADAPTERS)}))
         x = one.blocks("x", inputs_of(rows, 70, experts, apart=apart))
         matrices = normal(11, ADAPTERS * experts.count * ranks, 72, scale=0.1)
@@ -270,7 +275,7 @@ def test_inner_vectors_of_chosen_experts(device: Device, kernels: KernelOptions,
             assert np.any(found) == (adapter != 0)
 
 
-@every_kernel
+@with_kernels("one by one", "llvmpipe")
 def test_rows_are_joined(device: Device, kernels: KernelOptions) -> None:
     rows = 3 * kernels.rows_per_draw
     one = BlockDraw(kernels, {"rows": (1, rows)}, count=kernels.rows_per_draw)
@@ -279,37 +284,45 @@ def test_rows_are_joined(device: Device, kernels: KernelOptions) -> None:
     check(device, one, Case({"rows": rows}, real=np.ones(rows, dtype=bool)))
 
 
-@tiered("adds", [True, False], keep=(0, 1), ids=["adds", "residual"])
-@every_kernel
-def test_what_the_chosen_experts_gave_is_added_up(device: Device, kernels: KernelOptions, adds: bool) -> None:
+@tiered(
+    ("name", "adds", "grouped"),
+    [
+        ("llvmpipe", True, False),
+        ("one by one", False, True),
+        ("GPU", False, False),
+        ("mantissa, one by one", True, False),
+    ],
+    keep=2,
+)
+def test_what_the_chosen_experts_gave_is_added_up(device: Device, name: str, adds: bool, grouped: bool) -> None:
     """Of the last slot all rows but the first are padding, to which nothing is added, whatever their parts hold."""
-    count, experts, cols = kernels.rows_per_draw, Experts(40, 18, True), 70
+    kernels, experts, cols = KERNELS[name], Experts(40, 18, True), 70
+    count = kernels.rows_per_draw
     rows, held = 3 * count, 2 * count + 1
     one = BlockDraw(kernels, {"rows": (1, rows), "row_slots": (1, 3)}, count=count)
-    parts = normal(2, rows, experts.used, padded(cols))
-    parts[:, :, cols:] = 0
-    parts[held:] = np.nan
-    choice = choices(rows, experts)
+    choice, real = choices(rows, experts), np.ones(rows, dtype=bool)
+    if grouped:
+        slots = most_groups(held, count, experts) * count
+        x: Any = one.interleaved("x", normal(2, slots, cols))
+        places = np.random.default_rng(9).permutation(slots)[: held * experts.used]
+        choice.reshape(rows, experts.used, -1)[:held, :, 2] = places.reshape(held, -1)
+        real = np.ones(max(rows, slots), dtype=bool)
+    else:
+        parts = normal(2, rows, experts.used, padded(cols))
+        parts[:, :, cols:] = 0
+        parts[held:] = np.nan
+        x = one.blocks("x", parts.reshape(rows, -1))
     choice[held:] = np.nan
-    x, chosen = one.blocks("x", parts.reshape(rows, -1)), one.blocks("choice", choice)
     if adds:
         one.arrays[OUT] = normal(7, rows, cols)
     residual = None if adds else one.interleaved("r", normal(6, rows, cols))
-    one.draw(
-        mix_experts(
-            "draw",
-            "draw",
-            x,
-            chosen,
-            one.deal(OUT, 3, cols, "cache"),
-            experts,
-            residual=residual,
-            slots="row_slots",
-            rows="rows",
-            kernels=kernels,
-        )
-    )
-    check(device, one, Case({"rows": held, "row_slots": 3}, real=np.ones(rows, dtype=bool)))
+    one.by_row.discard("x")
+    chosen, out = one.blocks("choice", choice), one.deal(OUT, 3, cols, "cache")
+    how: dict[str, Any] = {"residual": residual, "slots": "row_slots", "rows": "rows", "kernels": kernels}
+    one.draw(mix_experts("draw", "draw", x, chosen, out, experts, **how))
+    if grouped:
+        one.by_row.clear()
+    check(device, one, Case({"rows": held, "row_slots": 3}, real=real))
 
 
 def test_a_matrix_without_whole_blocks_for_each_expert_is_refused() -> None:
@@ -338,12 +351,11 @@ GROUPED = [
 ]
 
 
-@every_kernel
-@tiered(("experts", "rows"), GROUPED, keep=(1, 2))
-def test_choices_are_dealt_to_groups_of_their_experts(
-    device: Device, kernels: KernelOptions, experts: Experts, rows: int
-) -> None:
+@tiered("place", range(len(GROUPED)), keep=(1,))
+def test_choices_are_dealt_to_groups_of_their_experts(device: Device, place: int) -> None:
     """With rows behind those that count, which are NaN; every choice has a place of its own, that its group names."""
+    kernels = KERNELS[("GPU", "llvmpipe", "one by one", "mantissa")[place]]
+    experts, rows = GROUPED[place]
     targets, held = kernels.rows_per_draw, rows - 2
     one, choice, tally = groups_draw(kernels, experts, rows, held)
     given = one.blocks("choice", choice)
@@ -393,52 +405,3 @@ def test_few_rows_go_one_by_one_where_that_was_measured() -> None:
     assert few_rows(512, Experts(8, 2, True), 128, 128, kernels) > few
     assert few_rows(512, Experts(8, 2, True), 4096, 4096, kernels) == 8
     assert few_rows(512, Experts(8, 2, True), 256, 256, KernelOptions(rows_per_draw=8)) == 0
-
-
-@tiered("first", [True, False], keep=(0, 1), ids=["first", "second"])
-@tiered("weights", WEIGHTS, keep=(0, 4, len(FLOATS_AND_ROWS) + 3))
-def test_products_over_groups_of_one_expert(device: Device, weights: str, first: bool) -> None:
-    number = WEIGHTS.index(weights)
-    kernels = list(KERNELS.values())[(number + first) % len(KERNELS)]
-    experts = (Experts(3, 2, True), Experts(5, 1, True, limit=0.7, slope=1.4))[number % 2]
-    sizes = (36, 70)[number % 2], (70, 40)[number % 2]
-    one = product_draw(weights, kernels, experts, 5, *sizes, first=first, grouped=True)
-    check(device, one, all_rows(5), what=weights)
-
-
-@every_kernel
-def test_every_kernel_over_groups(device: Device, kernels: KernelOptions) -> None:
-    for first in (True, False):
-        one = product_draw("f32", kernels, Experts(3, 2, True), 5, 70, 40, first=first, grouped=True)
-        check(device, one, all_rows(5))
-
-
-@every_kernel
-def test_what_groups_gave_is_added_up(device: Device, kernels: KernelOptions) -> None:
-    count, experts, cols = kernels.rows_per_draw, Experts(40, 18, True), 70
-    rows, held = 3 * count, 2 * count + 1
-    one = BlockDraw(kernels, {"rows": (1, rows), "row_slots": (1, 3)}, count=count)
-    groups = most_groups(held, count, experts)
-    x = one.interleaved("x", normal(2, groups * count, cols))
-    choice = choices(rows, experts)
-    places = np.random.default_rng(9).permutation(groups * count)[: held * experts.used]
-    choice.reshape(rows, experts.used, -1)[:held, :, 2] = places.reshape(held, -1)
-    choice[held:] = np.nan
-    residual = one.interleaved("r", normal(6, rows, cols))
-    one.draw(
-        mix_experts(
-            "draw",
-            "draw",
-            x,
-            one.blocks("choice", choice),
-            one.deal(OUT, 3, cols, "cache"),
-            experts,
-            residual=residual,
-            slots="row_slots",
-            rows="rows",
-            kernels=kernels,
-        )
-    )
-    real = np.ones(max(rows, groups * count), dtype=bool)
-    one.by_row.clear()
-    check(device, one, Case({"rows": held, "row_slots": 3}, real=real))

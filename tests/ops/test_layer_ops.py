@@ -8,7 +8,7 @@ import block_draw
 import numpy as np
 import pytest
 from block_draw import at
-from one_draw import TABLE, check, normal
+from one_draw import TABLE, check
 from rows_draw import (
     KERNELS,
     Run,
@@ -17,6 +17,7 @@ from rows_draw import (
     post_norm_draw,
     tile_scores_draw,
     turn_draw,
+    with_kernels,
 )
 from tiers import tiered
 
@@ -28,7 +29,6 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import soft_cap
 
 pytestmark = pytest.mark.gl
-every_kernel = tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
 number_of = list(KERNELS.values()).index
 
 
@@ -36,7 +36,7 @@ def same(found: Any, expected: Any) -> bool:
     return np.array_equal(np.ascontiguousarray(found).view(np.uint32), np.ascontiguousarray(expected).view(np.uint32))
 
 
-@every_kernel
+@with_kernels("llvmpipe", "one by one", "GPU")
 def test_norms_behind_branches_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
     """Added to a stream in another texture, or by blending; a row of zeros, and a large one."""
     for cols, adds in ((300, False), ((1, 15, 64, 130)[number_of(kernels) % 4], kernels.blends)):
@@ -45,21 +45,12 @@ def test_norms_behind_branches_agree_with_float64(device: Device, kernels: Kerne
         check(device, one, *[first_rows(one, rows) for rows in (1, 8, 19)], what=f"{cols}", tolerance=1e-6)
 
 
-@every_kernel
-def test_a_row_behind_a_branch_has_the_bits_it_has_alone(device: Device, kernels: KernelOptions) -> None:
-    one = post_norm_draw(kernels, 70, 9)
-    (whole,) = one.run(device, first_rows(one, 9))
-    changed = np.where(np.arange(len(one.arrays["x"]))[:, None] == 4, one.arrays["x"], normal(8, 1, 70))
-    (other,) = one.run(device, first_rows(one, 9, x=changed))
-    assert same(whole[4], other[4])
-
-
 TURNED = [(Heads(5, 5, 16), 6), (Heads(4, 2, 16), 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 64), 64)]
 
 
-@every_kernel
-@tiered("turns", [True, False], keep=2)
-def test_all_heads_are_normalised_together(device: Device, kernels: KernelOptions, turns: bool) -> None:
+@tiered(("name", "turns"), [("llvmpipe", True), ("one by one", False), ("GPU", True)])
+def test_all_heads_are_normalised_together(device: Device, name: str, turns: bool) -> None:
+    kernels = KERNELS[name]
     heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
     one = turn_draw(kernels, heads, head_dim, 19, whole=True, turns=turns)
     found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)])[1]
@@ -72,20 +63,20 @@ def test_all_heads_are_normalised_together(device: Device, kernels: KernelOption
         assert same(found[row], expected[0]), f"row {row}"
 
 
-@every_kernel
+@with_kernels("GPU", "one by one")
 def test_heads_that_do_not_turn_are_normalised_alone(device: Device, kernels: KernelOptions) -> None:
     heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
     one = turn_draw(kernels, heads, head_dim, 5, turns=False)
     check(device, one, first_rows(one, 5))
 
 
-CAPS = [0.5, 3.0, 50.0]
+caps_in_kernels = tiered(("name", "cap"), [("llvmpipe", 0.5), ("one by one", 3.0), ("GPU", 50.0)])
 
 
-@every_kernel
-@tiered("cap", CAPS, keep=1)
-def test_bounded_scores_agree_with_float64(device: Device, kernels: KernelOptions, cap: float) -> None:
+@caps_in_kernels
+def test_bounded_scores_agree_with_float64(device: Device, name: str, cap: float) -> None:
     """Of one row and of many; what is masked is not bounded."""
+    kernels = KERNELS[name]
     options: dict[str, Any] = {"kv": 2, "window": 9, "cap": cap}
     alone = block_draw.scores_draw(kernels, 4, 10, 140, **options)
     for found in check(device, alone, *[at(position) for position in (0, 5, 70, 139)], tolerance=1e-6):
@@ -102,10 +93,10 @@ def test_a_bound_far_above_changes_little_and_one_below_much() -> None:
     assert soft_cap(x, 2.0).tolist() == pytest.approx([-2.0, -0.09991676, 0.0, 1e-3, 2 * np.tanh(1.5), 2.0], rel=1e-6)
 
 
-@every_kernel
-@tiered("cap", CAPS, keep=1)
-def test_bounded_outputs_agree_with_float64(device: Device, kernels: KernelOptions, cap: float) -> None:
+@caps_in_kernels
+def test_bounded_outputs_agree_with_float64(device: Device, name: str, cap: float) -> None:
     """Small ones keep their digits, large ones come to the bound. The errors of sums stay what they are beside it."""
+    kernels = KERNELS[name]
     outputs, inputs = ((65, 128), (3, 17), (130, 70))[number_of(kernels) % 3]
     one = gemm_draw("f32", kernels, outputs, inputs, 9, norm=True, cap=cap)
     one.arrays["x"][2] *= 1e-3

@@ -9,7 +9,7 @@ import block_draw
 import numpy as np
 import pytest
 import rows_draw
-from block_draw import matrix_of, whole_blocks
+from block_draw import whole_blocks
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
 from tiers import tiered
 
@@ -17,9 +17,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.models.fast.rows import slots_for
-from glinfer.ops.fused.dense import parts_of_steps
-from glinfer.ops.fused.gemm import gemm
-from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.dense import Matrix, parts_of_steps
 from glinfer.ops.fused.low_rank import ADAPTER, ADAPTER_WORD, RANK_STEP, LowRankSum, lora_down
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.kernels import KernelOptions
@@ -30,8 +28,6 @@ pytestmark = pytest.mark.gl
 ADAPTERS = 3
 SIZES = [(3, 17, 16), (65, 128, 32), (130, 70, 48), (201, 36, 16), (1, 1, 16), (67, 260, 80)]
 """Outputs, inputs and ranks."""
-one_row = tiered("name", block_draw.KERNELS, keep=(1,))
-many_rows = tiered("name", rows_draw.KERNELS, keep=(1,))
 
 
 def packed(one: BlockDraw, name: str, array: Array) -> TensorSpec:
@@ -91,7 +87,7 @@ def run_of(rows: int, capacity: int, *, adapter: int | None = None) -> Case:
     return Case({"rows": rows}, {TABLE: table}, real)
 
 
-@many_rows
+@tiered("name", ["GPU", "one by one", "llvmpipe"])
 def test_inner_vectors(device: Device, name: str) -> None:
     kernels, place = rows_draw.KERNELS[name], list(rows_draw.KERNELS).index(name)
     _, inputs, ranks = SIZES[place % len(SIZES)]
@@ -122,51 +118,28 @@ def product(
     kernels: KernelOptions, weights: str, size: tuple[int, int, int], form: dict[str, Any], rows: int | None = None
 ) -> BlockDraw:
     """A product of one vector, or of at most ``rows`` rows with adapters of their own."""
-    options = dict(form)
     outputs, inputs, ranks = size
     inputs = whole_blocks(weights, inputs) if weights in block_draw.BLOCKS else inputs
-    outputs = 64 * -(-outputs // 64) if options.get("gated") else outputs
-    count = 1 if rows is None else kernels.rows_per_draw
-    slots = 1 if rows is None else slots_for(rows, count)
-    ranges: dict[str, tuple[float, float]] = {ADAPTER: (0, ADAPTERS)} if rows is None else {"row_slots": (1, slots)}
-    one = BlockDraw(kernels, ranges, count=count)
-    shape = slots * count, inputs
-    x: Any = one.blocks("x", normal(1, *shape)) if rows is None else one.interleaved("x", normal(1, *shape))
-    kinds = {name: options.pop(name) for name in ("gain", "centred", "gated") if name in options}
-    matrix = matrix_of(one, weights, outputs, inputs, **kinds)
-    table = None if rows is None else one.table(slots * count)
-    biased = options.pop("biased", False)
-    total = matrix.weight.shape[0]
-    low_rank = low_rank_of(one, slots * count, total, inputs, ranks, biased=biased, table=table)
-    del one.arrays["a"]  # the product does not read it
-    one.builder._tensors.remove(low_rank.down)
-    matrix = dataclasses.replace(matrix, low_rank=low_rank)
-    parts = block_draw.shared_parts(matrix, kernels.part_steps) if options.pop("parts", False) else 1
-    if options.get("adds"):
-        one.arrays[OUT] = normal(7, slots * count, outputs)
-        one.by_row.add(OUT)
-    how: dict[str, Any] = {
-        "norm_eps": 1e-5 if options.pop("norm", False) else None,
-        "parts": parts,
-        "kernels": kernels,
-    }
-    residual = normal(6, slots * count, outputs) if options.pop("residual", False) else None
-    if rows is None:
-        if residual is not None:
-            how["residual"] = one.blocks("r", residual)
-        target = one.builder.laid_out(OUT, "cache", one.layout(1, outputs))
-        return one.draw(gemv("draw", "draw", x, matrix, target, **how, **options))
-    if residual is not None:
-        how["residual"] = one.interleaved("r", residual)
-    return one.draw(
-        gemm("draw", "draw", x, matrix, one.deal(OUT, slots, outputs, "cache"), slots="row_slots", **how, **options)
-    )
+    outputs = 64 * -(-outputs // 64) if form.get("gated") else outputs
+    options = {name: value for name, value in form.items() if name != "biased" and (rows or name != "parts")}
+
+    def adapt(one: BlockDraw, matrix: Matrix, capacity: int) -> Matrix:
+        table = None if rows is None else one.table(capacity)
+        biased, total = form.get("biased", False), matrix.weight.shape[0]
+        low_rank = low_rank_of(one, capacity, total, inputs, ranks, biased=biased, table=table)
+        del one.arrays["a"]  # the product does not read it
+        one.builder._tensors.remove(low_rank.down)
+        return dataclasses.replace(matrix, low_rank=low_rank)
+
+    if rows is not None:
+        return rows_draw.gemm_draw(weights, kernels, outputs, inputs, rows, adapt=adapt, **options)
+    return block_draw.gemv_draw(weights, kernels, outputs, inputs, adapt=adapt, adapters=ADAPTERS, **options)
 
 
-@one_row
+@tiered("name", ["one by one", "llvmpipe", "GPU", "mantissa"])
 def test_products_of_one_row(device: Device, name: str) -> None:
     place = list(block_draw.KERNELS).index(name)
-    for number, weights in enumerate(("f32", "q8", "Q4_1")):
+    for number, weights in enumerate(("q8", "Q4_1")):
         form, size = GEMV_FORMS[(place + number) % len(GEMV_FORMS)], SIZES[(place + 2 * number) % len(SIZES)]
         one = product(block_draw.KERNELS[name], weights, size, form)
         up, inner = one.arrays["b"], one.arrays["t"]
@@ -174,19 +147,20 @@ def test_products_of_one_row(device: Device, name: str) -> None:
             each = up.shape[1] // ADAPTERS
             one.arrays["b"] = only(up, adapter, each, 1)
             one.arrays["t"] = inner if adapter else np.full_like(inner, np.nan)
-            check(device, one, Case({ADAPTER: adapter}), what=f"{name} {weights} {form} {size}")
+            check(device, one, Case({"position": 0, ADAPTER: adapter}), what=f"{name} {weights} {form} {size}")
 
 
-@tiered(("name", "weights"), [(name, form) for form in ("f32", "Q8_0") for name in rows_draw.KERNELS], keep=(1,))
+@tiered(
+    ("name", "weights"), [("llvmpipe", "f32"), ("one by one", "Q8_0"), ("GPU", "Q8_0"), ("mantissa, one by one", "f32")]
+)
 def test_products_of_rows_with_adapters_of_their_own(device: Device, name: str, weights: str) -> None:
     place, kernels = list(rows_draw.KERNELS).index(name), rows_draw.KERNELS[name]
-    for number in range(1 if weights == "f32" else 2):
-        form, size = GEMV_FORMS[(place + number) % len(GEMV_FORMS)], SIZES[(place + 2 * number) % len(SIZES)]
-        one = product(kernels, weights, size, form, rows=11)
-        capacity = len(one.arrays[TABLE])
-        case = run_of(capacity, capacity)
-        case = dataclasses.replace(case, values={"row_slots": capacity // kernels.rows_per_draw})
-        check(device, one, case, what=f"{name} {weights} {form} {size}")
+    form, size = GEMV_FORMS[place % len(GEMV_FORMS)], SIZES[place % len(SIZES)]
+    one = product(kernels, weights, size, form, rows=11)
+    capacity = len(one.arrays[TABLE])
+    case = run_of(capacity, capacity)
+    case.values = {**case.values, "row_slots": capacity // kernels.rows_per_draw}
+    check(device, one, case, what=f"{name} {weights} {form} {size}")
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -15,7 +15,7 @@ from glinfer.config import ModelConfig
 from glinfer.formats import load_checkpoint, random_checkpoint
 from glinfer.models.oracle import final_tensors, relative_error, run_draw, run_plan
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
+from glinfer.models.reference.gab import PROBS, TOKENS, reference_plan
 from glinfer.ops.published.attention import attention_scores, attention_values, concat_head
 from glinfer.ops.published.embed import embed
 from glinfer.ops.published.layer_norm import layer_norm
@@ -100,68 +100,23 @@ BY_OTHER_WAYS = {
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize("last_row", [False, True])
+@pytest.mark.parametrize(("bias", "residual", "last_row"), [(False, False, True), (True, True, False)])
 def test_linear(activation: str, bias: bool, residual: bool, last_row: bool) -> None:
     draw = Draw()
     height = 1 if last_row else ROWS
     x, w, b, r = random(1, ROWS, DIM), random(2, OTHER, DIM), random(3, 1, OTHER), random(4, height, OTHER)
-    spec = linear(
-        "linear",
-        "linear",
-        draw.input("x", x),
-        draw.input("w", w),
-        draw.plan.activation("out", height, OTHER),
-        bias=draw.input("b", b) if bias else None,
-        residual=draw.input("r", r) if residual else None,
-        activation=activation,
-        last_row=last_row,
-    )
+    inputs = draw.input("x", x), draw.input("w", w), draw.plan.activation("out", height, OTHER)
+    options = {"bias": draw.input("b", b) if bias else None, "residual": draw.input("r", r) if residual else None}
+    found = draw.run(linear("linear", "linear", *inputs, **options, activation=activation, last_row=last_row))
     expected = []
     for row in [USED - 1] if last_row else range(USED):
         line = []
         for out in range(OTHER):
-            total = 0.0
-            for i in range(DIM):
-                total += float(x[row, i]) * float(w[out, i])
-            if bias:
-                total += float(b[0, out])
-            total = BY_OTHER_WAYS[activation](total)
-            line.append(total + float(r[len(expected), out]) * residual)
+            total = sum(float(x[row, i]) * float(w[out, i]) for i in range(DIM)) + float(b[0, out]) * bias
+            line.append(BY_OTHER_WAYS[activation](total) + float(r[len(expected), out]) * residual)
         expected.append(line)
-    found = draw.run(spec)
     assert found.shape == (1 if last_row else USED, OTHER)
     assert np.allclose(found, expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
-@pytest.mark.parametrize("value", [-100.0, -30.0, -5.0, -1e-8, 0.0, 1e-8, 5.0, 30.0, 100.0, 1e30, -1e30])
-def test_the_activations_of_extremes(activation: str, value: float) -> None:
-    draw = Draw()
-    x, one = draw.input("x", np.array([[value]], np.float32)), draw.input("w", np.ones((1, 1), np.float32))
-    found = draw.run(linear("l", "l", x, one, draw.plan.activation("out", 1, 1), activation=activation), 1)[0, 0]
-    value = float(np.float32(value))
-    if abs(value) >= 30:
-        assert math.isclose(found, max(value, 0.0), rel_tol=0, abs_tol=1e-190)
-    elif abs(value) < 1e-6:
-        assert math.isclose(found, value / 2, rel_tol=1e-6, abs_tol=0)
-    elif activation == "gelu":  # the known tail: 5 × (probability of more than 5) = 5 × 2.866515718791939e-07
-        tail = 5 * 2.866515718791939e-07
-        assert math.isclose(found, -tail if value < 0 else 5 - tail, rel_tol=1e-12)
-    else:
-        assert math.isclose(found, gelu_by_tanh(value), rel_tol=1e-9)
-
-
-@pytest.mark.parametrize("value", [-1e30, -100.0, -30.0, -5.0, -1e-8, 0.0, 1e-8, 5.0, 30.0, 100.0, 1e30])
-def test_silu_of_extremes(value: float) -> None:
-    draw = Draw()
-    x, one = draw.input("x", np.array([[value]], np.float32)), draw.input("w", np.ones((1, 1), np.float32))
-    found = draw.run(linear("l", "l", x, one, draw.plan.activation("out", 1, 1), activation="silu"), 1)[0, 0]
-    value = float(np.float32(value))
-    power = math.exp(-abs(value))
-    expected = value * (power if value < 0 else 1.0) / (1.0 + power)
-    assert math.isclose(found, expected, rel_tol=1e-12, abs_tol=1e-190)
 
 
 def test_layer_norm() -> None:
@@ -184,19 +139,13 @@ def softmax_of(numbers: list[float]) -> list[float]:
     return [1 / math.fsum(math.exp(other - this) for other in numbers) for this in numbers]
 
 
-def test_softmax_of_whole_rows() -> None:
+@pytest.mark.parametrize("rows_in_use", [False, True])
+def test_softmax_of_whole_rows(rows_in_use: bool) -> None:
     draw = Draw()
-    x = random(1, 2, OTHER)
-    spec = softmax("s", "s", draw.input("x", x), draw.plan.activation("out", 2, OTHER))
-    assert close(draw.run(spec), [softmax_of([float(value) for value in row]) for row in x])
-
-
-def test_softmax_of_the_rows_in_use() -> None:
-    draw = Draw()
-    x = random(1, ROWS, OTHER)
-    x[USED:] = np.nan
-    spec = softmax("s", "s", draw.input("x", x), draw.plan.activation("out", ROWS, OTHER), rows_in_use=True)
-    assert close(draw.run(spec), [softmax_of([float(value) for value in row]) for row in x[:USED]])
+    x, used = random(1, ROWS, OTHER), USED if rows_in_use else ROWS
+    x[used:] = np.nan
+    spec = softmax("s", "s", draw.input("x", x), draw.plan.activation("out", ROWS, OTHER), rows_in_use=rows_in_use)
+    assert close(draw.run(spec), [softmax_of([float(value) for value in row]) for row in x[:used]])
 
 
 def test_softmax_of_the_square_in_use() -> None:
@@ -264,54 +213,6 @@ def test_concat_head(head: int) -> None:
 # The whole plan
 
 
-def straightforward(config: ModelConfig, weights: Any, ids: list[int]) -> Array:
-    """The model once more, all heads and rows at once, as a textbook has it: probabilities [vocab]."""
-
-    def weight(name: str) -> Array:
-        return np.asarray(weights[name], dtype=np.float64)
-
-    def norm(x: Array, name: str) -> Array:
-        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config.layer_norm_eps)
-        return np.asarray(scaled * weight(f"{name}.weight") + weight(f"{name}.bias"))
-
-    def split(x: Array) -> Array:
-        return x.reshape(len(ids), config.num_attention_heads, config.head_dim).swapaxes(0, 1)
-
-    gelu = np.vectorize(
-        gelu_by_tanh if config.hidden_act == "gelu_new" else lambda v: v * (1 + math.erf(v / 2**0.5)) / 2
-    )
-    x = weight("transformer.wte.weight")[ids] + weight("transformer.wpe.weight")[: len(ids)]
-    allowed = np.tril(np.ones((len(ids), len(ids)), dtype=bool))
-    for block in range(config.num_hidden_layers):
-        name = f"transformer.h.{block}"
-        h = norm(x, f"{name}.ln_1")
-        q, k, v = (split(h @ weight(f"{name}.attn.{letter}_proj.weight").T) for letter in "qkv")
-        scores = np.where(allowed, q @ k.swapaxes(1, 2) / math.sqrt(config.head_dim), -np.inf)
-        probs = np.exp(scores - scores.max(-1, keepdims=True))
-        probs /= probs.sum(-1, keepdims=True)
-        joined = (probs @ v).swapaxes(0, 1).reshape(len(ids), config.hidden_size)
-        x = x + joined @ weight(f"{name}.attn.out_proj.weight").T
-        h = norm(x, f"{name}.ln_2")
-        inner = gelu(h @ weight(f"{name}.mlp.fc_in.weight").T + weight(f"{name}.mlp.fc_in.bias"))
-        x = x + inner @ weight(f"{name}.mlp.fc_out.weight").T + weight(f"{name}.mlp.fc_out.bias")
-    logits = norm(x, "transformer.ln_f")[-1] @ weight("lm_head.weight").T + weight("lm_head.bias")
-    exponents = np.exp(logits - logits.max())
-    return np.asarray(exponents / exponents.sum())
-
-
-@pytest.mark.parametrize("act", ["gelu_new", "gelu"])
-@pytest.mark.parametrize("heads", [1, 2, 3])
-@pytest.mark.parametrize("rows", [1, 2, 11])
-def test_the_plan_is_the_model_of_the_textbook(act: str, heads: int, rows: int) -> None:
-    config = ModelConfig(37, 5 * heads, heads, 2, 11, hidden_act=act)
-    weights = random_checkpoint(config, seed=5).tensors
-    ids = [int(token) for token in np.random.default_rng(rows).integers(0, 37, rows)]
-    tokens = {TOKENS: np.array(ids, dtype=np.int32)[:, None]}
-    found = final_tensors(reference_plan(config), weights, tokens, {"rows": rows})
-    assert np.abs(found[PROBS][0] - straightforward(config, weights, ids)).max() <= 1e-13
-    assert found[LOGITS].shape == (1, 37)
-
-
 def test_running_a_plan_yields_every_draw_in_order() -> None:
     config = ModelConfig(7, 4, 2, 1, 5)
     plan = reference_plan(config)
@@ -333,18 +234,6 @@ def test_the_plan_gives_the_published_probabilities(golden_model: ModelWriter, m
         assert np.abs(found - np.array(case["cpu_probs"])).max() <= 1e-6, f"{model} {len(ids)} tokens"
         assert int(found.argmax()) == case["argmax"]
         assert case.get("draw_calls", len(plan.draws)) == len(plan.draws)
-
-
-def test_the_other_form_of_gelu_does_not_give_them(golden_model: ModelWriter) -> None:
-    """That the comparison above can fail: erf for tanh is a small change, and is seen."""
-    checkpoint = load_checkpoint(golden_model("odd"))
-    plan = reference_plan(checkpoint.config.with_gelu("erf"))
-    worst = 0.0
-    for case in gab_records("odd"):
-        tokens = {TOKENS: np.array(case["tokens"], dtype=np.int32)[:, None]}
-        found = final_tensors(plan, checkpoint.tensors, tokens, {"rows": len(case["tokens"])})[PROBS][0]
-        worst = max(worst, float(np.abs(found - np.array(case["cpu_probs"])).max()))
-    assert worst > 2e-6
 
 
 # How a result is judged

@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
+from own_process import DEADLINE, ROOT
+
+OF_THE_WHEEL = [pytest.mark.package, *(() if "GLINFER_TEST_VENV" in os.environ else (pytest.mark.slow,))]
+"""Marks of tests of the installed wheel: slow where it is first to be built and installed."""
 SOURCES = ("glinfer", "shaders", "web", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "node_modules")
 # Where Python looks for modules, and where glinfer keeps files, is up to each test.
@@ -20,7 +24,6 @@ HIDDEN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 def run(
     *command: str | Path,
     cwd: Path,
-    timeout: float = 300,
     typed: str | None = None,
     variables: Mapping[str, str] | None = None,
     umask: int = -1,
@@ -35,7 +38,7 @@ def run(
         stdin=subprocess.DEVNULL if typed is None else None,
         capture_output=True,
         encoding="utf-8",
-        timeout=timeout,
+        timeout=DEADLINE,
         umask=umask,
         check=False,
     )

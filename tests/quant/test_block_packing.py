@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each_case import each_case
 
 from glinfer.errors import InputError
 from glinfer.quant.formats import block_format
@@ -15,7 +16,7 @@ from glinfer.quant.ggml import dequantize, pack
 from glinfer.quant.packing import PACKED_HERE
 
 Array = np.ndarray[Any, Any]
-every_format = pytest.mark.parametrize("name", PACKED_HERE)
+every_format = each_case("name", PACKED_HERE)
 NEAR = {"Q2_K": 0.34, "Q3_K": 0.17, "Q4_K": 0.075, "Q5_K": 0.038, "Q6_K": 0.019, "IQ4_NL": 0.08, "IQ4_XS": 0.08}
 """The RMS of errors of normal weights, over the RMS of the weights."""
 ALIKE = 1.002
@@ -39,25 +40,14 @@ def error(weights: Array, blocks: Array, name: str, importance: Array | float = 
 
 
 @every_format
-def test_errors_are_small(name: str) -> None:
-    weights = normal()
-    blocks = pack(weights, name)
+def test_errors_are_small_and_importance_moves_them_to_where_they_do_not_matter(name: str) -> None:
+    weights, importance = normal(), importance_of(512)
+    blocks, weighted = pack(weights, name), pack(weights, name, importance)
     assert blocks.shape == (6, block_format(name).row_bytes(512))
     assert error(weights, blocks, name) <= NEAR[name]
     assert np.array_equal(pack(weights[:, None], name)[:, 0], blocks)
-
-
-@every_format
-def test_importance_moves_errors_to_where_they_do_not_matter(name: str) -> None:
-    weights, importance = normal(), importance_of(512)
-    plain, weighted = pack(weights, name), pack(weights, name, importance)
-    assert error(weights, weighted, name, importance) < 0.995 * error(weights, plain, name, importance)
-
-
-@every_format
-def test_rows_do_not_depend_on_each_other(name: str) -> None:
-    weights = normal()
-    assert np.array_equal(pack(weights[2:3], name), pack(weights, name)[2:3])
+    assert np.array_equal(pack(weights[2:3], name), blocks[2:3]), "a row depends on the others"
+    assert error(weights, weighted, name, importance) < 0.995 * error(weights, blocks, name, importance)
 
 
 @every_format
@@ -98,8 +88,7 @@ def llama_blocks(weights: Array, name: str, importance: Array | None) -> Array:
 
 @pytest.mark.slow
 @every_format
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "importance"])
-@pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
+@each_case("weighted, heavy", [(False, False), (True, False), (False, True)])
 def test_errors_are_as_small_as_llama_cpps(name: str, weighted: bool, heavy: bool) -> None:
     random = np.random.default_rng(5)
     drawn = random.standard_t(4, (32, 1024)) if heavy else random.standard_normal((32, 1024))
@@ -108,5 +97,4 @@ def test_errors_are_as_small_as_llama_cpps(name: str, weighted: bool, heavy: boo
     each: Array | float = 1.0 if importance is None else importance
     ours = error(weights, pack(weights, name, importance), name, each)
     theirs = error(weights, llama_blocks(weights, name, importance), name, each)
-    print(f"\n{name:7} {'importance' if weighted else 'plain':10} {ours:.5f}, llama.cpp {theirs:.5f}", end="")
     assert ours <= ALIKE * theirs

@@ -1,4 +1,4 @@
-"""GGML's blocks sorted by groups of 32 weights: no bit is lost, and the weights are those that gguf unpacks."""
+"""GGML's blocks sorted by groups of 32 weights, and codes: no bit is lost, and the weights are those of gguf."""
 
 from __future__ import annotations
 
@@ -6,32 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from each_case import each_case
 from tiny_models import random_blocks
 
 from glinfer.errors import InputError
-from glinfer.quant.coded import canonical
-from glinfer.quant.formats import (
-    BLOCK_FORMATS,
-    BYTES,
-    FOUR_BITS,
-    GROUP,
-    GROUP_FORMS,
-    HALF,
-    PAIR,
-    POWER,
-    SIGNED_BYTES,
-    SIX_BITS,
-    WIDE,
-    block_format,
-    group_form,
-)
-from glinfer.quant.ggml import dequantize
+from glinfer.formats.packed import PackedTensor
+from glinfer.quant import formats
+from glinfer.quant.coded import canonical, carried, from_carried
+from glinfer.quant.formats import BLOCK_FORMATS, GROUP, GROUP_FORMS, WIDE, block_format, group_form
+from glinfer.quant.ggml import dequantize, not_finite
 from glinfer.quant.groups import Groups, blocks_from, groups_of, wide_values, wide_words
+from glinfer.quant.tables import CodeTable
 
 Array = np.ndarray[Any, Any]
-every_form = pytest.mark.parametrize("name", GROUP_FORMS)
+every_form = each_case("name", GROUP_FORMS)
+TABLES = {name: form.table for name, form in GROUP_FORMS.items() if form.table is not None}
+every_table = each_case("name", TABLES)
+pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 
 
 def random_rows(name: str, rows: int, blocks: int, seed: int) -> Array:
@@ -66,37 +57,33 @@ def values_in(groups: Groups, name: str) -> Array:
     form, words = GROUP_FORMS[name], groups.scale
     numbers = numbers_in(groups, name).astype(np.float64).reshape(*words.shape, 2, 16)
     one = np.ones(words.shape)
-    if form.scales in (HALF, PAIR):
-        d, least = halves(words), halves(words >> np.uint32(16)) if form.scales == PAIR else 0 * one
+    if form.scales in (formats.HALF, formats.PAIR):
+        d, least = halves(words), halves(words >> np.uint32(16)) if form.scales == formats.PAIR else 0 * one
         scales, added = [d, d], [least, least]
-    elif form.scales == POWER:
+    elif form.scales == formats.POWER:
         d = words.view(np.float32).astype(np.float64)
         scales, added = [d, d], [0 * one] * 2
-    elif form.scales == SIGNED_BYTES:
+    elif form.scales == formats.SIGNED_BYTES:
         assert form.table is not None
         d = halves(np.repeat(groups.shared[..., 0], 8, axis=1)) * form.table.unit
         scales = [d * (words >> np.uint32(at)).astype(np.uint8).view(np.int8) for at in (0, 8)]
         added = [0 * one] * 2
-    elif form.scales == BYTES:
+    elif form.scales == formats.BYTES:
         factors = [((words >> np.uint32(shift)) & 255).astype(np.int64) for shift in (16, 24)]
         signed = [each - 32 if name == "Q3_K" else each - 256 * (each > 127) for each in factors]
         scales, added = [halves(words) * each for each in signed], [0 * one] * 2
     else:
         d, least = (halves(np.repeat(groups.shared[..., 0], 8, axis=1) >> np.uint32(shift)) for shift in (0, 16))
-        bits = {SIX_BITS: ((0, 0), (8, 8)), FOUR_BITS: ((0, 8), (4, 12))}[form.scales]
-        mask = 63 if form.scales == SIX_BITS else 15
+        bits = {formats.SIX_BITS: ((0, 0), (8, 8)), formats.FOUR_BITS: ((0, 8), (4, 12))}[form.scales]
+        mask = 63 if form.scales == formats.SIX_BITS else 15
         small, minima = ([((words >> np.uint32(at)) & mask).astype(np.float64) for at in each] for each in bits)
         scales, added = [d * each for each in small], [-least * each for each in minima]
     found = numbers * np.stack(scales, axis=-1)[..., None] + np.stack(added, axis=-1)[..., None]
     return found.reshape(len(words), -1)
 
 
-def test_every_format_of_whole_blocks_can_be_sorted() -> None:
-    assert set(GROUP_FORMS) == {name for name, form in BLOCK_FORMATS.items() if form.weights >= GROUP}
-
-
+@each_case("rows, blocks, seed", [(1, 1, 1), (2, 9, 2), (5, 4, 3)])
 @every_form
-@given(rows=st.integers(1, 5), blocks=st.integers(1, 9), seed=st.integers(0, 2**32 - 1))
 def test_no_bit_is_lost(name: str, rows: int, blocks: int, seed: int) -> None:
     data = random_rows(name, rows, blocks, seed)
     groups = groups_of(data, name)
@@ -109,25 +96,9 @@ def test_no_bit_is_lost(name: str, rows: int, blocks: int, seed: int) -> None:
     assert np.array_equal(blocks_from(groups, name), data)
 
 
-@pytest.mark.parametrize("name", [name for name in GROUP_FORMS if name != "TQ1_0"])  # whose bytes may mean the same
-def test_every_bit_of_a_block_is_somewhere(name: str) -> None:
-    """Flipping one changes what it was sorted into, and nothing that belongs to another block of the row."""
-    nbytes, per_block = block_format(name).nbytes, block_format(name).weights // GROUP
-    data = random_rows(name, 1, 2, 3)
-    before = groups_of(data, name)
-    for bit in range(8 * nbytes):
-        changed = data.copy()
-        changed[0, nbytes + bit // 8] ^= 1 << (bit % 8)
-        after = groups_of(changed, name)
-        pairs = [(getattr(before, part), getattr(after, part)) for part in ("low", "high", "scale", "shared")]
-        assert any(not np.array_equal(one, two) for one, two in pairs), bit
-        assert all(np.array_equal(one[:, :per_block], two[:, :per_block]) for one, two in pairs[:3]), bit
-
-
 @every_form
-@pytest.mark.parametrize("seed", range(3))
+@each_case("seed", range(2))
 def test_the_weights_are_those_that_gguf_unpacks(name: str, seed: int) -> None:
-    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
     blocks = random_blocks(name, 4, 3 * block_format(name).weights, seed)
     expected = dequantize(blocks, name).astype(np.float64)
     assert np.ptp(expected) > 0.1
@@ -138,8 +109,77 @@ def test_the_weights_are_those_that_gguf_unpacks(name: str, seed: int) -> None:
     assert np.abs(wide_values(wide) - expected).max() <= 1e-6 * largest
 
 
-@pytest.mark.parametrize("name", ["BF16", "Q8_ROW", "F16", "", "q4_0"])
+@each_case("name", ["BF16", "Q8_ROW", "q4_0"])
 def test_formats_without_groups_are_refused(name: str) -> None:
+    assert set(GROUP_FORMS) == {name for name, form in BLOCK_FORMATS.items() if form.weights >= GROUP}
     with pytest.raises(InputError, match=rf"\A{name} has no groups of 32 weights; known: {', '.join(GROUP_FORMS)}\Z"):
         group_form(name)
     assert group_form(WIDE).low_bits == 8
+
+
+def in_float32(table: CodeTable, *, fused: bool) -> Array:
+    """What shaders/common/codes.glsl computes, with every step rounded, or only the last."""
+    kind = np.float64 if fused else np.float32
+    u = (np.arange(16) - table.centre).astype(kind)
+    *rest, last = (kind(np.float32(each)) for each in table.polynomial)
+    y = np.full_like(u, last)
+    for each in rest[::-1]:
+        y = (y * u + each).astype(kind)
+    return np.asarray(y if len(table.polynomial) == 2 else np.floor(y.astype(np.float32) + np.float32(0.5)))
+
+
+@every_table
+@each_case("fused", [False, True])
+def test_the_polynomial_gives_the_numbers(name: str, fused: bool) -> None:
+    table = TABLES[name]
+    known = [code for code, value in enumerate(table.values) if value is not None]
+    assert np.array_equal(in_float32(table, fused=fused)[known], table.numbers[known])
+    assert table.margin > 0.05
+    assert table.polynomial[0] == round(table.polynomial[0])
+
+
+@every_table
+def test_blocks_of_codes_come_back(name: str) -> None:
+    """Enough of them for all places of the grids."""
+    rows = np.random.default_rng(1).integers(0, 256, (600, 3 * BLOCK_FORMATS[name].nbytes), dtype=np.uint8)
+    plain = canonical(rows, name)
+    assert np.array_equal(from_carried(carried(rows, name), name), plain)
+    assert np.array_equal(plain, rows) or name == "TQ1_0"
+    with np.errstate(all="ignore"):
+        assert np.array_equal(dequantize(plain, name), dequantize(rows, name), equal_nan=True)
+
+
+@every_table
+def test_the_weights_of_codes_are_those_that_gguf_unpacks_bit_for_bit(name: str) -> None:
+    """Scales of every kind, the largest and subnormal ones too: no product is rounded."""
+    rows = np.random.default_rng(7).integers(0, 256, (400, BLOCK_FORMATS[name].nbytes), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        expected = dequantize(rows, name)
+        found = wide_values(wide_words(rows, name))
+    finite = np.isfinite(expected)
+    assert finite.mean() > 0.8
+    assert np.array_equal(found[finite], expected[finite].astype(np.float64))
+
+
+@each_case("name", [name for name in TABLES if name != "MXFP4"])
+def test_a_scale_that_is_not_finite_is_found(name: str) -> None:
+    form = BLOCK_FORMATS[name]
+    rows = np.zeros((3, 4 * form.nbytes), dtype=np.uint8)
+    assert not not_finite(rows, name).any()
+    if name == "IQ1_M":  # four bits in each of four words
+        rows[1, 2 * form.nbytes + 49 : 2 * form.nbytes + 56 : 2] = (0x00, 0x00, 0xC0, 0x70)
+    else:
+        start = 2 * form.nbytes + form.scales[0]
+        rows[1, start : start + 2] = (0x00, 0x7C)
+    assert not_finite(rows, name).tolist() == [False, True, False]
+    assert PackedTensor(name, rows).first_not_finite() == (1, 2 * form.weights)
+    with np.errstate(all="ignore"):
+        assert not np.isfinite(dequantize(rows[1:2], name)).all()
+
+
+def test_exponents_are_too_large_only_where_numbers_are() -> None:
+    rows = np.zeros((4, 2 * 17), dtype=np.uint8)
+    rows[:, 17] = (252, 253, 253, 255)
+    rows[:, 18] = (0x77, 0x77, 0x11, 0x01)
+    assert not_finite(rows, "MXFP4").tolist() == [False, True, False, False]
+    assert PackedTensor("MXFP4", rows).first_not_finite() == (1, 32)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from each_case import each_case
 
 from glinfer.errors import PlanError
 from glinfer.quant.formats import WORD_FORMATS
@@ -15,18 +14,20 @@ from glinfer.quant.words import ENCODINGS, FILE_INTEGERS, GROUPS, decode, encode
 
 Array = np.ndarray[Any, Any]
 BITS = {"q16": 16, "q8": 8}
-INTEGERS = pytest.mark.parametrize("name", BITS)
+INTEGERS = each_case("name", BITS)
 
 
-@st.composite
-def matrices(draw: st.DrawFn) -> Array:
+def matrix(seed: int) -> Array:
     """Random weights up to 9×70, with rows of very different sizes, zeros and outliers."""
-    outputs, inputs = draw(st.integers(1, 9)), draw(st.sampled_from([*range(1, 20), 63, 64, 65, 70]))
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    matrix = random.standard_normal((outputs, inputs)) * 10.0 ** random.integers(-6, 5, (outputs, 1))
-    matrix[random.random(matrix.shape) < draw(st.sampled_from([0.0, 0.1, 0.9]))] = 0
-    matrix[random.random(matrix.shape) < 0.02] *= 1000
-    return matrix.astype(np.float32)
+    random = np.random.default_rng(seed)
+    inputs = (1, 2, 3, 4, 5, 7, 16, 17, 63, 64, 65, 70)[seed % 12]
+    made = random.standard_normal((1 + seed % 9, inputs)) * 10.0 ** random.integers(-6, 5, (1 + seed % 9, 1))
+    made[random.random(made.shape) < (0.0, 0.1, 0.9)[seed % 3]] = 0
+    made[random.random(made.shape) < 0.02] *= 1000
+    return made.astype(np.float32)
+
+
+every_matrix = each_case("weights", [matrix(seed) for seed in range(24)])
 
 
 def group_of(inputs: int) -> Array:
@@ -48,7 +49,8 @@ def there_and_back(weights: Array, name: str) -> Array:
     return decode(words, scales, name, weights.shape[1])
 
 
-@given(matrices(), st.sampled_from(ENCODINGS))
+@every_matrix
+@each_case("name", ENCODINGS)
 def test_words_have_the_size_that_their_format_says(weights: Array, name: str) -> None:
     words, scales = encode(weights / 1000, name)
     # A piece of 4 inputs of 4 outputs takes so many texels of four words.
@@ -63,20 +65,16 @@ def test_words_have_the_size_that_their_format_says(weights: Array, name: str) -
         assert scales is None
 
 
-@given(matrices())
-def test_float32_comes_back_bit_for_bit(weights: Array) -> None:
+@every_matrix
+def test_floats_come_back_bit_for_bit_or_rounded_once(weights: Array) -> None:
     back = there_and_back(weights, "f32")
     assert back.dtype == np.float64
     assert np.array_equal(back.astype(np.float32).view(np.uint32), weights.view(np.uint32))
+    small = weights / np.float32(1000)
+    assert np.array_equal(there_and_back(small, "f16"), small.astype(np.float16).astype(np.float64))
 
 
-@given(matrices())
-def test_float16_comes_back_rounded_once(weights: Array) -> None:
-    weights = weights / np.float32(1000)
-    assert np.array_equal(there_and_back(weights, "f16"), weights.astype(np.float16).astype(np.float64))
-
-
-@given(matrices())
+@every_matrix
 def test_bfloat16_comes_back_rounded_once(weights: Array) -> None:
     """To the nearest of the floats with 8 bits of mantissa; what is one already stays."""
     back = there_and_back(weights, "bf16").astype(np.float32)
@@ -90,7 +88,7 @@ def test_bfloat16_comes_back_rounded_once(weights: Array) -> None:
     assert np.array_equal(there_and_back(back, "bf16"), back)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("bits", "expected"), [(0x3F808000, 0x3F80), (0x3F818000, 0x3F82), (0x3F808001, 0x3F81), (0xBF817FFF, 0xBF81)]
 )
 def test_ties_go_to_the_even_bfloat16(bits: int, expected: int) -> None:
@@ -98,10 +96,10 @@ def test_ties_go_to_the_even_bfloat16(bits: int, expected: int) -> None:
     assert words.tolist() == [[expected << 16, 0]]
 
 
-@pytest.mark.parametrize("name", FILE_INTEGERS)
-@given(st.integers(1, 9), st.sampled_from([1, 2, 3, 4, 5, 17, 63, 70]), st.integers(0, 2**32))
-def test_integers_of_a_file_come_back_as_they_are(name: str, outputs: int, inputs: int, seed: int) -> None:
-    random, bits = np.random.default_rng(seed), WORD_FORMATS[name].bits
+@each_case("name", FILE_INTEGERS)
+@each_case("outputs, inputs", [(1, 1), (9, 2), (3, 3), (4, 4), (5, 5), (2, 17), (7, 63), (9, 70)])
+def test_integers_of_a_file_come_back_as_they_are(name: str, outputs: int, inputs: int) -> None:
+    random, bits = np.random.default_rng(inputs), WORD_FORMATS[name].bits
     numbers = random.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (outputs, inputs)).astype(f"<i{bits // 8}")
     scales = random.uniform(-1, 1, outputs).astype(np.float32)
     words, by_group = integer_words(numbers, scales, name)
@@ -113,40 +111,11 @@ def test_integers_of_a_file_come_back_as_they_are(name: str, outputs: int, input
 
 
 @INTEGERS
-@given(matrices())
+@every_matrix
 def test_integers_are_off_by_half_a_step_at_most(name: str, weights: Array) -> None:
     error = np.abs(there_and_back(weights, name) - weights.astype(np.float64))
     # The encoder computes in float32, which moves the middle between two numbers by a little.
     assert (error <= steps(weights, name) * (0.5 + 2.0 ** (BITS[name] - 22))).all()
-
-
-@INTEGERS
-def test_the_bound_is_met_and_not_beaten_by_far(name: str) -> None:
-    """That the test above can fail: of many weights some are off by nearly half a step, and on average by a quarter."""
-    weights = np.random.default_rng(3).uniform(-1, 1, (40, 256)).astype(np.float32)
-    error = np.abs(there_and_back(weights, name) - weights) / steps(weights, name)
-    assert 0.49 < error.max() <= 0.51
-    assert abs(error.mean() - 0.25) < 0.01
-
-
-@INTEGERS
-@pytest.mark.parametrize("place", range(4))
-def test_the_largest_weights_of_both_signs_survive_in_every_place_of_a_word(name: str, place: int) -> None:
-    for sign in (1, -1):
-        for others in (0.0, 1.0, -1.0):
-            weights = np.full((1, 4), others, dtype=np.float32)
-            weights[0, place] = 3.0 * sign
-            back = there_and_back(weights, name)
-            assert np.abs(back - weights).max() <= 0.51 * 3.0 / (2 ** (BITS[name] - 1) - 1), weights
-
-
-@pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 3), (5, 17), (64, 64)])
-def test_zeros_stay_zeros(name: str, shape: tuple[int, int]) -> None:
-    words, scales = encode(np.zeros(shape, dtype=np.float32), name)
-    assert not words.view(np.uint32).any()
-    assert scales is None or not scales.any()
-    assert not decode(words, scales, name, shape[1]).any()
 
 
 @INTEGERS
@@ -175,25 +144,17 @@ def test_each_row_and_group_has_a_scale_of_its_own(name: str) -> None:
     assert np.array_equal(other, scales * factors.astype(np.float32))
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("inputs", [1, 2, 3, 5, 6, 7, 61])
+@each_case("name", ENCODINGS)
+@each_case("inputs", [1, 2, 3, 5, 6, 7, 61])
 def test_inputs_that_fill_no_word_are_padded_with_zeros(name: str, inputs: int) -> None:
     weights = np.random.default_rng(inputs).standard_normal((3, inputs)).astype(np.float32)
     padded = np.pad(weights, ((0, 0), (0, -inputs % 4)))
-    words, scales = encode(weights, name)
+    words, scales = encode(np.asfortranarray(weights), name)
     expected, expected_scales = encode(padded, name)
     assert np.array_equal(words.view(np.uint32), expected.view(np.uint32))
     assert scales is expected_scales is None or np.array_equal(scales, expected_scales)
     all_inputs = decode(words, scales, name, inputs - inputs % -4)
     assert np.abs(all_inputs[:, inputs:]).max() <= np.abs(weights).max() / (1 << 8)
-
-
-@pytest.mark.parametrize("name", ENCODINGS)
-def test_memory_order_does_not_matter(name: str) -> None:
-    weights = np.random.default_rng(5).standard_normal((7, 12)).astype(np.float32)
-    expected = there_and_back(weights, name)
-    for same in (np.asfortranarray(weights), np.repeat(weights, 2, axis=1)[:, ::2], weights.astype(np.float64)):
-        assert np.array_equal(there_and_back(same, name), expected)
 
 
 def test_what_float16_cannot_hold_is_refused() -> None:
@@ -204,21 +165,11 @@ def test_what_float16_cannot_hold_is_refused() -> None:
             encode(np.array([[0, beyond]], np.float32), "f16")
 
 
-@INTEGERS
-def test_integers_hold_every_size_of_weights(name: str) -> None:
-    for size in (1e-25, 1e-10, 1e10, 3e38):
-        weights = (np.array([[1, -1, 0.5, 0.25]]) * size).astype(np.float32)
-        assert np.abs(there_and_back(weights, name) / size - [1, -1, 0.5, 0.25]).max() <= 0.51 / 127
-
-
-@pytest.mark.parametrize("name", ["q4", "", "F16", "i8"])
-def test_an_unknown_format_is_refused(name: str) -> None:
-    known = "f32, f16, q16, q8, bf16"
-    with pytest.raises(PlanError, match=rf"\Athere is no weight format '{name}'; expected one of {known}\Z"):
-        encode(np.zeros((1, 4), np.float32), name)
-
-
-@INTEGERS
-def test_integers_without_their_scales_are_refused(name: str) -> None:
-    with pytest.raises(PlanError, match=rf"\Aweights in {name} need their scales\Z"):
-        decode(np.zeros((1, 4), np.uint32), None, name, 4)
+def test_an_unknown_format_and_integers_without_their_scales_are_refused() -> None:
+    for name in ("q4", "", "F16"):
+        expected = rf"\Athere is no weight format '{name}'; expected one of f32, f16, q16, q8, bf16\Z"
+        with pytest.raises(PlanError, match=expected):
+            encode(np.zeros((1, 4), np.float32), name)
+    for name in BITS:
+        with pytest.raises(PlanError, match=rf"\Aweights in {name} need their scales\Z"):
+            decode(np.zeros((1, 4), np.uint32), None, name, 4)

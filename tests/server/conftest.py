@@ -5,21 +5,18 @@ from pathlib import Path
 
 import openai
 import pytest
-from running_server import END, Running, Steps, opening, running, speaker
-from scripted_models import SMALL, random_file
+from running_server import END, Running, Steps, answered_here, opening, running, speaker
 
-from glinfer.engine.random_model import demo_tokenizer
-from glinfer.formats import write_bpe
+from glinfer.server.auth import Access
+from glinfer.structured import compiler
+from glinfer.text import templates
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """``shakespeare``; ``speaker``, which answers "hi" with "héy"; and the random ``small``; three places each."""
-    folder = tmp_path_factory.mktemp("served")
-    path = speaker(folder / "speaker.gab", [*"héy".encode(), END], after=len(opening("hi")))
-    small = random_file(folder / "small.gab", SMALL)
-    write_bpe(demo_tokenizer(300), small.with_suffix(".bpe"))
-    with running(("shakespeare", "shakespeare"), ("speaker", path), ("small", small), slots=3) as found:
+def served(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Iterator[Running]:
+    """``small``, which is random, and ``speaker`` of the same shape, which answers "hi" with "héy"; two places each."""
+    path = speaker(tmp_path_factory.mktemp("served") / "speaker.gab", [*"héy".encode(), END], after=len(opening("hi")))
+    with running(("small", small), ("speaker", path), slots=2) as found:
         yield found
 
 
@@ -29,10 +26,35 @@ def client(served: Running) -> Iterator[openai.OpenAI]:
         yield made
 
 
-@pytest.fixture
-def speaking(tmp_path: Path) -> Path:
-    """The file of such a speaker."""
-    return speaker(tmp_path / "speaker.gab", [*"héy".encode(), END], after=len(opening("hi")))
+@pytest.fixture(scope="session")
+def keyed(small: Path) -> Iterator[Running]:
+    """A server with two keys, and the page that comes with glinfer."""
+    with running(("small", small), access=Access(keys=("sésame", "two")), slots=2) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def locked(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Iterator[Running]:
+    """One with other keys, a further host, a friendly site, and a page, from which a link leads to a secret beside."""
+    folder = tmp_path_factory.mktemp("paged")
+    (folder / "secret").write_text("the secret")
+    page = folder / "page"
+    page.mkdir()
+    (page / "index.html").write_text("<!doctype html><title>hello</title>")
+    (page / "app.js").write_text("export {};")
+    (page / "link").symlink_to(folder / "secret")
+    access = Access(keys=("one", "two"), hosts=("my.example",), origins=("https://friend.example",))
+    with running(("small", small), access=access, page=page, slots=2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def no_processes() -> Iterator[None]:
+    """Templates are rendered and structures compiled in this process, which takes a hundredth of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templates, "answer_of", answered_here)
+        patch.setattr(compiler, "answer_of", answered_here)
+        yield
 
 
 @pytest.fixture

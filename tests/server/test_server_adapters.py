@@ -116,7 +116,6 @@ def test_commands_take_adapters(folder: Path, tmp_path: Path, texts: dict[str, s
     assert by_id == {"m": texts["base"], "a": texts["a"], "b": texts["b"]}
     said(capsys, "convert", model, tmp_path / "merged.gguf", "--lora", folder / "a")
     assert said(capsys, "generate", tmp_path / "merged.gguf", "abc", "-t", 0, "-n", 8, "-q") == texts["a"] + "\n"
-    said(capsys, "draws", model, "--lora", folder / "a", "--measure")
 
 
 def test_draws_of_adapters_are_counted(folder: Path, capsys: Capture) -> None:

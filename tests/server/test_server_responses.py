@@ -11,20 +11,19 @@ from running_server import Running, opening
 pytestmark = pytest.mark.gl
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_a_response(client: openai.OpenAI) -> None:
+    parts = [{"type": "input_text", "text": "hi"}]
+    inputs: list[Any] = [
         "hi",
         [{"role": "user", "content": "hi"}],
-        [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+        [{"type": "message", "role": "user", "content": parts}],
         [{"type": "reasoning", "id": "rs_1", "summary": []}, {"role": "user", "content": "hi"}],
-    ],
-)
-def test_a_response(client: openai.OpenAI, given: Any) -> None:
-    answer = client.responses.create(model="speaker", input=given)
-    assert (answer.output_text, answer.status, answer.id[:5]) == ("héy", "completed", "resp_")
-    assert answer.usage is not None
-    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len(opening("hi")), 5)
+    ]
+    for given in inputs:
+        answer = client.responses.create(model="speaker", input=given)
+        assert (answer.output_text, answer.status, answer.id[:5]) == ("héy", "completed", "resp_"), given
+        assert answer.usage is not None
+        assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len(opening("hi")), 5)
 
 
 def test_a_response_that_is_cut(client: openai.OpenAI) -> None:
@@ -65,28 +64,28 @@ def test_events(client: openai.OpenAI) -> None:
         assert stream.get_final_response().output_text == "héy"
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"),
-        ({"background": True}, "background is not supported"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text.format has a schema if its type is json_schema"),
-        ({"text": {"format": {"type": "text", "schema": {}}}}, "and only then"),
-        ({"text": {"format": {"type": "sound"}}}, "found 'sound'"),
-        ({"tool_choice": "required"}, "and there are none; send tools too"),
-        ({"tool_choice": "required", "tools": [{"type": "function", "name": "now"}]}, "has no place for tools"),
-        ({"tools": [{"type": "function", "name": "what now"}]}, "tools.0.function.name: found 'what now'"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "none are kept"),
-        ({"input": [{"role": "user"}]}, "lacks role or content"),
-        ({"input": [{"type": "function_call", "name": "x"}]}, "lacks call_id, name or arguments"),
-        ({"input": [{"type": "function_call", "name": "x", "call_id": "a", "arguments": "["}]}, "no JSON object"),
-        ({"input": [{"type": "function_call_output", "output": "x"}]}, "lacks call_id or output"),
-        ({"input": [{"type": "computer_call"}]}, "computer_call"),
-        ({"input": []}, "at least 1"),
-        ({"instructions": "Be kind."}, "no place for a system prompt"),
-    ],
-)
-def test_bad_requests(served: Running, change: dict[str, Any], words: str) -> None:
-    answer = served.post("/v1/responses", {"model": "speaker", "input": "hi", **change})
-    assert answer.status_code == 400, answer.text
-    assert words in answer.json()["error"]["message"]
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"),
+    ({"background": True}, "background is not supported"),
+    ({"text": {"format": {"type": "json_schema"}}}, "text.format has a schema if its type is json_schema"),
+    ({"text": {"format": {"type": "text", "schema": {}}}}, "and only then"),
+    ({"text": {"format": {"type": "sound"}}}, "found 'sound'"),
+    ({"tool_choice": "required"}, "and there are none; send tools too"),
+    ({"tool_choice": "required", "tools": [{"type": "function", "name": "now"}]}, "has no place for tools"),
+    ({"tools": [{"type": "function", "name": "what now"}]}, "tools.0.function.name: found 'what now'"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "none are kept"),
+    ({"input": [{"role": "user"}]}, "lacks role or content"),
+    ({"input": [{"type": "function_call", "name": "x"}]}, "lacks call_id, name or arguments"),
+    ({"input": [{"type": "function_call", "name": "x", "call_id": "a", "arguments": "["}]}, "no JSON object"),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, "lacks call_id or output"),
+    ({"input": [{"type": "computer_call"}]}, "computer_call"),
+    ({"input": []}, "at least 1"),
+    ({"instructions": "Be kind."}, "no place for a system prompt"),
+]
+
+
+def test_bad_requests(served: Running) -> None:
+    for change, words in BAD:
+        answer = served.post("/v1/responses", {"model": "speaker", "input": "hi", **change})
+        assert answer.status_code == 400, answer.text
+        assert words in answer.json()["error"]["message"], change

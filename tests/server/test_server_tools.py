@@ -10,7 +10,7 @@ import pytest
 from running_server import Running, running
 from template_models import write_other
 
-pytestmark = pytest.mark.gl
+pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 pytest.importorskip("llguidance", reason="llguidance is not installed")
 
 TEMPLATE = (
@@ -31,7 +31,7 @@ SAID = 'Wait.\n<tool_call>\n{"name": "look", "arguments": {"city": "R\\"o"}}\n</
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def served(tmp_path_factory: pytest.TempPathFactory, no_processes: None) -> Iterator[Running]:
     """``caller`` says SAID to the user with both tools; ``other``, whose template knows no tools."""
     caller, other = tmp_path_factory.mktemp("caller"), tmp_path_factory.mktemp("other")
     _, words = write_other(caller, {})
@@ -48,32 +48,34 @@ def asked(server: Running, **options: Any) -> Any:
         return list(found) if options.get("stream") else found
 
 
-def test_a_call_that_the_model_makes_by_itself(served: Running) -> None:
+def test_a_call_that_the_model_makes_by_itself_whole_and_in_pieces(served: Running) -> None:
     (choice,) = asked(served).choices
     assert (choice.message.content, choice.finish_reason) == ("Wait.", "tool_calls")
     (call,) = choice.message.tool_calls
     assert (call.type, call.function.name) == ("function", "look")
     assert json.loads(call.function.arguments) == {"city": 'R"o'}
     assert call.id.startswith("call_")
+    assert streamed(asked(served, stream=True)) == ("Wait.", ["look"], {"city": 'R"o'})
 
 
-def test_a_call_in_pieces(served: Running) -> None:
-    pieces = [piece.choices[0] for piece in asked(served, stream=True)]
-    assert "".join(piece.delta.content or "" for piece in pieces) == "Wait."
-    calls = [call for piece in pieces for call in piece.delta.tool_calls or []]
-    assert [call.function.name for call in calls if call.function.name] == ["look"]
+def streamed(pieces: list[Any]) -> tuple[str, list[str], Any]:
+    """What the pieces of a stream say, the names that are called, and the arguments, which come in pieces."""
+    deltas = [piece.choices[0].delta for piece in pieces]
+    calls = [call for delta in deltas for call in delta.tool_calls or []]
     assert len({call.id for call in calls if call.id}) == 1
     assert {call.index for call in calls} == {0}
     assert len(calls) > 3, "the arguments did not come in pieces"
-    arguments = "".join(call.function.arguments or "" for call in calls)
-    assert json.loads(arguments) == {"city": 'R"o'}
-    assert pieces[-1].finish_reason == "tool_calls"
+    assert pieces[-1].choices[0].finish_reason == "tool_calls"
+    names = [call.function.name for call in calls if call.function.name]
+    arguments = json.loads("".join(call.function.arguments or "" for call in calls))
+    return "".join(delta.content or "" for delta in deltas), names, arguments
 
 
 def test_a_call_that_is_cut(served: Running) -> None:
     (choice,) = asked(served, max_tokens=len(SAID) - 20).choices
-    assert choice.finish_reason == "length"
-    assert choice.message.tool_calls[0].function.name == "look"
+    assert (choice.finish_reason, choice.message.tool_calls[0].function.name) == ("length", "look")
+    response = responded(served, max_output_tokens=len(SAID) - 20)
+    assert (response.status, response.output[-1].status) == ("incomplete", "incomplete")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "now"}}])
@@ -88,17 +90,18 @@ def test_a_call_that_is_asked_for(served: Running, choice: Any) -> None:
 
 
 def test_no_calls_are_allowed(served: Running) -> None:
-    """The model is told of no tools then, which makes another prompt."""
+    """The model is told of no tools then, which makes another prompt; nor is one whose template knows none."""
     (choice,) = asked(served, tool_choice="none", max_tokens=5).choices
     assert choice.message.tool_calls is None
     assert choice.finish_reason in ("length", "stop")
+    (said,) = responded(served, model="other", max_output_tokens=3).output
+    assert said.type == "message"
 
 
 def test_tool_messages_back(served: Running) -> None:
-    (choice,) = asked(served).choices
-    call = choice.message.tool_calls[0]
-    answer = {"role": "tool", "tool_call_id": call.id, "name": "look", "content": "sunny"}
-    said = {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]}
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"city": "R\\"o"}'}}
+    answer = {"role": "tool", "tool_call_id": "a", "name": "look", "content": "sunny"}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
     messages = [USER, said, answer]
     prompt = served.post("/apply-template", {"model": "caller", "messages": messages}).json()["prompt"]
     assert prompt == (
@@ -121,20 +124,16 @@ def responded(server: Running, **options: Any) -> Any:
         return list(found) if options.get("stream") else found
 
 
-def test_a_response_that_calls(served: Running) -> None:
-    response = responded(served)
-    said, call = response.output
-    assert (response.status, response.output_text) == ("completed", "Wait.")
-    assert (said.type, call.type, call.name, call.status) == ("message", "function_call", "look", "completed")
-    assert json.loads(call.arguments) == {"city": 'R"o'}
-    assert call.call_id.startswith("call_")
-    assert [tool["type"] for tool in response.to_dict()["tools"]] == ["function", "function", "web_search"]
-
-
 def test_a_response_that_calls_in_pieces(served: Running) -> None:
     events = responded(served, stream=True)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     whole = events[-1].response
+    said, call = whole.output
+    assert (whole.status, whole.output_text) == ("completed", "Wait.")
+    assert (said.type, call.type, call.name, call.status) == ("message", "function_call", "look", "completed")
+    assert json.loads(call.arguments) == {"city": 'R"o'}
+    assert call.call_id.startswith("call_")
+    assert [tool["type"] for tool in whole.to_dict()["tools"]] == ["function", "function", "web_search"]
     for place, item in enumerate(whole.output):
         of_item = [event for event in events if getattr(event, "output_index", None) == place]
         assert of_item[0].type == "response.output_item.added"
@@ -143,26 +142,15 @@ def test_a_response_that_calls_in_pieces(served: Running) -> None:
         pieces = [event.delta for event in of_item if event.type.endswith(".delta")]
         assert "".join(pieces) == (item.content[0].text if item.type == "message" else item.arguments)
         assert len(pieces) > 3, "it did not come in pieces"
-    assert [item.type for item in whole.output] == ["message", "function_call"]
     with served.client() as client:
         given: Any = {"model": "caller", "input": "hi", "tools": FUNCTIONS, "temperature": 0}
         with client.responses.stream(**given, max_output_tokens=100) as stream:
             assert stream.get_final_response().output_text == "Wait."
 
 
-def test_a_response_whose_call_is_cut(served: Running) -> None:
-    response = responded(served, max_output_tokens=len(SAID) - 20)
-    assert (response.status, response.output[-1].status) == ("incomplete", "incomplete")
-
-
 def test_a_response_that_has_to_call(served: Running) -> None:
     (call,) = responded(served, tool_choice={"type": "function", "name": "now"}, parallel_tool_calls=False).output
     assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "now", {})
-
-
-def test_a_model_that_knows_no_tools_is_not_told_of_any(served: Running) -> None:
-    (said,) = responded(served, model="other", max_output_tokens=3).output
-    assert said.type == "message"
 
 
 def test_outputs_of_functions_back(served: Running) -> None:
@@ -201,150 +189,103 @@ HARMONY = (
     "{% else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"
 )
-UNTOLD = "<|start|>user<|message|>%s<|end|><|start|>assistant"
-TOLD = "// \nlook;// \nnow;" + UNTOLD
+TOLD = "// \nlook;// \nnow;<|start|>user<|message|>hi<|end|><|start|>assistant"
 ANALYSIS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
 CALLED = '<|channel|>commentary to=functions.look <|constrain|>json<|message|>{"city":"R\\"o"}<|call|>'
-FIRST = " to=functions.now<|channel|>commentary <|constrain|>json<|message|>{}<|call|>"
-ANSWER = "<|channel|>final<|message|>to=functions.look {}<|return|>"
-REPLIES = {"hi": ANALYSIS + CALLED, "at once": FIRST, "say it to me": ANALYSIS + ANSWER}
 
 
 @pytest.fixture(scope="module")
-def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A model for each message of REPLIES, which says that reply to it; ``untold`` calls though there are no tools."""
-    says = {f"m{place}": (TOLD % message, reply) for place, (message, reply) in enumerate(REPLIES.items())}
-    found = []
-    for name, (prompt, reply) in {**says, "untold": (UNTOLD % "hi", ANALYSIS + CALLED)}.items():
-        folder = tmp_path_factory.mktemp("channels")
-        _, words = write_other(folder, {}, harmony=True)
-        path, _ = write_other(folder, {len(words.encode(prompt)) - 1: reply}, HARMONY, harmony=True)
-        found.append((name, path))
-    with running(*found, slots=2) as server:
+def channels(tmp_path_factory: pytest.TempPathFactory, no_processes: None) -> Iterator[Running]:
+    """``caller`` thinks and calls where it is told of both tools."""
+    folder = tmp_path_factory.mktemp("channels")
+    _, words = write_other(folder, {}, harmony=True)
+    path, _ = write_other(folder, {len(words.encode(TOLD)) - 1: ANALYSIS + CALLED}, HARMONY, harmony=True)
+    with running(("caller", path), slots=2) as server:
         yield server
 
 
-def asked_in_channels(server: Running, message: str, **options: Any) -> Any:
-    model = f"m{[*REPLIES].index(message)}"
-    return asked(server, model=model, messages=[{"role": "user", "content": message}], **options)
-
-
 def test_a_call_in_a_channel(channels: Running) -> None:
-    (choice,) = asked_in_channels(channels, "hi").choices
+    (choice,) = asked(channels).choices
     assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
     assert choice.message.reasoning_content == "Hm."
     (call,) = choice.message.tool_calls
     assert (call.function.name, json.loads(call.function.arguments)) == ("look", {"city": 'R"o'})
+    pieces = asked(channels, stream=True)
+    assert streamed(pieces) == ("", ["look"], {"city": 'R"o'})
+    thoughts = (getattr(piece.choices[0].delta, "reasoning_content", None) or "" for piece in pieces)
+    assert "".join(thoughts) == "Hm."
+    (call,) = responded(channels).output
+    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "look", {"city": 'R"o'})
 
 
-def test_a_call_in_a_channel_in_pieces(channels: Running) -> None:
-    deltas = [piece.choices[0].delta for piece in asked_in_channels(channels, "hi", stream=True)]
-    assert "".join(delta.content or "" for delta in deltas) == ""
-    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "Hm."
-    calls = [call for delta in deltas for call in delta.tool_calls or []]
-    assert [call.function.name for call in calls if call.function.name] == ["look"]
-    assert {call.index for call in calls} == {0}
-    assert len(calls) > 3, "the arguments did not come in pieces"
-    assert json.loads("".join(call.function.arguments or "" for call in calls)) == {"city": 'R"o'}
-
-
-def test_a_call_before_any_channel(channels: Running) -> None:
-    """The prompt ends within a header, with which the reply goes on."""
-    (choice,) = asked_in_channels(channels, "at once").choices
-    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
-    assert [(call.function.name, call.function.arguments) for call in choice.message.tool_calls] == [("now", "{}")]
-
-
-def test_an_answer_that_spells_a_call_is_none(channels: Running) -> None:
-    (choice,) = asked_in_channels(channels, "say it to me").choices
-    assert (choice.message.content, choice.finish_reason) == ("to=functions.look {}", "stop")
-    assert choice.message.tool_calls is None
-    assert choice.message.reasoning_content == "Hm."
-
-
-@pytest.mark.parametrize(("tokens", "names"), [(20, []), (59, []), (60, ["look"]), (66, ["look"])])
-def test_a_call_in_a_channel_that_is_cut(channels: Running, tokens: int, names: list[str]) -> None:
-    (choice,) = asked_in_channels(channels, "hi", max_tokens=tokens).choices
-    assert choice.finish_reason == "length"
-    assert not choice.message.content
-    assert [call.function.name for call in choice.message.tool_calls or ()] == names
+def test_a_call_in_a_channel_that_is_cut(channels: Running) -> None:
+    for tokens, names in ((59, []), (60, ["look"])):
+        (choice,) = asked(channels, max_tokens=tokens).choices
+        assert choice.finish_reason == "length"
+        assert not choice.message.content
+        assert [call.function.name for call in choice.message.tool_calls or ()] == names, tokens
 
 
 def test_a_call_in_a_channel_that_is_asked_for(channels: Running) -> None:
-    """The model would answer, which is not allowed then."""
+    """The model would call another, and a bias keeps it from going on with its analysis."""
     named = {"type": "function", "function": {"name": "now"}}
-    (choice,) = asked_in_channels(channels, "say it to me", tool_choice=named, max_tokens=150).choices
-    assert choice.message.content is None
-    calls = choice.message.tool_calls or []  # it may think to the end of its tokens
-    assert {call.function.name for call in calls} <= {"now"}
-    assert choice.finish_reason == ("tool_calls" if calls else "length")
-
-
-def test_tools_that_are_not_offered_are_thoughts(channels: Running) -> None:
-    (choice,) = asked(channels, model="untold", tool_choice="none").choices
-    assert (choice.message.tool_calls, choice.message.content, choice.finish_reason) == (None, "", "stop")
-    assert choice.message.reasoning_content == 'Hm.{"city":"R\\"o"}'
-
-
-def test_a_response_that_calls_in_a_channel(channels: Running) -> None:
-    for stream in (False, True):
-        found = responded(channels, model="m0", stream=stream)
-        (call,) = (found[-1].response if stream else found).output
-        assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "look", {"city": 'R"o'})
+    (a,) = channels.post("/tokenize", {"model": "caller", "prompt": "a"}).json()["tokens"]
+    (choice,) = asked(channels, tool_choice=named, max_tokens=120, logit_bias={str(a): -100}).choices
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+    assert [call.function.name for call in choice.message.tool_calls] == ["now"]
 
 
 def test_thoughts_that_led_to_a_call_go_back(channels: Running) -> None:
-    message = asked_in_channels(channels, "hi").choices[0].message
-    call = message.tool_calls[0]
-    said = {"role": "assistant", "content": None, "reasoning_content": "<|end|>Hm.", "tool_calls": [call.model_dump()]}
-    answer = {"role": "tool", "tool_call_id": call.id, "name": "look", "content": "sunny"}
-    body = {"model": "m0", "messages": [USER, said, answer]}
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"city": "R\\"o"}'}}
+    said = {"role": "assistant", "content": None, "reasoning_content": "<|end|>Hm.", "tool_calls": [call]}
+    answer = {"role": "tool", "tool_call_id": "a", "name": "look", "content": "sunny"}
+    body = {"model": "caller", "messages": [USER, said, answer]}
     found = channels.post("/apply-template", body).json()
     assert found["prompt"] == (
         "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>analysis<|message|><|end|>Hm.<|end|>"
         '<|start|>assistant to=functions.look<|channel|>commentary json<|message|>{"city": "R\\"o"}<|call|>'
         "<|start|>functions.look<|message|>sunny<|start|>assistant"
     )
-    control = channels.post("/tokenize", {"model": "m0", "prompt": "<|end|>"}).json()["tokens"][0]
+    control = channels.post("/tokenize", {"model": "caller", "prompt": "<|end|>"}).json()["tokens"][0]
     assert found["tokens"].count(control) == 2, "what the model has thought became a control token"
 
 
-@pytest.mark.parametrize(
-    ("change", "param", "words"),
-    [
-        ({"model": "other"}, "tools", "no place for tools"),
-        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "same name"),
-        ({"tools": [{"type": "function"}]}, "tools", "missing"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "a b"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "web_search"),
-        ({"tools": [], "tool_choice": "required"}, "tool_choice", "there are none"),
-        ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice", "no tool nobody"),
-        ({"tool_choice": "sometimes"}, "tool_choice", "found 'sometimes'"),
-        ({"guided_regex": "a"}, "tools", "found both guided_regex and tools"),
-        ({"messages": [USER, {"role": "assistant"}]}, "messages", "no content"),
-        (
-            {"messages": [{**USER, "tool_calls": [{"function": {"name": "a", "arguments": ""}}]}]},
-            "messages",
-            "of the assistant alone",
-        ),
-        (
-            {"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "["}}]}]},
-            "messages",
-            "no JSON object",
-        ),
-        (
-            {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"not": {}}, "strict": True}}]},
-            "tools",
-            '"not"',
-        ),
-    ],
-)
-def test_bad_tools(served: Running, change: dict[str, Any], param: str, words: str) -> None:
-    body = {"model": "caller", "messages": [USER], "tools": TOOLS, "max_tokens": 4, **change}
-    answer = served.post("/v1/chat/completions", body)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, param), error
-    assert words in error["message"]
+BAD: list[tuple[Any, str, str]] = [
+    ({"model": "other"}, "tools", "no place for tools"),
+    ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "same name"),
+    ({"tools": [{"type": "function"}]}, "tools", "missing"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "a b"),
+    ({"tools": [{"type": "web_search"}]}, "tools", "web_search"),
+    ({"tools": [], "tool_choice": "required"}, "tool_choice", "there are none"),
+    ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice", "no tool nobody"),
+    ({"tool_choice": "sometimes"}, "tool_choice", "found 'sometimes'"),
+    ({"guided_regex": "a"}, "tools", "found both guided_regex and tools"),
+    ({"messages": [USER, {"role": "assistant"}]}, "messages", "no content"),
+    (
+        {"messages": [{**USER, "tool_calls": [{"function": {"name": "a", "arguments": ""}}]}]},
+        "messages",
+        "of the assistant alone",
+    ),
+    (
+        {"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "["}}]}]},
+        "messages",
+        "no JSON object",
+    ),
+    (
+        {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"not": {}}, "strict": True}}]},
+        "tools",
+        '"not"',
+    ),
+]
+
+
+def test_bad_tools(served: Running) -> None:
+    for change, param, words in BAD:
+        body = {"model": "caller", "messages": [USER], "tools": TOOLS, "max_tokens": 4, **change}
+        answer = served.post("/v1/chat/completions", body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param), (change, error)
+        assert words in error["message"], change
 
 
 def test_a_schema_that_is_not_strict_is_taken_as_far_as_it_is_known(served: Running) -> None:

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 from template_models import write_other
 
 from glinfer.errors import StructureError
@@ -15,12 +16,14 @@ from glinfer.structured.structure import Structure
 from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar, tool_form
 from glinfer.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.usefixtures("here")
+NUMBERS = {"type": "array", "items": {"type": "integer"}}
 CITY = {
     "type": "object",
-    "properties": {"city": {"type": "string", "maxLength": 12}, "n": {"type": "array", "items": {"type": "integer"}}},
+    "properties": {"city": {"type": "string", "maxLength": 12}, "n": NUMBERS},
     "required": ["city"],
-    "additionalProperties": False,
 }
+CITY |= {"additionalProperties": False}
 TOOLS = [Tool("look", CITY), Tool("now")]
 LOOK = '<tool_call>\n{"name": "look", "arguments": {"city": "Pa\\"}ris", "n": [1, 2]}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -59,16 +62,10 @@ def accepts(compiler: Compiler, grammar: str, text: str | list[int]) -> bool:
     return constraint.complete
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("form", "required", "parallel", "good", "bad"),
     [
-        (
-            "hermes",
-            False,
-            True,
-            ["", "hello", f"hi {LOOK}", f"{LOOK}\n{NOW}"],
-            [f"x {WRONG}", WRONG],
-        ),
+        ("hermes", False, True, ["", "hello", f"hi {LOOK}", f"{LOOK}\n{NOW}"], [f"x {WRONG}", WRONG]),
         ("hermes", False, False, [LOOK, "hello"], [f"{LOOK}\n{NOW}"]),
         ("hermes", True, True, [LOOK, f"{NOW}\n{LOOK}"], ["", "hello", f"hi {LOOK}"]),
         ("hermes", True, False, [NOW], [f"{NOW}\n{NOW}"]),
@@ -86,7 +83,7 @@ def test_replies(
     assert [text for text in bad if accepts(compiler, grammar, text)] == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("required", "good", "bad"),
     [
         (
@@ -111,7 +108,7 @@ def test_replies_in_channels(
     assert not accepts(compiler, grammar, words.encode(ASKED, allow_special=False))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("form", "text", "said", "calls"),
     [
         ("hermes", f"Let me look. \n{LOOK}\n{NOW}", "Let me look.",
@@ -124,10 +121,9 @@ def test_replies_in_channels(
     ],
 )  # fmt: skip
 def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: list[tuple[str, str]]) -> None:
-    draw = random.Random(1)
-    for _ in range(50):
-        known = FORMS[form]
-        assert isinstance(known, ToolForm)
+    draw, known = random.Random(1), FORMS[form]
+    assert isinstance(known, ToolForm)
+    for _ in range(20):
         parser, parts, start = ToolParser(known), [], 0
         while start < len(text):
             size = draw.choice((1, 2, 5, 40))
@@ -135,11 +131,8 @@ def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: l
             start += size
         parts += parser.finish()
         assert "".join(part.text for part in parts) == said
-        found = [
-            tuple("".join(getattr(part, name) for part in parts if part.call == call) for name in ("name", "arguments"))
-            for call in range(parser.calls)
-        ]
-        assert found == calls
+        of = [[part for part in parts if part.call == call] for call in range(parser.calls)]
+        assert [("".join(p.name for p in each), "".join(p.arguments for p in each)) for each in of] == calls
 
 
 def test_the_form_follows_from_the_template() -> None:

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from flat_draw import padding, same_bits
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.flat.assign import Taken, assign, cuts_texels, joined_axes
+from glinfer.ops.flat.assign import Taken, assign, cuts_texels
 from glinfer.ops.flat.movement import strided_copy
 from glinfer.ops.flat.strided import MAX_AXES, Axis
 from glinfer.tensors.device import Device
@@ -25,19 +23,19 @@ pytestmark = pytest.mark.gl
 
 Array = np.ndarray[Any, Any]
 s_ = np.s_
-INDICES: list[tuple[tuple[int, ...], Any]] = [
-    ((5, 8), s_[2]),
-    ((5, 8), s_[1:4]),
-    ((5, 7), s_[:, 3:7]),
-    ((), s_[()]),
-    ((9,), s_[-7:5]),
-    ((300, 70), s_[250:100:-7, 60:3:-5]),
-    ((4, 5, 6), s_[1, ::-1, 1:5]),
-    ((4, 5, 6), s_[..., 0]),
-    ((4, 5, 6), s_[::2, None, 3]),
-    ((2, 3, 4, 5), s_[:, 1:, 2:3]),
-    ((2, 3, 4, 5, 6, 7), s_[0:2, 1:2, ::3, 1:5:2, 1:6, 2:5]),
-    ((6, 4), s_[...]),
+INDICES: list[tuple[str, tuple[int, ...], Any]] = [
+    ("float32", (5, 7), s_[:, 3:7]),
+    ("int32", (5, 7), s_[::-2, 1:6:2]),
+    ("float32", (5, 8), s_[1:4]),
+    ("float32", (300, 70), s_[250:100:-7, 60:3:-5]),
+    ("float32", (), s_[()]),
+    ("float16", (9,), s_[-7:5]),
+    ("float16", (4, 5, 6), s_[1, ::-1, 1:5]),
+    ("float32", (4, 5, 6), s_[..., 0]),
+    ("int32", (4, 5, 6), s_[::2, None, 3]),
+    ("float32", (2, 3, 4, 5), s_[:, 1:, 2:3]),
+    ("float32", (2, 3, 4, 5, 6, 7), s_[0:2, 1:2, ::3, 1:5:2, 1:6, 2:5]),
+    ("float16", (6, 4), s_[...]),
 ]
 
 
@@ -56,8 +54,7 @@ def values_for(rng: np.random.Generator, dtype: str, part: tuple[int, ...]) -> l
     return found
 
 
-@tiered(("shape", "index"), INDICES, keep=range(6))
-@tiered("dtype", ["float32", "int32", "float16"], keep=2)
+@tiered(("dtype", "shape", "index"), INDICES, keep=1, ids=str)
 def test_a_part_becomes_what_numpy_makes_it(dev: Device, dtype: str, shape: tuple[int, ...], index: Any) -> None:
     rng = np.random.default_rng(1)
     array = elements(rng, dtype, *shape)
@@ -66,36 +63,11 @@ def test_a_part_becomes_what_numpy_makes_it(dev: Device, dtype: str, shape: tupl
         x[index] = value
         assert same_bits(x.numpy(), changed(array, index, value))
         assert not padding(x).any()
-        given = dev.tensor(value)
-        x = dev.tensor(array)
-        assert dev.ops.assign(x, index, given) is x
-        assert same_bits(x.numpy(), changed(array, index, value))
+    x, given = dev.tensor(array), dev.tensor(value)
+    assert dev.ops.assign(x, index, given) is x
+    assert same_bits(x.numpy(), changed(array, index, value))
     del x, given
     assert dev.memory().tensors == 0
-
-
-@pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_random_indices(dev: Device, data: st.DataObject) -> None:
-    shape = tuple(data.draw(st.lists(st.integers(1, 9), max_size=4), "shape"))
-    index: list[Any] = []
-    for edge in shape[: data.draw(st.integers(0, len(shape)), "indexed")]:
-        part = data.draw(st.one_of(st.integers(-edge, edge - 1), st.slices(edge)), "part")
-        index.append(part)
-    array = elements(np.random.default_rng(2), "float32", *shape)
-    value = elements(np.random.default_rng(3), "float32", *array[tuple(index)].shape)
-    x = dev.tensor(array)
-    x[tuple(index)] = value
-    assert same_bits(x.numpy(), changed(array, tuple(index), value))
-
-
-def test_within_the_least_limits_and_small_textures(small: Device) -> None:
-    array = elements(np.random.default_rng(4), "float32", 41, 77)
-    for index in (s_[7], s_[3:30:2, 5:70]):
-        x = small.tensor(array)
-        x[index] = 2.5
-        assert same_bits(x.numpy(), changed(array, index, 2.5))
 
 
 def test_what_stays_keeps_its_bits_and_its_texture(dev: Device) -> None:
@@ -114,14 +86,13 @@ def test_what_stays_keeps_its_bits_and_its_texture(dev: Device) -> None:
     assert x.numpy()[1:, 1:3].tolist() == expected[1:, 1:3].tolist()
 
 
+@pytest.mark.slow
 def test_another_place_of_the_same_size_takes_no_new_program(dev: Device) -> None:
-    x = dev.zeros((64, 10))
-    x[3] = 1
-    x[3, 2:5] = 2
+    x = dev.zeros((41, 10))
+    x[3], x[3, 2:5] = 1, 2
     programs = len(dev.programs)
     for row in range(20):
-        x[row] = row
-        x[row, 4:7] = -1
+        x[row], x[row, 4:7] = row, -1
     assert len(dev.programs) == programs
     assert x.numpy()[:20, 0].tolist() == list(range(20))
 
@@ -147,13 +118,9 @@ def test_a_value_that_shares_elements_counts_as_it_was(dev: Device) -> None:
     x = dev.tensor(array)
     x[1:, 1:] = x[:-1, :-1]
     assert same_bits(x.numpy(), changed(array, s_[1:, 1:], array[:-1, :-1]))
-    x = dev.tensor(array)
-    x[2:4] = x.reshape(24)[3:11].reshape(2, 4)
-    assert same_bits(x.numpy(), changed(array, s_[2:4], array.reshape(24)[3:11].reshape(2, 4)))
-    x.reshape(24)[:] = x.reshape(1, 24)
-    assert x.shape == (6, 4)
 
 
+@pytest.mark.slow
 def test_values_of_another_type(dev: Device) -> None:
     numbers = np.float32([1.0005, 65520, -7e-8, np.nan, 2049])
     with np.errstate(over="ignore"):
@@ -180,7 +147,7 @@ def test_a_part_without_elements_changes_nothing(dev: Device) -> None:
     assert (x.numpy() == 1.5).all()
 
 
-def test_what_is_refused(dev: Device) -> None:
+def test_bad_calls_are_refused(dev: Device) -> None:
     x, whole = dev.zeros((2, 3)), dev.zeros(3, "int32")
     packed = dev.tensor(np.zeros((2, 32), np.float32), "Q8_ROW")
     held = dev.zeros((1,))
@@ -196,14 +163,12 @@ def test_what_is_refused(dev: Device) -> None:
          "broadcast to it"),
         (lambda: whole.__setitem__(0, x[0, 0]), "assign: x is of int32 and value of float32; expected int32"),
         (lambda: whole.__setitem__(0, 1.5), "found float64 from 1.5 to 1.5; int32 cannot hold that exactly"),
-        (lambda: x.__setitem__(0, "text"), "found an array of <U4; expected numbers: float32, float16, int32"),
         (lambda: packed.__setitem__(0, 1), "assign: x is [2, 32] of Q8_ROW, whose elements lie in blocks; make it "
          "again"),
         (lambda: x.__setitem__(0, packed), "assign: value is [2, 32] of Q8_ROW; dequantize it first"),
         (lambda: dev.ops.assign(np.zeros(3), 0, 1), "assign: x is a ndarray; make a tensor of it with "
          "device.tensor(x)"),
         (lambda: held.__setitem__(0, 1), "this tensor [1] was released; make it again, or release it later"),
-        (lambda: x.__setitem__(0, held), "this tensor [1] was released; make it again, or release it later"),
     ):  # fmt: skip
         with pytest.raises(InputError) as raised:
             run()
@@ -216,7 +181,7 @@ def test_what_is_refused(dev: Device) -> None:
         deep[::2, ::2, ::2, ::2, ::2, ::2] = 1
 
 
-@pytest.mark.parametrize("columns", [Taken(10, 4, 6, 1, 0, 1), Taken(10, 1, 4, 2, 0, 1)])
+@tiered("columns", [Taken(10, 1, 4, 2, 0, 1), Taken(10, 4, 6, 1, 0, 1)], keep=0, ids=str)
 def test_the_draws_agree_with_their_oracles(dev: Device, columns: Taken) -> None:
     rng, rows = np.random.default_rng(6), [Taken(3, 0, 2, 2, 1, 0), Taken(4, 1, 2, 1, 2, 0)]
     held, value = elements(rng, "float32", 12, 10), elements(rng, "float32", 4, 6)
@@ -244,16 +209,7 @@ def test_the_draws_agree_with_their_oracles(dev: Device, columns: Taken) -> None
     session.release()
 
 
-def test_axes_that_continue_each_other_are_one() -> None:
-    whole = Taken(4, 0, 4, 1, 2, 0)
-    assert joined_axes([Taken(3, 1, 2, 1, 8, 0), whole]) == [Taken(12, 4, 8, 1, 2, 0)]
-    assert joined_axes([Taken(3, 1, 1, 1, 0, 0), whole]) == [Taken(12, 4, 4, 1, 2, 0)]
-    assert len(joined_axes([Taken(3, 0, 2, 2, 8, 0), whole])) == 2
-    assert len(joined_axes([Taken(3, 1, 2, 1, 9, 0), whole])) == 2
-    assert joined_axes([Taken(1, 0, 1, 1, 0, 0)]) == [Taken(1, 0, 1, 1, 0, 0)]
-
-
-def test_what_no_draw_can_be_built_of(dev: Device) -> None:
+def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
     builder = PlanBuilder("one draw", 1, ())
     value = builder.flat("value", "input", 2, 4, "rgba32f", 64)
     whole = builder.flat("whole", "input", 2, 4, "rgba32i", 64)

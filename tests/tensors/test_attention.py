@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
-from tiers import tiered
 
 from glinfer.errors import InputError
-from glinfer.gl.context import Limits
 from glinfer.models.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels.cases.attention import attended
@@ -39,8 +36,10 @@ def operands(shape: tuple[Any, ...], seed: int = 0) -> tuple[Array, Array, Array
     return q, k, v
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-@tiered("shape", SHAPES, keep=(1,), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "causal"), [(SHAPES[1], True), *((shape, shape[-1] > 0) for shape in SHAPES)], ids=str
+)
 def test_in_steps_and_fused_it_agrees_with_float64(dev: Device, shape: tuple[Any, ...], causal: bool) -> None:
     q, k, v = operands(shape)
     options: dict[str, Any] = {"causal": causal, "offset": shape[-1]}
@@ -59,15 +58,6 @@ def test_in_steps_and_fused_it_agrees_with_float64(dev: Device, shape: tuple[Any
     assert dev.memory().tensors == 0
 
 
-def test_masked_scores_are_exactly_the_mask(dev: Device) -> None:
-    q, k, _ = operands(SHAPES[1])
-    with dev.tensor(q) as a, dev.tensor(k) as b, dev.ops.attention_scores(a, b, causal=True) as scores:
-        found = scores.numpy()
-    above = np.triu(np.ones((5, 5), dtype=bool), 1)
-    assert (found[:, above] == np.float32(-1e30)).all()
-    assert (np.abs(found[:, ~above]) < 100).all()
-
-
 def test_large_scores_do_not_overflow(dev: Device) -> None:
     q, k, v = operands(SHAPES[1])
     mixed = attended(1e4 * q, k, v, 0)[2]
@@ -84,39 +74,26 @@ def test_rows_that_no_query_sees_may_hold_anything(dev: Device) -> None:
         assert relative_error(y.numpy(), mixed) <= TOLERANCE
 
 
-def test_it_runs_within_what_webgl2_guarantees() -> None:
-    shape = SHAPES[2]
-    q, k, v = operands(shape)
-    limits = dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=32)
-    with (
-        Device(limits=limits) as dev,
-        dev.tensor(q) as a,
-        dev.tensor(k) as b,
-        dev.tensor(v) as c,
-        dev.ops.attention(a, b, c, causal=True, offset=6) as y,
+def test_bad_calls_are_refused(dev: Device) -> None:
+    q, k, narrow = dev.zeros((4, 3, 8)), dev.zeros((3, 5, 8)), dev.zeros((2, 5, 6))
+    for run, message in (
+        (
+            lambda: dev.ops.attention_scores(q, k),
+            r"attention_scores: found \[4, 3, 8\] and \[3, 5, 8\]; expected \[\.\.\., heads, ",
+        ),
+        (lambda: dev.ops.attention(q, k, k), r"attention: found \[4, 3, 8\] and \[3, 5, 8\]; "),
+        (
+            lambda: dev.ops.attention_scores(q, narrow),
+            r"attention_scores: q is \[4, 3, 8\] and k is \[2, 5, 6\]; their last axes differ$",
+        ),
+        (
+            lambda: dev.ops.attention_values(q, narrow),
+            r"attention_values: probs is \[4, 3, 8\] and v is \[2, 5, 6\]; they differ",
+        ),
+        (
+            lambda: dev.ops.attention(q, q, q, causal=True, offset=-1),
+            "attention: offset is -1; expected how many keys come before that of query 0",
+        ),
     ):
-        assert relative_error(y.numpy(), attended(q, k, v, 6)[2]) <= TOLERANCE
-
-
-def test_bad_shapes_are_named(dev: Device) -> None:
-    with dev.tensor(np.zeros((4, 3, 8), np.float32)) as q, dev.tensor(np.zeros((3, 5, 8), np.float32)) as k:
-        with pytest.raises(
-            InputError, match=r"^attention_scores: found \[4, 3, 8\] and \[3, 5, 8\]; expected \[\.\.\., heads, "
-        ):
-            dev.ops.attention_scores(q, k)
-        with pytest.raises(InputError, match=r"^attention: found \[4, 3, 8\] and \[3, 5, 8\]; "):
-            dev.ops.attention(q, k, k)
-    with dev.tensor(np.zeros((4, 3, 8), np.float32)) as q, dev.tensor(np.zeros((2, 5, 6), np.float32)) as k:
-        with pytest.raises(
-            InputError, match=r"^attention_scores: q is \[4, 3, 8\] and k is \[2, 5, 6\]; their last axes differ$"
-        ):
-            dev.ops.attention_scores(q, k)
-        with pytest.raises(
-            InputError, match=r"^attention_values: probs is \[4, 3, 8\] and v is \[2, 5, 6\]; they differ"
-        ):
-            dev.ops.attention_values(q, k)
-        with pytest.raises(
-            InputError, match=r"^attention: offset is -1; expected how many keys come before that of query 0"
-        ):
-            dev.ops.attention(q, q, q, causal=True, offset=-1)
-    assert dev.memory().tensors == 0
+        with pytest.raises(InputError, match=f"^{message}"):
+            run()

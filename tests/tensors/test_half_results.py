@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flat_draw import padding, same_bits
+from tiers import tiered
 
 from glinfer.errors import InputError
 from glinfer.tensors.device import Device
@@ -34,14 +35,14 @@ RUNS: dict[str, Run] = {
     "gelu": lambda o, x, y, d: o.gelu(x, dtype=d),
     "gelu_new": lambda o, x, y, d: o.gelu_new(x, dtype=d),
     "gate": lambda o, x, y, d: o.gate(x, y, activation="gelu", dtype=d),
-    "silu_gate": lambda o, x, y, d: o.silu_gate(x, dtype=d),
-    "gelu_gate": lambda o, x, y, d: o.gelu_gate(x, dtype=d),
+    "silu_gate": lambda o, x, y, d: o.silu_gate(x[:, :6], dtype=d),
+    "gelu_gate": lambda o, x, y, d: o.gelu_gate(x[:, :6], dtype=d),
     "gelu_new_gate": lambda o, x, y, d: o.gelu_new_gate(x, y, dtype=d),
     "matmul": lambda o, x, y, d: o.matmul(x, o.transpose(y), residual=o.matmul(x, o.transpose(y)), dtype=d),
     "linear": lambda o, x, y, d: o.linear(x, y, activation="silu", dtype=d),
-    "dot": lambda o, x, y, d: o.dot(x, o.transpose(y).reshape(1, 10, 6), dtype=d),
+    "dot": lambda o, x, y, d: o.dot(x, o.transpose(y).reshape(1, 7, 5), dtype=d),
     "attention_scores": lambda o, x, y, d: o.attention_scores(x, y, causal=True, dtype=d),
-    "attention_values": lambda o, x, y, d: o.attention_values(o.softmax(x[:, :6]), y, dtype=d),
+    "attention_values": lambda o, x, y, d: o.attention_values(o.softmax(x[:, :5]), y, dtype=d),
     "attention": lambda o, x, y, d: o.attention(x, y, y, dtype=d),
     "layer_norm": lambda o, x, y, d: o.layer_norm(x, y[0], y[1], dtype=d),
     "rms_norm": lambda o, x, y, d: o.rms_norm(x, y[0], dtype=d),
@@ -50,16 +51,19 @@ RUNS: dict[str, Run] = {
     "log_softmax": lambda o, x, y, d: o.log_softmax(x, dtype=d),
     "sum": lambda o, x, y, d: o.sum(x, dtype=d),
     "max": lambda o, x, y, d: o.max(x, keepdims=True, dtype=d),
-    "cross_entropy": lambda o, x, y, d: o.cross_entropy(x, x.device.tensor([1, 0, 3, 9, 2, 10]), dtype=d),
+    "cross_entropy": lambda o, x, y, d: o.cross_entropy(x, x.device.tensor([1, 0, 3, 6, 7]), dtype=d),
     "lookup": lambda o, x, y, d: o.lookup(x.device.tensor([5, 0, -1]), y, dtype=d),
     "dequantize": lambda o, x, y, d: o.dequantize(
         x.device.tensor(np.linspace(-3, 3, 64, dtype=np.float32).reshape(2, 32), "Q8_ROW"), dtype=d
     ),
     "add_positions": lambda o, x, y, d: o.add_positions(x, y, dtype=d),
-    "rope": lambda o, x, y, d: o.rope(x, dtype=d),
+    "rope": lambda o, x, y, d: o.rope(x[:, :6], dtype=d),
     "causal_conv": lambda o, x, y, d: o.causal_conv(x, y, dtype=d),
     "gated_delta_rule": lambda o, x, y, d: o.gated_delta_rule(
-        *(each.reshape(6, 2, 5) for each in (x, y, x)), *(each[:, :2] for each in (x, y)), norm_eps=1e-6, dtype=d
+        *(each.reshape(7, 1, 5) for each in (x, y, x)),
+        *(each.reshape(7, 5)[:, :1] for each in (x, y)),
+        norm_eps=1e-6,
+        dtype=d,
     ),
     "top_k": lambda o, x, y, d: o.top_k(x, 3, dtype=d)[0],
 }
@@ -71,10 +75,10 @@ def test_every_kernel_of_floats_is_here() -> None:
     assert {name for name in has if not name.startswith("_")} == RUNS.keys() | MOVES
 
 
-@pytest.mark.parametrize("kernel", RUNS)
+@tiered("kernel", RUNS, keep=[[*RUNS].index(name) for name in ("add", "gate", "linear", "softmax", "top_k")])
 def test_a_result_in_half_floats_is_the_result_rounded(dev: Device, kernel: str) -> None:
     rng = np.random.default_rng(1)
-    x, y = dev.tensor(normal(rng, 6, 10, scale=30.0)), dev.tensor(normal(rng, 6, 10, scale=30.0))
+    x, y = dev.tensor(normal(rng, 5, 7, scale=30.0)), dev.tensor(normal(rng, 5, 7, scale=30.0))
     exact, rounded = (RUNS[kernel](dev.ops, x, y, dtype) for dtype in ("float32", np.float16))
     several = exact if isinstance(exact, tuple) else (exact,)
     for one, other in zip(several, rounded if isinstance(rounded, tuple) else (rounded,), strict=True):
@@ -106,19 +110,7 @@ def test_rounding_is_numpys_for_every_half(dev: Device) -> None:
     assert np.isnan(found[~numeric]).all()
 
 
-def test_draws_and_memory(dev: Device) -> None:
-    x, out = dev.tensor(normal(np.random.default_rng(2), 64, 64)), dev.zeros((64, 64), "float16")
-    dev.ops.scale(x, 2.0, out=out, dtype="float16")  # fill the textures
-    before, memory = dev.draws_issued, dev.memory()
-    assert dev.ops.scale(x, 2.0, out=out, dtype="float16") is out
-    assert dev.draws_issued == before + 2
-    assert dev.memory() == memory
-    with dev.ops.scale(x, 2.0, dtype="float16") as y:
-        assert dev.memory().bytes == memory.bytes + y.nbytes
-        assert y.nbytes == x.nbytes // 2
-
-
-def test_what_is_refused(dev: Device) -> None:
+def test_bad_types_are_refused(dev: Device) -> None:
     x = dev.zeros((2, 3))
     for dtype, said in (("int32", "int32"), ("float64", "float64"), ("Q8_ROW", "'Q8_ROW'"), (None, "None")):
         with pytest.raises(InputError) as raised:

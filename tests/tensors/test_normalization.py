@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import RowsPlan, padding, worst
+from flat_draw import RowsPlan, padding
 from one_draw import normal
 from tiers import tiered
 
-from glinfer.errors import InputError, PlanError
+from glinfer.errors import InputError
 from glinfer.gl.context import Device as Context
 from glinfer.models.oracle import relative_error
 from glinfer.ops.flat.normalize import NORMS, Norm, normalize, normalized
 from glinfer.ops.flat.stats import Causal
 from glinfer.ops.kernels import KernelOptions
 from glinfer.tensors.device import Device
-from qa.kernels.cases.case import KernelCase
-from qa.kernels.cases.normalization import CASES, layer_norm, rms_norm
+from qa.kernels.cases.normalization import layer_norm, rms_norm
 
 pytestmark = pytest.mark.gl
 
 Array = np.ndarray[Any, Any]
 INF, NAN, LARGEST = np.inf, np.nan, float(np.finfo(np.float32).max)
-# Of one part, of a few, and of so many that draws of their own merge them, once and twice.
-SHAPES = [(1, 1), (5, 3), (130, 512), (3, 514), (40, 1539), (1, 300001)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
-def test_cases(dev: Device, case: KernelCase) -> None:
-    for rows, cols in SHAPES:
-        assert worst(dev, case, rows, cols, "float32") <= 2e-6, (rows, cols)
-    assert worst(dev, case, 3, 514, "float16") <= 2e-6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
-def test_cases_in_small_textures(small: Device, case: KernelCase) -> None:
-    for rows, cols in ((7, 1030), (60, 250)):
-        assert worst(small, case, rows, cols, "float32") <= 2e-6, (rows, cols)
 
 
 # Softmax
@@ -50,14 +31,10 @@ def test_cases_in_small_textures(small: Device, case: KernelCase) -> None:
 AWKWARD = {
     "all masked": ([-INF] * 5, [0.2] * 5),
     "all -1e30": ([-1e30] * 5, [0.2] * 5),
-    "all lowest": ([-LARGEST] * 5, [0.2] * 5),
     "masked or lowest": ([-INF, -LARGEST, -INF, -LARGEST, -INF], [0, 0.5, 0, 0.5, 0]),
-    "some masked": ([-INF, 1, -INF, 1, -INF], [0, 0.5, 0, 0.5, 0]),
     "some -1e30": ([-1e30, 1, -1e30, -1e30, 1], [0, 0.5, 0, 0, 0.5]),
     "far apart": ([LARGEST, -LARGEST, 0, 0, 0], [1, 0, 0, 0, 0]),
     "far below 0": ([-1000, -1000, -5000, -5000, -5000], [0.5, 0.5, 0, 0, 0]),
-    "far above 0": ([1000, 1000, 0, 0, 0], [0.5, 0.5, 0, 0, 0]),
-    "rising": ([-300, -200, -100, 0, 100], [0, 0, 0, 0, 1]),
     "NaN": ([0, 1, NAN, 2, 3], [NAN] * 5),
     "Inf": ([0, 1, 2, INF, 3], [NAN] * 5),
     "NaN and masked": ([-INF, NAN, -INF, -INF, -INF], [NAN] * 5),
@@ -83,6 +60,7 @@ def test_softmax_of_awkward_rows(dev: Device, spread: int) -> None:
         np.testing.assert_allclose(logarithm.numpy()[row], likely[row], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_log_softmax_where_softmax_underflows(dev: Device) -> None:
     found = dev.ops.log_softmax(dev.tensor(np.array([0, -500, -INF], dtype=np.float32))).numpy()
     np.testing.assert_array_equal(found, [0, -500, -INF])
@@ -91,32 +69,26 @@ def test_log_softmax_where_softmax_underflows(dev: Device) -> None:
 # Norms
 
 
-@pytest.mark.parametrize("cols", [5, 770])
+@tiered("cols", [7, 770])
 def test_layer_norm_far_from_zero(dev: Device, cols: int) -> None:
     """Mean of squares minus square of the mean would lose every digit here; so would a mean in float32."""
     for offset, scale in ((1e4, 1.0), (1e6, 3.0), (-1e5, 0.5), (1e-12, 1e-3)):
-        x = normal(1, 3, cols, scale=scale, offset=offset)
+        x = normal(1, 5, cols, scale=scale, offset=offset)
         assert relative_error(dev.ops.layer_norm(dev.tensor(x)).numpy(), layer_norm(x)) < 1e-6, (offset, scale)
 
 
-def test_layer_norm_with_one_element_far_away(dev: Device) -> None:
-    for place in (0, 1, 384, 769):
-        x = normal(1, 2, 770)
-        x[:, place] = 1e6
-        assert relative_error(dev.ops.layer_norm(dev.tensor(x)).numpy(), layer_norm(x)) < 1e-6, place
-
-
-@pytest.mark.parametrize("value", [0.0, 0.1, -12345.678, 1e30])
-def test_equal_elements_become_the_bias(dev: Device, value: float) -> None:
-    bias = normal(2, 770)
-    x = dev.tensor(np.full((2, 770), value, dtype=np.float32))
-    found = dev.ops.layer_norm(x, dev.tensor(normal(1, 770)), dev.tensor(bias)).numpy()
-    np.testing.assert_array_equal(found, np.stack([bias, bias]))
+@tiered("cols", [7, 770])
+def test_equal_elements_become_the_bias(dev: Device, cols: int) -> None:
+    weight, bias = dev.tensor(normal(1, cols)), normal(2, cols)
+    for value in (0.0, 0.1, -12345.678, 1e30):
+        found = dev.ops.layer_norm(dev.full((5, cols), np.float32(value)), weight, dev.tensor(bias)).numpy()
+        np.testing.assert_array_equal(found, np.stack([bias] * 5), err_msg=str(value))
 
 
 def test_norms_of_rows_with_nan_and_infinities(dev: Device) -> None:
-    x = np.array([[1, NAN, 3, 4, 5], [1, INF, 3, 4, 5], [INF, 1, -INF, 4, 5], [1, 2, 3, 4, 5]], dtype=np.float32)
-    weight, bias = dev.tensor(np.ones(5, dtype=np.float32)), dev.tensor(np.zeros(5, dtype=np.float32))
+    x = normal(1, 5, 7)
+    x[0, 1], x[1, 6], x[2, 0], x[2, 5] = NAN, INF, INF, -INF
+    weight, bias = dev.tensor(np.ones(7, dtype=np.float32)), dev.tensor(np.zeros(7, dtype=np.float32))
     with np.errstate(invalid="ignore"):
         layer, rms = layer_norm(x), rms_norm(x)
     for y, expected in (
@@ -128,63 +100,10 @@ def test_norms_of_rows_with_nan_and_infinities(dev: Device) -> None:
         assert not padding(y).any()
 
 
-@pytest.mark.slow
-def test_eps_and_offset(dev: Device) -> None:
-    x, weight = normal(1, 3, 9, scale=0.01), normal(2, 9)
-    tensor, factor = dev.tensor(x), dev.tensor(weight)
-    np.testing.assert_allclose(dev.ops.layer_norm(tensor, eps=0.5).numpy(), layer_norm(x, eps=0.5), rtol=1e-5)
-    assert np.isnan(dev.ops.layer_norm(dev.tensor(np.ones((1, 8), dtype=np.float32)), eps=0).numpy()).all()
-    for eps, offset in ((0.5, 0.0), (0.0, -2.0), (1e-6, 1.0)):
-        expected = rms_norm(x, weight.astype(np.float64) + offset, eps)
-        found = dev.ops.rms_norm(tensor, factor, eps=eps, offset=offset).numpy()
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-        _, found = dev.ops.add_rms_norm(tensor, tensor, factor, eps=eps, offset=offset)
-        twice = rms_norm(2 * x, weight.astype(np.float64) + offset, eps)
-        np.testing.assert_allclose(found.numpy(), twice, rtol=1e-5)
-
-
 # Shapes, draws, results and refusals
 
 
-@pytest.mark.slow
-def test_any_axes(dev: Device) -> None:
-    weight = normal(9, 6)
-    for shape in ((6,), (1, 6), (2, 3, 6), (2, 1, 3, 6)):
-        x = normal(1, *shape)
-        with dev.tensor(x) as tensor, dev.tensor(weight) as factor:
-            for found, expected in (
-                (dev.ops.rms_norm(tensor, factor), rms_norm(x, weight)),
-                (dev.ops.softmax(tensor), np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)),
-            ):
-                assert (found.shape, found.dtype) == (shape, "float32")
-                np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
-
-
-@tiered(
-    ("shape", "draws"),
-    [((512, 512), 2), ((1, 4096), 2), ((40, 1539), 3), ((1, 70001), 3), ((1, 300001), 4)],
-    keep=(0, 2),
-)
-def test_draws(dev: Device, shape: tuple[int, int], draws: int) -> None:
-    x = dev.tensor(np.zeros(shape, dtype=np.float32))
-    for call in (dev.ops.softmax, dev.ops.layer_norm, lambda x: dev.ops.add_rms_norm(x, x)):
-        before = dev.draws_issued
-        call(x)
-        assert dev.draws_issued - before == draws
-
-
-@pytest.mark.slow
-def test_results_go_where_they_should(dev: Device) -> None:
-    x = dev.tensor(normal(1, 3, 6))
-    for call in (dev.ops.softmax, dev.ops.log_softmax, dev.ops.layer_norm, dev.ops.rms_norm):
-        out = dev.tensor(np.ones((3, 6), dtype=np.float32))
-        assert call(x, out=out) is out
-        np.testing.assert_array_equal(out.numpy(), call(x).numpy())
-        with pytest.raises(InputError, match=r"out is read"):
-            call(x, out=x)
-
-
-def test_refusals(dev: Device) -> None:
+def test_bad_calls_are_refused(dev: Device) -> None:
     x, long, single = dev.tensor(normal(1, 3, 6)), dev.tensor(normal(1, 7)), dev.tensor(np.float32(1))
     for message, call in (
         (r"softmax: x is a single number, without axes; expected at least one axis", lambda: dev.ops.softmax(single)),
@@ -205,9 +124,7 @@ def test_refusals(dev: Device) -> None:
 # In plans
 
 
-@tiered("lookup", [False, True], ids=["texelFetch", "texture"])
-@tiered("cols", [53, 1030], keep=(0,))
-@pytest.mark.parametrize("name", NORMS)
+@tiered(("name", "cols", "lookup"), [("rms", 53, False), *((name, 1030, True) for name in NORMS)])
 def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) -> None:
     """7 of 9 rows, with a weight and a bias, and for RMSNorm a residual; 1030 columns are three parts."""
     kernels = KernelOptions(lookup_texture=lookup)
@@ -224,7 +141,7 @@ def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) ->
     assert max(errors.values()) < 1e-6, errors
 
 
-@tiered(("query_rows", "first_query"), [(4, 0), (5, 3), (4, 1027), (3, 600), (20, 0)], keep=(1, 3))
+@tiered(("query_rows", "first_query"), [(5, 3), (4, 1027), (3, 600)])
 def test_causal_softmax(device: Context, query_rows: int, first_query: int) -> None:
     """Columns behind a row's own place are never read: they hold NaN here, as do whole parts."""
     cols, rows = 1030, 2 * query_rows
@@ -241,23 +158,12 @@ def test_causal_softmax(device: Context, query_rows: int, first_query: int) -> N
     assert max(errors.values()) < 2e-6, errors
 
 
-def test_causal_softmax_of_fixed_queries_gives_zeros_behind_them(device: Context) -> None:
-    plan = RowsPlan(device, 6, 6)
-    x, out = plan.matrix("x", normal(1, 6, 5)), plan.scratch("out", 6, 5)
-    norm = Norm("softmax", causal=Causal(3, 1))
-    plan.builder.draw(*normalized("s", "s", x, out, norm, scratch=plan.scratch, kernels=KernelOptions()))
-    found = plan.result("out")
-    np.testing.assert_array_equal(found > 0, np.arange(5) <= np.array([1, 2, 3, 1, 2, 3])[:, None])
-    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
+def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
+    for wrong, message in (
         (lambda x, y, z: Norm("batch"), "there is no norm 'batch'; known: layer, rms, softmax, log_softmax"),
         (
             lambda x, y, z: Norm("rms", residual=x),
-            "norm rms: a residual, and where the sum with it goes, come together",
+            "a residual, and where the sum with it goes, come together",
         ),
         (lambda x, y, z: Norm("rms", causal=Causal(1, 0)), "only softmax can stop at a column"),
         (lambda x, y, z: Norm("rms", eps=-1.0), "eps is -1.0 and offset 0.0; expected numbers, eps ≥ 0"),
@@ -265,19 +171,14 @@ def test_causal_softmax_of_fixed_queries_gives_zeros_behind_them(device: Context
         (lambda x, y, z: Norm("rms", residual=y, added=z), r"draw n: residual is \[6, 4\]; expected \[6, 8\]"),
         (
             lambda x, y, z: Norm("softmax", causal=Causal(0, 0)),
-            "draw n: 0 rows of queries from 0 on; expected at least 1",
+            "draw n: 0 rows of queries from 0 on; expected",
         ),
-    ],
-)
-def test_plans_that_do_not_fit(device: Context, wrong: Callable[..., Any], message: str) -> None:
-    plan = RowsPlan(device, 6, 6)
-    x, y = plan.matrix("x", normal(1, 6, 8)), plan.matrix("y", normal(1, 6, 4))
-    stats = plan.vector("stats", normal(2, 6, 4))
+    ):
+        plan = RowsPlan(device, 6, 6)
+        x, y = plan.matrix("x", normal(1, 6, 8)), plan.matrix("y", normal(1, 6, 4))
+        stats, out, z = plan.vector("stats", normal(2, 6, 4)), plan.scratch("out", 6, 8), plan.scratch("z", 6, 8)
 
-    def build() -> None:
-        norm = wrong(x, y, plan.scratch("z", 6, 8))
-        plan.builder.draw(normalize("n", "n", x, stats, plan.scratch("out", 6, 8), norm, kernels=KernelOptions()))
-        plan.builder.build()
+        def make(norm: Any = wrong, given: Any = (x, y, z), drawn: Any = (x, stats, out)) -> Any:
+            return normalize("n", "n", *drawn, norm(*given), kernels=KernelOptions())
 
-    with pytest.raises(PlanError, match=message):
-        build()
+        plan.refuses(make, message)

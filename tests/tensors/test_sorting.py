@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
+from flat_draw import padding
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
-from glinfer.models.oracle import relative_error, run_plan
+from glinfer.models.oracle import run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops.flat.topk import lists_of, merge_sorted, scratch_rows, sort_chunks, sort_keys, sorted_pairs
@@ -19,7 +19,7 @@ from glinfer.ops.flat.topk import top_k as top_k_draws
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.device import Device
-from qa.kernels.cases.sorting import CASES, expected, with_ties
+from qa.kernels.cases.sorting import expected, with_ties
 
 pytestmark = pytest.mark.gl
 
@@ -33,6 +33,7 @@ def assert_top_k(device: Device, x: Array, k: int) -> tuple[Array, Array]:
         values, indices = device.ops.top_k(tensor, k)
         found = values.numpy(), indices.numpy()
         assert device.memory().tensors == before + 2
+        assert not any(padding(result).any() for result in (values, indices))
         values.release()
         indices.release()
     assert (values.dtype, indices.dtype) == ("float32", "int32")
@@ -43,20 +44,6 @@ def assert_top_k(device: Device, x: Array, k: int) -> tuple[Array, Array]:
     np.testing.assert_array_equal(np.isnan(found[0]), ~number)
     np.testing.assert_array_equal(found[0][number].view(np.uint32), wanted[number].view(np.uint32))
     return found
-
-
-@tiered(
-    ("rows", "cols"),
-    [(1, 1), (3, 4), (7, 15), (2, 16), (5, 17), (129, 33), (13, 257), (2, 5257), (1, 70001)],
-    keep=(1, 7),
-)
-@tiered("form", CASES[0].forms)
-def test_the_cases(dev: Device, rows: int, cols: int, form: str) -> None:
-    (case,) = CASES
-    for found, wanted in case.check(dev, np.random.default_rng(rows * cols), rows, cols, form):
-        assert found.shape == wanted.shape
-        assert relative_error(found, wanted) <= case.tolerance
-    assert dev.memory().tensors == 0
 
 
 def rows_of_every_kind(n: int) -> Array:
@@ -70,7 +57,7 @@ def rows_of_every_kind(n: int) -> Array:
     return np.stack(rows).astype(np.float32)
 
 
-@tiered("k", [1, 2, 5, 16, 63, 64, 65, 203], keep=(6,))
+@tiered("k", [1, 5, 16, 65, 203], keep=(3,))
 def test_every_order_and_every_k(dev: Device, k: int) -> None:
     assert_top_k(dev, rows_of_every_kind(203), k)
 
@@ -84,39 +71,15 @@ def test_what_is_no_number_zeros_of_both_signs_and_the_smallest_numbers(dev: Dev
     x = rng.choice(odd, (40, 61))
     x[0], x[1], x[2] = np.nan, -np.inf, -0.0
     assert_top_k(dev, x, 61)
-    assert_top_k(dev, x[:, :10], 3)
     values, indices = assert_top_k(dev, np.array([[-np.inf, np.nan, -0.0, np.inf, 0.0, -1.0]], np.float32), 6)
     assert indices.tolist() == [[1, 3, 2, 4, 5, 0]]
     assert np.signbit(values[0, 2:4]).tolist() == [True, False]
 
 
+@pytest.mark.slow
 def test_half_floats_of_every_kind(dev: Device) -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    x = np.random.default_rng(6).permutation(every)[None, :4000]
-    assert_top_k(dev, x, 100)
-
-
-@pytest.mark.slow
-def test_the_axes_before_the_last_stay(dev: Device) -> None:
-    x = with_ties(np.random.default_rng(7), np.random.default_rng(8).standard_normal((2, 3, 1, 45)).astype(np.float32))
-    values, indices = assert_top_k(dev, x, 20)
-    assert values.shape == indices.shape == (2, 3, 1, 20)
-    values, _ = assert_top_k(dev, x[0, 0, 0], 3)
-    assert values.shape == (3,)
-
-
-def test_padding_stays_zero(dev: Device) -> None:
-    with dev.tensor(-np.ones((3, 50), np.float32)) as x:
-        for result in dev.ops.top_k(x, 5):
-            layout = result.layout
-            texels = result.storage.texture().framebuffer.read(0, layout.width, layout.height).reshape(-1, 4)
-            assert not texels[: 3 * 2].reshape(3, 8)[:, 5:].any()
-
-
-@tiered(("rows", "cols", "k"), [(3, 1500, 1500), (1, 4097, 9), (61, 67, 33)], keep=(2,))
-def test_small_textures(small: Device, rows: int, cols: int, k: int) -> None:
-    x = np.random.default_rng(9).standard_normal((rows, cols)).astype(np.float32)
-    assert_top_k(small, np.round(x, 1), k)
+    assert_top_k(dev, np.random.default_rng(6).permutation(every)[None, :4000], 100)
 
 
 def test_lists_that_fit_no_texture_are_refused(small: Device) -> None:
@@ -126,26 +89,19 @@ def test_lists_that_fit_no_texture_are_refused(small: Device) -> None:
         assert small.memory().tensors == 1
 
 
-@pytest.mark.parametrize("k", [0, -1, 6, True, 2.0, None])
-def test_a_k_that_is_none(dev: Device, k: Any) -> None:
+def test_bad_calls_are_refused(dev: Device) -> None:
     with dev.tensor(np.zeros((3, 5), np.float32)) as x:
-        with pytest.raises(InputError) as refused:
-            dev.ops.top_k(x, k)
-        assert str(refused.value) == f"top_k: k is {k!r} and x is [3, 5]; expected k from 1 to 5"
+        for k in (0, -1, 6, True, 2.0, None):
+            with pytest.raises(InputError) as refused:
+                dev.ops.top_k(x, k)
+            assert str(refused.value) == f"top_k: k is {k!r} and x is [3, 5]; expected k from 1 to 5"
         assert dev.memory().tensors == 1
-
-
-def test_tensors_that_have_no_largest(dev: Device) -> None:
-    with (
-        dev.tensor([3, 1, 2]) as x,
-        pytest.raises(InputError, match=r"top_k: x is \[3\] of int32; expected float32 or"),
+    for values, message in (
+        ([3, 1, 2], r"x is \[3\] of int32; expected float32 or"),
+        (1.5, "x is a single number; expected at least one axis"),
     ):
-        dev.ops.top_k(x, 1)
-    with (
-        dev.tensor(1.5) as x,
-        pytest.raises(InputError, match="top_k: x is a single number; expected at least one axis"),
-    ):
-        dev.ops.top_k(x, 1)
+        with dev.tensor(values) as x, pytest.raises(InputError, match=f"top_k: {message}"):
+            dev.ops.top_k(x, 1)
 
 
 def test_keys_grow_with_the_numbers() -> None:
@@ -156,17 +112,7 @@ def test_keys_grow_with_the_numbers() -> None:
     assert sort_keys(np.float32(-0.0)) == sort_keys(np.float32(0.0))
 
 
-@pytest.mark.parametrize(("cols", "k"), [(1, 1), (16, 3), (17, 17), (80, 80), (257, 30), (4097, 2000)])
-def test_the_lists_end_in_one_of_k_elements(cols: int, k: int) -> None:
-    lists = lists_of(cols, k)
-    assert (lists[-1].count, lists[-1].texels) == (1, -(-k // 4))
-    for one, merged in itertools.pairwise(lists):
-        assert merged.count == -(-one.count // 2)
-        assert one.texels <= merged.texels <= 2 * one.texels
-    assert lists[0].count * 16 >= cols
-
-
-@tiered(("rows", "cols", "k"), [(3, 203, 203), (5, 100, 9)], keep=(1,))
+@tiered(("rows", "cols", "k"), [(3, 203, 203), (5, 100, 9)], keep=0)
 def test_each_draw_against_its_oracle(dev: Device, rows: int, cols: int, k: int) -> None:
     x = with_ties(np.random.default_rng(11), np.random.default_rng(12).standard_normal((rows, cols)).astype(np.float32))
     edge = dev.context.limits.max_texture_size
@@ -213,32 +159,23 @@ class Misfit:
 CHUNKS, MERGED = lists_of(40, 40)[:2]
 
 
-def test_chunks_that_do_not_fit() -> None:
+def test_draws_that_do_not_fit_are_refused() -> None:
+    options = {"kernels": KernelOptions()}
     plan = Misfit()
-    draw = sort_chunks("d", "d", plan.x(), plan.lists(35), lists=CHUNKS, kernels=KernelOptions())
+    draw = sort_chunks("d", "d", plan.x(), plan.lists(35), lists=CHUNKS, **options)
     plan.refuses(draw, "output has 35 rows for lists of 36 texels")
-
-
-@pytest.mark.parametrize(
-    ("source", "texels", "message"),
-    [(35, 8, "keys has 35 rows for lists of 36 texels"), (36, 9, "two lists of 4 texels have no 9 texels")],
-)
-def test_lists_that_do_not_fit(source: int, texels: int, message: str) -> None:
-    plan = Misfit()
-    merged = dataclasses.replace(MERGED, texels=texels)
-    given, out = plan.lists(source, "input"), plan.lists(99)
-    k = 36 if texels == 9 else 40
-    plan.refuses(
-        merge_sorted("d", "d", given, out, rows=3, k=k, lists=CHUNKS, merged=merged, kernels=KernelOptions()), message
-    )
-
-
-@pytest.mark.parametrize(
-    ("k", "message"),
-    [(41, "there are no 41 largest of 40 columns"), (40, "columns has 29 rows for lists of 30 texels")],
-)
-def test_pairs_that_do_not_fit(k: int, message: str) -> None:
-    plan = Misfit()
-    columns = plan.lists(29, "input")[1]
-    values, places = plan.tensor("v", "activation", 3, k, "rgba32f"), plan.tensor("i", "activation", 3, k, "rgba32i")
-    plan.refuses(sorted_pairs("d", "d", plan.x(), columns, values, places, kernels=KernelOptions()), message)
+    for source, texels, k, message in (
+        (35, 8, 40, "keys has 35 rows for lists of 36 texels"),
+        (36, 9, 36, "two lists of 4 texels have no 9 texels"),
+    ):
+        plan, merged = Misfit(), dataclasses.replace(MERGED, texels=texels)
+        lists = plan.lists(source, "input"), plan.lists(99)
+        plan.refuses(merge_sorted("d", "d", *lists, rows=3, k=k, lists=CHUNKS, merged=merged, **options), message)
+    for k, message in (
+        (41, "there are no 41 largest of 40 columns"),
+        (40, "columns has 29 rows for lists of 30 texels"),
+    ):
+        plan = Misfit()
+        columns = plan.lists(29, "input")[1]
+        values, places = (plan.tensor(form, "activation", 3, k, form) for form in ("rgba32f", "rgba32i"))
+        plan.refuses(sorted_pairs("d", "d", plan.x(), columns, values, places, **options), message)

@@ -10,7 +10,6 @@ import pytest
 from flat_draw import same_bits
 from subnormals import BEHAVIOUR, CASES, outcomes, renderer_of
 
-from glinfer.gl.context import Device as Context
 from glinfer.tensors.device import Device
 
 pytestmark = pytest.mark.gl
@@ -52,23 +51,3 @@ def test_the_page_has_the_table() -> None:
     lines = [f"| {name} | {' | '.join(BEHAVIOUR[name].values())} |" for name in BEHAVIOUR]
     heading = f"| renderer | {' | '.join(case.words for case in CASES.values())} |"
     assert "\n".join([heading, "|---" * (len(CASES) + 1) + "|", *lines]) in DOC.read_text("utf-8")
-
-
-def test_a_third_thing_is_found() -> None:
-    exact = {name: case.exact for name, case in CASES.items()}
-    assert set(outcomes(exact).values()) == {"kept"}
-    assert set(outcomes({name: np.zeros_like(array) for name, array in exact.items()}).values()) == {"flushed to 0"}
-    some = {name: np.where(np.arange(len(array)) == 1, 0, array) for name, array in exact.items()}
-    with pytest.raises(AssertionError, match="neither"):
-        outcomes(some)
-    with pytest.raises(AssertionError, match="neither"):
-        outcomes({name: array * np.float32(1.5) for name, array in exact.items()})
-
-
-def test_names_of_renderers(device: Context) -> None:
-    assert renderer_of("ANGLE (Google, Vulkan 1.3.0 (SwiftShader Device (Subzero) (0x0000C0DE)), SwiftShader)") == (
-        "SwiftShader"
-    )
-    assert renderer_of("OpenGL ES 3.2 NVIDIA 580.159.04 · NVIDIA H200/PCIe/SSE2") == "NVIDIA"
-    assert renderer_of("another") is None
-    assert "llvmpipe" not in device.description or renderer_of(device.description) == "llvmpipe"

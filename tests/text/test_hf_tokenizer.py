@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import tokenizers
+from each_case import each_case
 from goldens import recorded
 from goldens.given import SAMPLES, TEXTS, byte_level, entry, piece_level
 from hypothesis import given, settings
@@ -57,7 +57,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.from_file(put(byte_level(), tmp_path_factory.mktemp("gpt2")))
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["replace", "metaspace"])
+@pytest.fixture(scope="module", params=[False, True])
 def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.from_file(put(piece_level(metaspace=request.param), tmp_path_factory.mktemp("llama")))
 
@@ -67,17 +67,12 @@ class TestByteLevel:
         for text in SAMPLES:
             assert gpt2.encode(text) == byte_level().encode(text).ids
 
-    @settings(deadline=None)
+    @settings(max_examples=25)
     @given(text=st.text() | st.lists(st.sampled_from(SAMPLES)).map("".join), allow_special=st.booleans())
     def test_decoding_gives_the_text_back(self, gpt2: Tokenizer, text: str, allow_special: bool) -> None:
         ids = gpt2.encode(text, allow_special=allow_special)
         assert gpt2.decode(ids) == text
         assert b"".join(map(gpt2.token_bytes, ids)) == text.encode()
-
-    def test_each_byte_has_a_token(self, gpt2: Tokenizer) -> None:
-        alone = [gpt2.token_bytes(token) for token in range(gpt2.vocab_size)]
-        assert {data for data in alone if len(data) == 1} == {bytes([value]) for value in range(256)}
-        assert b" hello" in alone
 
     def test_an_added_token_is_its_text_whatever_letters_it_has(self, gpt2: Tokenizer) -> None:
         # é is also the letter for the byte 0xE9 in the alphabet.
@@ -92,12 +87,6 @@ class TestByteLevel:
         pieces = [assembler.push(gpt2.token_bytes(token)) for token in ids]
         assert [piece for piece in pieces if piece] == ["a", "🦊", "b"]
         assert gpt2.decode(ids[:-2]) == "a\ufffd"
-
-    def test_special_tokens(self, gpt2: Tokenizer) -> None:
-        assert set(gpt2.control_tokens) == {"<|endoftext|>", "<é>"}
-        end = gpt2.special_id("<|endoftext|>")
-        assert gpt2.encode("hello<|endoftext|>")[-1] == end == 0
-        assert gpt2.special_id("hello") is gpt2.special_id("é!") is None
 
     def test_plain_text_makes_no_special_token(self, gpt2: Tokenizer) -> None:
         text = "hello<|endoftext|><é>é!"
@@ -158,20 +147,13 @@ class TestPieces:
             for text in SAMPLES:
                 assert words.encode(text) == library.encode(text).ids
 
-    @settings(deadline=None)
+    @settings(max_examples=25)
     @given(text=st.text().filter(lambda text: "▁" not in text), allow_special=st.booleans())
     def test_decoding_gives_the_text_back(self, llama: Tokenizer, text: str, allow_special: bool) -> None:
         # Metaspace puts no space before a text that begins with one, and takes one off all the same.
         loses_one = text.startswith(" ") and llama.encode(" x") == llama.encode("x")
         found = llama.decode(llama.encode(text, allow_special=allow_special))
         assert found == (text[1:] if loses_one else text)
-
-    def test_the_bytes_of_tokens(self, llama: Tokenizer) -> None:
-        ids = llama.encode("hello\nworld 🦊")
-        pieces = [llama.token_bytes(token) for token in ids]
-        assert b"".join(pieces) == " hello\nworld 🦊".encode()
-        assert b"\n" in pieces, "<0x0A> is one byte"
-        assert "🦊".encode()[:1] in pieces
 
     def test_the_space_before_a_text_is_not_of_it_and_the_one_within_is(self, llama: Tokenizer) -> None:
         before, after = llama.encode("the"), llama.encode("the quick")
@@ -209,7 +191,7 @@ class TestPieces:
 
 
 class TestWhatIsPutAround:
-    @pytest.mark.parametrize("metaspace", [False, True])
+    @each_case("metaspace", [False, True])
     def test_the_post_processor_adds_tokens_to_text_but_not_to_plain_text(
         self, tmp_path: Path, metaspace: bool
     ) -> None:
@@ -221,7 +203,7 @@ class TestWhatIsPutAround:
         assert words.encode("") == [1]
         assert words.encode("", allow_special=False) == []
 
-    @pytest.mark.parametrize("adds", [True, False])
+    @each_case("adds", [True, False])
     def test_add_bos_token_changes_nothing_as_in_transformers(self, tmp_path: Path, adds: bool) -> None:
         names = {"bos_token": "<s>", "add_bos_token": adds}
         library = piece_level()
@@ -229,7 +211,7 @@ class TestWhatIsPutAround:
         library.post_processor = processors.TemplateProcessing(single=AFTER_S, special_tokens=[("<s>", 1)])
         assert Tokenizer.from_file(put(library, tmp_path / "b", **names)).encode("hello")[0] == 1
 
-    @pytest.mark.parametrize("named", [{"eos_token": "</s>"}, {"additional_special_tokens": [{"content": "</s>"}]}])
+    @each_case("named", [{"eos_token": "</s>"}, {"additional_special_tokens": [{"content": "</s>"}]}])
     def test_tokens_that_the_configuration_names_are_special(self, tmp_path: Path, named: dict[str, Any]) -> None:
         values = json.loads(piece_level().to_str())
         values["added_tokens"] = values["added_tokens"][:2]
@@ -247,7 +229,7 @@ class TestWhatIsPutAround:
 
 
 class TestTokensOfTheConfigurationAlone:
-    @pytest.mark.parametrize("kind", recorded("tokens"))
+    @each_case("kind", recorded("tokens"))
     def test_they_get_the_ids_and_flags_that_transformers_gives(self, tmp_path: Path, kind: str) -> None:
         theirs = recorded("tokens")[kind]
         (tmp_path / "tokenizer.json").write_text(json.dumps(theirs["tokenizer"]))
@@ -264,49 +246,24 @@ class TestTokensOfTheConfigurationAlone:
         assert not {*words.control_tokens.values()} & {*plain}
         assert words.decode(plain) == "hi<|im_start|><late>"
 
-    @pytest.mark.parametrize(("content", "flag"), [("<late>", "lstrip"), ("<|im_start|>", "rstrip")])
-    def test_another_flag_would_be_noticed(self, tmp_path: Path, content: str, flag: str) -> None:
-        theirs = copy.deepcopy(recorded("tokens")["byte_level"])
-        (token,) = (each for each in theirs["config"]["added_tokens_decoder"].values() if each["content"] == content)
-        token[flag] = not token[flag]
-        (tmp_path / "tokenizer.json").write_text(json.dumps(theirs["tokenizer"]))
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(theirs["config"]))
-        words = Tokenizer.from_file(tmp_path)
-        assert any(words.encode(text) != ids for text, ids in theirs["ids"].items())
-
-    @pytest.mark.parametrize("listed", [{"x": entry("<a>")}, {"-1": entry("<a>")}, {"400": "<a>"}, {"400": {"id": 1}}])
+    @each_case("listed", [{"x": entry("<a>")}, {"-1": entry("<a>")}, {"400": "<a>"}, {"400": {"id": 1}}])
     def test_what_is_no_token_is_named(self, tmp_path: Path, listed: dict[str, Any]) -> None:
         put(byte_level(), tmp_path, added_tokens_decoder=listed)
-        with pytest.raises(
-            FormatError, match=r"tokenizer_config\.json: added_tokens_decoder has .*; expected a token's"
-        ):
+        with pytest.raises(FormatError, match=r"tokenizer_config\.json: added_tokens_decoder has .*; expected a tok"):
             Tokenizer.from_file(tmp_path)
 
 
 class TestIds:
-    @pytest.mark.parametrize("above", [0, 5, 1 << 40])
-    def test_rows_without_a_token_have_no_bytes(self, gpt2: Tokenizer, above: int) -> None:
-        assert gpt2.token_bytes(gpt2.vocab_size + above) == b""
-        assert gpt2.decode([gpt2.vocab_size + above, *gpt2.encode("hello")]) == "hello"
-
-    def test_an_unused_id_between_others_has_no_bytes(self, tmp_path: Path) -> None:
+    def test_rows_without_a_token_have_no_bytes(self, gpt2: Tokenizer, tmp_path: Path) -> None:
+        for above in (0, 5, 1 << 40):
+            assert gpt2.token_bytes(gpt2.vocab_size + above) == b""
+            assert gpt2.decode([gpt2.vocab_size + above, *gpt2.encode("hello")]) == "hello"
         values = json.loads(byte_level().to_str())
         values["model"]["vocab"]["Ġfar"] = 1000
-        values["added_tokens"] = []
-        (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**values, "added_tokens": []}))
         words = Tokenizer.from_file(tmp_path)
         assert words.vocab_size == 1001
         assert (words.token_bytes(1000), words.token_bytes(999)) == (b" far", b"")
-
-    def test_ids_that_cannot_be(self, gpt2: Tokenizer) -> None:
-        with pytest.raises(InputError, match="token -1 is outside the vocabulary; expected 0 to"):
-            gpt2.token_bytes(-1)
-        with pytest.raises(InputError, match="a token is a str; expected a whole number"):
-            gpt2.decode("ab")  # type: ignore[arg-type]
-
-    def test_half_a_surrogate_pair_is_one_line(self, gpt2: Tokenizer) -> None:
-        with pytest.raises(InputError, match=r"half a surrogate pair \(U\+DC80\) at character 2"):
-            gpt2.encode("ab\udc80")
 
 
 def word_level() -> tokenizers.Tokenizer:
@@ -323,7 +280,7 @@ def with_decoder(decoder: Any) -> Callable[[], tokenizers.Tokenizer]:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
+    @each_case(
         ("make", "error"),
         [
             (word_level, "its model is WordLevel; expected BPE, Unigram or WordPiece"),
@@ -342,14 +299,10 @@ class TestRefused:
         assert str(tmp_path) in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "content",
         [
-            b"",
-            b"{",
-            b"{}",
-            b"[]",
-            b"\xff\xfe",
+            *(b"", b"{", b"{}", b"\xff\xfe"),
             b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}',
             b'{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}',
             b'{"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, '
@@ -360,41 +313,25 @@ class TestRefused:
     def test_damaged_files_are_one_line(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "tokenizer.json"
         path.write_bytes(content)
-        with pytest.raises(
-            FormatError, match=r"tokenizer\.json: this is no tokenizer\.json, or a damaged one: "
-        ) as caught:
+        with pytest.raises(FormatError, match=r"tokenizer\.json: this is no tokenizer\.json, or a dam") as caught:
             Tokenizer.from_file(path)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
 
-    def test_a_truncated_file(self, tmp_path: Path) -> None:
-        path = put(byte_level(), tmp_path)
-        path.write_bytes(path.read_bytes()[:-100])
-        with pytest.raises(FormatError, match="or a damaged one"):
-            Tokenizer.from_file(path)
-
-    def test_an_empty_vocabulary(self, tmp_path: Path) -> None:
+    def test_other_files_and_folders_are_named(self, tmp_path: Path) -> None:
+        with pytest.raises(FormatError, match=r"found a directory without tokenizer\.json"):
+            Tokenizer.from_file(tmp_path)
         library = tokenizers.Tokenizer(models.BPE({}, []))
         library.decoder = decoders.ByteLevel()
         with pytest.raises(FormatError, match="its vocabulary is empty"):
-            Tokenizer.from_file(put(library, tmp_path))
-
-    def test_a_directory_without_one(self, tmp_path: Path) -> None:
-        with pytest.raises(FormatError, match=r"found a directory without tokenizer\.json"):
-            Tokenizer.from_file(tmp_path)
-
-    def test_a_file_far_too_large_is_not_read(self, tmp_path: Path) -> None:
-        path = tmp_path / "tokenizer.json"
+            Tokenizer.from_file(path := put(library, tmp_path))
+        (tmp_path / "tokenizer_config.json").write_text("{")
+        with pytest.raises(FormatError, match=r"tokenizer_config\.json: "):
+            read_hf_tokenizer(tmp_path)
         with path.open("wb") as file:
             file.truncate(1 << 31)
         with pytest.raises(FormatError, match="found 2147483648 bytes"):
             Tokenizer.from_file(path)
-
-    def test_a_damaged_configuration_beside_it_is_named(self, tmp_path: Path) -> None:
-        put(byte_level(), tmp_path, eos_token="x")
-        (tmp_path / "tokenizer_config.json").write_text("{")
-        with pytest.raises(FormatError, match=r"tokenizer_config\.json: "):
-            read_hf_tokenizer(tmp_path)
 
 
 class TestFinding:
@@ -405,23 +342,17 @@ class TestFinding:
         put(byte_level(), tmp_path)
         return tmp_path
 
-    @pytest.mark.parametrize("name", ["", "config.json", "model.safetensors"])
-    @pytest.mark.parametrize("padding", [0, 7])
+    @each_case("name", ["", "config.json", "model.safetensors"])
+    @each_case("padding", [0, 7])
     def test_it_is_found_in_the_models_directory(self, folder: Path, gpt2: Tokenizer, name: str, padding: int) -> None:
         found, reason = find_tokenizer(folder / name, None, shape(gpt2.vocab_size + padding))
         assert found is not None
         assert reason == ""
         assert found.encode("hello") == gpt2.encode("hello")
-
-    @pytest.mark.parametrize("name", ["", "tokenizer.json"])
-    def test_it_may_be_given_as_a_file_or_a_directory(self, folder: Path, gpt2: Tokenizer, name: str) -> None:
-        found, _ = find_tokenizer("elsewhere.gab", folder / name, shape(gpt2.vocab_size))
-        assert found is not None
-        assert found.vocab_size == gpt2.vocab_size
-
-    def test_any_name_does_where_it_is_given(self, folder: Path) -> None:
-        other = (folder / "tokenizer.json").rename(folder / "words")
-        assert Tokenizer.from_file(other).encode("hello")
+        for place in (folder, folder / "tokenizer.json"):
+            other, _ = find_tokenizer("elsewhere.gab", place, shape(gpt2.vocab_size))
+            assert other is not None
+            assert other.encode("hello") == gpt2.encode("hello")
 
     def test_one_larger_than_the_model_is_refused(self, folder: Path, gpt2: Tokenizer) -> None:
         size = gpt2.vocab_size
@@ -439,18 +370,14 @@ class TestFinding:
         assert find_tokenizer(folder / "x.gab", None, shape(size + 1, "gab"))[0] is None
         assert find_tokenizer(folder / "x.gab", folder, shape(size + 1, "gab"))[0] is not None
 
-    def test_a_bpe_file_goes_before_it(self, folder: Path) -> None:
+    def test_a_bpe_file_goes_before_it_and_is_for_models_of_its_own_size(self, folder: Path) -> None:
         write_bpe(PLAIN_BYTES, folder / "model.bpe")
         for path in (folder, folder / "model.safetensors"):
             found, _ = find_tokenizer(path, None, shape(256))
             assert found is not None
             assert found.vocab_size == 256
-
-    def test_a_bpe_file_is_still_for_models_of_its_own_size(self, tmp_path: Path) -> None:
-        write_bpe(PLAIN_BYTES, tmp_path / "model.bpe")
-        assert find_tokenizer(tmp_path / "m.gab", None, shape(257))[0] is None
-        with pytest.raises(InputError, match="token 256 is outside the vocabulary"):
-            Tokenizer.from_file(tmp_path / "model.bpe").token_bytes(256)
+        (folder / "tokenizer.json").unlink()
+        assert find_tokenizer(folder / "m.gab", None, shape(257))[0] is None
 
     def test_a_kind_that_is_not_read_is_a_reason_and_no_error(self, tmp_path: Path) -> None:
         put(word_level(), tmp_path)
@@ -461,7 +388,7 @@ class TestFinding:
 
 
 class TestStops:
-    @pytest.mark.parametrize(
+    @each_case(
         ("generation", "model", "ids"),
         [
             ({"eos_token_id": 3}, {"eos_token_id": 9}, (3,)),
@@ -480,15 +407,13 @@ class TestStops:
         for path in (tmp_path, tmp_path / "config.json", tmp_path / "model.safetensors"):
             assert stop_ids_of(path) == ids
 
-    @pytest.mark.parametrize("value", ["</s>", True, 1.0, [1, "x"], {}])
+    @each_case("value", ["</s>", True, [1, "x"]])
     def test_what_is_no_id_is_refused(self, tmp_path: Path, value: object) -> None:
-        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
-        with pytest.raises(FormatError, match=r"generation_config\.json: eos_token_id is .*; expected a token id"):
-            stop_ids_of(tmp_path)
-
-    def test_a_damaged_file_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{")
         with pytest.raises(FormatError, match=r"config\.json"):
+            stop_ids_of(tmp_path)
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+        with pytest.raises(FormatError, match=r"generation_config\.json: eos_token_id is .*; expected a token id"):
             stop_ids_of(tmp_path)
 
     def test_what_ends_a_text(self, tmp_path: Path, gpt2: Tokenizer) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each_case
 from goldens.gguf_models import K, byte_level, piece_level, texts, vocabularies, write_vocabulary
 
 from glinfer.config import ModelConfig
@@ -20,6 +21,7 @@ from glinfer.text.stops import default_stops
 from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
+pytestmark = pytest.mark.usefixtures("here")
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -41,45 +43,35 @@ def check_same(first: Path, second: Path, config: ModelConfig) -> None:
     one, two = (find_tokenizer(path, None, config)[0] for path in (first, second))
     assert one is not None
     assert two is not None
-    for text in texts(150):
+    for text in texts(15):
         for special in (True, False):
             assert one.encode(text, allow_special=special) == two.encode(text, allow_special=special), ascii(text)
     for token in range(one.vocab_size):
         assert one.token_bytes(token) == two.token_bytes(token)
     assert dict(one.control_tokens) == dict(two.control_tokens)
     assert set(default_stops(first, one, config)) == set(default_stops(second, two, config))
+    forms = [find_chat(path, tokenizer, config) for path, tokenizer in ((first, one), (second, two))]
+    prompts = {(Conversation(form, 64).prompt("hello", reserve=0).ids, frozenset(form.stop_ids)) for form in forms}
+    assert len(prompts) == 1
+
+
+NAMES = ("generation_config", "tokenizer", "tokenizer_config")
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("name", vocabularies())
+    @each_case("name", vocabularies())
     def test_a_gguf_vocabulary_beside_other_weights_and_back(self, tmp_path: Path, name: str) -> None:
         metadata = vocabularies()[name]
         config = shape(len(metadata[K + "tokens"]))
         source = write_vocabulary(tmp_path / "m.gguf", {**metadata, "tokenizer.chat_template": TEMPLATE})
         (folder := tmp_path / "d").mkdir()
         names = written(text_parts(source, None, config), folder / "m.safetensors")
-        assert names == [
-            "chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-        ]  # fmt: skip
+        assert names == ["chat_template.jinja", *(f"{name}.json" for name in NAMES)]
         check_same(source, folder / "m.safetensors", config)
         again = text_parts(folder / "m.safetensors", None, config)
         back = gguf_metadata(again, config.vocab_size)
         assert back is not None
         check_same(source, write_vocabulary(tmp_path / "back.gguf", back), config)
-
-    def test_chats_are_the_same(self, tmp_path: Path) -> None:
-        metadata = {**byte_level(), "tokenizer.chat_template": TEMPLATE}
-        config = shape(len(metadata[K + "tokens"]))
-        source = write_vocabulary(tmp_path / "m.gguf", metadata)
-        (folder := tmp_path / "d").mkdir()
-        written(text_parts(source, None, config), folder / "m.safetensors")
-        prompts = set()
-        for path in (source, folder / "m.safetensors"):
-            tokenizer = find_tokenizer(path, None, config)[0]
-            assert tokenizer is not None
-            form = find_chat(path, tokenizer, config)
-            prompts.add((Conversation(form, 64).prompt("hello", reserve=0).ids, frozenset(form.stop_ids)))
-        assert len(prompts) == 1
 
     def test_a_gab_keeps_its_bpe_byte_for_byte(self, tmp_path: Path) -> None:
         write_bpe(demo_tokenizer(300), tmp_path / "g.bpe")
@@ -96,9 +88,8 @@ class TestGguf:
         source = write_vocabulary(tmp_path / "m.gguf", metadata)
         written(text_parts(source, None, config), folder / "m.safetensors")
         start, end = (Tokenizer.from_file(source).control_tokens[f"<|im_{name}|>"] for name in ("start", "end"))
-        (folder / "tokenizer_config.json").write_text(
-            json.dumps({"chat_template": TEMPLATE, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
-        )
+        settings = {"chat_template": TEMPLATE, "bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [end, 5], "temperature": 0.2}))
         found = gguf_metadata(text_parts(folder, None, config), config.vocab_size)
         assert found is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 import pytest
+from each_case import each_case
 from goldens import recorded
 from goldens.given import CHATML, CONVERSATIONS, TEMPLATES, TOKENS, USER
 from tiers import tiered
@@ -25,8 +26,8 @@ def made(source: Any) -> JinjaTemplate:
 
 
 class TestRendering:
-    @pytest.mark.parametrize("name", TEMPLATES)
-    @pytest.mark.parametrize("conversation", CONVERSATIONS)
+    @each_case("name", TEMPLATES)
+    @each_case("conversation", CONVERSATIONS)
     def test_the_text_is_that_of_transformers(self, name: str, conversation: str) -> None:
         for opened, theirs in zip((True, False), recorded("templates")[name][conversation], strict=True):
             messages = CONVERSATIONS[conversation]
@@ -38,24 +39,32 @@ class TestRendering:
             assert render(TEMPLATES[name], variables, 10000) == theirs
             assert "Hello" in theirs
 
-    @pytest.mark.parametrize("name", TEMPLATES)
-    def test_it_is_the_same_in_a_process_of_its_own(self, name: str) -> None:
+    def test_it_is_the_same_in_a_process_of_its_own(self) -> None:
         messages = CONVERSATIONS["three"]
         variables = {**TOKENS, "messages": messages, "add_generation_prompt": True}
-        assert made(TEMPLATES[name]).render(messages) == render(TEMPLATES[name], variables, 10000)
+        assert made(CHATML).render(messages) == render(CHATML, variables, 10000)
 
+    @pytest.mark.usefixtures("here")
     def test_the_opening_of_the_reply_may_be_left_out(self) -> None:
         asked = "<|im_start|>user\nHello<|im_end|>\n"
         message = [{"role": "user", "content": "Hello"}]
         assert made(CHATML).render(message) == asked + "<|im_start|>assistant\n"
         assert made(CHATML).render(message, add_generation_prompt=False) == asked
 
+    @pytest.mark.usefixtures("here")
     def test_the_day_is_known(self) -> None:
         assert made("{{ strftime_now('%Y') }}").render([]) == time.strftime("%Y")
 
 
+def check_refused(source: str, words: str) -> None:
+    with pytest.raises(InputError, match=f"^m: the model's chat template cannot be used: .*{words}") as error:
+        made(source).render([USER])
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
 class TestBadTemplates:
-    @tiered(
+    @each_case(
         ("source", "words"),
         [
             ("{% if %}", r"Expected an expression, got 'end of statement block' \(line 1\)"),
@@ -65,13 +74,9 @@ class TestBadTemplates:
             ("{{ messages + 1 }}", "can only concatenate list"),
             ("{{ raise_exception('no\nsuch role') }}", "no such role"),
             ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "calls itself without end"),
-            ("{{ " + "(" * 50000 + "1" + ")" * 50000 + " }}", "nested too deep"),
             ("{% for a in range(10**9) %}{% endfor %}", "Range too big"),
             ("{% for a in range(99999) %}{{ 'abcdefgh' * 99 }}{% endfor %}", "more than 4194304 characters"),
-            ("{{ 'a' * 10**11 }}", "too much memory"),
-            ("{{ 'a'.ljust(10**12) }}", "too much memory"),
             ("{% include '/etc/hostname' %}", "no loader"),
-            ("{% include '../tokenizer.json' %}", "no loader"),
             ("{% import 'os' as os %}", "no loader"),
             ("{% extends 'base' %}", "no loader"),
             ("{{ ''.__class__.__mro__ }}", "'__class__' of 'str' object is unsafe"),
@@ -80,13 +85,26 @@ class TestBadTemplates:
             ("{{ '{0.__class__.__mro__}'.format(messages) }}", "'__class__' of 'list' object is unsafe"),
             ("{{ messages.append(1) }}", "'append' of 'list' object is unsafe"),
         ],
-        keep=(0, 2, 6, 10, 12, 17),
     )
+    @pytest.mark.usefixtures("here")
     def test_they_are_one_line(self, source: str, words: str) -> None:
-        with pytest.raises(InputError, match=f"^m: the model's chat template cannot be used: .*{words}") as error:
-            made(source).render([USER])
-        assert "\n" not in str(error.value)
-        assert len(str(error.value)) < 400
+        check_refused(source, words)
+
+    @tiered(
+        "source, words",
+        [
+            ("{{ 'a' * 10**11 }}", "too much memory"),
+            ("{{ 'a'.ljust(10**12) }}", "too much memory"),
+            ("{{ " + "(" * 50000 + "1" + ")" * 50000 + " }}", "nested too deep"),
+            (
+                "{% set n = namespace(x='a') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+                "too much mem",
+            ),
+        ],
+    )
+    def test_what_takes_too_much_is_stopped(self, monkeypatch: pytest.MonkeyPatch, source: str, words: str) -> None:
+        monkeypatch.setattr(templates, "MAX_RENDER_BYTES", 1 << 28)
+        check_refused(source, words)
 
     def test_one_that_runs_for_ever_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(templates, "MAX_RENDER_SECONDS", 1)
@@ -94,21 +112,14 @@ class TestBadTemplates:
         with pytest.raises(InputError, match=r"was (stopped|not done after 2 seconds)"):
             made(endless).render([USER])
 
-    def test_one_whose_text_doubles_and_doubles_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(templates, "MAX_RENDER_BYTES", 1 << 28)
-        source = "{% set n = namespace(x='aaaa') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
-        with pytest.raises(InputError, match="too much memory"):
-            made(source).render([USER])
-
-    @pytest.mark.parametrize("source", [None, 5, ["x"], {"default": "x"}])
-    def test_what_is_no_text_is_refused(self, source: object) -> None:
-        with pytest.raises(InputError, match=r"^m: the chat template is .*; expected the text of one"):
-            made(source)
-
-    def test_one_far_too_long_is_refused(self) -> None:
+    def test_what_is_no_text_or_far_too_long_is_refused(self) -> None:
+        for source in (None, ["x"], {"default": "x"}):
+            with pytest.raises(InputError, match=r"^m: the chat template is .*; expected the text of one"):
+                made(source)
         with pytest.raises(InputError, match=f"has {MAX_TEMPLATE_CHARACTERS + 1} characters"):
             made("x" * (MAX_TEMPLATE_CHARACTERS + 1))
 
+    @pytest.mark.usefixtures("here")
     def test_nothing_but_the_variables_is_there(self) -> None:
         assert made("{{ raise_exception.__globals__ }}{{ self.__class__ }}").render([USER]) == ""
 
@@ -118,6 +129,7 @@ class TestFinding:
         (folder / name).write_text(json.dumps(values))
 
     def test_a_text_in_the_configuration(self, tmp_path: Path) -> None:
+        assert find_template(tmp_path) is None
         self.put(tmp_path, chat_template="x", bos_token="<s>", eos_token={"content": "</s>"}, pad_token=None, n=1)
         for path in (tmp_path, tmp_path / "config.json", tmp_path / "model.safetensors"):
             found = find_template(path)
@@ -144,11 +156,6 @@ class TestFinding:
             assert found is not None
             assert (found.source, found.tokens) == (source, {"eos_token": "</s>"})
             (tmp_path / "chat_template.jinja").write_text("f")
-
-    def test_there_may_be_none(self, tmp_path: Path) -> None:
-        assert find_template(tmp_path) is None
-        self.put(tmp_path, chat_template=None)
-        assert find_template(tmp_path) is None
 
     def test_damaged_files_are_named(self, tmp_path: Path) -> None:
         self.put(tmp_path, chat_template=5)

@@ -80,23 +80,6 @@ test("prompts run in pieces, few tokens one by one, and the last is left to its 
   }
 });
 
-test("a plan without the companion runs each token", () => {
-  const { driver: made, runs } = driver({ rows: false });
-  done(made.catchUp(idsOf(6)));
-  assert.deepEqual(runs, [0, 1, 2, 3, 4].map((place) => `${place}:${50 + place} 0-10`));
-});
-
-test("what was forgotten runs again, and a token that is half done is whole again then", () => {
-  const { driver: made, runs } = driver();
-  done(made.catchUp(idsOf(12)));
-  made.forget(10);
-  runs.length = 0;
-  const edited = [...idsOf(10), 1, 2];
-  done(made.catchUp(edited));
-  made.runHead(edited, null);
-  assert.deepEqual(runs, ["10:1 0-10", "11:2 0-12"]);
-});
-
 test("who watches sees the whole token", () => {
   const { driver: made, runs } = driver();
   done(made.catchUp(idsOf(5)));

@@ -18,17 +18,6 @@ test("three tokens have to repeat; the longest match counts, of equal ones the n
   assert.deepEqual(guess([5, 1, 2, 1, 2, 1], 5), [2, 1, 2, 1, 2]);
 });
 
-test("a sequence may grow, be cut and lose its beginning", () => {
-  const ngrams = new Ngrams();
-  const cases = [
-    [[1, 2, 3, 4, 1, 2, 3], [4]],
-    [[1, 2, 3, 4, 1, 2, 3, 4], [1]],
-    [[1, 2, 3, 5, 1, 2, 3], [5]],
-    [[3, 5, 1, 2, 3], null],
-  ];
-  for (const [ids, expected] of cases) assert.deepEqual(ngrams.offer(ids) === null ? null : ngrams.draft(1), expected);
-});
-
 /** Texts that grow, are cut and go on, of few different tokens. */
 function sequences() {
   let state = 7;

@@ -9,34 +9,49 @@ const PROGRAM = `
 import json, sys
 import numpy as np
 from glinfer.gl.layouts.blocks import RowLayout
-from glinfer.models.feed import encode_feed
+from glinfer.models.feed import chunk_feed, encode_feed
 from glinfer.ops.fused.rows import row_table
-lengths, skipped, positions, pooling, size = json.loads(sys.argv[1])
-rows, texts = row_table(48), row_table(12)
-encoded = [(list(range(7, 7 + length)), [place % 2 for place in range(length)]) for length in lengths]
-values = encode_feed(rows, texts, encoded, skipped, 4, positions=positions, pooling=pooling)
-layout = RowLayout.of(rows.shape, "rgba32ui", size)
-print(json.dumps([values, layout.pack(rows).ravel().tolist(), texts.ravel().tolist(), [layout.width, layout.height, layout.stack]]))
+
+def run(lengths, skipped, positions, pooling, size):
+    rows, texts = row_table(48), row_table(12)
+    encoded = [(list(range(7, 7 + length)), [place % 2 for place in range(length)]) for length in lengths]
+    values = encode_feed(rows, texts, encoded, skipped, 4, positions=positions, pooling=pooling)
+    layout = RowLayout.of(rows.shape, "rgba32ui", size)
+    return [values, layout.pack(rows).ravel().tolist(), texts.ravel().tolist(), [layout.width, layout.height, layout.stack]]
+
+def chunk(pieces, size):
+    rows, found = row_table(20), []
+    layout = RowLayout.of(rows.shape, "rgba32ui", size)
+    for ids, position, targets, long in pieces:
+        values = chunk_feed(rows, ids, position, targets, long=long)
+        found.append([values, layout.pack(rows).ravel().tolist()])
+    return [found, [layout.width, layout.height, layout.stack]]
+
+runs, chunks = json.loads(sys.argv[1])
+print(json.dumps([[run(*each) for each in runs], [chunk(*each) for each in chunks]]))
 `;
+const RUNS = [
+  [[9, 5, 1], [0, 2, 4], 40, "mean", 64],
+  [[9, 5, 1], [0, 2, 0], 0, "cls", 64],
+  [[16, 3, 3, 2, 1], [1, 0, 0, 0, 0], 40, "lasttoken", 16],
+];
+const IDS = Array.from({ length: 20 }, (_, place) => 7 * place + 3);
+const PIECES = [[IDS, 0, 4, false], [IDS.slice(2, 15), 20, 4, false], [IDS.slice(1, 2), 33, 4, true], [IDS.slice(0, 7), 60, 8, true]];
+const SIZES = [64, 16];
+const theirs = noPython ? [[], []] : python(PROGRAM, JSON.stringify([RUNS, SIZES.map((size) => [PIECES, size])]));
 
 test("the tables of a run are those that Python fills in", { skip: noPython }, () => {
-  const cases = [
-    [[9, 5, 1], [0, 2, 4], 40, "mean", 64],
-    [[9, 5, 1], [0, 2, 0], 0, "cls", 64],
-    [[16, 3, 3, 2, 1], [1, 0, 0, 0, 0], 40, "lasttoken", 16],
-  ];
-  for (const given of cases) {
-    const [lengths, skipped, positions, pooling] = given;
-    const [values, rows, texts, [width, height, stack]] = python(PROGRAM, JSON.stringify(given));
+  for (const [index, [lengths, skipped, positions, pooling]] of RUNS.entries()) {
+    const [values, rows, texts, [width, height, stack]] = theirs[0][index];
     const tables = {
       rows: new TableTexels({ rows: 48, stack, row_texels: 2, width, height }),
       texts: new TableTexels({ rows: 12, stack: 12, row_texels: 2, width: 2, height: 12 }),
     };
     encodeFeed(tables, [{ ids: Array(48).fill(1), skipped: 0 }], { targets: 4, positions, pooling }); // what was there before
-    const encoded = lengths.map((length, index) => ({
+    const encoded = lengths.map((length, text) => ({
       ids: Array.from({ length }, (_, place) => 7 + place),
       types: Array.from({ length }, (_, place) => place % 2),
-      skipped: skipped[index],
+      skipped: skipped[text],
     }));
     assert.deepEqual(encodeFeed(tables, encoded, { targets: 4, positions, pooling }), values);
     const used = 8 * values.rows;
@@ -46,36 +61,19 @@ test("the tables of a run are those that Python fills in", { skip: noPython }, (
   }
 });
 
-const CHUNK = `
-import json, sys
-from glinfer.gl.layouts.blocks import RowLayout
-from glinfer.models.feed import chunk_feed
-from glinfer.ops.fused.rows import row_table
-pieces, size = json.loads(sys.argv[1])
-rows, found = row_table(20), []
-layout = RowLayout.of(rows.shape, "rgba32ui", size)
-for ids, position, targets, long in pieces:
-    values = chunk_feed(rows, ids, position, targets, long=long)
-    found.append([values, layout.pack(rows).ravel().tolist()])
-print(json.dumps([found, [layout.width, layout.height, layout.stack]]))
-`;
-
 test("the table of a piece of a prompt is the one that Python fills in", { skip: noPython }, () => {
-  const ids = Array.from({ length: 20 }, (_, place) => 7 * place + 3);
-  const pieces = [[ids, 0, 4, false], [ids.slice(2, 15), 20, 4, false], [ids.slice(1, 2), 33, 4, true], [ids.slice(0, 7), 60, 8, true]];
-  for (const size of [64, 16]) {
-    const [found, [width, height, stack]] = python(CHUNK, JSON.stringify([pieces, size]));
+  for (const [found, [width, height, stack]] of theirs[1]) {
     const layout = { rows: 20, stack, row_texels: 2, width, height };
     const table = new TableTexels(layout);
-    pieces.forEach(([given, position, targets, long], piece) => {
+    PIECES.forEach(([given, position, targets, long], piece) => {
       const [values, texels] = found[piece];
       assert.deepEqual(rowsFeed(table, given, position, { targets, long }), values);
-      const theirs = new TableTexels(layout, texels);
+      const expected = new TableTexels(layout, texels);
       for (let row = 0; row < 20; row++) {
         for (let word = 0; word < 8; word++) {
           const padding = word === 0 && row >= given.length; // what token stands there does not matter
           if (!padding && !(word === 1 && row >= targets * Math.ceil(given.length / targets))) {
-            assert.equal(table.at(row, word), theirs.at(row, word), `piece ${piece}, row ${row}, word ${word}`);
+            assert.equal(table.at(row, word), expected.at(row, word), `piece ${piece}, row ${row}, word ${word}`);
           }
         }
       }

@@ -115,7 +115,7 @@ function lendFiles(t, { worker = true, room = Infinity } = {}) {
   return () => files(root);
 }
 
-const BYTES = Uint8Array.from({ length: 2 * PART + 5 }, (_, index) => index & 0xff);
+const BYTES = new Uint8Array(2 * PART + 5).map((_, index) => index & 0xff);
 
 /** A server's files, and what is asked of it. */
 function server() {

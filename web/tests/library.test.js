@@ -7,9 +7,11 @@ import test, { before, describe } from "node:test";
 import { noPython, written } from "./python.js";
 import { laidOut, noLibraries } from "./runtime.js";
 
-const TEXTS = Number(process.env.GLINFER_TEXTS ?? 300);
-const CONVERSATIONS = Number(process.env.GLINFER_CONVERSATIONS ?? 50);
+const TEXTS = Number(process.env.GLINFER_TEXTS ?? 60);
+const CONVERSATIONS = Number(process.env.GLINFER_CONVERSATIONS ?? 20);
 const skip = noPython || noLibraries;
+const theirs = skip ? {} : written("texts_in_python.py", TEXTS, CONVERSATIONS);
+const runtime = skip ? null : laidOut();
 
 /** The same ids, or words; comparing them one by one takes several times as long. */
 function same(found, wanted, where) {
@@ -17,12 +19,9 @@ function same(found, wanted, where) {
 }
 
 describe("tokenizers", { skip }, () => {
-  let made;
+  const made = theirs.tokenizers;
   let LibraryTokenizer;
-  before(async () => {
-    ({ LibraryTokenizer } = await laidOut()("text/library.js"));
-    made = written("texts_in_python.py", "tokenizers", TEXTS);
-  });
+  before(async () => ({ LibraryTokenizer } = await runtime("text/library.js")));
 
   test("all kinds give Python's ids and texts", () => {
     assert.ok(Object.keys(made).length >= 25);
@@ -63,7 +62,7 @@ describe("tokenizers", { skip }, () => {
     assert.throws(() => new LibraryTokenizer(other), /this browser finds other tokens than Python in ""; give token ids/);
     const odd = { ...entry, library: { ...entry.library, normalizer: { type: "Nmt" } } };
     assert.throws(() => new LibraryTokenizer(odd), /cannot be read here \(its normalizer has Nmt\)/);
-    const { textsOf } = await laidOut()("library_texts.js");
+    const { textsOf } = await runtime("library_texts.js");
     const { tokenizer, form, why } = textsOf({ chat: null, why: null }, odd);
     assert.deepEqual([tokenizer, form], [null, null]);
     assert.match(why, /its normalizer has Nmt/);
@@ -72,14 +71,11 @@ describe("tokenizers", { skip }, () => {
 });
 
 describe("chat templates", { skip }, () => {
-  let made;
+  const made = theirs.templates;
   let tokenizer;
-  let runtime;
   before(async () => {
-    runtime = laidOut();
     const { LibraryTokenizer } = await runtime("text/library.js");
-    const { tokenizer: entry, ...forms } = written("texts_in_python.py", "templates", CONVERSATIONS);
-    [made, tokenizer] = [forms, new LibraryTokenizer(entry)];
+    tokenizer = new LibraryTokenizer(theirs.tokenizer);
   });
 
   test("all kinds give Python's prompts and ids, and refuse what Python refuses", async () => {

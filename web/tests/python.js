@@ -12,7 +12,8 @@ export const noPython = existsSync(PYTHON) ? false : "there is no .venv/bin/pyth
 
 /** What a Python program prints as JSON. */
 export function python(program, ...given) {
-  const { status, stdout, stderr } = spawnSync(PYTHON, ["-c", program, ...given], { cwd: ROOT, encoding: "utf-8" });
+  const options = { cwd: ROOT, encoding: "utf-8", maxBuffer: 1 << 28 };
+  const { status, stdout, stderr } = spawnSync(PYTHON, ["-c", program, ...given], options);
   if (status !== 0) throw new Error(stderr);
   return JSON.parse(stdout);
 }

@@ -47,23 +47,13 @@ test("bad options and broken logits are refused", () => {
   assert.throws(() => new Sampler().sample(Float32Array.of(0, NaN)), GlinferError);
 });
 
-test("noise is Python's, bit for bit", { skip: noPython }, () => {
-  const program = `
-import json
-from glinfer.ops.noise import gumbel_of_key, noise_key
-seeds = [0, 1, 2**32 + 7, 2**70 + 3]
-print(json.dumps([[str(s), t, (k := noise_key(s, t)), gumbel_of_key(k, 400).tolist()] for s in seeds for t in (0, 9)]))`;
-  for (const [seed, step, key, noise] of python(program)) {
-    assert.equal(noiseKey(BigInt(seed), step), key);
-    noise.forEach((expected, token) => assert.equal(gumbelAt(key, token), expected));
-  }
-});
-
-test("tokens are those that Python draws", { skip: noPython }, () => {
-  const program = `
+const PROGRAM = `
 import json, sys
 import numpy as np
 from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.ops.noise import gumbel_of_key, noise_key
+seeds = [0, 1, 2**32 + 7, 2**70 + 3]
+noise = [[str(s), t, (k := noise_key(s, t)), gumbel_of_key(k, 400).tolist()] for s in seeds for t in (0, 9)]
 logits = np.array(json.loads(sys.argv[1]), dtype=np.float32)
 found = []
 options = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -76,8 +66,15 @@ for values in (
     for _ in range(100):
         history.append(sampler.sample(logits, history))
     found.append([values, history[1:]])
-print(json.dumps(found))`;
-  for (const [values, tokens] of python(program, JSON.stringify([...LOGITS]))) {
+print(json.dumps([noise, found]))`;
+
+test("noise and tokens are those that Python draws, bit for bit", { skip: noPython }, () => {
+  const [noises, texts] = python(PROGRAM, JSON.stringify([...LOGITS]));
+  for (const [seed, step, key, noise] of noises) {
+    assert.equal(noiseKey(BigInt(seed), step), key);
+    noise.forEach((expected, token) => assert.equal(gumbelAt(key, token), expected));
+  }
+  for (const [values, tokens] of texts) {
     const [temperature, topK, topP, minP, repetitionPenalty] = values;
     const sampler = new Sampler({ temperature, topK, topP, minP, repetitionPenalty, seed: 11 });
     const history = [3];

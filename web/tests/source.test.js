@@ -52,7 +52,7 @@ function serving(t, bytes, { ranges = true, change = (answer) => answer } = {}) 
   return asked;
 }
 
-const BYTES = Uint8Array.from({ length: 5 * PART + 123 }, (_, index) => (index * 31 + (index >> 12)) & 0xff);
+const BYTES = new Uint8Array(5 * PART + 123).map((_, index) => (index * 31 + (index >> 12)) & 0xff);
 
 async function partsOf(source) {
   const parts = [];

@@ -99,7 +99,7 @@ def main() -> None:
         "vocabulary": vocab,
         "talks": talks,
     }
-    json.dump(found, sys.stdout, ensure_ascii=False, separators=(",", ":"))
+    sys.stdout.write(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 
 
 if __name__ == "__main__":

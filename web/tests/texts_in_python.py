@@ -1,7 +1,7 @@
 """Tokenizers and chat templates of every kind, and what Python makes of texts and conversations with them, as JSON.
 
-``python web/tests/texts_in_python.py KIND COUNT [NAME]`` prints what library.test.js compares: ``tokenizers`` or
-``templates``, each with so many texts or conversations; with a NAME of that alone.
+``python web/tests/texts_in_python.py TEXTS CONVERSATIONS`` prints what library.test.js compares: each of ``tokenizers``
+with that number of texts, each of ``templates`` with that number of conversations, and the ``tokenizer`` of those.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import struct
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,9 @@ def of_template(tokenizer: Tokenizer, source: str, count: int) -> dict[str, Any]
     return {"chat": template_entry(template, tokenizer, [2]), "cases": cases}
 
 
+template_worker.compiled = cache(template_worker.compiled)  # type: ignore[assignment]
+
+
 def render_here(_: JinjaTemplate, request: dict[str, Any]) -> dict[str, str]:
     """Render in this process; the test of the process has others."""
     try:
@@ -355,20 +359,15 @@ def render_here(_: JinjaTemplate, request: dict[str, Any]) -> dict[str, str]:
 
 def main() -> None:
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    kind, count, *only = sys.argv[1:]
-    found: dict[str, Any] = {}
-    if kind == "tokenizers":
-        for name, tokenizer in all_tokenizers():
-            if not only or name in only:
-                found[name] = of_tokenizer(tokenizer, int(count))
-    else:
-        templates.JinjaTemplate._answer = render_here  # type: ignore[method-assign,assignment]
-        tokenizer = chat_tokenizer()
-        found["tokenizer"] = library_entry(tokenizer)
-        for name, source in TEMPLATES.items():
-            if not only or name in only:
-                found[name] = of_template(tokenizer, source, int(count))
-    json.dump(found, sys.stdout, ensure_ascii=False, separators=(",", ":"))
+    texts, talks = map(int, sys.argv[1:])
+    templates.JinjaTemplate._answer = render_here  # type: ignore[method-assign,assignment]
+    tokenizer = chat_tokenizer()
+    found = {
+        "tokenizers": {name: of_tokenizer(each, texts) for name, each in all_tokenizers()},
+        "tokenizer": library_entry(tokenizer),
+        "templates": {name: of_template(tokenizer, source, talks) for name, source in TEMPLATES.items()},
+    }
+    sys.stdout.write(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 
 
 if __name__ == "__main__":

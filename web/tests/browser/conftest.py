@@ -1,25 +1,22 @@
-"""Sites exported for the tests, a server for them, and browsers; without one or Node.js these tests skip."""
+"""Sites exported for the tests, a server for them, and one browser; without it or Node.js these tests skip."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsed import EXPECTED, WEB
+from browsed import EXPECTED, WEB, Browsed, Browser
+from sites import ChatSite
 
+from glinfer.export.site import ExportedSite, export_web
 from qa.renderers.browsers import serving
 
-HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FIREFOX = ("firefox-esr", "firefox")
-WEBKIT = "WebKitWebDriver"
-SECONDS = 300
 ADVICE = "; 'make test-web' installs it where it may"
 
 Drive = Callable[..., dict[str, Any]]
@@ -45,20 +42,37 @@ def node() -> str:
     return found
 
 
-def driver(node: str, program: str, **always: Any) -> Drive:
-    """Open an address, run jobs there, see drive.mjs; what it printed, once nothing has complained."""
+@pytest.fixture(scope="session")
+def browser(chromium: str, node: str) -> Iterator[Browser]:
+    """One Chromium for all tests."""
+    found = Browser(node, chromium)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def browse(browser: Browser) -> Iterator[Callable[..., Browsed]]:
+    """Open a page with nothing kept, with options of Playwright's contexts."""
+
+    def made(**options: Any) -> Browsed:
+        return Browsed(browser, **options)
+
+    yield made
+    browser.do("context", None)
+
+
+@pytest.fixture
+def browsed(browse: Callable[..., Browsed]) -> Browsed:
+    """A page with nothing kept."""
+    return browse()
+
+
+@pytest.fixture(scope="session")
+def open_page(browser: Browser) -> Drive:
+    """Open an address, run jobs there, see drive.mjs; what came out, once nothing has complained."""
 
     def driven(url: str, jobs: Sequence[dict[str, Any]] = (), **options: Any) -> dict[str, Any]:
-        ran = subprocess.run(
-            [node, "--experimental-websocket", str(HERE / "drive.mjs"), program],
-            input=json.dumps({"url": url, "jobs": list(jobs), **always, **options}),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr[-4000:]
-        found: dict[str, Any] = json.loads(ran.stdout)
+        found: dict[str, Any] = browser.do("drive", {"url": url, "jobs": list(jobs), **options})["value"]
         assert [line for line in found["console"] if EXPECTED not in line] == []
         assert found["errors"] == []
         assert found.get("pageErrors", []) == []
@@ -70,40 +84,32 @@ def driver(node: str, program: str, **always: Any) -> Drive:
 
 
 @pytest.fixture(scope="session")
-def open_page(chromium: str, node: str) -> Drive:
-    """:func:`driver` of Chromium."""
-    return driver(node, chromium)
-
-
-@pytest.fixture(scope="session")
-def open_in_firefox(node: str) -> Drive:
-    """:func:`driver` of Firefox, on a display of Xvfb, without which it has no WebGL."""
-    found = next(filter(None, map(shutil.which, FIREFOX)), None)
-    if found is None or shutil.which("Xvfb") is None:
-        pytest.skip("there is no Firefox with Xvfb here; sudo apt-get install firefox-esr xvfb")
-    return driver(node, found, browser="firefox")
-
-
-@pytest.fixture(scope="session")
-def open_in_webkit(node: str) -> Drive:
-    """:func:`driver` of WebKitGTK's browser, on a display of Xvfb; ``make test-web`` does not install it."""
-    found = shutil.which(WEBKIT)
-    if found is None or shutil.which("Xvfb") is None:
-        pytest.skip("there is no WebKitGTK with Xvfb here; sudo apt-get install webkit2gtk-driver xvfb")
-    return driver(node, found, browser="webkit")
-
-
-@pytest.fixture(scope="session")
 def run_site(open_page: Drive) -> Drive:
     """The same for a folder, which is served meanwhile; ``query`` is put behind the page's address.
 
-    Jobs look into the model and its context, so that a page with jobs has both, and no worker.
+    Jobs look into the model and its context, so that a page with jobs has both, and no worker. Nothing is kept.
     """
 
     def driven(site: Path, jobs: Sequence[dict[str, Any]] = (), *, query: str = "", **options: Any) -> dict[str, Any]:
-        if jobs:
-            query = f"{query}&worker=0" if query else "?worker=0"
+        asked = [query.removeprefix("?"), "worker=0" if jobs else "", "offline=0", "cache=0"]
         with serving(site) as url:
-            return open_page(url + query, jobs, **options)
+            return open_page(f"{url}?{'&'.join(filter(None, asked))}", jobs, **options)
 
     return driven
+
+
+@pytest.fixture(scope="session")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ExportedSite]:
+    """The bundled model's site, with weights as ``f32`` or ``q8``, exported when first asked for."""
+
+    @cache
+    def exported(weights: str) -> ExportedSite:
+        return export_web("shakespeare", tmp_path_factory.mktemp("bundled") / "site", weights=weights)
+
+    return exported
+
+
+@pytest.fixture(scope="session")
+def chat_site(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], ChatSite]:
+    """A chat's site of the model of a seed; tests that change it copy it."""
+    return cache(lambda seed: ChatSite(tmp_path_factory.mktemp("chat"), seed))

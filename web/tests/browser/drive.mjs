@@ -1,4 +1,4 @@
-// Opens an exported site in a browser, runs a model there, and prints what came out as one JSON document.
+// Opens an exported site in a browser, runs a model there, and gives what came out; by itself it prints that as JSON.
 //
 //   node drive.mjs CHROMIUM <jobs.json
 //   node --experimental-websocket drive.mjs FIREFOX <jobs.json
@@ -25,11 +25,12 @@
 
 import process from "node:process";
 import { json } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
 import { FLAGS } from "../../tools/chromium.mjs";
-import { launchFirefox } from "./firefox.mjs";
-import { launchWebKit } from "./webkit.mjs";
+import { launchFirefox } from "../../tools/firefox.mjs";
+import { launchWebKit } from "../../tools/webkit.mjs";
 
 const LONGEST = 280_000; // milliseconds
 
@@ -211,35 +212,31 @@ async function work(jobs) {
   return { results, renderer, pageErrors: errors, glErrors: [...globalThis.watched.glErrors, ...(error ? [error] : [])] };
 }
 
-async function main() {
-  const { url, talk: message = null, jobs = [], flags = FLAGS, browser: named = "chromium" } = await json(process.stdin);
-  const launchChromium = (executablePath) => chromium.launch({ executablePath, headless: true, args: flags });
-  const launch = { chromium: launchChromium, firefox: launchFirefox, webkit: launchWebKit }[named];
-  const browser = await launch(process.argv[2]);
-  const said = { console: [], errors: [] };
-  try {
-    const page = await browser.newPage();
-    page.setDefaultTimeout(LONGEST);
-    page.on("console", (message) => {
-      const { url: where } = message.location();
-      if (["error", "warning"].includes(message.type())) said.console.push(`${message.text()} (${where})`);
-    });
-    page.on("pageerror", (error) => said.errors.push(String(error)));
-    page.on("requestfailed", (request) => {
-      const why = request.failure()?.errorText;
-      if (why !== "net::ERR_ABORTED") said.errors.push(`${request.url()} ${why}`); // the page has read enough of it
-    });
-    await page.addInitScript(watch);
-    await page.addInitScript(lendDraw);
+/** A page for as many sites as are driven, one after another; gives what opens a site there and does what is asked. */
+export async function drivenPage(browser) {
+  const page = await browser.newPage();
+  let said;
+  page.setDefaultTimeout(LONGEST);
+  page.on("console", (message) => {
+    const { url: where } = message.location();
+    if (["error", "warning"].includes(message.type())) said.console.push(`${message.text()} (${where})`);
+  });
+  page.on("pageerror", (error) => said.errors.push(String(error)));
+  page.on("requestfailed", (request) => {
+    const why = request.failure()?.errorText;
+    if (why !== "net::ERR_ABORTED") said.errors.push(`${request.url()} ${why}`); // the page has read enough of it
+  });
+  await page.addInitScript(watch);
+  await page.addInitScript(lendDraw);
+  return async ({ url, talk: message = null, jobs = [] }) => {
+    const now = (said = { console: [], errors: [] });
     await page.goto(url);
     let made = {};
     if (message) made = await talk(page, message);
     if (jobs.length) made = { ...made, ...(await page.evaluate(work, jobs)) };
     const watched = await page.evaluate(() => globalThis.watched);
-    process.stdout.write(JSON.stringify({ ...made, ...said, drawCalls: watched.drawCalls, lost: watched.lost }));
-  } finally {
-    await browser.close();
-  }
+    return { ...made, ...now, drawCalls: watched.drawCalls, lost: watched.lost };
+  };
 }
 
 /**
@@ -285,4 +282,13 @@ async function talk(page, { text, example, tokens, checks = 0 }) {
   return { shown };
 }
 
-await main();
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const { flags = FLAGS, browser: named = "chromium", ...asked } = await json(process.stdin);
+  const launchChromium = (executablePath) => chromium.launch({ executablePath, headless: true, args: flags });
+  const browser = await { chromium: launchChromium, firefox: launchFirefox, webkit: launchWebKit }[named](process.argv[2]);
+  try {
+    process.stdout.write(JSON.stringify(await (await drivenPage(browser))(asked)));
+  } finally {
+    await browser.close();
+  }
+}

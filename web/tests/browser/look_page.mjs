@@ -1,11 +1,5 @@
-// Opens a page that `glinfer look` has written, in Chromium, uses it as a person would, and prints what it saw as JSON.
-//
-//   node look_page.mjs CHROMIUM ADDRESS
-//
-// Printed: {"images": […], "steps": {name: what is to be seen then}, "console": […], "errors": […], "asked": […]}.
-
-import process from "node:process";
-import { chromium } from "playwright-core";
+// The page that `glinfer look` writes, as a person uses it: gives
+// {"images": […], "steps": {name: what is to be seen then}, "console": […], "errors": […], "asked": […]}.
 
 /** In the page: every picture, once it is there. */
 async function images() {
@@ -61,12 +55,13 @@ async function use(page, steps) {
   await step("closed");
 }
 
-async function main() {
-  const [executablePath, address] = process.argv.slice(2);
-  const browser = await chromium.launch({ executablePath, headless: true, args: ["--no-sandbox"] });
+/** Opens the page at an address, on a desktop, on a dark phone, with an odd address, and without scripts. */
+export async function look(browser, address) {
   const said = { console: [], errors: [], asked: [] };
+  const pages = [];
   const open = async (options, url = address) => {
     const page = await browser.newPage(options);
+    pages.push(page);
     page.on("console", (message) => said.console.push(`${message.type()}: ${message.text()}`));
     page.on("pageerror", (error) => said.errors.push(String(error)));
     page.on("requestfailed", (request) => said.errors.push(`${request.url()} ${request.failure()?.errorText}`));
@@ -90,10 +85,8 @@ async function main() {
     made.steps.odd = await odd.evaluate(seen);
     const without = await open({ javaScriptEnabled: false });
     made.steps.without = await without.locator("figure img:visible").count();
-    process.stdout.write(JSON.stringify({ ...made, ...said }));
+    return { ...made, ...said };
   } finally {
-    await browser.close();
+    for (const page of pages) await page.close();
   }
 }
-
-await main();

@@ -1,11 +1,5 @@
-// Opens a report that `glinfer profile --html` has written, in Chromium, sorts its table, and prints what it saw as JSON.
-//
-//   node profile_page.mjs CHROMIUM ADDRESS
-//
-// Printed: {"figures": […], "rows": {"before": […], "after": […]}, "papers": […], "console": […], "errors": […], "asked": […]}.
-
-import process from "node:process";
-import { chromium } from "playwright-core";
+// The report that `glinfer profile --html` writes, light and dark, with its table sorted: gives
+// {"figures": […], "rows": {"before": […], "after": […]}, "papers": […], "console": […], "errors": […], "asked": […]}.
 
 /** In the page: each chart, with its size and how much it draws. */
 function figures() {
@@ -23,24 +17,26 @@ function firstColumn() {
   return [...rows].map((row) => row.cells[0].textContent.trim());
 }
 
-const browser = await chromium.launch({ executablePath: process.argv[2], headless: true, args: ["--no-sandbox"] });
-const said = { console: [], errors: [], asked: [] };
-try {
+/** Opens the report at an address, and sorts its table. */
+export async function sortReport(browser, address) {
+  const said = { console: [], errors: [], asked: [] };
   const page = await browser.newPage({ viewport: { width: 1100, height: 900 } });
-  page.on("console", (message) => said.console.push(message.text()));
-  page.on("pageerror", (error) => said.errors.push(String(error)));
-  page.on("request", (request) => said.asked.push(request.url()));
-  const papers = [];
-  for (const colorScheme of ["light", "dark"]) {
-    await page.emulateMedia({ colorScheme });
-    await page.goto(process.argv[3]);
-    papers.push(await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
+  try {
+    page.on("console", (message) => said.console.push(message.text()));
+    page.on("pageerror", (error) => said.errors.push(String(error)));
+    page.on("request", (request) => said.asked.push(request.url()));
+    const papers = [];
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      await page.goto(address);
+      papers.push(await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
+    }
+    const made = { papers, figures: await page.evaluate(figures), rows: { before: await page.evaluate(firstColumn) } };
+    await page.locator("table thead th button").first().click();
+    made.rows.after = await page.evaluate(firstColumn);
+    made.wide = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
+    return { ...made, ...said };
+  } finally {
+    await page.close();
   }
-  const made = { papers, figures: await page.evaluate(figures), rows: { before: await page.evaluate(firstColumn) } };
-  await page.locator("table thead th button").first().click();
-  made.rows.after = await page.evaluate(firstColumn);
-  made.wide = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
-  process.stdout.write(JSON.stringify({ ...made, ...said }));
-} finally {
-  await browser.close();
 }

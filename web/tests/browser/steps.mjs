@@ -1,14 +1,16 @@
-// Opens a page in Chromium and does with it what it is told, step by step: a line of JSON in, a line of JSON out.
+// Starts Chromium, and does there what it is told, step by step: a line of JSON in, a line of JSON out.
 //
-//   node steps.mjs CHROMIUM OPTIONS     OPTIONS: JSON for Playwright's new context, such as {"colorScheme": "dark"}
+//   node steps.mjs CHROMIUM
 //
-// Steps: {"open": ADDRESS}, {"fill": [SELECTOR, TEXT]}, {"press": [SELECTOR, KEY]}, {"click": SELECTOR},
+// Steps: {"context": OPTIONS} closes all tabs and opens one in a new context of Playwright, with options such as
+// {"colorScheme": "dark"}; {"open": ADDRESS}, {"fill": [SELECTOR, TEXT]}, {"press": [SELECTOR, KEY]}, {"click": SELECTOR},
 // {"choose": [SELECTOR, VALUE]}, {"files": [SELECTOR, PATHS]}, {"wait": SELECTOR}, {"gone": SELECTOR},
 // {"says": [SELECTOR, TEXT]} waits for an element with that text, {"text": SELECTOR}, {"evaluate": EXPRESSION},
 // {"before": SCRIPT} runs before a page's own, {"keys": KEY} presses it wherever the focus is, {"reload": true},
 // {"tab": N} goes to the tab of that number, and opens it, {"size": [WIDTH, HEIGHT]}, {"axe": true} gives what axe-core
-// finds fault with. Out: {"value": …, "console": […], "errors": […], "asked": […]}, of which the last three are new since
-// the step before, or {"failed": WHY}.
+// finds fault with. {"drive": ASKED}, {"look": ADDRESS} and {"report": ADDRESS} open pages of their own, see drive.mjs,
+// look_page.mjs and profile_page.mjs. Out: {"value": …, "console": […], "errors": […], "asked": […]}, of which the last three
+// are new since the step before, or {"failed": WHY}.
 
 import { readFileSync } from "node:fs";
 import process from "node:process";
@@ -16,12 +18,18 @@ import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
 
 import { FLAGS } from "../../tools/chromium.mjs";
+import { drivenPage } from "./drive.mjs";
+import { look } from "./look_page.mjs";
+import { sortReport } from "./profile_page.mjs";
 
 const LONGEST = 60_000; // milliseconds
+const HANGS = 280_000;
 
-const browser = await chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS });
-const context = await browser.newContext(JSON.parse(process.argv[3]));
-const tabs = [];
+// Pages are put together without the renderer: in software that takes longer than most of what the pages compute.
+const args = [...FLAGS, "--disable-gpu-compositing"];
+const browser = await chromium.launch({ executablePath: process.argv[2], headless: true, args });
+let driven = null;
+let [context, page, tabs] = [null, null, []];
 let said = { console: [], errors: [], asked: [] };
 
 /** A new tab, of which everything that it says is noted. */
@@ -40,6 +48,15 @@ async function goTo(number) {
   await page.bringToFront();
 }
 
+/** Closes all tabs, and with options opens one that knows nothing of them. */
+async function begin(options) {
+  await context?.close();
+  [context, page, tabs, said] = [null, null, [], { console: [], errors: [], asked: [] }];
+  if (options === null) return;
+  context = await browser.newContext(options);
+  await goTo(0);
+}
+
 /** What axe-core finds fault with: each rule, and the elements. */
 async function faults() {
   await page.evaluate(readFileSync(new URL("../../node_modules/axe-core/axe.min.js", import.meta.url), "utf8"));
@@ -47,9 +64,11 @@ async function faults() {
   return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 120)).join(" ")}`);
 }
 
-let page = (tabs[0] = await newTab());
-
 const KINDS = {
+  context: begin,
+  drive: async (asked) => (driven ??= await drivenPage(browser))(asked),
+  look: (address) => look(browser, address),
+  report: (address) => sortReport(browser, address),
   open: (address) => page.goto(address).then(() => null),
   fill: ([selector, text]) => page.fill(selector, text),
   press: ([selector, key]) => page.press(selector, key),
@@ -69,14 +88,25 @@ const KINDS = {
   axe: faults,
 };
 
+/** Does a step; one that hangs fails. */
+async function done(kind, given) {
+  let timer;
+  const late = new Promise((_, reject) => (timer = setTimeout(() => reject(new Error("it does not end")), HANGS)));
+  try {
+    return await Promise.race([KINDS[kind](given), late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 try {
   for await (const line of createInterface({ input: process.stdin })) {
     const [[kind, given]] = Object.entries(JSON.parse(line));
     let found;
     try {
-      found = { value: (await KINDS[kind](given)) ?? null };
+      found = { value: (await done(kind, given)) ?? null };
     } catch (error) {
-      found = { failed: `${line}: ${error.message}` };
+      found = { failed: `${line.slice(0, 2000)}: ${error.message}` };
     }
     process.stdout.write(`${JSON.stringify({ ...found, ...said })}\n`);
     said = { console: [], errors: [], asked: [] };

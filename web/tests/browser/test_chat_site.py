@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browsed import EXPECTED, Browsed
-from goldens import given, smollm2_file
+from goldens import given
 from template_models import CHATML
 
 import glinfer
@@ -36,13 +35,6 @@ SEEDED: dict[str, Any] = {
     "seed": 7,
 }
 JS_NAMES = {"top_k": "topK", "top_p": "topP", "min_p": "minP", "repetition_penalty": "repetitionPenalty"}
-
-
-@pytest.fixture
-def browsed(chromium: str, node: str) -> Iterator[Browsed]:
-    found = Browsed(node, chromium)
-    yield found
-    found.close()
 
 
 def write_llama(folder: Path, template: str) -> Path:
@@ -129,7 +121,7 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
         assert model.tokenizer is not None
         ids = model.generate(model.tokenizer.encode("hello"), temperature=0, max_tokens=120)
     with serving(made.folder) as url:
-        browsed.do("open", f"{url}?minimum=1&worker=0")
+        browsed.do("open", f"{url}?minimum=1&worker=0&offline=0")
         browsed.do("says", "#status", "Ready.")
         assert "Ask something" in browsed.do("text", "#invitation")
         found = browsed.do("evaluate", called("chat", [SYSTEM, *MESSAGES], {"temperature": 0, "maxTokens": 24}))
@@ -159,6 +151,8 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
         assert ids == again
         assert 0 < rows < all_rows  # an edited message: the conversation before it is not computed again
 
+        objects_of = "[glinfer.model.replay.textures.length, glinfer.model.replay.framebuffers.size]"
+        objects = browsed.do("evaluate", objects_of)
         # The page itself: a system prompt among the settings, turns, and the oldest left out where the context is full.
         for selector, text in (("#system", "Be kind."), ("#length", "24"), ("#temperature", "0")):
             browsed.do("fill", selector, text)
@@ -170,6 +164,7 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
             browsed.do("says", "#status", "Done.")
             # What was written, and not how its Markdown is shown.
             assert browsed.do("evaluate", "glinfer.page.turns.at(-1).answer") == reply
+        assert browsed.do("evaluate", objects_of) == objects, "turns leave nothing of WebGL behind"
         assert "the model does not see what is above" in browsed.do("text", "#log .left-out")
         assert [address for address in browsed.asked if not address.startswith(url)] == []
     assert [line for line in browsed.console if EXPECTED not in line] == []
@@ -197,27 +192,6 @@ def test_a_template_that_the_page_cannot_render_leaves_one_that_continues_texts(
     assert refused.startswith("this model cannot chat: this model's chat template cannot be rendered here")
 
 
-def test_a_published_model_chats_as_in_python(browsed: Browsed, tmp_path: Path) -> None:
-    """SmolLM2 in int8: few tokens, since all of its weights go through a CPU for each."""
-    made = export_web(smollm2_file(), tmp_path / "site", context=64, weights="q8")
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "What is the capital of France?"},
-    ]
-    with glinfer.load(smollm2_file(), context=64, weights="q8") as model:
-        reply = model.chat(messages, temperature=0, max_tokens=12)
-        ids = model.chat_form().encode_messages(messages)
-    with serving(made.folder) as url:
-        browsed.do("open", f"{url}?worker=0")
-        browsed.do("says", "#status", "Ready.")
-        found = browsed.do("evaluate", called("chat", messages, {"temperature": 0, "maxTokens": 12}))
-        held = browsed.do("evaluate", "glinfer.model.ids")
-    assert held[: len(ids)] == list(ids)
-    assert found["text"] == str(reply)
-    assert found["tokens"] == reply.tokens
-    assert len(found["text"]) > 10
-
-
 def test_a_second_visit_goes_on_behind_the_beginning(browsed: Browsed, tmp_path: Path) -> None:
     path = write_llama(tmp_path / "m", CHATML)
     made = export_web(path, tmp_path / "site")
@@ -227,7 +201,7 @@ def test_a_second_visit_goes_on_behind_the_beginning(browsed: Browsed, tmp_path:
 
         def visit() -> tuple[list[int], int]:
             """The tokens that the model holds before anything was written, and how many draws it took to run them."""
-            browsed.do("open", f"{url}?worker=0")
+            browsed.do("open", f"{url}?worker=0&offline=0")
             browsed.do("says", "#status", "Ready.")
             return tuple(browsed.do("evaluate", AHEAD))
 

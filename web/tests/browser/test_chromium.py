@@ -1,9 +1,9 @@
-"""ExportedSite sites in a real browser: the same tokens, logits and draw calls as Python's, and nothing complains."""
+"""Exported sites in a real browser: the same tokens, logits and draw calls as Python's, and nothing complains."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import subnormals
-from goldens import ModelWriter, gab_records, recorded, smollm2_file
+from goldens import ModelWriter, gab_records, recorded
 from goldens.models import LONGROPE, write_model
+from scripted_models import SMALL
+from sites import ChatSite
 
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
-from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export.site import ExportedSite, export_web
-from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint, write_bpe
+from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.gl.program import VERTEX_SHADER, load_source
 from glinfer.models.plan import PlanBuilder
@@ -30,7 +31,7 @@ from qa.kernels.cases.embedding import random_blocks
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
 PROMPT = "ROMEO:\nWhat light"
-TOKENS, COMPARED = 50, 5
+TOKENS, COMPARED = 24, 3
 LOGITS_TOLERANCE = 1e-4
 PROBS_TOLERANCE = {"webgl_probs": 5e-6, "cpu_probs": 1e-6}  # those of tests/models/test_goldens.py
 LLAMA = ModelConfig.from_options("family=llama,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,vocab=300,context=64")
@@ -61,62 +62,33 @@ def check(found: dict[str, Any], ids: list[int], logits: list[Array], plan: dict
     assert found["promptDraws"] == runs
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("weights", ["f32", "q8"])
 def test_the_bundled_model_writes_what_it_writes_in_python(
-    run_site: Drive, tmp_path: Path, limits: str, weights: str
+    run_site: Drive, bundled: Callable[[str], ExportedSite]
 ) -> None:
-    made = export_web("shakespeare", tmp_path / "site", limits=limits, weights=weights)
-    with glinfer.load("shakespeare", weights=weights) as model:
+    """Greedy, and drawn with the same seed."""
+    made, how = bundled("f32"), {"temperature": 0.8, "top_k": 0, "top_p": 1.0}
+    with glinfer.load("shakespeare") as model:
         assert model.tokenizer is not None
         prompt = model.tokenizer.encode(PROMPT)
         ids, logits = expected_of(model, prompt, TOKENS)
+        drawn = model.generate(prompt, max_tokens=40, seed=3, stop_ids=(), **how)
+        last = model.logits([*prompt, *drawn[:39]])
     jobs = [
         {"kind": "encode", "text": PROMPT},
         {"kind": "greedy", "ids": prompt, "count": TOKENS, "logits": COMPARED},
         {"kind": "greedy", "ids": prompt[:3], "count": 1},  # what was held before must not matter
         {"kind": "greedy", "ids": prompt, "count": 1},
+        {"kind": "drawn", "ids": prompt, "count": 40, "temperature": 0.8, "seed": 3, "logits": 40},
     ]
-    encoded, found, _, again = run_site(made.folder, jobs, query=LIMITS[limits])["results"]
+    encoded, found, _, again, sampled = run_site(made.folder, jobs)["results"]
     assert encoded["ids"] == prompt
     assert encoded["text"] == PROMPT
     check(found, ids, logits, made.plan, len(prompt))
     assert again["ids"] == ids[:1]
     assert again["logits"][0] == found["logits"][0]
-
-
-def test_a_published_model_counts_on_as_in_llama_cpp(run_site: Drive, tmp_path: Path) -> None:
-    """SmolLM2 in the 4-bit blocks of its file; few tokens, since all of its weights go through a CPU for each."""
-    made, golden = export_web(smollm2_file(), tmp_path / "site", context=32), recorded("llama_smollm2")["count"]
-    job = {"kind": "greedy", "ids": golden["ids"], "count": len(golden["greedy"])}
-    (found,) = run_site(made.folder, [job])["results"]
-    assert found["ids"] == golden["greedy"]
-    assert set(found["draws"][1:]) == {made.draws} == {6 * 30 + 3}
-
-
-def test_the_same_seed_draws_the_same_text_as_in_python(run_site: Drive, tmp_path: Path) -> None:
-    made, seeds = export_web("shakespeare", tmp_path / "site"), range(1, 5)
-    with glinfer.load("shakespeare") as model:
-        assert model.tokenizer is not None
-        prompt = model.tokenizer.encode("ROMEO:")
-        how = {"temperature": 0.8, "top_k": 0, "top_p": 1.0}
-        texts = [model.generate(prompt, max_tokens=100, seed=seed, stop_ids=(), **how) for seed in seeds]
-        logits = model.logits([*prompt, *texts[-1][:99]])
-    job = {"kind": "drawn", "ids": prompt, "count": 100, "temperature": how["temperature"], "logits": 100}
-    found = run_site(made.folder, [{**job, "seed": seed} for seed in seeds])["results"]
-    assert [each["ids"] for each in found] == texts
-    drift = np.abs(np.array(found[-1]["logits"][-1]) - logits).max() / np.ptp(logits)
-    print(f"logits of Chromium and Python differ by {drift:.1e} of their range")
+    assert sampled["ids"] == drawn
+    drift = np.abs(np.array(sampled["logits"][-1]) - last).max() / np.ptp(last)
     assert drift < 1e-5
-
-
-def test_a_full_context_drops_the_oldest_half_as_python_does(run_site: Drive, tmp_path: Path) -> None:
-    made = export_web("shakespeare", tmp_path / "site", context=16)
-    prompt = [82, 79, 77, 69, 79, 58, 10]
-    with glinfer.load("shakespeare", context=16) as model:
-        ids = model.generate(prompt, max_tokens=24, temperature=0, stop_ids=())
-    (found,) = run_site(made.folder, [{"kind": "greedy", "ids": prompt, "count": 24}])["results"]
-    assert found["ids"] == ids
 
 
 def softmax(logits: list[float]) -> Array:
@@ -143,14 +115,21 @@ def check_goldens(run_site: Drive, path: Path, out: Path, limits: str) -> None:
             assert difference <= PROBS_TOLERANCE[key], key
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("model", ["tiny", "odd"])
+@pytest.mark.parametrize(("model", "limits"), [("tiny", "usual"), ("odd", "webgl2")])
 def test_goldens(run_site: Drive, golden_model: ModelWriter, tmp_path: Path, model: str, limits: str) -> None:
-    check_goldens(run_site, golden_model(model), tmp_path / "site", limits)
-
-
-def test_the_golden_of_the_full_size_model(run_site: Drive, golden_model: ModelWriter, tmp_path: Path) -> None:
-    check_goldens(run_site, golden_model("full"), tmp_path / "site", "usual")
+    records = sorted(gab_records(model), key=lambda record: -len(record["tokens"]))
+    assert records
+    made = export_web(golden_model(model), tmp_path / "site", plan="reference", limits=limits)
+    jobs = [{"kind": "logits", "ids": record["tokens"]} for record in records]
+    results = run_site(made.folder, jobs, query=LIMITS[limits])["results"]
+    assert len(results) == len(records)
+    for record, found in zip(records, results, strict=True):
+        probs = softmax(found["logits"][0])
+        assert found["ids"] == [record["argmax"]]
+        assert found["draws"] == [record.get("draw_calls", made.draws)]
+        for key in PROBS_TOLERANCE.keys() & record.keys():
+            difference = np.abs(probs - np.array(record[key])).max()
+            assert difference <= PROBS_TOLERANCE[key], f"{key}: {difference:.1e}"
 
 
 def compare_with_python(run_site: Drive, made: ExportedSite, path: Path, prompt: list[int], **options: str) -> None:
@@ -170,27 +149,24 @@ def compare_with_python(run_site: Drive, made: ExportedSite, path: Path, prompt:
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])
-@pytest.mark.parametrize("tokens", [24, 45])
-def test_texts_that_turn_by_one_of_two_sets_of_angles(run_site: Drive, tmp_path: Path, tokens: int, plan: str) -> None:
-    """Over the length at which they change, and behind it; with what transformers gives."""
+def test_texts_that_turn_by_one_of_two_sets_of_angles(run_site: Drive, tmp_path: Path, plan: str) -> None:
+    """Over the length at which they change, after it, and a short text in between; with what transformers gives."""
     path = write_model(LONGROPE, tmp_path / "model")
     made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
-    ids = recorded("longrope")["prompts"][str(tokens)]["ids"]
-    job = {"kind": "greedy", "ids": ids[:tokens], "count": len(ids) - tokens}
-    jobs = [job, {"kind": "greedy", "ids": ids[:7], "count": 1}, job]
-    found, _, again = run_site(made.folder, jobs, query=LIMITS["webgl2"])["results"]
-    assert found["ids"] == again["ids"] == ids[tokens:]
+    texts = {tokens: recorded("longrope")["prompts"][str(tokens)]["ids"] for tokens in (24, 45)}
+    jobs = [
+        {"kind": "greedy", "ids": ids[:tokens], "count": len(ids) - tokens}
+        for tokens, ids in (*texts.items(), (7, texts[24][:8]), (24, texts[24]))
+    ]
+    over, after, _, again = run_site(made.folder, jobs, query=LIMITS["webgl2"])["results"]
+    assert over["ids"] == again["ids"] == texts[24][24:]
+    assert after["ids"] == texts[45][45:]
 
 
 @pytest.mark.parametrize(
     ("dtype", "options"),
     [
-        ("float32", {}),
-        ("float32", {"weights": "q8"}),
-        ("float32", {"cache": "q8"}),
-        ("bfloat16", {}),
-        ("q8_0", {}),
-        ("q4_0", {}),
+        ("float32", {"weights": "q8", "cache": "q8"}),
         ("q5_1", {}),
         ("q8_0", {"plan": "reference"}),
     ],
@@ -206,43 +182,25 @@ def test_a_llama_in_many_formats(run_site: Drive, tmp_path: Path, dtype: str, op
 
 FAMILIES = {
     "qwen3": ("family=qwen3,blocks=2,heads=4,kv_heads=2,dim=64,head_dim=24,inner=96,vocab=300,context=64", 2 * 7),
-    "gemma": ("family=gemma,blocks=2,heads=4,kv_heads=1,dim=64,inner=128,vocab=300,context=64", 2 * 6),
-    "qwen3_moe": (
-        "family=qwen3_moe,blocks=2,heads=4,kv_heads=2,dim=64,inner=96,experts=5,vocab=300,context=64",
-        2 * 10,
-    ),
     "mistral": ("family=mistral,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,window=4,vocab=300,context=96", 2 * 6),
     "gpt2": ("family=gpt2,blocks=2,heads=4,dim=64,vocab=300,context=64", 2 * 6),
     "gpt_oss": (
         "family=gpt_oss,blocks=2,heads=4,kv_heads=2,dim=64,inner=96,experts=5,window=4,vocab=300,context=64",
         2 * 9,
     ),
-    "lfm2": ("family=lfm2,blocks=3,heads=4,kv_heads=2,dim=64,inner=96,vocab=300,context=64", 6 + 6 + 7),
 }
 """A shape of each, and the draws of its layers."""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen3", "gpt2", "gpt_oss"])
 def test_other_families_from_blocks_of_a_file(run_site: Drive, tmp_path: Path, family: str) -> None:
-    """Normalised heads, a packed table that is the head too, a window, LayerNorm, convolutions, experts, sinks."""
+    """Normalised heads, LayerNorm, a window, experts, sinks."""
     shape, draws = FAMILIES[family]
     config, path = ModelConfig.from_options(shape), tmp_path / f"{family}.gguf"
     save_checkpoint(random_checkpoint(config, seed=5), path, dtype="q8_0")
     made = export_web(path, tmp_path / "site", limits="webgl2")
     assert made.draws == draws + 3
     compare_with_python(run_site, made, path, [299, 7, 250, 1, 16, 90])
-
-
-def test_a_delta_rule_over_several_spans(run_site: Drive, tmp_path: Path) -> None:
-    """Beside attention with gates; the prompt is longer than two spans, after which states are read."""
-    shape = "family=qwen3_5_text,blocks=4,heads=4,kv_heads=2,dim=64,head_dim=16,inner=96,vocab=300,context=64"
-    rule = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
-    config = dataclasses.replace(ModelConfig.from_options(shape), **rule, linear_value_head_dim=12)
-    path = tmp_path / "qwen3_5.safetensors"
-    save_checkpoint(random_checkpoint(config, seed=5), path)
-    made = export_web(path, tmp_path / "site", limits="webgl2")
-    assert made.draws == 3 * 11 + 8 + 3
-    compare_with_python(run_site, made, path, [7 * place % 300 for place in range(40)])
 
 
 def in_blocks_of_256(config: ModelConfig, forms: list[str]) -> Checkpoint:
@@ -259,37 +217,31 @@ def in_blocks_of_256(config: ModelConfig, forms: list[str]) -> Checkpoint:
 
 @pytest.mark.parametrize(
     "forms",
-    [["Q4_K"], ["Q2_K", "Q6_K", "Q3_K", "Q5_K"], ["IQ4_XS"], ["IQ4_NL", "MXFP4", "IQ2_S", "IQ1_M"]],
+    [["Q4_K"], ["IQ4_NL", "MXFP4", "IQ2_S", "Q6_K"]],
     ids="+".join,
 )
 def test_blocks_of_256(run_site: Drive, tmp_path: Path, forms: list[str]) -> None:
     """Of one format, and of several, which within a product become wide."""
-    shape = "family=llama,blocks=2,heads=4,kv_heads=2,dim=256,inner=512,vocab=300,context=64"
+    shape = "family=llama,blocks=1,heads=4,kv_heads=2,dim=256,inner=256,vocab=300,context=64"
     path, prompt = tmp_path / "llama.gguf", [1, 2, 3, 4, 299]
     save_checkpoint(in_blocks_of_256(ModelConfig.from_options(shape), forms), path, dtype="file")
     made = export_web(path, tmp_path / "site", limits="webgl2")
     with glinfer.load(path) as model:
-        ids, logits = expected_of(model, prompt, 8)
-    job = {"kind": "greedy", "ids": prompt, "count": 8, "logits": COMPARED}
+        ids, logits = expected_of(model, prompt, 4)
+    job = {"kind": "greedy", "ids": prompt, "count": 4, "logits": COMPARED}
     (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
     assert found["ids"] == ids
     for theirs, ours in zip(found["logits"], logits, strict=True):  # random blocks are large numbers
         assert np.abs(np.array(theirs, np.float32) - ours).max() <= 1e-5 * np.ptp(ours)
 
 
-@pytest.mark.parametrize(
-    ("family", "plan"),
-    [
-        *(("llama", "fast"), ("llama", "reference"), ("mistral", "fast"), ("mistral", "reference")),
-        *(("gemma", "reference"), ("gpt_oss", "fast"), ("gpt_oss", "reference")),
-    ],
-)
+@pytest.mark.parametrize(("family", "plan"), [("mistral", "fast"), ("gpt_oss", "reference")])
 def test_pictures_of_attention_are_pythons_probabilities(
     run_site: Drive, tmp_path: Path, family: str, plan: str
 ) -> None:
     """A row for each head: what the last token looks at."""
-    shape = LLAMA if family == "llama" else ModelConfig.from_options(FAMILIES[family][0])
-    path, prompt = tmp_path / f"{family}.gguf", [7 * place % 300 for place in range(shape.max_position_embeddings - 20)]
+    shape = ModelConfig.from_options(FAMILIES[family][0])
+    path, prompt = tmp_path / f"{family}.gguf", [7 * place % 300 for place in range(24)]
     save_checkpoint(random_checkpoint(shape, seed=3), path, dtype="q8_0")
     made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
     with glinfer.load(path, plan="reference") as model:
@@ -305,7 +257,7 @@ def test_pictures_of_attention_are_pythons_probabilities(
 
 def test_pictures_of_the_published_plan_are_one_head_each(run_site: Drive, tmp_path: Path) -> None:
     """A row for each token."""
-    config = ModelConfig.from_options("blocks=2,heads=3,dim=36,vocab=300,context=40")
+    config = ModelConfig.from_options(SMALL)
     path, prompt = tmp_path / "model.gab", [7 * place % 300 for place in range(20)]
     save_checkpoint(random_checkpoint(config, seed=3), path)
     made = export_web(path, tmp_path / "site", plan="reference")
@@ -318,24 +270,23 @@ def test_pictures_of_the_published_plan_are_one_head_each(run_site: Drive, tmp_p
         assert np.abs(weights - expected[f"blocks.{layer}.attn.probs"][head]).max() <= 1e-5
 
 
-@pytest.mark.parametrize("plan", ["fast", "reference"])
-def test_edges_that_are_longer_than_any_texture(run_site: Drive, tmp_path: Path, plan: str) -> None:
+def test_edges_that_are_longer_than_any_texture(run_site: Drive, tmp_path: Path) -> None:
     path = tmp_path / "wide.gab"
     save_checkpoint(random_checkpoint(WIDE, seed=4), path)
-    made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
+    made = export_web(path, tmp_path / "site", plan="reference", limits="webgl2")
     wrapped = [texture["name"] for texture in made.plan["textures"] if texture["layout"].get("wrapped")]
-    assert ("logits" in wrapped) == (plan == "reference")
-    with glinfer.load(path, plan=plan) as model:
-        ids, logits = expected_of(model, [4999, 7, 2500], 6)
-    job = {"kind": "greedy", "ids": [4999, 7, 2500], "count": 6, "logits": COMPARED}
+    assert "logits" in wrapped
+    with glinfer.load(path, plan="reference") as model:
+        ids, logits = expected_of(model, [4999, 7, 2500], 4)
+    job = {"kind": "greedy", "ids": [4999, 7, 2500], "count": 4, "logits": COMPARED}
     (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
     assert found["ids"] == ids
     assert max(np.abs(np.array(a) - b).max() for a, b in zip(found["logits"], logits, strict=True)) <= LOGITS_TOLERANCE
 
 
-def test_subnormal_numbers_in_arithmetic(run_site: Drive, tmp_path: Path) -> None:
+def test_subnormal_numbers_in_arithmetic(run_site: Drive, chat_site: Callable[[int], ChatSite]) -> None:
     """The browser's renderer does what docs/kernels.md says."""
-    made, jobs = export_web("shakespeare", tmp_path / "site"), []
+    jobs = []
     for case in subnormals.CASES.values():
         builder = PlanBuilder("one draw", 1, ())
         x, y, out = (builder.flat(name, kind, 1, 4, "rgba32f", 64) for name, kind in (
@@ -347,110 +298,61 @@ def test_subnormal_numbers_in_arithmetic(run_site: Drive, tmp_path: Path) -> Non
         ]
         inputs = {name: np.resize(numbers, 16).tolist() for name, numbers in (("x", case.x), ("y", case.y))}
         jobs.append({"kind": "draw", "vertex": sources[0].text, "fragment": sources[1].text, "inputs": inputs})
-    ran = run_site(made.folder, jobs)
+    ran = run_site(chat_site(3).folder, jobs)
     bits = [np.array(found["bits"][:4], np.uint32).view(np.float32) for found in ran["results"]]
     found = subnormals.outcomes(dict(zip(subnormals.CASES, bits, strict=True)))
     known = subnormals.renderer_of(ran["renderer"])
-    print(ran["renderer"], found)
     assert known is None or found == subnormals.BEHAVIOUR[known]
 
 
-@pytest.mark.parametrize("plan", ["fast", "reference"])
-def test_activations_far_below_zero_are_zero(run_site: Drive, tmp_path: Path, plan: str) -> None:
-    """Biases of −1e37 in front of GELU give the very logits that biases of −50 give, times weights of 1e3."""
-    config = ModelConfig.from_options("blocks=1,heads=2,dim=16,vocab=300,context=32")
-    found = []
-    for biases in ([-50.0], [-50.0, -1e10, -1e37, -3e38]):
-        checkpoint = random_checkpoint(config, seed=4)
-        checkpoint.tensors["transformer.h.0.mlp.fc_in.bias"][:] = np.resize(np.float32(biases), 64)
-        checkpoint.tensors["transformer.h.0.mlp.fc_out.weight"][:] *= 1e3
-        path = tmp_path / f"{len(biases)}.gab"
-        save_checkpoint(checkpoint, path)
-        made = export_web(path, tmp_path / path.stem, plan=plan, limits="webgl2")
-        found += run_site(made.folder, [{"kind": "logits", "ids": [7, 250, 1]}], query=LIMITS["webgl2"])["results"]
-    assert np.ptp(found[0]["logits"][0]) > 0
-    assert found[0]["logits"] == found[1]["logits"]
-
-
-def test_a_single_file_runs_without_a_server(open_page: Drive, tmp_path: Path) -> None:
-    made = export_web("shakespeare", tmp_path / "one", weights="q8", single=True)
-    with glinfer.load("shakespeare", weights="q8") as model:
-        assert model.tokenizer is not None
-        prompt = model.tokenizer.encode(PROMPT)
-        ids, logits = expected_of(model, prompt, 12)
-    job = {"kind": "greedy", "ids": prompt, "count": 12, "logits": COMPARED}
-    (found,) = open_page((made.folder / "index.html").as_uri(), [job])["results"]
-    check(found, ids, logits, made.plan, len(prompt))
-
-
-def test_a_site_that_needs_more_than_the_browser_has_says_so(run_site: Drive, tmp_path: Path) -> None:
+def test_a_site_that_needs_more_than_the_browser_has_says_so(
+    run_site: Drive, chat_site: Callable[[int], ChatSite], tmp_path: Path
+) -> None:
     """``?minimum=1`` must refuse a plan for larger textures, or the tests above would prove nothing with it."""
-    made = export_web("shakespeare", tmp_path / "site")
-    plan = json.loads((made.folder / "plan.json").read_text())
+    site = shutil.copytree(chat_site(3).folder, tmp_path / "site")
+    plan = json.loads((site / "plan.json").read_text())
     plan["requires"]["max_texture_size"] = 4096
-    (made.folder / "plan.json").write_text(json.dumps(plan))
+    (site / "plan.json").write_text(json.dumps(plan))
     with pytest.raises(AssertionError, match="2048"):
-        run_site(made.folder, [{"kind": "logits", "ids": [1]}], query="?minimum=1")
+        run_site(site, [{"kind": "logits", "ids": [1]}], query="?minimum=1")
 
 
-@pytest.mark.parametrize("single", [False, True], ids=["served", "single file"])
-def test_the_page_writes_into_its_log(run_site: Drive, open_page: Drive, tmp_path: Path, single: bool) -> None:
-    made = export_web("shakespeare", tmp_path / "site", weights="q8", single=single)
+def test_the_page_writes_into_its_log_and_checks_its_textures(
+    run_site: Drive, bundled: Callable[[str], ExportedSite]
+) -> None:
+    """With an example that is clicked on, and textures that are checked where the address says so."""
+    made = bundled("q8")
+    example, generation = made.plan["model"]["examples"][1], made.plan["model"]["generation"]
     with glinfer.load("shakespeare", weights="q8") as model:
-        expected = model.generate(PROMPT, max_tokens=20, temperature=0)
-    message = {"text": PROMPT, "tokens": 20}
-    if single:
-        found = open_page((made.folder / "index.html").as_uri(), talk=message)
-    else:
-        found = run_site(made.folder, talk=message)
-    shown = found["shown"]
-    assert shown["log"] == PROMPT + expected
-    assert shown["status"] == "Done."
-    assert shown["draws"] == str(made.draws)
-    assert min(shown["picture"]) >= 1
-    assert max(shown["picture"]) > 1
-
-
-def test_the_page_begins_with_examples_and_plain_words(run_site: Drive, tmp_path: Path) -> None:
-    made = export_web("shakespeare", tmp_path / "site", weights="q8")
-    shown = run_site(made.folder, talk={"example": 1, "tokens": 5})["shown"]
+        expected = model.generate(example, max_tokens=12, temperature=0)
+    shown = run_site(made.folder, query="?verify=1", talk={"example": 1, "tokens": 12, "checks": 2})["shown"]
     assert shown["examples"] == made.plan["model"]["examples"]
     assert "runs on this computer" in shown["about"]
     assert "goes on with the beginning of a text" in shown["invitation"]
-    assert shown["log"].startswith(shown["examples"][1])
+    assert shown["log"] == example + expected
+    assert shown["status"] == "Done."
+    assert shown["draws"] == str(made.draws)
     assert not shown["welcome"]
     assert shown["layers"] == [f"block {layer}" for layer in range(6)]
-    generation = made.plan["model"]["generation"]
     ids = {"temperature": "temperature", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
     for name, field in {**ids, "repetition_penalty": "penalty"}.items():
         assert float(shown[field]) == generation[name], name
+    assert min(shown["picture"]) >= 1
+    assert max(shown["picture"]) > 1
     light, dark = shown["colours"]
     assert sum(light) < sum(dark)  # on light and on dark paper
-
-
-def test_the_page_checks_its_textures_when_it_is_asked_to(run_site: Drive, tmp_path: Path) -> None:
-    made = export_web("shakespeare", tmp_path / "site", weights="q8")
-    asked = run_site(made.folder, query="?verify=1", talk={"example": 0, "tokens": 5, "checks": 2})["shown"]
     count = sum(texture["kind"] == "weight" for texture in made.plan["textures"])
-    assert [(report["ok"], report["checked"]["textures"]) for report in asked["checks"]] == [(True, count)] * 2
-    size = asked["checks"][0]["checked"]["bytes"] / 1e6
-    assert asked["checked"] == f"Checked {count} textures ({size:.1f} MB) bit for bit against the files: all identical."
-    plain = run_site(made.folder, talk={"example": 0, "tokens": 5})["shown"]
-    assert plain["checks"] == []
-    assert plain["checked"] == ""
-    assert plain["log"] == asked["log"]
+    assert [(report["ok"], report["checked"]["textures"]) for report in shown["checks"]] == [(True, count)] * 2
+    size = shown["checks"][0]["checked"]["bytes"] / 1e6
+    assert shown["checked"] == f"Checked {count} textures ({size:.1f} MB) bit for bit against the files: all identical."
+    plain = run_site(made.folder, talk={"text": PROMPT, "tokens": 2})["shown"]
+    assert plain["log"].startswith(PROMPT)
+    assert (plain["checks"], plain["checked"]) == ([], "")
 
 
-@pytest.mark.parametrize("chats", [True, False], ids=["chat", "token ids"])
-def test_the_page_says_what_a_model_takes(run_site: Drive, tmp_path: Path, chats: bool) -> None:
-    config, path = ModelConfig.from_options("blocks=1,heads=2,dim=16,vocab=300,context=64"), tmp_path / "model.gab"
-    save_checkpoint(random_checkpoint(config, seed=2), path)
-    if chats:
-        write_bpe(demo_tokenizer(config.vocab_size), path.with_suffix(".bpe"))
-    made = export_web(path, tmp_path / "site")
-    talk = {"example": 2} if chats else {"text": "1 2 299"}
-    shown = run_site(made.folder, talk={**talk, "tokens": 3})["shown"]
+def test_the_page_of_a_model_without_a_tokenizer_takes_token_ids(run_site: Drive, bare: Path, tmp_path: Path) -> None:
+    made = export_web(bare, tmp_path / "site")
+    shown = run_site(made.folder, talk={"text": "1 2 299", "tokens": 3})["shown"]
     assert shown["status"] == "Done."
-    assert shown["examples"] == made.plan["model"]["examples"]
-    assert len(shown["examples"]) == (3 if chats else 0)
-    assert shown["invitation"].startswith("Ask something") if chats else "0 to 299" in shown["invitation"]
+    assert shown["examples"] == made.plan["model"]["examples"] == []
+    assert "0 to 299" in shown["invitation"]

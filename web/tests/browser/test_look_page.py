@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsed import Browser
 
 import glinfer
 from glinfer.formats import load_checkpoint
@@ -16,28 +16,22 @@ from glinfer.inspect.look.output import look
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
-DRIVER = Path(__file__).with_name("look_page.mjs")
-BLOCKS = (0, 1, 4)
+BLOCKS = (0, 1)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Path:
     target = tmp_path_factory.mktemp("look") / "inside & out"
-    checkpoint = load_checkpoint("shakespeare")
+    checkpoint = load_checkpoint(small)
     wanted = LookOptions.of(checkpoint.config, layers=",".join(map(str, BLOCKS)))
-    with glinfer.load("shakespeare", plan="reference") as model:
+    with glinfer.load(small, plan="reference") as model:
         look(checkpoint, target, wanted, model=model, prompt="To be, or not\nto be", about={"name": "<i>Bard</i>"})
     return target
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path, chromium: str, node: str) -> dict[str, Any]:
-    address = (folder / "index.html").as_uri()
-    ran = subprocess.run(
-        [node, str(DRIVER), chromium, address], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    seen: dict[str, Any] = json.loads(ran.stdout)
+def found(folder: Path, browser: Browser) -> dict[str, Any]:
+    seen: dict[str, Any] = browser.do("look", (folder / "index.html").as_uri())["value"]
     return seen
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_chromium import FAMILIES, LLAMA, Drive
+from scripted_models import SMALL
+from test_chromium import LLAMA, Drive
 
 from glinfer.config import ModelConfig
 from glinfer.export.site import ExportedSite, export_web
@@ -15,18 +15,13 @@ from glinfer.formats import random_checkpoint, save_checkpoint
 
 pytestmark = [pytest.mark.web]
 
-GAB = ModelConfig.from_options("blocks=2,heads=3,dim=36,vocab=300,context=40")
+GAB = ModelConfig.from_options(SMALL)
 CASES = {
-    "gab": (GAB, "float32", {}),
-    "gab, q8": (GAB, "float32", {"weights": "q8"}),
     "gab, f16": (GAB, "float32", {"weights": "f16"}),
-    "gab, reference": (GAB, "float32", {"plan": "reference"}),
+    "gab, q8": (GAB, "float32", {"weights": "q8"}),
     "llama, q8_0": (LLAMA, "q8_0", {}),
-    "llama, reference": (LLAMA, "q8_0", {"plan": "reference"}),
-    "gpt2": (ModelConfig.from_options(FAMILIES["gpt2"][0]), "float32", {}),
-    "qwen3, q5_1": (ModelConfig.from_options(FAMILIES["qwen3"][0]), "q5_1", {}),
+    "llama, reference": (LLAMA, "q5_1", {"plan": "reference"}),
 }
-TIMES = int(os.environ.get("GLINFER_TEST_FLIPS", "2"))
 PROMPT = [1, 2, 3, 250]
 
 
@@ -49,15 +44,25 @@ def in_all(made: ExportedSite) -> dict[str, int]:
     return {"textures": len(texels), "texels": sum(texels), "bytes": size}
 
 
-def check_flips(run_site: Drive, made: ExportedSite, times: int) -> int:
-    """Flip bits in each weight; the number of flips. Before and after them, all must be identical."""
-    run = {"kind": "greedy", "ids": PROMPT, "count": 3, "logits": 3}
-    jobs = [run, {"kind": "verify"}, {"kind": "flip", "times": times, "seed": 1}, {"kind": "verify"}, run]
+@pytest.mark.parametrize("case", CASES)
+def test_flipped_bits_in_each_weight_are_found_and_named(run_site: Drive, tmp_path: Path, case: str) -> None:
+    """Before and after them all are identical, and what the model computes is the same."""
+    config, dtype, options = CASES[case]
+    made = exported(tmp_path, config, dtype, **options)
+    run = {"kind": "greedy", "ids": PROMPT, "count": 8, "logits": 8}
+    jobs = [
+        run,
+        {"kind": "verify"},
+        {"kind": "flip", "times": 1, "seed": 1},
+        {"kind": "verify"},
+        {**run, "verify": True},
+    ]
     first, clean, flipped, after, again = run_site(made.folder, jobs)["results"]
     for found in (clean, after):
         assert found["reports"] == [{"ok": True, "share": 1, "checked": in_all(made), "different": []}]
-    assert first["logits"] == again["logits"]
-    assert [flip["name"] for flip in flipped["flips"]] == times * [each["name"] for each in weights_of(made)]
+    assert again["report"]["ok"]
+    assert (again["ids"], again["logits"]) == (first["ids"], first["logits"]), "a check does not disturb a run"
+    assert [flip["name"] for flip in flipped["flips"]] == [each["name"] for each in weights_of(made)]
     for flip in flipped["flips"]:
         assert flip["ok"] is False
         (different,) = flip["different"]
@@ -65,32 +70,10 @@ def check_flips(run_site: Drive, made: ExportedSite, times: int) -> int:
         (texel,) = different["texels"]
         assert {key: texel[key] for key in ("x", "y", "channel")} == {key: flip[key] for key in ("x", "y", "channel")}
         assert [int(texel[key], 16) for key in ("found", "expected")] == [flip["now"], flip["was"]]
-    return len(flipped["flips"])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_flipped_bits_in_each_weight_are_found_and_named(run_site: Drive, tmp_path: Path, case: str) -> None:
-    config, dtype, options = CASES[case]
-    flips = check_flips(run_site, exported(tmp_path, config, dtype, **options), TIMES)
-    print(f"{case}: {flips} of {flips} flipped bits found")
-
-
-@pytest.mark.parametrize("case", ["gab, q8", "llama, q8_0"])
-def test_a_check_does_not_disturb_a_run(run_site: Drive, tmp_path: Path, case: str) -> None:
-    config, dtype, options = CASES[case]
-    run = {"kind": "greedy", "ids": PROMPT, "count": 20, "logits": 20}
-    alone, checked = run_site(exported(tmp_path, config, dtype, **options).folder, [run, {**run, "verify": True}])[
-        "results"
-    ]
-    assert checked["report"]["ok"]
-    assert checked["ids"] == alone["ids"]
-    assert checked["logits"] == alone["logits"]
-
-
-@pytest.mark.parametrize("case", ["gab", "llama, q8_0"])
-def test_rows_of_the_embedding_that_no_token_reads_are_compared(run_site: Drive, tmp_path: Path, case: str) -> None:
-    config, dtype, options = CASES[case]
-    made = exported(tmp_path, config, dtype, **options)
+def test_rows_of_the_embedding_that_no_token_reads_are_compared(run_site: Drive, tmp_path: Path) -> None:
+    made = exported(tmp_path, GAB)
     spoil = {"kind": "overwrite", "texture": "wte", "y": 2, "lines": 1}
     run = {"kind": "greedy", "ids": [9], "count": 1}
     *_, found = run_site(made.folder, [run, spoil, {"kind": "verify"}])["results"]
@@ -98,11 +81,10 @@ def test_rows_of_the_embedding_that_no_token_reads_are_compared(run_site: Drive,
     assert different["name"] == "wte"
     assert {texel["y"] for texel in different["texels"]} == {2}
     assert all(int(texel["found"], 16) == 0 for texel in different["texels"])
-    rows = {texel["row"] for texel in different["texels"]}
-    assert rows == {2} if case == "gab" else 9 not in rows
+    assert {texel["row"] for texel in different["texels"]} == {2}
 
 
-def test_a_draw_that_samples_another_texture_is_found(run_site: Drive, tmp_path: Path) -> None:
+def test_a_draw_that_samples_another_texture_or_unit_is_found(run_site: Drive, tmp_path: Path) -> None:
     made = exported(tmp_path, GAB)
     names = [texture["name"] for texture in made.plan["textures"]]
     draws = {draw["name"]: [names[index] for index in draw["inputs"]] for draw in made.plan["draws"]}
@@ -110,47 +92,43 @@ def test_a_draw_that_samples_another_texture_is_found(run_site: Drive, tmp_path:
     at = draws["h.0.attn.out_proj"].index(of_first)
     stream = draws["h.0.attn.out_proj"].index(next(name for name in draws["h.0.attn.out_proj"] if "weight" not in name))
     rebind = {"kind": "rebind", "draw": "h.0.attn.out_proj"}
+    (head,) = [draw for draw in made.plan["draws"] if draw["name"] == "lm_head"]
+    unit = made.plan["programs"][head["program"]]["samplers"].index("weight")
+    aim = {"kind": "aim", "draw": "lm_head", "sampler": "weight"}
     jobs = [
         {**rebind, "unit": at, "texture": of_second},  # of the same shape
         {"kind": "verify"},
-        {"kind": "verify", "share": 0.01, "calls": 100},
+        {"kind": "verify", "share": 0.05, "calls": 20},
         {**rebind, "unit": at, "texture": "wpe"},  # of another
         {"kind": "verify", "share": 0.01},
         {**rebind, "unit": at, "texture": of_first},
         {**rebind, "unit": stream, "texture": "wpe"},  # in the place of an activation
         {"kind": "verify", "share": 0.01},
+        {**rebind, "unit": stream, "texture": draws["h.0.attn.out_proj"][stream]},
+        {**aim, "unit": unit + 1},
+        {"kind": "verify"},
+        {**aim, "unit": unit},
+        {"kind": "verify"},
     ]
     results = run_site(made.folder, jobs)["results"]
-    twin, sampled, other, activation = (each["reports"] for each in results if "reports" in each)
+    twin, sampled, other, activation, wrong, right = (each["reports"] for each in results if "reports" in each)
     where = {"name": of_first, "draw": "h.0.attn.out_proj", "sampler": "weight"}
     (found,) = twin[0]["different"]
-    assert found["count"] > 1000
+    assert found["count"] > 500
     assert found.items() >= where.items()
     assert any(each.items() >= where.items() for report in sampled for each in report["different"])
     assert [each["why"] for each in other[0]["different"]] == ["the draw samples wpe instead"]
     assert [each["why"] for each in activation[0]["different"]] == ["the draw samples wpe instead"]
-
-
-def test_a_sampler_that_reads_another_unit_is_found(run_site: Drive, tmp_path: Path) -> None:
-    made = exported(tmp_path, GAB)
-    (head,) = [draw for draw in made.plan["draws"] if draw["name"] == "lm_head"]
-    samplers = made.plan["programs"][head["program"]]["samplers"]
-    unit = samplers.index("weight")
-    aim = {"kind": "aim", "draw": "lm_head", "sampler": "weight"}
-    jobs = [{**aim, "unit": unit + 1}, {"kind": "verify"}, {**aim, "unit": unit}, {"kind": "verify"}]
-    wrong, right = (each["reports"][0] for each in run_site(made.folder, jobs)["results"] if "reports" in each)
-    (found,) = wrong["different"]
+    (found,) = wrong[0]["different"]
     assert (found["name"], found["draw"], found["sampler"]) == ("lm_head.weight", "lm_head", "weight")
     assert found["why"] == f"the sampler reads texture unit {unit + 1}; expected {unit}"
-    assert right["ok"]
+    assert right[0]["ok"]
 
 
-@pytest.mark.parametrize("share", [0.5, 0.03])
-def test_sampled_checks_see_everything_in_turn(run_site: Drive, tmp_path: Path, share: float) -> None:
-    made = exported(tmp_path, LLAMA, "q8_0")
-    calls = -(-1 // share)
+def test_sampled_checks_see_everything_in_turn(run_site: Drive, tmp_path: Path) -> None:
+    made, share, calls = exported(tmp_path, LLAMA, "q8_0"), 0.15, 7
     spoil = {"kind": "overwrite", "texture": "h.1.mlp.fc_in.weight", "y": 3, "lines": 1}
-    verify = {"kind": "verify", "share": share, "calls": int(calls)}
+    verify = {"kind": "verify", "share": share, "calls": calls}
     clean, _, spoiled = run_site(made.folder, [verify, spoil, verify])["results"]
     assert all(report["ok"] for report in clean["reports"])
     total = in_all(made)

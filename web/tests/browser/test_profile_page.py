@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsed import Browser
 
 import glinfer
 from glinfer.inspect.profile.measure import profile
@@ -15,7 +14,6 @@ from glinfer.inspect.profile.page import profile_page, write_page
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
-DRIVER = Path(__file__).with_name("profile_page.mjs")
 KINDS = [
     "embed",
     "attn.qkv",
@@ -30,16 +28,12 @@ KINDS = [
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, chromium: str, node: str) -> dict[str, Any]:
+def found(tmp_path_factory: pytest.TempPathFactory, browser: Browser, small: Path) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("profile") / "report & more.html"
-    with glinfer.load("shakespeare") as model:
-        report = profile(model, tokens=20, runs=3, growth=True, label="<i>Bard</i>")
+    with glinfer.load(small) as model:
+        report = profile(model, tokens=20, runs=2, growth=True, label="<i>Bard</i>")
     write_page(path, profile_page(report))
-    ran = subprocess.run(
-        [node, str(DRIVER), chromium, path.as_uri()], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    seen: dict[str, Any] = json.loads(ran.stdout)
+    seen: dict[str, Any] = browser.do("report", path.as_uri())["value"]
     return seen | {"address": path.as_uri()}
 
 

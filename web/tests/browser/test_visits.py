@@ -5,29 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from browsed import WEB, Browsed
+from browsed import KEEPS, WEB, Browsed
+from sites import ChatSite
 from tiny_embedders import TEXTS, write_embedder
 
 import glinfer
-from glinfer.config import ModelConfig
-from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export import serve
 from glinfer.export.site import export_web
-from glinfer.formats import random_checkpoint, save_checkpoint, write_bpe
 from qa.renderers.browsers import serving
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
-CONFIG = ModelConfig.from_options("blocks=2,heads=2,dim=32,vocab=300,context=64")
 PROMPT = "Once upon a time"
 TOKENS = 8
+Sites = Callable[[int], ChatSite]
+MINE = '<!DOCTYPE html><link rel="icon" href="data:,"><title>mine</title>'
 # A worker's canvas is out of reach of a page: this one gives its context away when it is told to.
 LOSES = """
 const { getContext } = OffscreenCanvas.prototype;
@@ -46,20 +44,6 @@ new MutationObserver((_, watch) => {
 
 
 @pytest.fixture
-def browse(chromium: str, node: str) -> Iterator[Callable[[], Browsed]]:
-    """Open browsers, each with nothing kept."""
-    opened = []
-
-    def made() -> Browsed:
-        opened.append(Browsed(node, chromium))
-        return opened[-1]
-
-    yield made
-    for each in opened:
-        each.close()
-
-
-@pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """What servers of sites were asked for, and the status of the answer."""
     found: list[tuple[str, int]] = []
@@ -71,28 +55,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return found
 
 
-def exported(folder: Path, seed: int = 3) -> Path:
-    """A small model with Gab's chat form, and its site."""
-    path = folder / f"model{seed}.gab"
-    save_checkpoint(random_checkpoint(CONFIG, seed=seed), path)
-    write_bpe(demo_tokenizer(CONFIG.vocab_size), path.with_suffix(".bpe"))
-    export_web(path, folder / "site")
-    return path
+@pytest.fixture
+def first(chat_site: Sites) -> ChatSite:
+    """The model of most tests, and its site, which none of them changes."""
+    return chat_site(3)
 
 
-def reply_in_python(path: Path, tokens: int = TOKENS) -> str:
-    with glinfer.load(path) as model:
-        return str(model.chat(PROMPT, max_tokens=tokens, temperature=0))
+ONLINE = "?offline=0"
+"""No page is kept, which takes as many requests again."""
 
 
-# Ends when the files that open the page without a server are kept.
-KEEPS = """(async () => {
-  for (;;) {
-    const { active } = (await navigator.serviceWorker.getRegistration()) ?? {};
-    if (active?.state === "activated" && active.scriptURL.endsWith(glinfer.plan.offline.version)) return true;
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-})()"""
+def replaced(site: Path, other: ChatSite) -> None:
+    """Put another export at the address of a site."""
+    shutil.rmtree(site)
+    shutil.copytree(other.folder, site)
 
 
 def opened(page: Browsed, url: str, query: str = "") -> Browsed:
@@ -136,57 +112,54 @@ def caches_of(page: Browsed, ours: str = "glinfer ") -> list[str]:
 
 
 def test_a_second_visit_asks_for_nothing_that_is_kept(
-    browse: Callable[[], Browsed], asked: list[tuple[str, int]], tmp_path: Path
+    browse: Callable[[], Browsed], asked: list[tuple[str, int]], chat_site: Sites, first: ChatSite, tmp_path: Path
 ) -> None:
-    first = exported(tmp_path)
-    page = browse()
-    with serving(tmp_path / "site") as url:
-        opened(page, url)
+    page, site, second = browse(), shutil.copytree(first.folder, tmp_path / "site"), chat_site(4)
+    with serving(site) as url:
+        opened(page, url, ONLINE)
         assert page.do("evaluate", "glinfer.model.worker") is True
         once = large(asked)
         assert {"/weights.safetensors", "/tokenizer.json"} <= set(once)
-        assert written(page) == reply_in_python(first)
         (name,) = caches_of(page)
-        opened(page, url)
+        opened(page, url, ONLINE)
         assert asked.count(("/plan.json", 200)) + asked.count(("/plan.json", 304)) == 1
         assert large(asked) == []
         assert caches_of(page) == [name]
-        assert written(page) == reply_in_python(first)
-        opened(page, url, "?cache=0")
+        assert written(page) == first.reply(PROMPT, TOKENS)
+        opened(page, url, f"{ONLINE}&cache=0")
         assert sorted(large(asked)) == sorted(once)
-        second = exported(tmp_path, seed=4)  # another export at the same address
-        opened(page, url)
+        replaced(site, second)
+        opened(page, url, ONLINE)
         assert "/weights.safetensors" in large(asked)
-        assert written(page) == reply_in_python(second) != reply_in_python(first)
+        assert written(page) == second.reply(PROMPT, TOKENS) != first.reply(PROMPT, TOKENS)
         (other,) = caches_of(page)
         assert other != name
         assert page.console == []
 
 
-def test_a_page_opens_again_without_its_server(browse: Callable[[], Browsed], tmp_path: Path) -> None:
-    first, site = exported(tmp_path), tmp_path / "site"
-    page = browse()
+def test_a_page_opens_again_without_its_server(
+    browse: Callable[[], Browsed], chat_site: Sites, first: ChatSite, tmp_path: Path
+) -> None:
+    page, site, second = browse(), shutil.copytree(first.folder, tmp_path / "site"), chat_site(4)
     with serving(site) as url:
         opened(page, url)
-    for query in ("", "?worker=0"):
-        opened(page, url, query)
-        assert bool(page.do("evaluate", "Boolean(glinfer.model.worker)")) == (query == "")
-        assert written(page) == reply_in_python(first)
+    opened(page, url)
+    assert page.do("evaluate", "glinfer.model.worker") is True
+    assert written(page) == first.reply(PROMPT, TOKENS)
     version = page.do("evaluate", "glinfer.plan.offline.version")
-    second, port = exported(tmp_path, seed=4), int(url.split(":")[2].strip("/"))
-    with serving(site, port):  # there is another export now, of which the page that is open sees nothing
+    replaced(site, second)
+    with serving(site, int(url.split(":")[2].strip("/"))):  # the page that is open sees nothing of the other export
         assert (
             page.do("evaluate", "fetch('plan.json').then((plan) => plan.json()).then((plan) => plan.offline.version)")
             == version
         )
         opened(page, url)
-        assert written(page) == reply_in_python(second) != reply_in_python(first)
         (kept,) = caches_of(page, "glinfer-offline ")
         assert not kept.endswith(version)
     opened(page, url)
-    assert written(page) == reply_in_python(second)
-    with serving(site, port):
-        opened(page, url, "?offline=0")
+    assert written(page) == second.reply(PROMPT, TOKENS)
+    with serving(site, int(url.split(":")[2].strip("/"))):
+        opened(page, url, ONLINE)
         assert page.do("evaluate", "navigator.serviceWorker.getRegistrations().then((all) => all.length)") == 0
         assert caches_of(page, "glinfer-offline") == []
         assert len(caches_of(page)) == 1  # of weights
@@ -194,70 +167,25 @@ def test_a_page_opens_again_without_its_server(browse: Callable[[], Browsed], tm
         page.do("open", url)
 
 
-def test_a_search_page_opens_again_without_its_server(browse: Callable[[], Browsed], tmp_path: Path) -> None:
-    write_embedder(tmp_path / "m")
-    site = export_web(tmp_path / "m", tmp_path / "site", limits="webgl2").folder
-    script = f"glinfer.model.embed({json.dumps(list(TEXTS[:3]))}).then((all) => all.map((each) => Array.from(each)))"
-    with glinfer.load(tmp_path / "m") as model:
-        vectors = model.embed(list(TEXTS[:3]))
+def test_weights_of_another_export_are_refused(
+    browse: Callable[[], Browsed], chat_site: Sites, first: ChatSite, tmp_path: Path
+) -> None:
+    site = shutil.copytree(first.folder, tmp_path / "site")
+    shutil.copy(chat_site(4).folder / "weights.safetensors", site)
     page = browse()
     with serving(site) as url:
-        opened(page, url)
-        found = page.do("evaluate", script)
-    page.do("open", url)
-    page.do("says", "#status", "Ready.")
-    assert page.do("evaluate", script) == found
-    np.testing.assert_allclose(found, vectors, atol=1e-5)
-
-
-# Before a page's own scripts: it is one that nobody sees, whose timers come in an hour.
-HIDDEN = """
-Object.defineProperty(document, "hidden", { get: () => true });
-const later = setTimeout;
-globalThis.setTimeout = (act, pause) => later(act, pause && 3_600_000);
-"""
-
-
-def test_two_tabs_write_at_the_same_time_one_of_them_in_the_background(
-    browse: Callable[[], Browsed], tmp_path: Path
-) -> None:
-    path, page, tokens = exported(tmp_path), browse(), 40
-    with serving(tmp_path / "site") as url:
-        opened(page, url)
-        page.do("before", HIDDEN)
-        page.do("tab", 1)
-        opened(page, url, "?worker=0")
-        send(page, tokens)
-        page.do("tab", 0)
-        send(page, tokens)
-        first = answer_of(page)
-        page.do("tab", 1)
-        assert [first, answer_of(page)] == [reply_in_python(path, tokens)] * 2
-        assert page.console == []
-
-
-def test_weights_of_another_export_are_refused(browse: Callable[[], Browsed], tmp_path: Path) -> None:
-    exported(tmp_path)
-    plan = (tmp_path / "site" / "plan.json").read_text()
-    exported(tmp_path, seed=4)
-    (tmp_path / "site" / "plan.json").write_text(plan)
-    page = browse()
-    with serving(tmp_path / "site") as url:
         page.do("open", url)
         page.do("says", "#problem", "Weights.safetensors cannot be read: it is not the file that plan.json was written")
 
 
-@pytest.mark.parametrize("query", ["", "?worker=0"], ids=["worker", "page"])
-def test_pictures_checks_and_stop(browse: Callable[[], Browsed], tmp_path: Path, query: str) -> None:
-    path = exported(tmp_path)
+def test_pictures_checks_and_stop_in_a_worker(browse: Callable[[], Browsed], first: ChatSite) -> None:
     page = browse()
-    with serving(tmp_path / "site") as url:
-        opened(page, url, query)
-        threaded = bool(page.do("evaluate", "Boolean(glinfer.model.worker)"))
-        assert threaded == (query == "")
-        assert written(page) == reply_in_python(path)
+    with serving(first.folder) as url:
+        opened(page, url, ONLINE)
+        assert page.do("evaluate", "Boolean(glinfer.model.worker)")
+        assert written(page) == first.reply(PROMPT, TOKENS)
         label = page.do("evaluate", "picture.getAttribute('aria-label')")
-        assert label.startswith("Attention of block 0: 2 lines over ")
+        assert label.startswith("Attention of block 0: 4 lines over ")
         page.do("evaluate", "document.getElementById('inside').open = true")
         page.do("click", "#check")
         page.do("says", "#checked", "all identical")
@@ -267,33 +195,31 @@ def test_pictures_checks_and_stop(browse: Callable[[], Browsed], tmp_path: Path,
         page.do("press", "#message", "Enter")
         page.do("says", "#status", "Stopped.")
         page.do("click", "#clear")
-        assert written(page) == reply_in_python(path)
+        assert written(page) == first.reply(PROMPT, TOKENS)
         assert page.console == []
 
 
-@pytest.mark.parametrize("broken", ["missing", "without WebGL2"])
-def test_where_no_worker_can_compute_the_page_does(browse: Callable[[], Browsed], tmp_path: Path, broken: str) -> None:
-    path = exported(tmp_path)
-    worker = tmp_path / "site" / "page" / "worker.js"
-    if broken == "missing":
-        worker.unlink()
-    else:
-        none = "OffscreenCanvas.prototype.getContext = () => null;"
-        worker.write_text(worker.read_text().replace("serveWorker(new", f"{none}\nserveWorker(new"))
+def test_where_a_worker_has_no_webgl2_the_page_computes(
+    browse: Callable[[], Browsed], first: ChatSite, tmp_path: Path
+) -> None:
+    site = shutil.copytree(first.folder, tmp_path / "site")
+    worker = site / "page" / "worker.js"
+    none = "OffscreenCanvas.prototype.getContext = () => null;"
+    worker.write_text(worker.read_text().replace("serveWorker(new", f"{none}\nserveWorker(new"))
     page = browse()
-    with serving(tmp_path / "site") as url:
-        opened(page, url, "?offline=0")  # no page is kept whose files are others
+    with serving(site) as url:
+        opened(page, url, ONLINE)  # no page is kept whose files are others
         assert page.do("evaluate", "Boolean(glinfer.model.worker)") is False
-        assert written(page) == reply_in_python(path)
+        assert written(page) == first.reply(PROMPT, TOKENS)
 
 
-def test_a_lost_context_is_told(browse: Callable[[], Browsed], tmp_path: Path) -> None:
-    exported(tmp_path)
-    worker = tmp_path / "site" / "page" / "worker.js"
+def test_a_lost_context_is_told(browse: Callable[[], Browsed], first: ChatSite, tmp_path: Path) -> None:
+    site = shutil.copytree(first.folder, tmp_path / "site")
+    worker = site / "page" / "worker.js"
     worker.write_text(worker.read_text().replace("serveWorker(new", f"{LOSES}\nserveWorker(new"))
     page = browse()
-    with serving(tmp_path / "site") as url:
-        opened(page, url, "?offline=0")  # no page is kept whose files are others
+    with serving(site) as url:
+        opened(page, url, ONLINE)  # no page is kept whose files are others
         page.do("evaluate", "new BroadcastChannel('lose').postMessage(1)")
         page.do("says", "#status", "The model was lost, and is ready again.")
         assert page.do("evaluate", "glinfer.errors") == [
@@ -302,9 +228,8 @@ def test_a_lost_context_is_told(browse: Callable[[], Browsed], tmp_path: Path) -
         assert page.do("evaluate", "document.getElementById('send').disabled") is False
 
 
-def test_a_script_has_the_model_in_a_worker(browse: Callable[[], Browsed], tmp_path: Path) -> None:
-    path = exported(tmp_path)
-    with glinfer.load(path) as model:
+def test_a_script_has_the_model_in_a_worker(browse: Callable[[], Browsed], first: ChatSite, tmp_path: Path) -> None:
+    with glinfer.load(first.path) as model:
         pieces = "".join(model.stream(PROMPT, max_tokens=TOKENS, temperature=0))
         reply = str(model.chat(PROMPT, max_tokens=TOKENS, temperature=0.8, seed=5))
         assert model.tokenizer is not None
@@ -336,14 +261,15 @@ def test_a_script_has_the_model_in_a_worker(browse: Callable[[], Browsed], tmp_p
         + json.dumps({"prompt": PROMPT, "tokens": TOKENS})
         + ")"
     )
+    site = shutil.copytree(first.folder, tmp_path / "site")
+    (site / "mine.html").write_text(MINE)
     page = browse()
-    with serving(tmp_path / "site") as url:
-        page.do("open", f"{url}?worker=0")
-        page.do("says", "#status", "Ready.")
+    with serving(site) as url:
+        page.do("open", f"{url}mine.html")
         found = page.do("evaluate", script)
     assert found == {
         "threaded": True,
-        "context": CONFIG.max_position_embeddings,
+        "context": 64,
         "text": pieces,
         "ids": ids,
         "same": True,
@@ -357,81 +283,73 @@ def test_a_script_has_the_model_in_a_worker(browse: Callable[[], Browsed], tmp_p
 
 
 def test_several_files_of_weights(
-    browse: Callable[[], Browsed], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    browse: Callable[[], Browsed], monkeypatch: pytest.MonkeyPatch, first: ChatSite, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("glinfer.export.weights.MAX_SITE_FILE_BYTES", 20_000)
-    path = exported(tmp_path)
-    assert len(list((tmp_path / "site").glob("weights-*.safetensors"))) > 2
+    site = export_web(first.path, tmp_path / "site").folder
+    one, other, *more = sorted(site.glob("weights-*.safetensors"))
+    assert more
     page = browse()
-    with serving(tmp_path / "site") as url:
-        opened(page, url)
-        assert written(page) == reply_in_python(path)
+    with serving(site) as url:
+        opened(page, url, ONLINE)
+        assert written(page) == first.reply(PROMPT, TOKENS)
         page.do("evaluate", "document.getElementById('inside').open = true")
         page.do("click", "#check")
         page.do("says", "#checked", "all identical")
-        spoilt = sorted((tmp_path / "site").glob("weights-*.safetensors"))[1]
-        shutil.copy(sorted((tmp_path / "site").glob("weights-*.safetensors"))[0], spoilt)
+        shutil.copy(one, other)
         page.do("click", "#check")
         page.do("says", "#problem", "no longer those that were loaded")
 
 
 @pytest.fixture(scope="module")
 def package(node: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The npm package, unpacked from its archive."""
-    folder = tmp_path_factory.mktemp("npm")
-    command = [node, str(WEB / "tools" / "package.mjs"), str(folder / "made")]
-    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    """The npm package."""
+    folder = tmp_path_factory.mktemp("npm") / "made"
+    made = subprocess.run([node, str(WEB / "tools" / "package.mjs"), str(folder)], capture_output=True, text=True)
     if made.stdout.startswith("skipped"):
         pytest.skip(made.stdout.strip())
     assert made.returncode == 0, made.stderr
-    quiet = ["--offline", "--ignore-scripts", "--loglevel=error", "--pack-destination", str(folder)]
-    subprocess.run(["npm", "pack", *quiet], cwd=folder / "made", check=True, capture_output=True)
-    (archive,) = folder.glob("glinfer-*.tgz")
-    with tarfile.open(archive) as files:
-        files.extractall(folder, filter="data")
-    return folder / "package"
+    return folder
 
 
-@pytest.mark.parametrize("threaded", [True, False], ids=["worker", "page"])
 def test_the_npm_package_runs_sites_of_both_kinds(
-    browse: Callable[[], Browsed], package: Path, tmp_path: Path, threaded: bool
+    browse: Callable[[], Browsed], package: Path, first: ChatSite, tmp_path: Path
 ) -> None:
-    path = exported(tmp_path)
+    """The one that chats in a worker, and the one that embeds without."""
     write_embedder(tmp_path / "bert", prompts={"query": "find: "})
-    export_web(tmp_path / "bert", tmp_path / "vectors", limits="webgl2")
-    site = tmp_path / "site"
+    site = shutil.copytree(first.folder, tmp_path / "site")
+    export_web(tmp_path / "bert", site / "vectors", limits="webgl2")
     shutil.copytree(package, site / "package")
-    shutil.copytree(tmp_path / "vectors", site / "vectors")
-    (site / "mine.html").write_text('<!DOCTYPE html><link rel="icon" href="data:,"><title>mine</title>')
+    (site / "mine.html").write_text(MINE)
     texts = list(TEXTS[:3])
     with glinfer.load(tmp_path / "bert") as model:
         vectors = model.embed(texts, normalize=True)
         ranked = model.rerank(texts[0], texts)
     script = """(async (here) => {
       const { load, GlinferError } = await import("./package/index.js");
-      const options = { worker: here.threaded };
-      const model = await load(".", options);
-      const found = { threaded: model.threaded };
+      const model = await load(".");
+      const found = { threaded: [model.threaded] };
       found.reply = (await model.chat(here.prompt, { maxTokens: here.tokens, temperature: 0 })).text;
       await model.release();
-      const other = await load("vectors/", options);
+      const other = await load("vectors/", { worker: false });
+      found.threaded.push(other.threaded);
       found.vectors = (await other.embed(here.texts, { normalize: true })).map((vector) => Array.from(vector));
       found.ranked = (await other.rerank(here.texts[0], here.texts)).map(({ index }) => index);
       found.error = await other.chat("Hi").catch((error) => error instanceof GlinferError && error.message);
       await other.release();
       found.gone = await other.embed(["a"]).then(() => "", ({ message }) => message);
-      found.none = await load("nowhere/", options).catch(({ message }) => message);
+      found.none = await load("nowhere/").catch(({ message }) => message);
       return found;
     })("""
-    given = {"prompt": PROMPT, "tokens": TOKENS, "texts": texts, "threaded": threaded}
+    given = {"prompt": PROMPT, "tokens": TOKENS, "texts": texts}
     page = browse()
     with serving(site) as url:
         page.do("open", f"{url}mine.html")
         found = page.do("evaluate", script + json.dumps(given) + ")")
-    assert found["threaded"] is threaded
-    assert found["reply"] == reply_in_python(path)
+    assert found["threaded"] == [True, False]
+    assert found["reply"] == first.reply(PROMPT, TOKENS)
     np.testing.assert_allclose(found["vectors"], vectors, atol=1e-5)
     assert found["ranked"] == [each.index for each in ranked]
     assert found["error"] == "this model embeds texts, and has no chat"
-    assert "released" in found["gone"] or not threaded
+    assert found["gone"]
     assert found["none"] == "plan.json could not be loaded: the server answered 404"
