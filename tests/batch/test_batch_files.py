@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from glinfer.batch.lines import seed_of
 from glinfer.batch.manifest import file_digest
 from glinfer.batch.places import Target
 from glinfer.batch.prompts import PromptForm, PromptLine, PromptRunner, check_prompts
-from glinfer.batch.results import FinishedLines, check_targets
+from glinfer.batch.results import FinishedLines, ResultFile, check_targets
 from glinfer.batch.results import read_finished as read_finished_of
 from glinfer.config import ModelConfig
 from glinfer.engine.requests import BatchRequest, BatchResult
@@ -30,40 +31,24 @@ from glinfer.models.transforms.low_rank import NO_ADAPTERS
 from glinfer.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
-DEFAULTS: dict[str, Any] = {
-    "max_tokens": 4,
-    "temperature": 1.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "seed": None,
-    "stop": (),
-    "stop_ids": None,
-}
+DEFAULTS: dict[str, Any] = {"max_tokens": 4, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+DEFAULTS |= {"repetition_penalty": 1.0, "seed": None, "stop": (), "stop_ids": None}
 MADE_WITH = ("weights of the model", "q8")
 
 
 class FakeModel:
     """Holds ``slots`` prompts at once, finishes the youngest first, and writes its prompt backwards."""
 
-    def __init__(self, *, fail_after: int | None = None) -> None:
+    def __init__(self) -> None:
         self.config = ModelConfig.from_options("vocab=256,dim=4,heads=1,blocks=1,context=64")
         self.device, self.adapters = SimpleNamespace(draws_issued=100), NO_ADAPTERS
-        self.fail_after, self.pulled, self.closed = fail_after, list[object](), False
+        self.pulled, self.closed = list[object](), False
 
     def require_tokenizer(self) -> Tokenizer:
         return BYTES
 
-    def batch(
-        self,
-        requests: Iterable[BatchRequest],
-        *,
-        slots: int | None = None,
-        memory: int | None = None,
-        longest: int | None = None,
-    ) -> Iterator[BatchResult]:
-        waiting, held, done = iter(requests), list[BatchRequest](), 0
+    def batch(self, requests: Iterable[BatchRequest], *, slots: int | None = None, **_: Any) -> Iterator[BatchResult]:
+        waiting, held = iter(requests), list[BatchRequest]()
         try:
             while True:
                 while len(held) < (slots or 2) and (request := next(waiting, None)) is not None:
@@ -71,14 +56,11 @@ class FakeModel:
                     self.pulled.append(request.prompt)
                 if not held:
                     return
-                if done == self.fail_after:
-                    raise KeyboardInterrupt
                 request = held.pop()
                 prompt = list(request.prompt.encode()) if isinstance(request.prompt, str) else list(request.prompt)
                 ids = prompt[::-1][: request.options["max_tokens"]]
                 self.device.draws_issued += 7
                 stats = GenerationStats(prompt_tokens=len(prompt), tokens=len(ids), finish_reason="length")
-                done += 1
                 yield BatchResult(request, ids, BYTES.decode(ids) if isinstance(request.prompt, str) else None, stats)
         finally:
             self.closed = True
@@ -121,18 +103,11 @@ def read_finished(out: Path, source: str, lines: list[PromptLine]) -> FinishedLi
 
 
 def finish(
-    out: Path,
-    lines: list[PromptLine],
-    *,
-    model: Any = None,
-    slots: int | None = None,
-    restart: bool = False,
-    on_progress: Any = None,
+    out: Path, lines: list[PromptLine], model: Any = None, slots: Any = None, *, restart: bool = False, **told: Any
 ) -> BatchTotals:
     """Do what the command does with checked lines: whatever ``out`` does not have yet."""
-    told = {} if on_progress is None else {"on_progress": on_progress}
-    made = model or FakeModel()
-    with BatchJob(Given(lines), BatchFiles("prompts.jsonl", out, restart=restart), {}, manifest_required=False) as job:
+    made, files = model or FakeModel(), BatchFiles("prompts.jsonl", out, restart=restart)
+    with BatchJob(Given(lines), files, {}, manifest_required=False) as job:
         if job.left:
             job.run(PromptRunner(made, slots), draws=lambda: made.device.draws_issued, **told)
         else:
@@ -147,14 +122,12 @@ def results(out: Path) -> list[dict[str, Any]]:
 class TestPrompts:
     def test_ids_are_given_or_the_number_of_the_line(self, tmp_path: Path) -> None:
         lines = read(tmp_path, {"prompt": "é\n"}, b"", {"ids": [1, 2], "id": "b"}, b"  \r", {"prompt": "x", "id": 7})
-        assert [(line.number, line.key, line.prompt) for line in lines] == [
-            (1, 1, "é\n"),
-            (3, "b", [1, 2]),
-            (5, 7, "x"),
-        ]
-
-    def test_a_number_and_its_digits_are_two_ids(self, tmp_path: Path) -> None:
+        found = [(line.number, line.key, line.prompt) for line in lines]
+        assert found == [(1, 1, "é\n"), (3, "b", [1, 2]), (5, 7, "x")]
         assert [line.key for line in read(tmp_path, {"prompt": "a"}, {"prompt": "b", "id": "1"})] == [1, "1"]
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n{"prompt": "b"}')  # as some editors write it
+        assert [line.prompt for line in read_batch(path, DEFAULTS)] == ["a", "b"]
 
     def test_a_line_overrides_the_defaults_alone(self, tmp_path: Path) -> None:
         own = {"max_tokens": 9, "temperature": 0, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 2}
@@ -168,11 +141,6 @@ class TestPrompts:
         assert [line.options["seed"] for line in read(tmp_path, *given, seed=10)] == [10, 3, 13, seed_of(5)]
         assert [line.options["seed"] for line in read(tmp_path, *given)] == [seed_of(1), 3, seed_of(4), seed_of(5)]
 
-    def test_a_file_as_some_editors_write_it(self, tmp_path: Path) -> None:
-        path = tmp_path / "x.jsonl"
-        path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n{"prompt": "b"}')
-        assert [line.prompt for line in read_batch(path, DEFAULTS)] == ["a", "b"]
-
     NONE = (
         (b'{"prompt": "x"', "this is no JSON (Expecting ',' delimiter, at character 15); expected an object"),
         (b'{"prompt": "caf\xe9"}', "this is not UTF-8 (byte 15 of the line)"),
@@ -183,7 +151,6 @@ class TestPrompts:
         ({}, 'expected either "prompt" (text) or "ids" (token ids) in it, and not both'),
         ({"prompt": "x", "ids": [1]}, 'expected either "prompt"'),
         ({"prompt": 5}, "prompt is 5; expected text"),
-        ({"prompt": ""}, "the prompt is empty"),
         (b'{"prompt": "a\\ud800"}', "prompt has half a surrogate pair at character 1"),
         (b'{"prompt": "a", "prompt": "b"}', 'the key "prompt" is there twice'),
         ({"ids": []}, "the prompt is empty"),
@@ -222,26 +189,22 @@ class TestPrompts:
             assert words in said
             assert "\n" not in said
             assert len(said) < len(str(path)) + 300
-
-    def test_an_id_may_not_be_the_number_of_another_line(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r":2: the id 2 is that of line 1 too; .*has its number for an id"):
             read(tmp_path, {"prompt": "x", "id": 2}, {"prompt": "y"})
 
-    def test_no_prompt_and_no_file_at_all(self, tmp_path: Path) -> None:
+    def test_no_prompt_no_file_at_all_and_no_end_of_a_line(self, tmp_path: Path) -> None:
         words = r"prompts\.jsonl: found no prompt in it; expected a JSON object a line"
         for lines in ([], [b"", b"  ", b"\t"]):
             with pytest.raises(InputError, match=words):
                 read(tmp_path, *lines)
+        path = written(tmp_path, {"prompt": "x"})
+        with path.open("ab") as file:
+            file.truncate(1 << 36)  # 64 GB, of which the disk holds nothing, and nothing is read
+        with pytest.raises(InputError, match=r"prompts\.jsonl:2: found a line of more than 16 MB"):
+            read_batch(path, DEFAULTS)
         for name, words in (("none.jsonl", "cannot read it: No such file"), (".", "a directory")):
             with pytest.raises(FormatError, match=words):
                 read_batch(tmp_path / name, DEFAULTS)
-
-    def test_a_line_too_long_is_not_read_to_its_end(self, tmp_path: Path) -> None:
-        path = written(tmp_path, {"prompt": "x"})
-        with path.open("ab") as file:
-            file.truncate(1 << 36)  # 64 GB, of which the disk holds nothing
-        with pytest.raises(InputError, match=r"prompts\.jsonl:2: found a line of more than 16 MB"):
-            read_batch(path, DEFAULTS)
 
 
 def test_what_the_model_cannot_run_is_named_by_its_line(tmp_path: Path) -> None:
@@ -265,11 +228,8 @@ def test_what_the_model_cannot_run_is_named_by_its_line(tmp_path: Path) -> None:
 
 class TestDigest:
     def test_equal_prompts_and_options_have_equal_digests(self, tmp_path: Path) -> None:
-        first, second = read(
-            tmp_path,
-            {"prompt": "x", "seed": 5},
-            {"seed": 5, "temperature": 1, "stop": [], "id": "x", "prompt": "x"},
-        )
+        same = {"seed": 5, "temperature": 1, "stop": [], "id": "x", "prompt": "x"}
+        first, second = read(tmp_path, {"prompt": "x", "seed": 5}, same)
         assert first.digest == second.digest
         assert len(first.digest) == 16
         assert first.digest != replace(first, made_with=("weights of another", "q8")).digest
@@ -282,16 +242,12 @@ class TestDigest:
         for change in changes:
             before, after = read(tmp_path, {"prompt": "x", "seed": 1}, {"prompt": "x", "seed": 1, **change})
             assert before.digest != after.digest, change
-
-    def test_ids_are_not_the_text_that_spells_them(self, tmp_path: Path) -> None:
         text, ids = read(tmp_path, {"prompt": "[1]", "seed": 1}, {"ids": [1], "seed": 1})
         assert text.digest != ids.digest
 
-    def test_of_a_file(self, tmp_path: Path) -> None:
+    def test_the_digest_of_a_directory_is_that_of_its_model(self, tmp_path: Path) -> None:
         (tmp_path / "m").write_bytes(b"abc")
         assert file_digest(tmp_path / "m") == "ba7816bf8f01cfea"
-
-    def test_the_digest_of_a_directory_is_that_of_its_model(self, tmp_path: Path) -> None:
         for name in ("config.json", "model.safetensors"):
             (tmp_path / name).write_bytes(name.encode())
         before = file_digest(tmp_path)
@@ -313,51 +269,34 @@ class TestRun:
         totals = finish(out, lines, on_progress=lambda done, _: seen.append(done))
         found = results(out)
         assert [result["id"] for result in found] == ["i", 3, 4, 1]
-        assert found[0] == {
-            "id": "i",
-            "text": None,
-            "ids": [7, 6, 5],
-            "finish_reason": "length",
-            "prompt_tokens": 3,
-            "tokens": 3,
-            "prompt_sha": lines[1].digest,
-        }
+        counts = {"finish_reason": "length", "prompt_tokens": 3, "tokens": 3, "prompt_sha": lines[1].digest}
+        assert found[0] == {"id": "i", "text": None, "ids": [7, 6, 5], **counts}
         assert found[1]["text"] == "\ufffd"
         assert found[3]["text"] == "cba"
         assert out.read_bytes().endswith(b"\n")
         assert seen == [1, 2, 3, 4]
-        assert (totals.lines, totals.prompt_tokens, totals.tokens, totals.draws) == (
-            4,
-            3 + 3 + 2 + 5,
-            3 + 3 + 1 + 4,
-            28,
-        )
+        assert (totals.lines, totals.prompt_tokens, totals.tokens, totals.draws) == (4, 13, 11, 28)
         assert totals.tokens_per_second == totals.tokens / totals.seconds > 0
 
     def test_each_line_is_in_the_file_before_the_next_prompt_is_taken(self, tmp_path: Path) -> None:
-        out, model = tmp_path / "out.jsonl", FakeModel()
-        there: list[tuple[int, int]] = []
-        finish(
-            out,
-            read(tmp_path, *self.LINES),
-            model=model,
-            slots=1,
-            on_progress=lambda done, _: there.append((len(results(out)), len(model.pulled))),
-        )
+        out, model, there = tmp_path / "out.jsonl", FakeModel(), list[tuple[int, int]]()
+
+        def progress(done: int, _: int) -> None:
+            there.append((len(results(out)), len(model.pulled)))
+
+        finish(out, read(tmp_path, *self.LINES), model=model, slots=1, on_progress=progress)
         assert there == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
     def test_an_engine_left_between_two_results_is_closed(self, tmp_path: Path) -> None:
-        model = FakeModel()
+        out, model = tmp_path / "out.jsonl", FakeModel()
 
-        def stop(_: int) -> None:
+        def stop(*_: int) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            finish(
-                tmp_path / "out.jsonl", read(tmp_path, *self.LINES), model=model, on_progress=lambda done, _: stop(done)
-            )
+            finish(out, read(tmp_path, *self.LINES), model=model, on_progress=stop)
         assert model.closed
-        assert len(results(tmp_path / "out.jsonl")) == 1
+        assert len(results(out)) == 1
 
     def test_a_torn_last_line_is_dropped_and_done_again(self, tmp_path: Path) -> None:
         lines, out = read(tmp_path, *self.LINES), tmp_path / "out.jsonl"
@@ -401,17 +340,16 @@ class TestFinished:
         assert str(caught.value).endswith("give another --out, or --restart to discard it and start over")
         return str(caught.value)
 
-    def test_nothing_yet(self, tmp_path: Path) -> None:
-        lines = read(tmp_path, {"prompt": "x"})
+    def test_all_of_it_and_nothing_yet(self, done: tuple[list[PromptLine], Path], tmp_path: Path) -> None:
+        lines, out = done
+        assert read_finished(out, "p", lines) == FinishedLines(4, out.stat().st_size)
         assert read_finished(tmp_path / "none", "p", lines) == FinishedLines()
         (tmp_path / "empty").touch()
         assert not read_finished(tmp_path / "empty", "p", lines).count
 
-    def test_all_of_it(self, done: tuple[list[PromptLine], Path]) -> None:
-        lines, out = done
-        assert read_finished(out, "p", lines) == FinishedLines(4, out.stat().st_size)
-
-    def test_a_line_that_is_no_result(self, done: tuple[list[PromptLine], Path]) -> None:
+    def test_a_line_that_is_no_result(
+        self, done: tuple[list[PromptLine], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         lines, out = done
         first, *others = out.read_bytes().splitlines(keepends=True)
         for broken in (b"", b"{nul", b"\xff", b"[1]", b"{}", b'{"id": 1}', b'{"id": true, "prompt_sha": "x"}'):
@@ -420,22 +358,22 @@ class TestFinished:
         for data in (b"precious", b"precious\n", b'{"name": "x"', b'{\n  "id": 5\n}\n', b"\0" * 99):
             out.write_bytes(data)
             assert "this is no result of an earlier run" in self.refused(out, lines)
+        monkeypatch.setattr(results_module, "MAX_RESULT_LINE_BYTES", 50)
+        out.write_bytes(first)
+        with pytest.raises(InputError, match=r"out\.jsonl:1: found a line of more than"):
+            read_finished(out, "p", lines)
 
-    def test_a_prompt_that_is_gone(self, done: tuple[list[PromptLine], Path]) -> None:
+    def test_a_prompt_that_is_gone_changed_or_finished_twice(
+        self, done: tuple[list[PromptLine], Path], tmp_path: Path
+    ) -> None:
         lines, out = done
         assert f'{out}:1: there is no prompt "i" in p.jsonl; ' in self.refused(out, [lines[0], *lines[2:]])
-
-    def test_a_prompt_finished_twice(self, done: tuple[list[PromptLine], Path]) -> None:
-        lines, out = done
-        out.write_bytes(out.read_bytes() * 2)
-        assert f'{out}:5: prompt "i" has a result before this one; ' in self.refused(out, lines)
-
-    def test_a_prompt_that_was_changed(self, done: tuple[list[PromptLine], Path], tmp_path: Path) -> None:
         changed = [dict(line) for line in TestRun.LINES]
         changed[2]["prompt"] = "e"
-        lines, out = read(tmp_path, *changed), done[1]
-        said = self.refused(out, lines)
+        said = self.refused(out, read(tmp_path, *changed))
         assert f"{out}:2: prompt 3 (p.jsonl:3), its options or the model were others when this was made; " in said
+        out.write_bytes(out.read_bytes() * 2)
+        assert f'{out}:5: prompt "i" has a result before this one; ' in self.refused(out, lines)
 
     def test_an_unfinished_one_may_change(self, done: tuple[list[PromptLine], Path], tmp_path: Path) -> None:
         _, out = done
@@ -443,29 +381,18 @@ class TestFinished:
         lines = read(tmp_path, {"prompt": "other"}, *TestRun.LINES[1:3], {"prompt": "added"}, {"prompt": "more"})
         assert finish(out, lines).lines == 3
 
-    def test_a_result_without_end_is_refused(
-        self, done: tuple[list[PromptLine], Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(results_module, "MAX_RESULT_LINE_BYTES", 50)
-        with pytest.raises(InputError, match=r"out\.jsonl:1: found a line of more than"):
-            read_finished(done[1], "p", done[0])
-
 
 class TestOut:
-    def test_a_new_file_in_a_folder_that_is_there(self, tmp_path: Path) -> None:
-        check_targets(written(tmp_path), Target(tmp_path / "out.jsonl"))
-        assert not (tmp_path / "out.jsonl").exists()
-
-    def test_the_prompts_themselves(self, tmp_path: Path) -> None:
+    def test_places_that_cannot_be(self, tmp_path: Path) -> None:
         source, linked, led = written(tmp_path, {"prompt": "x"}), tmp_path / "linked", tmp_path / "led"
+        check_targets(source, Target(tmp_path / "out.jsonl"))
+        assert not (tmp_path / "out.jsonl").exists()
         os.link(source, linked)
         led.symlink_to(source)
         for out in (source, linked, led):
             with pytest.raises(InputError, match="this is the input itself; expected another file"):
                 check_targets(source, Target(out))
-
-    def test_places_that_cannot_be(self, tmp_path: Path) -> None:
-        for out, words in {
+        for name, words in {
             "missing/out.jsonl": "there is no such folder",
             "prompts.jsonl/out.jsonl": "there is no such folder",
             ".": "found a directory; expected a regular file or a new name",
@@ -473,4 +400,49 @@ class TestOut:
             os.devnull: "found a device",
         }.items():
             with pytest.raises(FormatError, match=words):
-                check_targets(written(tmp_path), Target(tmp_path / out))
+                check_targets(source, Target(tmp_path / name))
+
+
+class TestOneRunAtATime:
+    """Of a file with the results of all prompts but the last, of which it has half a line."""
+
+    @pytest.fixture
+    def found(self, tmp_path: Path) -> Callable[[], FinishedLines]:
+        lines, out = read(tmp_path, *TestRun.LINES), tmp_path / "out.jsonl"
+        finish(out, lines)
+        out.write_bytes(out.read_bytes()[:-9])
+        return lambda: read_finished(out, "p", lines)
+
+    def test_half_a_line_is_cut_off_in_place(self, found: Callable[[], FinishedLines], tmp_path: Path) -> None:
+        out = tmp_path / "out.jsonl"
+        before, place = out.read_bytes(), out.stat().st_ino
+        with ResultFile(Target(out), found()) as results:
+            results.open()
+        assert out.read_bytes() == before[: before.rindex(b"\n") + 1]
+        assert out.stat().st_ino == place, "the file was replaced, which needs as much room again"
+        assert {path.name for path in tmp_path.iterdir()} == {"out.jsonl", Target(out).manifest.name, "prompts.jsonl"}
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="no such locks")
+    def test_two_runs_at_once(self, found: Callable[[], FinishedLines], tmp_path: Path) -> None:
+        out = Target(tmp_path / "out.jsonl")
+        with ResultFile(out, found()) as first:
+            first.open()
+            before = out.path.read_bytes()
+            for seen in (found(), FinishedLines()):  # which starts over
+                with (
+                    ResultFile(out, seen) as second,
+                    pytest.raises(InputError, match="another run writes to it; wait"),
+                ):
+                    second.open()
+                assert out.path.read_bytes() == before
+        with ResultFile(out, found()) as third:
+            third.open()
+
+    def test_a_run_that_came_and_went_in_between(self, found: Callable[[], FinishedLines], tmp_path: Path) -> None:
+        out, seen = tmp_path / "out.jsonl", found()
+        with out.open("ab") as file:
+            file.write(b"x")
+        before = out.read_bytes()
+        with ResultFile(Target(out), seen) as results, pytest.raises(InputError, match="another run"):
+            results.open()
+        assert out.read_bytes() == before

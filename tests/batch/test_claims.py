@@ -75,11 +75,6 @@ class TestLeases:
         for each in (*found, again):
             each.release()
 
-    def test_a_folder_that_cannot_be(self, tmp_path: Path) -> None:
-        (tmp_path / "file").touch()
-        with pytest.raises(ContextError, match="no lease can be kept there"):
-            claim_device(tmp_path / "file")
-
     def test_without_cuda_on_the_devices_its_variable_says_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -88,6 +83,9 @@ class TestLeases:
         claim = claim_device(tmp_path)
         assert (claim.index, claim.how) == (0, "lease")
         claim.release()
+        (tmp_path / "file").touch()
+        with pytest.raises(ContextError, match="no lease can be kept there"):
+            claim_device(tmp_path / "file")
 
 
 def test_software_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,11 +122,9 @@ class TestNames:
             CudaName(1, None, None),
             CudaName(2, 0, None),
         ]
-
-    def test_a_driver_without_the_functions(self, monkeypatch: pytest.MonkeyPatch) -> None:
         devices(monkeypatch, NVIDIA)
         monkeypatch.setattr(egl, "extension", lambda name, *_: None)
-        assert cuda.cuda_names() == [CudaName(0, None, None)]
+        assert cuda.cuda_names() == [CudaName(0, None, None)], "of a driver without the functions"
 
 
 def test_a_process_of_its_own_sees_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,11 +37,9 @@ def put(path: Path) -> Path:
 
 
 class TestTexts:
-    @pytest.mark.parametrize("kind", [".txt", ".jsonl", ".csv", ".parquet"])
-    def test_every_kind(self, tmp_path: Path, kind: str) -> None:
-        assert list(read_texts(put(tmp_path / f"a{kind}"))) == TEXTS
-
-    def test_another_column_and_the_only_one(self, tmp_path: Path) -> None:
+    def test_every_kind_another_column_and_the_only_one(self, tmp_path: Path) -> None:
+        for kind in (".txt", ".jsonl", ".csv", ".parquet"):
+            assert list(read_texts(put(tmp_path / f"a{kind}"))) == TEXTS, kind
         (tmp_path / "a.csv").write_text('line\n"two\nlines"\nb\n')
         assert list(read_texts(tmp_path / "a.csv")) == ["two\nlines", "b"]
         (tmp_path / "b.jsonl").write_text('{"q": "x"}\n\n{"q": "y"}\n')
@@ -72,6 +70,13 @@ class TestTexts:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("embedder") / "m"
     write_embedder(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranker")
+    write_bert(folder, architectures=["BertForSequenceClassification"], id2label={"0": "x"})
     return folder
 
 
@@ -129,14 +134,7 @@ class TestCommand:
         told = json.loads(capsys.readouterr().out)
         assert (told["texts"], told["finished_before"], told["width"]) == (4, 2, 36)
         assert np.array_equal(np.load(out), expected)
-
-    def test_what_was_made_of_something_else_is_not_gone_on_with(
-        self, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-    ) -> None:
-        source, out = put(tmp_path / "a.txt"), tmp_path / "out.npy"
-        part = tmp_path / "out.npy.part"
         part.write_bytes(b"x" * 600)
-        command = ["embed", str(model), "--in", str(source), "--out", str(out)]
         assert run(command) == 2
         assert "this was made of another model, file or option" in capsys.readouterr().err
         assert part.read_bytes() == b"x" * 600
@@ -150,28 +148,20 @@ class TestCommand:
             wanted = opened.embed(TEXTS, dimensions=5, prompt="the ", normalize=False)
         assert np.array_equal(np.load(out), wanted)
 
-    def test_what_is_refused(self, tmp_path: Path, model: Path, capsys: Capture) -> None:
+    def test_what_is_refused(self, tmp_path: Path, model: Path, small: Path, ranker: Path, capsys: Capture) -> None:
         (tmp_path / "empty.txt").write_text("")
         given = {"--in": str(put(tmp_path / "b.txt")), "--out": str(tmp_path / "o.npy")}
-        for change, said in (
-            ({"--out": str(tmp_path / "a.txt")}, "the name ends in '.txt'; expected"),
-            ({"--out": str(tmp_path / "no" / "a.npy")}, "there is no such folder"),
-            ({"--in": str(tmp_path / "empty.txt")}, "found no text in it"),
-            ({"--dimensions": "99"}, "dimensions is 99; expected"),
-            ({"--prompt-name": "x"}, "there is no prompt 'x'"),
+        for asked, change, said in (
+            (model, {"--out": str(tmp_path / "a.txt")}, "the name ends in '.txt'; expected"),
+            (model, {"--out": str(tmp_path / "no" / "a.npy")}, "there is no such folder"),
+            (model, {"--in": str(tmp_path / "empty.txt")}, "found no text in it"),
+            (model, {"--dimensions": "99"}, "dimensions is 99; expected"),
+            (model, {"--prompt-name": "x"}, "there is no prompt 'x'"),
+            (small, {}, "this model continues texts"),
+            (ranker, {}, "scores pairs of texts"),
         ):
-            assert run(["embed", str(model), *(part for pair in {**given, **change}.items() for part in pair)]) == 2
+            assert run(["embed", str(asked), *(part for pair in {**given, **change}.items() for part in pair)]) == 2
             error = capsys.readouterr().err
             assert said in error
             assert error.count("\n") == 1
             assert sorted(each.name for each in tmp_path.iterdir()) == ["b.txt", "empty.txt"], change
-
-    def test_models_of_other_kinds(self, tmp_path: Path, small: Path, capsys: Capture) -> None:
-        source = put(tmp_path / "a.txt")
-        write_bert(tmp_path / "r", architectures=["BertForSequenceClassification"], id2label={"0": "x"})
-        for model, said in (
-            (str(small), "this model continues texts"),
-            (str(tmp_path / "r"), "scores pairs of texts"),
-        ):
-            assert run(["embed", model, "--in", str(source), "--out", str(tmp_path / "o.npy")]) == 2
-            assert said in capsys.readouterr().err

@@ -6,7 +6,6 @@ import errno
 import io
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -20,18 +19,19 @@ import pytest
 
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
-from own_process import ROOT, finished
+from own_process import ROOT
 from tiers import tiered
 
 from glinfer.batch import process
 from glinfer.batch.devices import parse_devices
 from glinfer.batch.lines import LineResult
-from glinfer.batch.local import MAX_RETRIES, LocalRunner, LocalSetup
+from glinfer.batch.local import MAX_RETRIES, LocalSetup
 from glinfer.batch.pool import MAX_STARTS, Answered, Died, Events, Member, Pool, Ready, Refused, result_told
 from glinfer.batch.process import ProcessMember
-from glinfer.batch.requests import RequestLine, answered, comparable
+from glinfer.batch.requests import RequestLine, answered
 from glinfer.cli.app import run
 from glinfer.errors import ContextError, InputError
+from glinfer.gl.egl import EglDevice
 
 
 def lines(count: int) -> Iterator[RequestLine]:
@@ -138,14 +138,9 @@ class TestDeaths:
         assert len(held[0]) > 1
         assert held[-1] == {5}, "it was not alone the last time"
         assert found[5].data["response"] is None
-        assert found[5].data["error"] == {
-            "code": "process_died",
-            "message": "the processes that ran it died, 3 times: SIGKILL",
-        }
-
-    def test_several_that_kill(self) -> None:
-        fakes = Fakes(3, 4, 5, 17)
-        _, found = ran(fakes, 20)
+        said = "the processes that ran it died, 3 times: SIGKILL"
+        assert found[5].data["error"] == {"code": "process_died", "message": said}
+        _, found = ran(Fakes(3, 4, 5, 17), 20, members)
         assert sorted(number for number, each in found.items() if each.failed) == [3, 4, 5, 17]
 
     def test_deaths_before_a_member_is_ready(self) -> None:
@@ -204,11 +199,6 @@ class TestMembers:
         with pytest.raises(ContextError, match="no process for a device can be started: Too many open files"):
             Pool([lambda events: ProcessMember(LocalSetup([]), events)]).__enter__()
 
-    @pytest.mark.slow
-    def test_a_setup_without_its_end_ends_the_process(self) -> None:
-        done = finished([sys.executable, "-m", "glinfer.batch.process"], input='{"models": []')
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
     def test_a_line_without_its_end_ends_the_process(self) -> None:
         """Who sends lines was killed while it wrote one."""
         for told in (b"", b'{"number": 2', b'{"number": 2, "key": "b", "url": "u", "body": {}}'):
@@ -220,24 +210,16 @@ class TestMembers:
             assert calls == [(child._begin, RequestLine(1, "a", "u", {})), (child._finish, None)], told
 
 
-class TestDevices:
-    @pytest.fixture(autouse=True)
-    def three(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from glinfer.gl.egl import EglDevice
-
-        found = [EglDevice(0, 1, "EGL_MESA_device_software"), EglDevice(1, 2, ""), EglDevice(2, 3, "")]
-        monkeypatch.setattr("glinfer.gl.egl.list_devices", lambda: found)
-
-    def test_by_number_or_all_of_hardware(self) -> None:
-        for text, devices in {"all": [1, 2], "0": [0], "2,1": [2, 1], "0, 0": [0, 0]}.items():
-            assert parse_devices(text) == devices
-
-    def test_what_is_none(self) -> None:
-        for text in ("", "a", "0,", "-1", "1.5", "all,0"):
-            with pytest.raises(InputError, match="expected all, or numbers such as 0,1"):
-                parse_devices(text)
-        with pytest.raises(InputError, match="there is no EGL device 3; this machine has 3, numbered from 0"):
-            parse_devices("0,3")
+def test_devices_by_number_or_all_of_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [EglDevice(0, 1, "EGL_MESA_device_software"), EglDevice(1, 2, ""), EglDevice(2, 3, "")]
+    monkeypatch.setattr("glinfer.gl.egl.list_devices", lambda: found)
+    for text, devices in {"all": [1, 2], "0": [0], "2,1": [2, 1], "0, 0": [0, 0]}.items():
+        assert parse_devices(text) == devices
+    for text in ("", "a", "0,", "-1", "1.5", "all,0"):
+        with pytest.raises(InputError, match="expected all, or numbers such as 0,1"):
+            parse_devices(text)
+    with pytest.raises(InputError, match="there is no EGL device 3; this machine has 3, numbered from 0"):
+        parse_devices("0,3")
 
 
 @pytest.mark.gl
@@ -250,38 +232,6 @@ class TestProcesses:
 
     def setup(self, path: Path) -> LocalSetup:
         return LocalSetup([("m", str(path), {})], {"slots": 2})
-
-    @pytest.mark.slow
-    def test_killed_ones_are_replaced_and_the_results_are_those_of_one_process(self, small: Path) -> None:
-        setup, members, killed = self.setup(small), list[ProcessMember](), list[ProcessMember]()
-        sent = itertools.count(1)
-
-        class Killed(ProcessMember):
-            """Two of them are killed before they get a line, which they can thus not answer any more."""
-
-            def send(self, line: RequestLine) -> None:
-                if next(sent) >= (2, 20, math.inf)[len(killed)] and self not in killed:
-                    killed.append(self)
-                    self.process.kill()
-                    self.process.wait()
-                super().send(line)
-
-        def start(events: Events) -> ProcessMember:
-            members.append(Killed(setup, events))
-            return members[-1]
-
-        requests = [self.request(number) for number in range(1, 41)]
-        with LocalRunner(setup) as runner:
-            expected = {each.line.key: comparable(each.data) for each in runner.run(iter(requests))}
-        found = dict[str, Any]()
-        with Pool([start] * 2) as pool:
-            for each in pool.run(iter(requests)):
-                assert each.line.key not in found
-                found[each.line.key] = comparable(each.data)
-            assert pool.renderer == runner.renderer
-            assert pool.deaths == 2
-        assert found == expected
-        assert all(member.process.poll() is not None for member in members)
 
     @pytest.mark.slow
     def test_one_whose_results_nobody_reads_any_more_ends_without_a_word(self, tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""Ray: a cluster of three nodes on this machine, of which one dies, and actors that are killed."""
+"""Ray: a cluster of three nodes on this machine; ``python -m qa kill-ray`` kills nodes and actors."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,7 @@ import pytest
 
 pytest.importorskip("ray", reason="ray is not installed")
 
-import ray
-
 from glinfer.batch.local import LocalRunner, LocalSetup
-from glinfer.batch.manifest import file_digest
 from glinfer.batch.requests import RequestLine, comparable
 from glinfer.cli.app import run
 from glinfer.errors import InputError
@@ -34,12 +29,8 @@ def test_devices_are_counted_by_their_own_name_or_as_gpus() -> None:
 
 
 def requests() -> list[RequestLine]:
-    return [
-        RequestLine(
-            number, f"r{number}", "/v1/completions", {"model": "m", "prompt": "Once"[: 1 + number % 4], "max_tokens": 6}
-        )
-        for number in range(1, COUNT + 1)
-    ]
+    bodies = [{"model": "m", "prompt": "Once"[: 1 + number % 4], "max_tokens": 6} for number in range(1, COUNT + 1)]
+    return [RequestLine(number, f"r{number}", "/v1/completions", body) for number, body in enumerate(bodies, start=1)]
 
 
 @pytest.fixture(scope="module")
@@ -103,19 +94,6 @@ class TestCluster:
         assert results(out) == expected
         assert run([*arguments, "--restart", f"m={tmp_path / 'none.gab'}"]) == 2
         assert results(out) == expected
-
-    def test_actors_and_a_node_are_killed(self, cluster: Any, expected: dict[str, Any], small: Path) -> None:
-        setup, digests, found = LocalSetup([("m", str(small), {})], {"slots": 2}), {"m": file_digest(small)}, {}
-        with ray_pool(cluster.address, setup, digests) as pool:
-            for each in pool.run(iter(requests())):
-                assert each.line.key not in found
-                found[each.line.key] = comparable(each.data)
-                if len(found) == 5:
-                    os.kill(ray.get(pool._places[0].member.actor.pid.remote()), signal.SIGKILL)
-                if len(found) == 15:
-                    cluster.remove_node(cluster.worker_nodes.copy().pop())
-            assert pool.deaths >= 1
-        assert found == expected
 
     def test_a_node_with_another_file_is_refused(self, cluster: Any, small: Path) -> None:
         setup = LocalSetup([("m", str(small), {})])

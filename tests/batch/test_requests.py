@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
-from glinfer.batch.index import LineIndex
 from glinfer.batch.job import BatchFiles, BatchJob
 from glinfer.batch.lines import LineResult, Shard, seed_of
 from glinfer.batch.places import Target, open_source
@@ -78,26 +77,21 @@ def results(path: Path | str) -> dict[str, dict[str, Any]]:
 
 BROKEN = [
     (b"{", "this is no JSON (Expecting property name"),
-    (b'{"custom_id": "caf\xe9"}', "this is not UTF-8 (byte 18 of the line)"),
     (b'[{"custom_id": "a"}]', 'found [{"custom_id": "a"}]; expected a JSON object'),
-    (b"[" * 100_000, "this is too much for JSON"),
     (b'{"custom_id": "a", "body": {"seed": 1, "seed": 2}}', 'the key "seed" is there twice'),
     (b'{"custom_id": "a", "body": {"temperature": NaN}}', "found NaN, which is no JSON"),
     ({}, "custom_id is missing; expected custom_id, method, url, body"),
     (request(method=...), "method is missing"),
     (request(url=...), "url is missing"),
     (request(body=...), "body is missing"),
-    (request(None), "custom_id is null; expected text"),
     (request(7), "custom_id is 7; expected text"),
     (request(""), "custom_id is empty; expected text that no other line has"),
     (b'{"custom_id": "\\ud800", "method": "POST", "url": "/v1/completions", "body": {}}', "half a surrogate pair"),
     (request("first"), 'the id "first" is that of line 1 too; expected ids that differ'),
     (request(method="post"), 'method is "post"; expected "POST"'),
     (request(url="/v1/nonsense"), 'url is "/v1/nonsense"; expected one of /v1/chat/completions, /v1/completions'),
-    (request(url="https://example.org/v1/completions"), 'url is "https://example.org/v1/completions"; expected one of'),
     (request(url="/v1/models"), 'url is "/v1/models"; expected one of'),
     (request(url=5), "url is 5; expected one of"),
-    (request(body=None), "body is null; expected a JSON object"),
     (request(body=[CHAT]), "expected a JSON object"),
     (request(Body=CHAT), 'unknown key "Body"; known: custom_id, method, url, body'),
 ]
@@ -110,6 +104,8 @@ class TestLines:
         assert (first.number, first.key, first.url, first.body) == (1, "request-1", "/v1/chat/completions", CHAT)
         assert (second.number, second.key, second.url) == (3, "request-2", "/v1/completions")
         assert first.told() == request("request-1")
+        assert {"/v1/chat/completions", "/v1/completions", "/v1/score"} <= set(URLS)
+        assert not {"/v1/models", "/tokenize", "/health"} & set(URLS)
 
     def test_a_broken_line_is_named_before_anything_is_written(self, tmp_path: Path) -> None:
         for line, words in BROKEN:
@@ -122,14 +118,8 @@ class TestLines:
             assert "\n" not in said
             assert len(said) < len(str(source)) + 400
             assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"], words
-
-    def test_no_request_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"in\.jsonl: found no request in it; expected a JSON object a line"):
             run(written(tmp_path, b"", b" "), tmp_path / "out.jsonl")
-
-    def test_the_routes_are_those_of_the_server_that_take_a_body(self) -> None:
-        assert {"/v1/chat/completions", "/v1/completions", "/v1/score"} <= set(URLS)
-        assert not {"/v1/models", "/tokenize", "/health"} & set(URLS)
 
     def test_a_line_and_its_result_hash_what_determines_it(self) -> None:
         line = RequestLine(1, "a", "/v1/completions", {"prompt": "x"})
@@ -148,6 +138,9 @@ class TestSeeds:
             assert first != RequestLine(1, "b", "/v1/completions", body).sent()
         assert RequestLine(1, "a", "/v1/completions", {"seed": 0}).sent() == {"seed": 0}
         assert RequestLine(1, "a", "/v1/score", {"input": "x"}).sent() == {"input": "x"}
+        with pytest.raises(ApiError, match="a batch has no streams; leave stream out"):
+            RequestLine(1, "a", "/v1/completions", {"stream": True}).sent()
+        assert RequestLine(1, "a", "/v1/completions", {"stream": False}).sent()["stream"] is False
 
     def test_they_are_what_the_server_takes_and_spread_over_all(self) -> None:
         found = [seed_of(f"request-{number}") for number in range(1000)]
@@ -155,11 +148,6 @@ class TestSeeds:
         assert all(0 <= seed < 1 << 63 for seed in found)
         assert 400 < sum(seed >> 62 for seed in found) < 600
         assert seed_of("request-1") == 0x2C2F9FFF45F98EB7  # for ever, or results would change
-
-    def test_a_stream_is_refused(self) -> None:
-        with pytest.raises(ApiError, match="a batch has no streams; leave stream out"):
-            RequestLine(1, "a", "/v1/completions", {"stream": True}).sent()
-        assert RequestLine(1, "a", "/v1/completions", {"stream": False}).sent()["stream"] is False
 
 
 class TestRestart:
@@ -202,7 +190,9 @@ class TestRestart:
         lost = unanswered(line, "process_died", "three times").data
         assert (lost["response"], lost["error"]) == (None, {"code": "process_died", "message": "three times"})
 
-    def test_another_fingerprint_is_refused_with_what_differs(self, done: tuple[Path, Path]) -> None:
+    def test_what_was_made_otherwise_is_refused_with_what_differs(
+        self, done: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         source, out = done
         before = out.read_bytes()
         given = {**FINGERPRINT, "weights": "f32", "options": {"gelu": "erf"}}
@@ -212,20 +202,16 @@ class TestRestart:
             f'{out}: its results were made with options.gelu null (now "erf"), weights "q8" (now "f32"); '
             "give another --out, or --restart to discard them and start over"
         )
-        assert out.read_bytes() == before
-        assert run(source, out, given=given, restart=True).lines == 3
-
-    def test_another_version_another_shard_and_errors_elsewhere_are_refused(
-        self, done: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        source, out = done
         with pytest.raises(InputError, match=r'with shard "1/1" \(now "1/2"\)'):
             run(source, out, shard=Shard(1, 2))
         with pytest.raises(InputError, match=r"with errors_apart false \(now true\)"):
             run(source, out, errors=out.with_name("err.jsonl"))
-        monkeypatch.setattr("glinfer.batch.manifest.__version__", "9.9")
-        with pytest.raises(InputError, match=r'with glinfer "[0-9.]+" \(now "9\.9"\)'):
-            run(source, out)
+        with monkeypatch.context() as patch:
+            patch.setattr("glinfer.batch.manifest.__version__", "9.9")
+            with pytest.raises(InputError, match=r'with glinfer "[0-9.]+" \(now "9\.9"\)'):
+                run(source, out)
+        assert out.read_bytes() == before
+        assert run(source, out, given=given, restart=True).lines == 3
 
     def test_a_manifest_that_is_none(self, done: tuple[Path, Path]) -> None:
         source, out = done
@@ -252,9 +238,7 @@ class TestRestart:
         with pytest.raises(InputError, match=r"err\.jsonl:1: this is no result of an earlier run"):
             run(source, out, errors=errors)
         assert errors.read_bytes() == b"precious"
-
-    def test_the_same_file_twice(self, tmp_path: Path) -> None:
-        source, out = many(tmp_path, 3), tmp_path / "out.jsonl"
+        out = tmp_path / "another.jsonl"
         for given in ({"out": source}, {"out": out, "errors": source}):
             with pytest.raises(InputError, match="this is the input itself"):
                 run(source, **given)
@@ -287,11 +271,8 @@ class TestShards:
         echo = Echo()
         run(source, tmp_path / "again.jsonl", echo, shard=Shard(2, 3))
         assert set(echo.seen) == {key for key, number in found.items() if number == 2}
-
-    def test_an_empty_part_is_done(self, tmp_path: Path) -> None:
-        source = many(tmp_path, 1)
-        totals = [run(source, tmp_path / f"o{n}", shard=Shard(n, 2)).lines for n in (1, 2)]
-        assert sorted(totals) == [0, 1]
+        totals = [run(many(tmp_path, 1), tmp_path / f"o{n}", shard=Shard(n, 2)).lines for n in (1, 2)]
+        assert sorted(totals) == [0, 1], "an empty part is done"
 
     def test_what_is_a_part_and_what_is_none(self) -> None:
         assert str(Shard.parse("2/8")) == "2/8"
@@ -300,13 +281,17 @@ class TestShards:
                 Shard.parse(text)
 
 
-class TestPlaces:
-    @pytest.mark.parametrize("end", [".gz", ".zst"])
-    def test_compressed_by_name(self, tmp_path: Path, end: str) -> None:
-        if end == ".zst":
-            zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
-        pack = gzip.compress if end == ".gz" else lambda data: zstandard.ZstdCompressor().compress(data)
-        data = many(tmp_path).read_bytes()
+def packer(end: str) -> Callable[[bytes], bytes]:
+    if end == ".gz":
+        return gzip.compress
+    zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
+    return lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+@pytest.mark.parametrize("end", [".gz", ".zst"])
+class TestCompressed:
+    def test_it_is_by_name(self, tmp_path: Path, end: str) -> None:
+        pack, data = packer(end), many(tmp_path).read_bytes()
         source, out = tmp_path / f"in.jsonl{end}", tmp_path / f"out.jsonl{end}"
         source.write_bytes(pack(data[:500]) + pack(data[500:]))  # in two pieces, as 'cat' joins them
         with pytest.raises(KeyboardInterrupt):
@@ -323,12 +308,8 @@ class TestPlaces:
         assert echo.seen == ["one more"]
         assert len(results(out)) == 21
 
-    @pytest.mark.parametrize("end", [".gz", ".zst"])
     def test_damage_is_one_line(self, tmp_path: Path, end: str) -> None:
-        if end == ".zst":
-            zstandard = pytest.importorskip("zstandard", reason="zstandard is not installed")
-        plain = many(tmp_path, 500).read_bytes()
-        data = gzip.compress(plain) if end == ".gz" else zstandard.ZstdCompressor(write_checksum=True).compress(plain)
+        data = packer(end)(many(tmp_path, 500).read_bytes())
         source = tmp_path / f"in.jsonl{end}"
         for broken in (b"{}\n", data[: len(data) // 2], data[:-60] + bytes([data[-60] ^ 0xFF]) + data[-59:], b""):
             source.write_bytes(broken)
@@ -338,6 +319,8 @@ class TestPlaces:
             assert str(source) in str(caught.value)
             assert not (tmp_path / "out.jsonl").exists()
 
+
+class TestPlaces:
     def test_addresses_go_to_fsspec(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
         monkeypatch.setenv("GLINFER_CACHE", str(tmp_path / "cache"))
@@ -366,33 +349,3 @@ class TestPlaces:
         source = name if "://" in name else written(tmp_path, request(), name=name)
         with pytest.raises(InputError, match=rf"need the package {package}, which is not installed; pip install"):
             run(source, tmp_path / "out.jsonl")
-
-
-class TestIndex:
-    @pytest.mark.slow
-    def test_ids_of_many_lines_take_no_memory_of_python(self, tmp_path: Path) -> None:
-        import tracemalloc
-
-        class Counted(RequestForm):
-            def read(self, path: object) -> Iterator[RequestLine]:
-                for number in range(1, 30_001):
-                    yield RequestLine(number, f"request number {number}", "/v1/score", {})
-
-        with LineIndex(Counted(), "in.jsonl") as index:
-            tracemalloc.start()
-            index.scan()
-            _, most = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            assert (index.count, index.left) == (30_000, 30_000)
-            # Their ids alone would take 2 MB.
-            assert most < 2_000_000
-            entry = index.find("request number 29999")
-            assert entry is not None
-            assert entry.number == 29_999
-            assert index.find("request number 0") is None
-
-    def test_a_full_disk_is_one_line(self, tmp_path: Path) -> None:
-        with LineIndex(RequestForm(), many(tmp_path, 5000)) as index:
-            index._base.execute("PRAGMA max_page_count = 4")
-            with pytest.raises(FormatError, match=r"the index of the input cannot be kept on the disk: .*full; free"):
-                index.scan()

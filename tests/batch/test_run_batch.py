@@ -64,12 +64,8 @@ BAD: list[tuple[dict[str, Any], int, str | None]] = [
     (request("unknown", prompt="x", temprature=1), 400, "unknown_parameter"),
     (request("long", prompt="x" * 100), 400, "context_length_exceeded"),
     (chat("stream-2", "x", stream=True, stream_options={"include_usage": True}), 400, "unsupported_parameter"),
-    (request("true", prompt="x", n=True), 400, "invalid_value"),
-    (request("ids-beyond", prompt=[1, 300]), 400, None),
     (request("bias-key", prompt="x", logit_bias={"a": 1}), 400, None),
-    (request("messages", CHAT, messages=[]), 400, "invalid_value"),
     (request("role", CHAT, messages=[{"role": "robot", "content": "x"}]), 400, "invalid_value"),
-    (request("chat-text", CHAT, prompt="x"), 400, "missing_parameter"),
     (request("score-one", SCORE, input="x"), 400, None),
 ]
 
@@ -164,17 +160,8 @@ class TestAnswers:
         assert told.pop("tokens_per_second") > 0
         assert told.pop("draws") > 0
         assert told.pop("renderer").startswith("OpenGL ES 3.")
-        assert told == {
-            "input": str(source),
-            "out": str(out),
-            "errors": None,
-            "shard": "1/1",
-            "finished_before": 0,
-            "lines": 2,
-            "failed": 1,
-            "prompt_tokens": 4,
-            "tokens": 6,
-        }
+        counts = {"finished_before": 0, "lines": 2, "failed": 1, "prompt_tokens": 4, "tokens": 6}
+        assert told == {"input": str(source), "out": str(out), "errors": None, "shard": "1/1", **counts}
         assert set(results(out)) == {"text", "no-model"}
         _, err = batch(capsys, "-i", source, "-o", out, f"m={small}")
         assert err == f"nothing to do: all lines are finished in {out}; --restart starts over\n"
@@ -204,11 +191,8 @@ class TestRefused:
             assert words in err
             assert err.count("\n") == 1
             assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"], arguments
-
-    def test_a_model_that_cannot_be_loaded(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         broken = tmp_path / "broken.gab"
         broken.write_bytes(small.read_bytes()[:-4])
-        source = write(tmp_path / "in.jsonl", GOOD[:1])
         _, err = batch(capsys, "-i", source, "-o", tmp_path / "out.jsonl", f"m={broken}", status=2)
         assert "broken.gab: truncated" in err
         assert not (tmp_path / "out.jsonl").exists()

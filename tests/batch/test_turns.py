@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
 from interrupts import files_of, heeds_ctrl_c, interrupted_everywhere
-from tiers import tiered
 
 from glinfer.batch import local, turns
 from glinfer.batch.lines import LineResult
@@ -120,7 +119,8 @@ def closed(runner: LocalRunner) -> None:
     runner.__exit__(None, None, None)
 
 
-@tiered("coarse", [LOOP, set()], ids=["loop", "steps"])
+@pytest.mark.slow
+@pytest.mark.parametrize("coarse", [LOOP, set()], ids=["loop", "steps"])
 def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers, coarse: set[str]) -> None:
     runners, found = list[LocalRunner](), list[int]()
 
@@ -141,19 +141,6 @@ def test_ctrl_c_anywhere_ends_a_batch_and_leaves_nothing(servers: Servers, coars
     assert sorted(found) == [1, 2, 3]
     servers.check("the end")
     assert places > 100
-
-
-@pytest.mark.slow
-def test_after_ctrl_c_the_same_runner_goes_on(servers: Servers) -> None:
-    with LocalRunner(LocalSetup([])) as runner:
-
-        def again(where: str) -> None:
-            assert sorted(each.line.number for each in runner.run(lines())) == [1, 2, 3], where
-            assert servers.answering == 0, where
-
-        assert interrupted_everywhere(lambda: list(runner.run(lines())), again, FILES) > 100
-        again("the end")
-    servers.check("the end")
 
 
 def test_a_second_ctrl_c_does_not_wait(servers: Servers) -> None:
@@ -184,6 +171,7 @@ def test_an_error_of_several_lines_at_once_is_told_once(servers: Servers) -> Non
 
 
 def test_a_generator_that_is_left_ends_its_lines(servers: Servers) -> None:
+    Turns().close(lambda: asyncio.sleep(0))  # which has none
     with LocalRunner(LocalSetup([])) as runner:
         for _ in runner.run(lines()):
             break
@@ -191,7 +179,3 @@ def test_a_generator_that_is_left_ends_its_lines(servers: Servers) -> None:
         assert len(list(runner.run(lines()))) == COUNT
         assert servers.answering == 0
     servers.check("the end")
-
-
-def test_closing_without_a_task() -> None:
-    Turns().close(lambda: asyncio.sleep(0))

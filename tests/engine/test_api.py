@@ -162,11 +162,6 @@ class TestText:
 
 
 class TestClosing:
-    def test_the_plan_of_a_closed_model_needs_no_device(self, small: Path) -> None:
-        model = glinfer.load(small)
-        model.close()
-        assert model.draws().total == FAST_SMALL_DRAWS
-
     def test_a_with_block_closes_also_after_an_error(self, small: Path) -> None:
         with pytest.raises(ZeroDivisionError), glinfer.load(small) as model:
             1 / 0  # noqa: B018

@@ -298,11 +298,6 @@ def test_changes_by_hand() -> None:
     assert changes.applied(np.zeros(4, np.float32), [1, 1, 0]).tolist() == [-1.75, -1.0, 3.0, 0.0]
 
 
-def test_nothing_to_change() -> None:
-    assert LogitChanges.checked(0, 0.0, {}, 10) is None
-    assert LogitChanges.checked(0, 0, None, 10) is None
-
-
 def test_changes_that_cannot_be() -> None:
     refused: list[tuple[tuple[Any, Any, Any], str]] = [
         (("x", 0, None), "presence_penalty is 'x'; expected a finite number"),

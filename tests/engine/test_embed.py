@@ -34,7 +34,9 @@ def model(folder: Path) -> Iterator[Model]:
 
 
 def test_one_text_and_many(model: Model) -> None:
-    many = model.embed(TEXTS)
+    told: list[tuple[int, int]] = []
+    many = model.embed(TEXTS, on_progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (len(TEXTS), len(TEXTS))
     assert many.shape == (len(TEXTS), 36)
     assert many.dtype == np.float32
     assert np.array_equal(model.embed(TEXTS[3]), many[3])
@@ -80,12 +82,6 @@ def test_long_texts_are_cut_as_the_files_say(model: Model) -> None:
     assert model.config.max_position_embeddings == 40
     long = "cat " * 100
     assert np.array_equal(model.embed(long), model.embed("cat " * 38))
-
-
-def test_progress(model: Model) -> None:
-    told: list[tuple[int, int]] = []
-    model.embed(TEXTS, on_progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (len(TEXTS), len(TEXTS))
 
 
 def test_a_model_that_embeds_ranks_by_its_prompts(model: Model) -> None:

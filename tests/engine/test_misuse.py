@@ -21,7 +21,6 @@ from glinfer.engine.requests import BatchRequest
 from glinfer.errors import GlinferError
 from glinfer.formats import write_bpe
 from glinfer.gl.context import Device, open_device
-from glinfer.models.choice import PLANS
 
 pytestmark = pytest.mark.gl
 
@@ -40,7 +39,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=PLANS)
+@pytest.fixture(params=["fast", pytest.param("reference", marks=pytest.mark.slow)])
 def model(tiny: Path, request: pytest.FixtureRequest) -> Iterator[Model]:
     """By each plan, for tests that end it."""
     with glinfer.load(tiny, plan=request.param) as made:

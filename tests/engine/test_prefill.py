@@ -205,19 +205,6 @@ class TestSessions:
                 assert agree(session.logits(), stepped(pieces, [*IDS[: 40 - count], *new])), count
 
 
-class TestSharing:
-    """The chunk plan's scratch textures serve all sequences of a model; the first one that needed them may go."""
-
-    def test_a_session_without_a_prompt_makes_no_chunk_plan(self, model: Model) -> None:
-        with model.session() as session:
-            before = model.device.live_objects()
-            session.prefill(IDS[:MAX_SINGLE_TOKENS])
-            session.logits()
-            assert model.device.live_objects() == before
-            session.hold(IDS[40:50])
-            assert model.device.live_objects() != before
-
-
 def test_few_rows_of_experts_have_a_plan_of_their_own() -> None:
     kernels = KernelOptions(product_table="llvmpipe", rows_per_draw=4)
     config = tiny("qwen3_moe", hidden_size=96, intermediate_size=96, max_position_embeddings=128)

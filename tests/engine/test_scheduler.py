@@ -306,8 +306,9 @@ class TestPrefixes:
         prompts = [ids_of(20, seed) for seed in range(3)]
         with model.scheduler(slots=2) as scheduler:
 
-            def reused(prompt: list[int]) -> int:
-                each = scheduler.insert(BatchRequest(prompt, {"max_tokens": 1}))
+            def reused(prompt: list[int], client: str = "one", adapter: int = 0) -> int:
+                each = scheduler.insert(BatchRequest(prompt, {"max_tokens": 1}, client=client))
+                each.adapter = adapter  # as of a model that has some
                 finished(scheduler)
                 return each.stats.reused_tokens
 
@@ -319,6 +320,8 @@ class TestPrefixes:
             few = MIN_REUSED
             assert reused([*prompts[1][: few - 1], 1, 2, 3]) == 0
             assert reused([*prompts[1][:few], 1, 2, 3]) == few
+            assert (reused(prompts[0]), reused(prompts[0]), reused(prompts[0], "another")) == (0, 19, 0)
+            assert (reused(prompts[0]), reused(prompts[0], adapter=1)) == (19, 0)
 
     def test_what_a_place_without_a_part_stores_is_in_nobodys_way(self, model: Model) -> None:
         """A prompt that fills its place, while another sequence runs on; then the same prompt again."""
@@ -437,10 +440,6 @@ class TestQueue:
                 model.scheduler(**{name: 0})
             with pytest.raises(InputError, match=f"the number for {name} is 1.5"):
                 model.scheduler(**{name: 1.5})  # type: ignore[arg-type]
-
-    def test_the_reference_plan(self, reference: Model) -> None:
-        with pytest.raises(InputError, match="several prompts together need the fast plan"):
-            reference.scheduler()
 
 
 class TestEnds:

@@ -13,7 +13,7 @@ from tiers import tiered
 
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.engine.shortlist import sample_shortlist
-from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.context import Device
 from glinfer.models.fast import token as fast
 from glinfer.models.fast.shortlist import fill_table
 from glinfer.models.oracle import relative_error
@@ -22,7 +22,6 @@ from glinfer.ops.fused.allowed import allowed_tokens, mask_words
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.fused.sample import NO_SCORE
 from glinfer.ops.fused.shortlist import Shortlist, pieces_for
-from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.noise import Drawn
 
 pytestmark = pytest.mark.gl
@@ -128,17 +127,6 @@ def test_logits_of_any_size_are_compared(device: Device) -> None:
             scaled = logits * np.float32(scale)
             made.session.write(fast.LOGITS, scaled)
             check(scaled, [0], [draw], made.run([0], [draw]))
-
-
-@pytest.mark.slow
-def test_within_what_webgl2_guarantees() -> None:
-    logits = some_logits(8, 9000)
-    with (
-        open_device(limits=Limits.webgl2_minimum()) as device,
-        over(device, logits, KernelOptions(rows_per_draw=4), 4) as made,
-    ):
-        draws = [sampler.draw for sampler in samplers(8)]
-        check(logits, range(8), draws, made.run(range(8), draws))
 
 
 # Choices among allowed tokens

@@ -30,7 +30,7 @@ from glinfer.engine import loading
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export import convert as convert_module
 from glinfer.export import site
-from glinfer.formats import Checkpoint, random_checkpoint, write_bpe
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, write_bpe
 from glinfer.formats import files as files_module
 from glinfer.formats.gguf.write import write_gguf
 
@@ -240,6 +240,34 @@ class TestConvert:
     ) -> None:
         work = converting(ending, former=former)
         assert each_fails(work, monkeypatch, work.folder, every) >= 4
+
+    @pytest.mark.slow
+    def test_a_source_that_fails_at_any_call(self, converting: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A model whose tokenizer cannot be read is converted without it, which a note says."""
+        work = converting(".gguf", former=False)
+        source, target = map(Path, work.arguments[1:3])
+        noted = refused = 0
+        with monkeypatch.context() as patch:
+            files = BrokenFiles(patch, source.parent)
+            assert work.run("counting") == 0
+            for at in every(files.calls):
+                work.restore()
+                files.fail_at(at)
+                status, said = run(work.arguments), work.capsys.readouterr()
+                failed = files.failed
+                assert failed
+                files.fail_at(0)
+                assert said.err.count("\n") <= 1, failed
+                if status == 2:
+                    refused += 1
+                    assert contents(work.folder) == work.before, failed
+                    continue
+                assert status == 0, failed
+                noted += said.err.startswith(f"note: {target} has no tokenizer: ")
+                assert (contents(work.folder) == work.after) == (said.err == ""), failed
+                assert load_checkpoint(target).config == load_checkpoint(source).config
+        assert noted >= 1
+        assert refused >= 2
 
     @tiered("ending", [".gguf", ".gab", ".safetensors"])
     def test_a_disk_that_is_full_at_any_size(self, converting: Making, ending: str) -> None:

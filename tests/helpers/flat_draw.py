@@ -73,10 +73,6 @@ class RowsPlan(FlatDraw):
         array[self.rows :] = np.nan
         return self.vector(name, array)
 
-    def whole_numbers(self, name: str, rows: int, cols: int) -> TensorSpec:
-        """An output of int32."""
-        return self.flat("activation", "rgba32i", name, rows, cols)
-
     def errors(self) -> dict[str, float]:
         """Run it; the largest relative error of each draw by its name, of statistics of the worst of the four."""
         found, values = {}, self.case.values

@@ -199,6 +199,7 @@ def test_the_checkpoints_arrays_are_not_changed(config: ModelConfig) -> None:
     [
         ("llama", "F16"),
         ("gemma", "BF16"),
+        ("granite", "Q8_0"),
         ("qwen3", "Q8_ROW"),
         ("gift_of_gab", "Q8_0"),
         ("gpt2", "Q5_1"),
@@ -211,6 +212,8 @@ def test_a_packed_model_is_the_model_of_its_weights(family: str, name: str) -> N
     changes = {"intermediate_size": 2 * width, "tie_word_embeddings": family in ("gemma", "gpt2")}
     if family in ROTARY:
         changes |= {"hidden_size": width, "num_key_value_heads": 1}
+    if family == "granite":
+        changes |= {"residual_multiplier": 0.4, "logits_scaling": 8.0}
     checkpoint = in_formats(tiny(family, width // 2, **changes), name)
     assert set(checkpoint.formats().values()) == {"F32", name}
     ids = some_ids(checkpoint.config, 5)

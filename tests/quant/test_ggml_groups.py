@@ -177,6 +177,11 @@ def test_a_scale_that_is_not_finite_is_found(name: str) -> None:
         assert not np.isfinite(dequantize(rows[1:2], name)).all()
 
 
+def test_a_bfloat16_that_is_not_finite_is_found() -> None:
+    bits = np.array([[0x3F80, 0x7F7F], [0x3F80, 0x7F80], [0xFF80, 0], [0x7FC1, 0], [0, 0xFFFF]], "<u2")
+    assert not_finite(bits.view(np.uint8), "BF16").tolist() == [False, True, True, True, True]
+
+
 def test_exponents_are_too_large_only_where_numbers_are() -> None:
     rows = np.zeros((4, 2 * 17), dtype=np.uint8)
     rows[:, 17] = (252, 253, 253, 255)

@@ -16,9 +16,7 @@ from tiny_models import tiny
 import glinfer
 from glinfer.cli.app import run
 from glinfer.engine.batch import SchedulerOptions
-from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint, write_gguf
-from glinfer.server.run import HttpServer, ServerOptions
 from glinfer.server.served import ModelSource
 
 pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
@@ -74,10 +72,9 @@ def test_requests_name_an_adapter_in_place_of_the_model(adapted: Running, texts:
     assert refused.status_code == 400
 
 
-def test_two_models_have_no_name_in_common(folder: Path) -> None:
-    source = ModelSource("a", str(folder / "m.gguf"), {"lora": {"a": str(folder / "a")}})
-    with pytest.raises(InputError, match="two models have the name a"):
-        HttpServer([source], ServerOptions(port=0))
+@pytest.fixture
+def adapters(folder: Path) -> tuple[str, ...]:
+    return "--lora", f"a={folder / 'a'}", "--lora", f"b={folder / 'b.gguf'}"
 
 
 def said(capsys: Capture, *arguments: object, status: int = 0) -> str:
@@ -88,13 +85,11 @@ def said(capsys: Capture, *arguments: object, status: int = 0) -> str:
     return found.err if status else found.out
 
 
-def named(folder: Path) -> tuple[str, ...]:
-    return "--lora", f"a={folder / 'a'}", "--lora", f"b={folder / 'b.gguf'}"
-
-
 @pytest.mark.slow
-def test_commands_take_adapters(folder: Path, tmp_path: Path, texts: dict[str, str], capsys: Capture) -> None:
-    model, adapters = folder / "m.gguf", named(folder)
+def test_commands_take_adapters(
+    folder: Path, tmp_path: Path, texts: dict[str, str], adapters: tuple[str, ...], capsys: Capture
+) -> None:
+    model = folder / "m.gguf"
     generate = ("generate", model, "abc", "-t", 0, "-n", 8, "-q")
     assert said(capsys, *generate, "--lora", folder / "a") == texts["a"] + "\n"
     assert said(capsys, *generate, "--lora", f"x={folder / 'b.gguf'}") == texts["b"] + "\n"
@@ -126,8 +121,10 @@ def test_draws_of_adapters_are_counted(folder: Path, capsys: Capture) -> None:
     assert with_one == with_none + 4 * 2
 
 
-def test_bad_adapters_are_refused_in_a_line(folder: Path, tmp_path: Path, capsys: Capture) -> None:
-    model, adapters = folder / "m.gguf", named(folder)
+def test_bad_adapters_are_refused_in_a_line(
+    folder: Path, tmp_path: Path, adapters: tuple[str, ...], capsys: Capture
+) -> None:
+    model = folder / "m.gguf"
     generate = ("generate", model, "abc", "-t", 0, "-n", 8, "-q")
     convert = ("convert", model, tmp_path / "merged.gguf")
     (tmp_path / "in.jsonl").write_text('{"prompt": "abc", "lora": "c"}\n')
@@ -139,6 +136,7 @@ def test_bad_adapters_are_refused_in_a_line(folder: Path, tmp_path: Path, capsys
         ((*generate, "--lora", folder / "a", "--plan", "reference"), "beside the fast plan"),
         (("draws", "--config", "blocks=2", "--lora", folder / "a"), "--lora belongs to a MODEL"),
         (("serve", model, "shakespeare", "--lora", folder / "a"), "--lora belongs to one model"),
+        (("serve", f"a={model}", "--port", 0, *adapters), "two models have the name a"),
         ((*convert, "--lora-scale", 2), "without --lora"),
         ((*convert, "--lora", folder / "a", "--lora-scale", "nan"), "expected a number"),
         ((*batch, *adapters), "no adapter 'c'"),

@@ -28,20 +28,11 @@ def test_text_and_ids_are_the_same_prompt(client: openai.OpenAI, served: Running
     assert [choice.index for choice in many.choices] == [0, 1]
     assert one.usage is not None
     assert one.usage.prompt_tokens == len(ids)
-
-
-def test_as_from_python(client: openai.OpenAI, small: Path) -> None:
-    """The defaults of sampling are the model's own."""
-    with glinfer.load(small) as model:
-        expected = model.generate(PROMPT, max_tokens=20, seed=4)
-    found = client.completions.create(model="small", prompt=PROMPT, max_tokens=20, seed=4)
-    assert found.choices[0].text == expected
-
-
-def test_sixteen_tokens_where_none_are_named(client: openai.OpenAI) -> None:
-    answer = client.completions.create(model="speaker", prompt=PROMPT)
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 16
+    echoed = client.completions.create(prompt=PROMPT, echo=True, **ASKED).choices[0].text
+    assert echoed == PROMPT + one.choices[0].text
+    plain = client.completions.create(model="speaker", prompt=PROMPT)
+    assert plain.usage is not None
+    assert plain.usage.completion_tokens == 16, "where no number is named"
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
@@ -75,32 +66,13 @@ def test_echo_with_log_probabilities(served: Running, client: openai.OpenAI, max
     assert [text[start:][:1] for start in offsets[:2]] == [text[0], text[offsets[1]]]
 
 
-def test_log_probabilities_of_an_answer(client: openai.OpenAI) -> None:
-    asked = {**ASKED, "model": "speaker"}  # whose tokens are letters
-    choice = client.completions.create(prompt=PROMPT, logprobs=3, **asked).choices[0]
-    found = choice.logprobs
-    assert found is not None
-    assert "".join(found.tokens or []) == choice.text
-    assert all(token in top for token, top in zip(found.tokens or [], found.top_logprobs or [], strict=True))
-    assert all(3 <= len(top) <= 4 for top in found.top_logprobs or [])
-    plain = client.completions.create(prompt=PROMPT, **asked).choices[0]
-    assert plain.text == choice.text, "asking for them changes nothing"
-    offset = 0
-    for token, start in zip(found.tokens or [], found.text_offset or [], strict=True):
-        assert start == offset
-        offset += len(token)
-
-
-def test_echo_without_them(client: openai.OpenAI) -> None:
-    plain = client.completions.create(prompt=PROMPT, **ASKED).choices[0].text
-    assert client.completions.create(prompt=PROMPT, echo=True, **ASKED).choices[0].text == PROMPT + plain
-
-
-def test_scores_are_those_of_python(served: Running, small: Path) -> None:
+def test_texts_and_scores_are_those_of_python(served: Running, client: openai.OpenAI, small: Path) -> None:
+    """The defaults of sampling are the model's own too."""
     texts = ["To be, or not to be", "that is the question:\n" * 5]
     answer = served.post("/v1/score", {"model": "small", "input": texts}).json()
     with glinfer.load(small) as model:
-        expected = model.score(texts)
+        expected, text = model.score(texts), model.generate(PROMPT, max_tokens=20, seed=4)
+    assert client.completions.create(model="small", prompt=PROMPT, max_tokens=20, seed=4).choices[0].text == text
     for found, score in zip(answer["data"], expected, strict=True):
         assert found["tokens"] == score.ids
         assert found["token_logprobs"] == [None, *score.logprobs.tolist()]
@@ -124,11 +96,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("/v1/completions", {"prompt": []}, "at least 1 item"),
     ("/v1/completions", {"prompt": [[1], [-1]]}, "ids 0 to 299"),
     ("/v1/completions", {"prompt": [300]}, "ids 0 to 299"),
-    (
-        "/v1/completions",
-        {"prompt": "x" * 64},
-        "and 1 more for the answer; the context of speaker holds 64",
-    ),
+    ("/v1/completions", {"prompt": "x" * 64}, "and 1 more for the answer; the context of speaker holds 64"),
     ("/v1/completions", {"prompt": "x" * 65, "max_tokens": 0}, "65 tokens; the context of speaker holds 64"),
     ("/v1/completions", {"prompt": "x", "echo": True, "logprobs": 2}, "expected 0 or 1"),
     ("/v1/completions", {"prompt": "x", "best_of": 2}, "best_of is not supported"),

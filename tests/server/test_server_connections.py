@@ -103,17 +103,14 @@ class TestSlowClients:
             assert b"200 OK" in made.recv(4096)
             drip(made, more)
 
-    def test_a_body_without_end(self, server: Running) -> None:
+    def test_a_body_without_end(self, server: Running, capfd: pytest.CaptureFixture[str]) -> None:
         with connected(server) as made:
             made.sendall((HEAD + "Content-Length: 1000\r\n\r\n{").encode())
             answer = rest(made)
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b"body_too_slow" in answer
-
-    def test_half_a_body(self, server: Running, capfd: pytest.CaptureFixture[str]) -> None:
-        for _ in range(5):
-            with connected(server) as made:
-                made.sendall((HEAD + "Content-Length: 1000\r\n\r\n{").encode())
+        with connected(server) as made:  # which goes away before
+            made.sendall((HEAD + "Content-Length: 1000\r\n\r\n{").encode())
         server.wait(lambda: not held(server))
         assert capfd.readouterr().err == "", "no traceback"
 

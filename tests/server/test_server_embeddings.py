@@ -35,9 +35,16 @@ def server(folder: Path, small: Path) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def vectors(folder: Path) -> Any:
+def expected(folder: Path) -> Any:
+    """What Python gets: the vectors of TEXTS, and of a cat with a prompt; and the ids of a cat, and its vector."""
     with glinfer.load(folder / "embedder") as model:
-        return model.embed(TEXTS)
+        ids = model.embedder.encoded(["cat"])[0].ids
+        return model.embed(TEXTS), model.embed("cat", prompt_name="query"), ids, model.embed("cat")
+
+
+@pytest.fixture(scope="module")
+def vectors(expected: Any) -> Any:
+    return expected[0]
 
 
 def test_openais_client_gets_what_python_gets(server: Running, vectors: Any) -> None:
@@ -56,11 +63,8 @@ def test_openais_client_gets_what_python_gets(server: Running, vectors: Any) -> 
     assert np.array_equal(np.frombuffer(base64.b64decode(data), "<f4"), vectors[0])
 
 
-def test_prompts_and_ids(server: Running, folder: Path) -> None:
-    with glinfer.load(folder / "embedder") as model:
-        wanted = model.embed("cat", prompt_name="query")
-        ids = model.embedder.encoded(["cat"])[0].ids
-        plain = model.embed("cat")
+def test_prompts_and_ids(server: Running, expected: Any) -> None:
+    _, wanted, ids, plain = expected
     body = {"model": "embedder", "input": ["cat"], "prompt_name": "query"}
     assert np.allclose(server.post("/v1/embeddings", body).json()["data"][0]["embedding"], wanted, atol=1e-7)
     body = {"model": "embedder", "input": [ids]}

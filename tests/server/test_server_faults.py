@@ -77,6 +77,19 @@ def own(small: Path) -> Iterator[Running]:
         yield found
 
 
+def fail_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The next step of the model fails."""
+    step, left = Worker._step_scheduler, [1]
+
+    def failing(self: Worker, runner: Any) -> None:
+        if runner.requests and left[0]:
+            left[0] -= 1
+            raise error
+        step(self, runner)
+
+    monkeypatch.setattr(Worker, "_step_scheduler", failing)
+
+
 class TestGraphics:
     @tiered(("url", "body"), REQUESTS[:2])
     def test_no_memory_at_any_allocation_of_a_request(
@@ -104,23 +117,16 @@ class TestGraphics:
     def test_no_memory_for_another_scheduler_opens_everything_again(
         self, own: Running, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        schedule, left = Worker._schedule, [1, 1]
-
-        def failing(self: Worker, runner: Any) -> None:
-            if runner.requests and left[0]:
-                left[0] -= 1
-                raise GLError("drawing: no memory, planted")
-            step(self, runner)
+        schedule, left = Worker._schedule, [1]
 
         def scheduling(*given: Any) -> Any:
-            if left[0] == 0 and left[1]:
-                left[1] -= 1
+            if left[0]:
+                left[0] -= 1
                 raise GLError("creating texture kv: no memory, planted")
             return schedule(*given)
 
-        step = Worker._step_scheduler
         expected = content(own.post(TEXT, PICKED))
-        monkeypatch.setattr(Worker, "_step_scheduler", failing)
+        fail_once(monkeypatch, GLError("drawing: no memory, planted"))
         monkeypatch.setattr(Worker, "_schedule", staticmethod(scheduling))
         assert refused(own.post(TEXT, PICKED), "driver_error") == "drawing: no memory, planted"
         own.ready()
@@ -243,16 +249,8 @@ class TestCommands:
         def closed(*given: Any, **named: Any) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        step, left = Worker._step_scheduler, [1]
-
-        def lost(self: Worker, runner: Any) -> None:
-            if runner.requests and left[0]:
-                left[0] -= 1
-                raise ContextError("the context was lost, planted")
-            step(self, runner)
-
         monkeypatch.setattr("glinfer.server.worker.click.echo", closed)
-        monkeypatch.setattr(Worker, "_step_scheduler", lost)
+        fail_once(monkeypatch, ContextError("the context was lost, planted"))
         refused(own.post(TEXT, PICKED), "context_lost")
         own.ready()
         assert content(own.post(TEXT, PICKED))

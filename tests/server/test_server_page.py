@@ -24,6 +24,9 @@ def test_it_needs_no_key_and_its_requests_do(keyed: Running) -> None:
     assert keyed.get("/v1/models").status_code == 401
     for name in re.findall(r'(?:src|href)="([^":]+)"', page.text):
         assert keyed.get(f"/{name}").status_code == 200, name
+    for path, headers in (("/", {}), ("/page/page.js", {"Authorization": "Bearer two"})):
+        assert keyed.request("POST", path, headers=headers).status_code == 405
+    assert keyed.request("HEAD", "/").status_code == 200
 
 
 def test_its_modules_are_all_that_they_import(keyed: Running) -> None:
@@ -74,12 +77,6 @@ def test_no_script_but_its_own_may_run(keyed: Running) -> None:
     assert not re.search(r"<script(?![^>]*\bsrc=)|\bon[a-z]+=|style=", page.text), "inline, which would not run"
     for path in ChatPage().paths:
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", keyed.get(path).text), path
-
-
-def test_other_methods(keyed: Running) -> None:
-    for path, headers in (("/", {}), ("/page/page.js", {"Authorization": "Bearer two"})):
-        assert keyed.request("POST", path, headers=headers).status_code == 405
-    assert keyed.request("HEAD", "/").status_code == 200
 
 
 def test_what_a_page_is_told_of_a_model(served: Running, small: Path) -> None:

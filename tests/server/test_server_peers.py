@@ -96,6 +96,10 @@ def test_log_probabilities_of_completions(client: openai.OpenAI) -> None:
         assert all(value <= 0 for value in found.token_logprobs or [])
         assert all(max(count, 1) <= len(top) <= count + 1 for top in found.top_logprobs or [])
         assert len(found.tokens or []) == len(found.top_logprobs or []) == 8
+    letters = client.completions.create(**{**GREEDY, "model": "speaker"}, logprobs=3).choices[0]
+    assert letters.logprobs is not None
+    assert "".join(letters.logprobs.tokens or []) == letters.text
+    assert letters.logprobs.text_offset == [*range(8)]
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError):
             client.completions.create(**GREEDY, logprobs=21, stream=stream)

@@ -9,10 +9,7 @@ import pytest
 from running_server import Running, running
 from template_models import write_other
 
-from glinfer.engine.batch import SchedulerOptions
-from glinfer.server.served import ModelSource
 from glinfer.text.tokenizer import Tokenizer
-from tests.goldens import recorded, smollm2_file
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 
@@ -43,21 +40,18 @@ def test_a_system_prompt(templated: tuple[Running, Tokenizer]) -> None:
     assert (model["chat"], model["system"]) == (True, True), "the page offers a field for one"
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"instructions": "Be kind.", "input": "hi"},
-        {"instructions": "Be", "input": [{"role": "developer", "content": "kind."}, USER]},
-        {"input": [{"role": "system", "content": [{"type": "input_text", "text": "Be kind."}]}, USER]},
-    ],
-)
-def test_instructions(templated: tuple[Running, Tokenizer], given: dict[str, Any]) -> None:
+def test_instructions(templated: tuple[Running, Tokenizer]) -> None:
     """Two of them are joined by an empty line, which makes another prompt of one character more."""
-    body = {"model": "other", "max_output_tokens": 8, "temperature": 0, **given}
-    answer = templated[0].post("/v1/responses", body).json()
-    joined = given.get("instructions") == "Be"
-    assert (answer["output"][0]["content"][0]["text"] == "hello") == (not joined)
-    assert answer["usage"]["input_tokens"] == len(templated[1].encode(OPENING)) + joined
+    developer, part = {"role": "developer", "content": "kind."}, {"type": "input_text", "text": "Be kind."}
+    for joined, given in (
+        (False, {"instructions": "Be kind.", "input": "hi"}),
+        (True, {"instructions": "Be", "input": [developer, USER]}),
+        (False, {"input": [{"role": "system", "content": [part]}, USER]}),
+    ):
+        body = {"model": "other", "max_output_tokens": 8, "temperature": 0, **given}
+        answer = templated[0].post("/v1/responses", body).json()
+        assert (answer["output"][0]["content"][0]["text"] == "hello") == (not joined), given
+        assert answer["usage"]["input_tokens"] == len(templated[1].encode(OPENING)) + joined
 
 
 def test_messages_in_a_row_and_their_control_tokens(templated: tuple[Running, Tokenizer]) -> None:
@@ -68,20 +62,3 @@ def test_messages_in_a_row_and_their_control_tokens(templated: tuple[Running, To
     assert found["prompt"].count("<|im_start|>") == 5
     assert found["tokens"].count(words.special_id("<|im_end|>")) == 4
     assert found["prompt"].count("<|im_end|>") == 5
-
-
-@pytest.mark.slow
-def test_smollm2_chats_in_two_turns() -> None:
-    """Behind OpenAI's own client it says what it says in llama.cpp."""
-    source = ModelSource("smollm2", str(smollm2_file()), {"context": 192}, SchedulerOptions(slots=2))
-    with running(source) as server, server.client() as client:
-        messages: list[Any] = []
-        for turn in recorded("llama_smollm2")["turns"][:2]:
-            messages.append({"role": "user", "content": turn["message"]})
-            asked: dict[str, Any] = {"model": "smollm2", "messages": messages, "max_tokens": 32, "temperature": 0}
-            answer = client.chat.completions.create(**asked)
-            text, usage = answer.choices[0].message.content, answer.usage
-            assert (text, answer.choices[0].finish_reason) == (turn["text"], "stop")
-            assert usage is not None
-            assert (usage.prompt_tokens, usage.completion_tokens) == (len(turn["prompt"]), len(turn["reply"]))
-            messages.append({"role": "assistant", "content": text})

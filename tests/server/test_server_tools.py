@@ -78,15 +78,17 @@ def test_a_call_that_is_cut(served: Running) -> None:
     assert (response.status, response.output[-1].status) == ("incomplete", "incomplete")
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "now"}}])
-def test_a_call_that_is_asked_for(served: Running, choice: Any) -> None:
+def test_a_call_that_is_asked_for(served: Running) -> None:
     """The model would begin with a text, which is not allowed then."""
-    (found,) = asked(served, tool_choice=choice, parallel_tool_calls=False, max_tokens=150).choices
-    assert found.message.content is None
-    (call,) = found.message.tool_calls
-    assert call.function.name in ("look", "now") if choice == "required" else call.function.name == "now"
-    if call.function.name == "now":
-        assert (json.loads(call.function.arguments), found.finish_reason) == ({}, "tool_calls")
+    named = {"type": "function", "function": {"name": "now"}}
+    for choice, names in (("required", ("look", "now")), (named, ("now",))):
+        (found,) = asked(served, tool_choice=choice, parallel_tool_calls=False, max_tokens=150).choices
+        assert found.message.content is None
+        (call,) = found.message.tool_calls
+        assert call.function.name in names
+    assert (json.loads(call.function.arguments), found.finish_reason) == ({}, "tool_calls")
+    (call,) = responded(served, tool_choice={"type": "function", "name": "now"}, parallel_tool_calls=False).output
+    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "now", {})
 
 
 def test_no_calls_are_allowed(served: Running) -> None:
@@ -146,11 +148,6 @@ def test_a_response_that_calls_in_pieces(served: Running) -> None:
         given: Any = {"model": "caller", "input": "hi", "tools": FUNCTIONS, "temperature": 0}
         with client.responses.stream(**given, max_output_tokens=100) as stream:
             assert stream.get_final_response().output_text == "Wait."
-
-
-def test_a_response_that_has_to_call(served: Running) -> None:
-    (call,) = responded(served, tool_choice={"type": "function", "name": "now"}, parallel_tool_calls=False).output
-    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "now", {})
 
 
 def test_outputs_of_functions_back(served: Running) -> None:
@@ -250,6 +247,8 @@ def test_thoughts_that_led_to_a_call_go_back(channels: Running) -> None:
     assert found["tokens"].count(control) == 2, "what the model has thought became a control token"
 
 
+WRONG = {"name": "a", "arguments": "["}
+STRICT = {"name": "a", "parameters": {"not": {}}, "strict": True}
 BAD: list[tuple[Any, str, str]] = [
     ({"model": "other"}, "tools", "no place for tools"),
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "same name"),
@@ -261,21 +260,9 @@ BAD: list[tuple[Any, str, str]] = [
     ({"tool_choice": "sometimes"}, "tool_choice", "found 'sometimes'"),
     ({"guided_regex": "a"}, "tools", "found both guided_regex and tools"),
     ({"messages": [USER, {"role": "assistant"}]}, "messages", "no content"),
-    (
-        {"messages": [{**USER, "tool_calls": [{"function": {"name": "a", "arguments": ""}}]}]},
-        "messages",
-        "of the assistant alone",
-    ),
-    (
-        {"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "["}}]}]},
-        "messages",
-        "no JSON object",
-    ),
-    (
-        {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"not": {}}, "strict": True}}]},
-        "tools",
-        '"not"',
-    ),
+    ({"messages": [{**USER, "tool_calls": [{"function": WRONG}]}]}, "messages", "of the assistant alone"),
+    ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": WRONG}]}]}, "messages", "no JSON object"),
+    ({"tools": [{"type": "function", "function": STRICT}]}, "tools", '"not"'),
 ]
 
 

@@ -147,6 +147,10 @@ def test_unsupported_keywords_are_refused_by_name(compiler: Compiler, case: Any)
     [
         ({"json_schema": 5}, "json_schema is int; expected an object"),
         ({"json_schema": "[" * 100_000}, "json_schema is no JSON"),
+        (
+            {"json_schema": {"anyOf": [{"properties": {f"{part}{n}": {} for n in range(501)}} for part in "ab"]}},
+            "json_schema has 1002 properties; expected at most 1000",
+        ),
         ({"json_schema": '{"items": ' * 100 + "{}" + "}" * 100}, "nested more than 96 deep"),
         (
             {"json_schema": {"properties": {f"p{n}": True for n in range(1001)}}},

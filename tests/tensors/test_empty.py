@@ -49,7 +49,6 @@ def test_what_lists_without_elements_become(dev: Device) -> None:
         dev.tensor(nothing(0, 32), "Q8_0")
 
 
-Moved = Callable[[Any, Any], Any]
 MOVES: list[tuple[tuple[int, ...], Callable[[Any], Any], Callable[[Array], Array]]] = [
     ((0, 5), lambda x: x.reshape(5, 0), lambda a: a.reshape(5, 0)),
     ((0, 5), lambda x: x.reshape(-1, 7), lambda a: a.reshape(-1, 7)),

@@ -172,6 +172,12 @@ def test_a_scaling_reaches_the_elements(dev: Device) -> None:
     assert np.abs(found - np.concatenate([turned.real, turned.imag], axis=1)).max() < 1e-6
 
 
+def test_scalings_that_differ_by_their_factor_alone_have_tables_of_their_own(dev: Device) -> None:
+    x = normal(np.random.default_rng(5), 3, 8)
+    found = [rope(dev, x, scaling={"type": "yarn", **YARN, "attention_factor": factor}) for factor in (1.0, 2.0)]
+    np.testing.assert_allclose(found[1], 2 * found[0], rtol=1e-6)
+
+
 def test_bad_scalings_are_refused() -> None:
     ones = {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4}
     linear = "rope scaling of type 'linear' has"
