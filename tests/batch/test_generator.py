@@ -72,6 +72,8 @@ def test_columns_give_a_row_its_own_fields_and_errors_are_the_rows_own(make: Any
     assert list(found) == ["text", "max_tokens", "seed", "more", "generated_text", "error"]
     again = make(column="text", body={"max_tokens": 4})({"text": ["b"], "seed": [7]})
     assert found["generated_text"][2] == again["generated_text"][0]
+    short, long = (make(column="text", body={"max_tokens": most})({"text": ["a"], "seed": [7]}) for most in (2, 4))
+    assert found["generated_text"][0] == short["generated_text"][0] != long["generated_text"][0]
     assert found["generated_text"][1] is found["generated_text"][3] is None
     assert "the prompt has" in found["error"][1]
     assert found["error"][0] is found["error"][2] is None

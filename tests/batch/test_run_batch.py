@@ -20,6 +20,7 @@ from glinfer.batch.lines import seed_of
 from glinfer.batch.local import MAX_RETRIES, LocalRunner, LocalSetup
 from glinfer.batch.requests import RequestLine, comparable
 from glinfer.cli.app import run
+from glinfer.errors import InputError
 from glinfer.gl.faults import ContextLostError
 from glinfer.server.worker import Worker
 from glinfer.text import templates
@@ -221,6 +222,18 @@ class TestFaults:
             assert found.data["response"]["body"]["error"]["code"] == "context_lost"
         else:
             assert found.tokens == 4
+
+    def test_memory_is_given_in_mib(
+        self, tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def setup(models: Any, scheduler: dict[str, Any], *others: Any) -> None:
+            raise InputError(f"{scheduler['memory']} bytes")
+
+        monkeypatch.setattr("glinfer.batch.local.LocalSetup", setup)
+        source = write(tmp_path / "in.jsonl", [request("a", model="m", prompt="a")])
+        given = ["run-batch", "-i", str(source), "-o", str(tmp_path / "out.jsonl"), "--memory", "3", f"m={small}"]
+        assert run(given) == 2
+        assert f"{3 * 2**20} bytes" in capsys.readouterr().err
 
     @pytest.mark.slow
     def test_ctrl_c(self, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import threading
 import zlib
@@ -31,7 +32,7 @@ from glinfer.export import weights as weights_module
 from glinfer.export.companions import PIECE
 from glinfer.export.page import renamed
 from glinfer.export.serve import HOST, site_server
-from glinfer.export.site import LIMITS, export_web, web_kernels, web_root
+from glinfer.export.site import LIMITS, _offline_version, export_web, web_kernels, web_root
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
@@ -236,6 +237,11 @@ def test_the_files_that_open_the_page_are_listed_under_a_name_of_this_export(sit
     other = export_web(model, tmp_path / "other", context=16).plan["offline"]
     assert same == offline
     assert (other["version"] != offline["version"], other["files"]) == (True, offline["files"])
+    shutil.copytree(site, tmp_path / "edited")
+    (tmp_path / "edited" / "style.css").write_text("body {}")
+    plan = {**plan_of(site), "offline": None}
+    versions = {_offline_version(folder, plan)["version"] for folder in (site, tmp_path / "edited")}
+    assert len(versions) == 2, "the version depends on the files"
 
 
 def test_long_edges_are_wrapped(tmp_path: Path) -> None:

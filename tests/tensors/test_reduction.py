@@ -110,6 +110,13 @@ def test_cross_entropy_of_awkward_rows(dev: Device) -> None:
     np.testing.assert_allclose(losses.numpy(), [np.log(5), np.log(5), INF, 200, 0], rtol=1e-6)
 
 
+def test_cross_entropy_leaves_rows_out(dev: Device) -> None:
+    """A target that is no column has no loss, whatever its row holds."""
+    logits = np.array([[1, 2, 3], [NAN, 1, 2], [INF, 0, 0], [1, 2, 3]], dtype=np.float32)
+    targets = dev.tensor(np.array([-100, 3, 2**31 - 1, -(2**31)], dtype=np.int32))
+    assert dev.ops.cross_entropy(dev.tensor(logits), targets).numpy().tolist() == [0, 0, 0, 0]
+
+
 # Draws, results and refusals
 
 
