@@ -57,18 +57,13 @@ def load_source(name: str, defines: Mapping[str, int | float], *, api: str, root
         ShaderError: a file is missing, is no UTF-8 text, leaves the folder, or does not begin with the version
             line.
     """
-    lines, origin = _own_shader(name) if root is None else _expanded(root, name)
+    # Many programs are compiled from one file of the package, which does not change while it runs.
+    lines, origin = _expanded_once(shader_root(), name) if root is None else _expanded(root, name)
     root = root or shader_root()
     version = lines[:1] if api == "es" else _read(root, DESKTOP_VERSION, name)[1].splitlines()
     header = [f"#define {key} {_literal(value)}" for key, value in sorted(defines.items())]
     text = "\n".join([*version, *header, *lines[1:]]) + "\n"
     return Source(text, (*[origin[0]] * len(version), *[("#define", 0)] * len(header), *origin[1:]))
-
-
-@cache
-def _own_shader(name: str) -> tuple[list[str], list[tuple[str, int]]]:
-    """Expand a shader of the package once; many programs are compiled from one file."""
-    return _expanded(shader_root(), name)
 
 
 def _expanded(root: Path, name: str) -> tuple[list[str], list[tuple[str, int]]]:
@@ -94,6 +89,9 @@ def _expanded(root: Path, name: str) -> tuple[list[str], list[tuple[str, int]]]:
     if not lines or not re.fullmatch(r"#version \d+ es", lines[0].strip()):
         raise ShaderError(f"{name}:1: the first line is not a #version line of GLSL ES")
     return lines, origin
+
+
+_expanded_once = cache(_expanded)
 
 
 def _read(root: Path, file: str, wanted_by: str) -> tuple[Path, str]:
