@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from broken_driver import GUILTY, BrokenDriver
-from own_process import ROOT
+from own_process import ROOT, eventually
 from running_server import Running, Steps, running
 
 from glinfer.engine.batch import Batch, SchedulerOptions
@@ -244,10 +243,7 @@ class TestEnd:
             stack.callback(process.kill)
             assert process.stdout is not None
             address = process.stdout.readline().split(" at ")[1].split("/v1")[0]
-            deadline = time.monotonic() + 120
-            while not is_ready(address):
-                assert time.monotonic() < deadline, "it is not ready"
-                time.sleep(0.05)
+            eventually(lambda: is_ready(address), "the server is ready")
             asked = [
                 stack.enter_context(httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=240))
                 for _ in range(3)
