@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 
 def limit(seconds: int, memory: int) -> None:
@@ -22,15 +24,20 @@ def limit(seconds: int, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main() -> None:
-    """Answer the request on standard input: the library's error, or nothing."""
-    request = json.load(sys.stdin)
-    sys.path[:] = request["path"]
-    limit(request["seconds"], request["memory"])
+def answer(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return the library's error about a request's grammar, or an empty one."""
     from llguidance import LLMatcher
 
     is_error, messages = LLMatcher.validate_grammar_with_warnings(request["grammar"])
-    json.dump({"error": messages[0] if is_error else ""}, sys.stdout)
+    return {"error": messages[0] if is_error else ""}
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    request = json.load(sys.stdin)
+    sys.path[:] = request["path"]
+    limit(request["seconds"], request["memory"])
+    json.dump(answer(request), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -94,24 +94,25 @@ def render(source: str, variables: Mapping[str, Any], most: int) -> str:
     return text_of(compiled(source), variables, most)
 
 
+def answer(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text of a request's template, or its error in one line."""
+    try:
+        return {"text": render(request["source"], request["variables"], request["most"])}
+    except MemoryError:
+        return {"error": "it takes too much memory"}
+    except RecursionError:
+        return {"error": "it calls itself without end, or is nested too deep"}
+    except Exception as error:
+        line = getattr(error, "lineno", None)
+        return {"error": (str(error) or type(error).__name__) + (f" (line {line})" if line else "")}
+
+
 def main() -> None:
     """Answer the request on standard input."""
     request = json.load(sys.stdin)
     sys.path[:] = request["path"]
     limit(request["seconds"], request["memory"])
-    answer: dict[str, str]
-    try:
-        answer = {"text": render(request["source"], request["variables"], request["most"])}
-    except MemoryError:
-        answer = {"error": "it takes too much memory"}
-    except RecursionError:
-        answer = {"error": "it calls itself without end, or is nested too deep"}
-    except Exception as error:
-        answer = {"error": str(error) or type(error).__name__}
-        line = getattr(error, "lineno", None)
-        if line:
-            answer["error"] += f" (line {line})"
-    json.dump(answer, sys.stdout)
+    json.dump(answer(request), sys.stdout)
 
 
 if __name__ == "__main__":

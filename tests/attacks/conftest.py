@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from hostile_templates import ENDLESS_FOR_SOME, runs
 from hub_fixtures import cache, gguf, hub, servers
-from running_server import Running, answered_here, running
+from running_server import Running, running
 from template_models import write_other
 from tiny_embedders import write_bert
+from worker_here import answered_here
 
 from glinfer.text import templates
 

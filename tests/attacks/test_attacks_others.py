@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from hostile_templates import ways_to_run
-from running_server import HELLO, Running, answered_here
+from running_server import HELLO, Running
 from small_models import hugging_face_files
 from starlette.responses import FileResponse
 from template_models import CHATML
 from tiers import tiered
+from worker_here import answered_here
 
 from glinfer.errors import FormatError, GlinferError, InputError, StructureError
 from glinfer.export.convert import convert_model

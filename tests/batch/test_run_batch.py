@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
 from own_process import interrupted
-from running_server import answered_here, running
+from running_server import running
 from template_models import write_other
 from tiers import tiered
+from worker_here import answered_here
 
 from glinfer.batch.lines import seed_of
 from glinfer.batch.local import MAX_RETRIES, LocalRunner, LocalSetup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.server.auth import Access
 from glinfer.server.run import HttpServer, ServerOptions
 from glinfer.server.served import ModelSource
-from glinfer.text import template_worker
 from glinfer.text.tokenizer import Tokenizer
 
 WORDS = Tokenizer(demo_tokenizer(300))
@@ -40,19 +39,6 @@ def speaker(path: Path, reply: Sequence[int], *, after: int) -> Path:
     save_checkpoint(scripted([ord(".")] * (after - 1) + list(reply), vocab=300, dim=32, blocks=2), path)
     write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
     return path
-
-
-def answered_here(script: str, request: Mapping[str, Any], **limits: Any) -> Mapping[str, Any]:
-    """What the process that renders a template or compiles a structure answers, without that process."""
-    if script == template_worker.__file__:
-        try:
-            return {"text": template_worker.render(request["source"], request["variables"], request["most"])}
-        except Exception as error:
-            return {"error": str(error)}
-    from llguidance import LLMatcher
-
-    is_error, messages = LLMatcher.validate_grammar_with_warnings(request["grammar"])
-    return {"error": messages[0] if is_error else ""}
 
 
 class Steps:

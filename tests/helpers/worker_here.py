@@ -1,28 +1,16 @@
-"""Scripts of processes of their own, run here: a process for each test would take its time."""
+"""Render templates and try grammars in this process; a process for each takes time."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import sys
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Mapping
 from typing import Any
 
-import pytest
+from glinfer.structured import worker
+from glinfer.text import template_worker
+
+WORKERS = {str(each.__file__): each for each in (template_worker, worker)}
 
 
-def answers_here(worker: ModuleType) -> Callable[..., Mapping[str, Any]]:
-    """What takes the place of ``glinfer.text.own_process.answer_of`` for a script, without its limits."""
-
-    def answer(_: str, request: Mapping[str, Any], *, seconds: int, memory: int, clock: int = 0) -> Mapping[str, Any]:
-        given = json.dumps({**request, "seconds": seconds, "memory": memory, "path": sys.path})
-        said = io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-            patch.setattr(sys, "stdin", io.StringIO(given))
-            patch.setattr(worker, "limit", lambda *_: None)
-            worker.main()
-        return dict(json.loads(said.getvalue()))
-
-    return answer
+def answered_here(script: str, request: Mapping[str, Any], **limits: Any) -> Mapping[str, Any]:
+    """Answer as the worker's process does, without its limits; takes the place of ``answer_of``."""
+    return WORKERS[script].answer(request)

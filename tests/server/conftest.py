@@ -5,7 +5,8 @@ from pathlib import Path
 
 import openai
 import pytest
-from running_server import END, Running, Steps, answered_here, opening, running, speaker
+from running_server import END, Running, Steps, opening, running, speaker
+from worker_here import answered_here
 
 from glinfer.server.auth import Access
 from glinfer.structured import compiler

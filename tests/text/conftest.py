@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from worker_here import answers_here
+from worker_here import answered_here
 
-from glinfer.text import template_worker, templates
+from glinfer.text import templates
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Templates are rendered in this process."""
-    monkeypatch.setattr(templates, "answer_of", answers_here(template_worker))
+    monkeypatch.setattr(templates, "answer_of", answered_here)
