@@ -12,6 +12,9 @@ SETTINGS := MODEL TOKENIZER PROMPT TOKENS
 $(foreach name,$(SETTINGS),$(if $(value $(name)),$(eval override $(name) := $$(value $(name)))))
 export $(SETTINGS)
 
+# Keep compiled byte code: without it every process that a test starts compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
 	    printf '  make %-9s %s\n' "$$name" "$$what"; done

@@ -46,7 +46,7 @@ def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: 
     server.wait(lambda: steps.begun == 6)  # five are done, and the sixth is under way
     waiting = threading.Thread(target=right.post, args=(f"{server.url}/v1/completions",), kwargs={"json": LONG})
     waiting.start()
-    server.wait(lambda: worker.live == 2)
+    server.wait(lambda: worker.live == 3)
     asked.close()
     server.wait(lambda: worker.live == 1)
     gone = [*scheduler._seats]
