@@ -132,6 +132,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each body waits 40 ms for the acknowledgement of its header
     server: _Server
 
     def log_message(self, format: str, *args: Any) -> None:

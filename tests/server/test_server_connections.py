@@ -154,6 +154,14 @@ def held(server: Running) -> int:
 
 
 @pytest.mark.gl
+def test_small_writes_are_sent_at_once(server: Running) -> None:
+    """Nagle's algorithm would hold a body or a token until the client acknowledges the write before it (40 ms)."""
+    assert server.get("/health").status_code == 200
+    for connection in server.server._uvicorn.server_state.connections:
+        made = cast("BoundedConnection", connection).transport.get_extra_info("socket")
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 class TestManyConnections:
     def test_idle_ones_make_room(self, server: Running) -> None:
         """The one that was idle for longest goes; one with a request stays."""
