@@ -89,6 +89,21 @@ test("what two tabs write in one conversation is kept twice, and nothing is lost
   assert.equal(await other.save(), true);
 });
 
+test("a tab does not overwrite a conversation that was deleted and restored elsewhere", async () => {
+  const store = new MemoryStore();
+  const [one, other] = [tabOn(store), tabOn(store)];
+  await written(one, "a");
+  const [old] = await store.all();
+  one.current.turns.push(turn("b"));
+  await one.save();
+  await other.open(one.current.id);
+  await store.remove(old.id);
+  await store.put(old);
+  other.current.turns.push(turn("c"));
+  assert.equal(await other.save(), false);
+  assert.deepEqual((await store.get(old.id)).turns.map(({ message }) => message), ["a"]);
+});
+
 test("a tab follows what another one did", async () => {
   const store = new MemoryStore();
   const [one, other] = [tabOn(store), tabOn(store)];

@@ -25,6 +25,12 @@ test("top-k and top-p leave only the likeliest", () => {
   assert.deepEqual(new Set(draws({ topP: 1e-6, seed: 1 }, 50)), new Set([ranked[0]]));
 });
 
+test("top-p keeps no token after its sum is reached exactly", () => {
+  const sampler = new Sampler({ topP: 0.5, seed: 1 });
+  const drawn = new Set(Array.from({ length: 60 }, () => sampler.sample(Float32Array.of(0, 0, 0, 0))));
+  assert.deepEqual([...drawn].sort(), [0, 1]);
+});
+
 test("equal seeds draw equal tokens, others do not, and no seed is fresh", () => {
   assert.deepEqual(draws({ seed: 5 }, 30), draws({ seed: 5 }, 30));
   assert.notDeepEqual(draws({ seed: 5 }, 30), draws({ seed: 6 }, 30));
