@@ -71,9 +71,10 @@ class RegionFramebuffer(Framebuffer):
 
 def overlaps(one: Texture, other: Texture) -> bool:
     """Whether two matrices share a texel."""
+    if one.gl is not other.gl:
+        return False
     (x, y, width, height), (left, bottom, across, up) = one.rectangle, other.rectangle
-    apart = x + width <= left or left + across <= x or y + height <= bottom or bottom + up <= y
-    return one.gl is other.gl and not apart
+    return x < left + across and left < x + width and y < bottom + up and bottom < y + height
 
 
 def check_feedback(draw: str, targets: Iterable[Texture], sampled: Sequence[Texture]) -> None:

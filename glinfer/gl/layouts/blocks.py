@@ -16,6 +16,7 @@ slot then has blocks of scales: texel t of them has the two scales of block t, t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -155,17 +156,17 @@ class BlockLayout:
         """Whether every line holds one block of all slots, slot after slot."""
         return self.tiles == 1 and self.slot_step == 1 and self.block_step == self.columns
 
-    @property
+    @cached_property
     def scale_blocks(self) -> int:
         """Blocks of one slot that hold the scales of bytes, a texel for each block of numbers."""
         return blocks_for(4 * blocks_for(self.cols)) if self.format_name == BYTES else 0
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """Blocks of one slot, of scales too."""
         return blocks_for(self.cols) + self.scale_blocks
 
-    @property
+    @cached_property
     def kept_blocks(self) -> int:
         """Blocks that every slot has of its own."""
         return self.blocks - self.aside
@@ -175,12 +176,12 @@ class BlockLayout:
         """Columns that every slot has of its own, padding included."""
         return BLOCK_FLOATS * self.kept_blocks
 
-    @property
+    @cached_property
     def aside_slots(self) -> int:
         """Copies of the blocks aside, one for each ``every`` slots."""
         return -(-self.rows // self.every)
 
-    @property
+    @cached_property
     def kept_height(self) -> int:
         """Lines of the blocks that every slot has of its own."""
         return BLOCK_EDGE * -(-self.places_of(self.rows) // self.columns)
@@ -189,13 +190,13 @@ class BlockLayout:
         """Blocks of one tile from its first to the last of ``rows`` slots, without the blocks aside."""
         return (rows - 1) * self.slot_step + (-(-self.kept_blocks // self.tiles) - 1) * self.block_step + 1
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Texels in x."""
         places = max(self.places_of(self.rows), self.aside * self.aside_slots)
         return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, places)
 
-    @property
+    @cached_property
     def height(self) -> int:
         """Texels in y."""
         return self.kept_height + BLOCK_EDGE * -(-self.aside * self.aside_slots // self.columns)

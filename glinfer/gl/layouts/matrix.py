@@ -9,6 +9,7 @@ Shaders read both through shaders/common/matrix.glsl.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,12 +35,12 @@ class TexelFormat:
         """NumPy's name of the type, such as ``float32``."""
         return np.dtype(self.dtype).name
 
-    @property
+    @cached_property
     def bytes_per_texel(self) -> int:
         """Bytes of texture memory that one texel takes."""
         return int(np.dtype(self.dtype).itemsize) * self.channels
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         """Whether shaders read it through an isampler2D or usampler2D."""
         return bool(np.issubdtype(np.dtype(self.dtype), np.integer))
