@@ -76,7 +76,8 @@ class LocalServer:
             on_failure=self._changed.set,
             on_ready=self._changed.set,
         )
-        self._app = make_app(ServerState(self.worker), Access())
+        self._state = ServerState(self.worker)
+        self._app = make_app(self._state, Access())
 
     async def start(self) -> None:
         """Load the models.
@@ -171,8 +172,9 @@ class LocalServer:
         return status, found.get(b"x-request-id", b"").decode(), json.loads(b"".join(parts))
 
     async def stop(self) -> None:
-        """Close the models; harmless when repeated."""
+        """Close the models, and leave what is done off the event loop; harmless when repeated."""
         await self.worker.stop()
+        self._state.close()
 
 
 class LocalRunner:

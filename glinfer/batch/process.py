@@ -18,6 +18,7 @@ from glinfer.batch.pool import Answered, Died, Events, Member, Ready, Refused, r
 from glinfer.batch.requests import RequestLine
 from glinfer.errors import ContextError, GlinferError
 from glinfer.formats.files import reason, words_of
+from glinfer.terminal import PrintableStream, emit
 
 _CLOSING_SECONDS = 10
 _PACKAGES = Path(__file__).resolve().parents[2]
@@ -170,6 +171,7 @@ class _Child:
 
 def main() -> None:
     """Serve what comes on standard input."""
+    sys.stderr = PrintableStream(sys.stderr)
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no result
     try:
@@ -177,7 +179,7 @@ def main() -> None:
     except BrokenPipeError:  # who reads the results has died, which says all there is to say
         sys.exit(1)
     except GlinferError as error:
-        print(f"glinfer: {error}", file=sys.stderr)
+        emit(f"glinfer: {error}", err=True)
         sys.exit(1)
 
 

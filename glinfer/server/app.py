@@ -10,17 +10,18 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glinfer.server.auth import OPEN_ROUTES, Access, KeyGuard, SiteGuard
 from glinfer.server.errors import ApiError, api_error, http_error, unexpected_error
+from glinfer.server.json_text import json_answer
 from glinfer.server.metrics import Metrics
 from glinfer.server.openapi import DOCUMENT, document
 from glinfer.server.page import ChatPage, Folder
 from glinfer.server.routes import ROUTES
-from glinfer.server.state import ServerState
+from glinfer.server.state import Endpoint, ServerState
 
 _EXPOSED = ("X-Request-Id", "Retry-After")
 _PATHS = {route.path for route in ROUTES}
@@ -66,9 +67,16 @@ def make_app(state: ServerState, access: Access) -> Starlette:
     described = document()
 
     async def openapi(request: Request) -> Response:
-        return JSONResponse(described)
+        return json_answer(described)
 
-    routes: list[BaseRoute] = [OneRoute(each.path, each.endpoint, methods=[each.method]) for each in ROUTES]
+    routes: list[BaseRoute] = [
+        OneRoute(
+            each.path,
+            each.endpoint if each.body is None else Endpoint(each.body, each.endpoint),
+            methods=[each.method],
+        )
+        for each in ROUTES
+    ]
     routes.append(OneRoute(DOCUMENT, openapi, methods=["GET"]))
     open_paths = OPEN_ROUTES
     if state.page is None:

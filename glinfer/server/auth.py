@@ -54,7 +54,10 @@ class Access:
         """Whether a page of ``origin`` may ask: one of this server, or of a site that was named."""
         if "*" in self.origins or origin in self.origins:
             return True
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
         return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
     def client(self, given: str) -> int | None:

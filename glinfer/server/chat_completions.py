@@ -5,34 +5,35 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.requests import BatchRequest
 from glinfer.server.chunks import Chunks
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Choice, Usage, generating, new_id, now, off_loop
+from glinfer.server.generation import Choice, Usage, generating, new_id, now, structured_options
 from glinfer.server.protocol import ChatCompletionRequest, conversation
-from glinfer.server.served import Served
-from glinfer.server.state import ServerState, client_of, read_request, turn_of
-from glinfer.server.streaming import EventStream, WholeAnswer
-from glinfer.server.structured import structured_options, tool_use
+from glinfer.server.state import Asked
+from glinfer.server.streaming import EventStream
+from glinfer.server.structured import ToolUse, tool_use
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import CallForm
 from glinfer.text.tokenizer import Tokenizer
 
 
-async def chat_completions(request: Request) -> ASGIApp:
+async def chat_completions(asked: Asked[ChatCompletionRequest]) -> ASGIApp:
     """Reply to a conversation."""
-    state, served, body = await read_request(request, ChatCompletionRequest)
+    served, body = asked.served, asked.body
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
-    used = tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
-    told = None if used is None else used.definitions
-    ids = await off_loop(lambda: served.chat_ids(conversation(body.messages), told), "messages", turn_of(request))
-    asked = {**body.structures(), **({} if used is None else {"tools": {"grammar": used.grammar}})}
-    structure = await structured_options(served, asked, turn_of(request))
+
+    def read() -> tuple[ToolUse | None, list[int]]:
+        used = tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+        return used, served.chat_ids(conversation(body.messages), None if used is None else used.definitions)
+
+    used, ids = await asked.off_loop(read, "messages", slow=True)
+    structures = {**body.structures(), **({} if used is None else {"tools": {"grammar": used.grammar}})}
+    structure = await structured_options(asked, structures)
     room = served.room(ids)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}
@@ -41,13 +42,13 @@ async def chat_completions(request: Request) -> ASGIApp:
             ids,
             {**body.sampling(index=index), "max_tokens": min(room, wanted or room), **logprobs, **structure},
             form=served.chat_form(),
-            client=client_of(request),
+            client=asked.client,
             calls=used is not None and used.apart,
         )
         for index in range(body.n or 1)
     ]
-    answer = _Answer(state, served, body, requests, len(ids), None if used is None else used.form)
-    return EventStream(answer.events()) if body.stream else WholeAnswer(answer.whole)
+    answer = _Answer(asked, requests, len(ids), None if used is None else used.form)
+    return EventStream(answer.events()) if body.stream else await answer.whole()
 
 
 class _Answer:
@@ -55,27 +56,29 @@ class _Answer:
 
     def __init__(
         self,
-        state: ServerState,
-        served: Served,
-        body: ChatCompletionRequest,
+        asked: Asked[ChatCompletionRequest],
         requests: Sequence[BatchRequest],
         prompt_tokens: int,
         form: CallForm | None,
     ) -> None:
-        self.form = form
-        self.state, self.served, self.body, self.requests = state, served, body, requests
+        self.asked, self.requests, self.form = asked, requests, form
+        self.body, self.tokenizer = asked.body, asked.served.tokenizer
         self.id, self.created, self.usage = new_id("chatcmpl-"), now(), Usage(prompt_tokens)
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model}
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> ASGIApp:
         """The answer in one piece."""
-        async with generating(self.state.worker, self.served, self.requests) as generation:
+        async with generating(self.asked, self.requests) as generation:
             await generation.finish()
         self.usage.count(generation.choices, each=len(self.requests))
-        choices = [self._choice(index, choice) for index, choice in enumerate(generation.choices)]
-        return {**self._head("chat.completion"), "choices": choices, "usage": self.usage.body()}
+
+        def made() -> dict[str, Any]:
+            choices = [self._choice(index, choice) for index, choice in enumerate(generation.choices)]
+            return {**self._head("chat.completion"), "choices": choices, "usage": self.usage.body()}
+
+        return await self.asked.answer(made)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
@@ -87,7 +90,7 @@ class _Answer:
             reason = calls.finish_reason(reason)
         if choice.thinking:
             message["reasoning_content"] = choice.thinking
-        logprobs = chat_logprobs(self.served.tokenizer, choice.logprobs) if self.body.logprobs else None
+        logprobs = chat_logprobs(self.tokenizer, choice.logprobs) if self.body.logprobs else None
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -97,7 +100,7 @@ class _Answer:
         def of(index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
             return chunks.chunk({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason})
 
-        async with generating(self.state.worker, self.served, self.requests) as generation:
+        async with generating(self.asked, self.requests) as generation:
             for index in range(len(self.requests)):
                 yield of(index, {"role": "assistant", "content": ""})
             calls = [None if self.form is None else CallDeltas(self.form) for _ in self.requests]
@@ -109,7 +112,7 @@ class _Answer:
                 deltas = [{name: text for name, text in texts.items() if text}]
                 if parser is not None:
                     deltas = [*filter(None, deltas), *parser.push(update.text, update.calls, last=last)]
-                logprobs = chat_logprobs(self.served.tokenizer, update.logprobs) if update.logprobs else None
+                logprobs = chat_logprobs(self.tokenizer, update.logprobs) if update.logprobs else None
                 for place, delta in enumerate(deltas or [{}]):
                     if delta or (logprobs and not place):
                         yield of(update.index, delta, None, None if place else logprobs)

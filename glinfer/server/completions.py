@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
-from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from glinfer.engine.ids import check_ids
@@ -15,33 +15,32 @@ from glinfer.engine.requests import BatchRequest
 from glinfer.engine.score import TextScore
 from glinfer.server.chunks import Chunks
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Choice, Usage, generating, new_id, now, off_loop, scored
+from glinfer.server.generation import Choice, Usage, generating, new_id, now, scored, structured_options
 from glinfer.server.limits import LIMITS
 from glinfer.server.protocol import CompletionRequest
 from glinfer.server.served import Served
-from glinfer.server.state import ServerState, client_of, read_request, turn_of
-from glinfer.server.streaming import EventStream, WholeAnswer
-from glinfer.server.structured import structured_options
+from glinfer.server.state import Asked
+from glinfer.server.streaming import EventStream
 from glinfer.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 16
 """Default limit for the tokens of a completion, as in OpenAI's API."""
 
 
-async def completions(request: Request) -> ASGIApp:
+async def completions(asked: Asked[CompletionRequest]) -> ASGIApp:
     """Continue prompts."""
-    state, served, body = await read_request(request, CompletionRequest)
+    served, body = asked.served, asked.body
     if body.echo and (body.logprobs or 0) > 1:
         raise ApiError(f"logprobs is {body.logprobs}; expected 0 or 1 together with echo", param="logprobs")
     given = body.prompts()
     if (count := len(given) * (body.n or 1)) > LIMITS.sequences:
         message = f"the request has {count} sequences; this server takes at most {LIMITS.sequences} at once"
         raise ApiError(message, param="n")
-    prompts = await off_loop(lambda: [ids_of(served, prompt) for prompt in given], "prompt")
+    prompts = await asked.off_loop(lambda: [ids_of(served, prompt) for prompt in given], "prompt")
     wanted = MAX_TOKENS if body.max_tokens is None else body.max_tokens
     rooms = [served.room(ids, least=min(1, wanted)) for ids in prompts]
-    answer = _Answer(state, served, body, prompts)
-    structure = await structured_options(served, body.structures(), turn_of(request))
+    answer = _Answer(asked, prompts)
+    structure = await structured_options(asked, body.structures())
     if wanted:
         logprobs = {} if body.logprobs is None else {"logprobs": body.logprobs}
         answer.requests = [
@@ -49,12 +48,12 @@ async def completions(request: Request) -> ASGIApp:
                 ids,
                 {**body.sampling(index=index), "max_tokens": min(room, wanted), **logprobs, **structure},
                 text=True,
-                client=client_of(request),
+                client=asked.client,
             )
             for ids, room in zip(prompts, rooms, strict=True)
             for index in range(body.n or 1)
         ]
-    return EventStream(answer.events()) if body.stream else WholeAnswer(answer.whole)
+    return EventStream(answer.events()) if body.stream else await answer.whole()
 
 
 def ids_of(served: Served, prompt: str | Sequence[int]) -> list[int]:
@@ -73,11 +72,11 @@ def ids_of(served: Served, prompt: str | Sequence[int]) -> list[int]:
 class _Answer:
     """The answer to one request: choices are numbered prompt by prompt."""
 
-    def __init__(self, state: ServerState, served: Served, body: CompletionRequest, prompts: list[list[int]]) -> None:
-        self.state, self.served, self.body, self.prompts = state, served, body, prompts
+    def __init__(self, asked: Asked[CompletionRequest], prompts: list[list[int]]) -> None:
+        self.asked, self.body, self.prompts = asked, asked.body, prompts
         self.requests: list[BatchRequest] = []
         self.id, self.created, self.usage = new_id("cmpl-"), now(), Usage(sum(map(len, prompts)))
-        self.each = body.n or 1
+        self.each = asked.body.n or 1
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.body.model}
@@ -87,14 +86,14 @@ class _Answer:
         if not self.body.echo or self.body.logprobs is None:
             return [None] * len(self.prompts)
         longer = [ids for ids in self.prompts if len(ids) > 1]
-        found = iter(await scored(self.state.worker, self.served, longer, self.body.adapter) if longer else [])
+        found = iter(await scored(self.asked, longer) if longer else [])
         return [next(found) if len(ids) > 1 else None for ids in self.prompts]
 
     def _opening(self, prompt: int, score: TextScore | None) -> tuple[str, dict[str, Any] | None]:
         """The text and the log-probabilities with which an answer begins: the prompt's, or nothing."""
         if not self.body.echo:
             return "", None
-        tokenizer, ids = self.served.tokenizer, self.prompts[prompt]
+        tokenizer, ids = self.asked.served.tokenizer, self.prompts[prompt]
         text = tokenizer.decode(ids)
         if self.body.logprobs is None:
             return text, None
@@ -110,39 +109,44 @@ class _Answer:
     def _choice(self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> ASGIApp:
         """The answer in one piece."""
         scores = await self._scores()
         answers = [Choice() for _ in range(len(self.prompts) * self.each)]
         if self.requests:
-            async with generating(self.state.worker, self.served, self.requests) as generation:
+            async with generating(self.asked, self.requests) as generation:
                 await generation.finish()
             answers = generation.choices
             self.usage.count(answers, each=self.each)
-        choices = []
-        for index, answer in enumerate(answers):
-            prompt = index // self.each
-            text, logprobs = self._opening(prompt, scores[prompt])
-            if self.body.logprobs is not None:
-                more = completion_logprobs(self.served.tokenizer, answer.ids, answer.logprobs, len(text))
-                logprobs = more if logprobs is None else {name: logprobs[name] + more[name] for name in more}
-            reason = answer.finish_reason if self.requests else "length"
-            choices.append(self._choice(index, text + answer.text, logprobs, reason))
-        return {**self._head(), "choices": choices, "usage": self.usage.body()}
+
+        def made() -> dict[str, Any]:
+            choices = []
+            for index, answer in enumerate(answers):
+                prompt = index // self.each
+                text, logprobs = self._opening(prompt, scores[prompt])
+                if self.body.logprobs is not None:
+                    more = completion_logprobs(self.asked.served.tokenizer, answer.ids, answer.logprobs, len(text))
+                    logprobs = more if logprobs is None else {name: logprobs[name] + more[name] for name in more}
+                reason = answer.finish_reason if self.requests else "length"
+                choices.append(self._choice(index, text + answer.text, logprobs, reason))
+            return {**self._head(), "choices": choices, "usage": self.usage.body()}
+
+        return await self.asked.answer(made)
 
     async def events(self) -> AsyncIterator[bytes]:
         """The chunks."""
         chunks = Chunks(self._head(), self.usage, self.body.stream_options)
-        tokenizer, scores = self.served.tokenizer, await self._scores()
+        tokenizer, scores = self.asked.served.tokenizer, await self._scores()
         lengths = [0] * (len(self.prompts) * self.each)
         async with AsyncExitStack() as stack:
             generation = None
             if self.requests:
-                generation = await stack.enter_async_context(generating(self.state.worker, self.served, self.requests))
+                generation = await stack.enter_async_context(generating(self.asked, self.requests))
             yield b""
             if self.body.echo or not self.requests:
                 for index in range(len(lengths)):
-                    text, logprobs = self._opening(index // self.each, scores[index // self.each])
+                    prompt = index // self.each
+                    text, logprobs = await self.asked.off_loop(partial(self._opening, prompt, scores[prompt]))
                     lengths[index] = len(text)
                     yield chunks.chunk(self._choice(index, text, logprobs, None if self.requests else "length"))
             if generation is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,34 +18,60 @@ from glinfer.server.limits import ConnectionLimits
 from glinfer.server.metrics import Metrics
 
 
+class _Open:
+    """A transport that drops what is written after its end, of which asyncio's would write a line to the log."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+
 class BoundedConnection(H11Protocol):
     """A connection of HTTP/1.1; :func:`bounded` makes the class for one server.
 
     It is idle until the header of a request is whole. Where there are as many connections as may be, a new one ends
-    the one that was idle for longest; where none is idle, it is refused with 503.
+    the one that was idle for longest; where none is idle, the newest of the address that has most, or it is refused
+    with 503 where that is its own.
     """
 
     limits: ClassVar[ConnectionLimits]
     metrics: ClassVar[Metrics]
     idle: ClassVar[dict[BoundedConnection, None]]
+    addresses: ClassVar[dict[str | None, dict[BoundedConnection, None]]]
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection in, or refuse it."""
-        super().connection_made(transport)
+        super().connection_made(_Open(transport))  # type: ignore[arg-type]
+        address = self.client[0] if self.client else None
+        self.addresses.setdefault(address, {})[self] = None
         if len(self.connections) > self.limits.connections:
             self.metrics.rejected.labels("connections").inc()
-            if not self.idle:
+            most = max(self.addresses.values(), key=len)
+            if self.idle:
+                next(iter(self.idle)).end()
+            elif len(most) > len(self.addresses[address]):
+                next(reversed(most)).end()
+            else:
                 self._refuse(_FULL)
                 return
-            next(iter(self.idle)).end()
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._settle()
         self.resume_writing()
+        address = self.client[0] if self.client else None
+        self.addresses[address].pop(self, None)
+        if not self.addresses[address]:
+            del self.addresses[address]
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
@@ -124,4 +150,5 @@ _FULL = ApiError(
 
 def bounded(limits: ConnectionLimits, metrics: Metrics) -> type[BoundedConnection]:
     """The class of one server's connections."""
-    return type("Connection", (BoundedConnection,), {"limits": limits, "metrics": metrics, "idle": {}})
+    own = {"limits": limits, "metrics": metrics, "idle": {}, "addresses": {}}
+    return type("Connection", (BoundedConnection,), own)

@@ -7,75 +7,66 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from glinfer.engine.embed import Embedder, EmbedRequest, Ranked, Vectors
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import in_steps, new_id, off_loop
+from glinfer.server.generation import in_steps, new_id
 from glinfer.server.limits import LIMITS
 from glinfer.server.protocol import EmbeddingRequest, RerankRequest
-from glinfer.server.served import Served
-from glinfer.server.state import read_request
-from glinfer.server.streaming import WholeAnswer
+from glinfer.server.state import Asked
 
 
-async def embeddings(request: Request) -> ASGIApp:
+async def embeddings(asked: Asked[EmbeddingRequest]) -> ASGIApp:
     """The vectors of texts."""
-    state, served, body = await read_request(request, EmbeddingRequest)
+    body = asked.body
 
     def check(embedder: Embedder) -> EmbedRequest:
         return embedder.request(body.texts(), prompt_name=body.prompt_name, dimensions=body.dimensions)
 
-    asked = await _asked(served, check, "input")
+    texts = await _encoded(asked, check, "input")
+    vectors: Vectors = await in_steps(asked, lambda model: model.embedder.steps(texts))
+    packed = body.encoding_format == "base64"
 
-    async def whole() -> dict[str, Any]:
-        vectors: Vectors = await in_steps(state.worker, served, lambda model: model.embedder.steps(asked))
-        packed = body.encoding_format == "base64"
+    def made() -> dict[str, Any]:
         data = [
             {"object": "embedding", "index": index, "embedding": _packed(vector) if packed else vector.tolist()}
             for index, vector in enumerate(vectors)
         ]
-        return {"object": "list", "data": data, "model": served.name, "usage": _usage(asked)}
+        return {"object": "list", "data": data, "model": asked.served.name, "usage": _usage(texts)}
 
-    return WholeAnswer(whole)
+    return await asked.answer(made)
 
 
-async def rerank(request: Request) -> ASGIApp:
+async def rerank(asked: Asked[RerankRequest]) -> ASGIApp:
     """Texts with their scores for a query, best first."""
-    state, served, body = await read_request(request, RerankRequest)
-    texts = body.texts()
-    asked = await _asked(served, lambda embedder: embedder.rank_request(body.query, texts), "documents")
+    body, given = asked.body, asked.body.texts()
+    texts = await _encoded(asked, lambda embedder: embedder.rank_request(body.query, given), "documents")
+    found: list[Ranked] = await in_steps(asked, lambda model: model.embedder.rank_steps(texts))
 
-    async def whole() -> dict[str, Any]:
-        found: list[Ranked] = await in_steps(state.worker, served, lambda model: model.embedder.rank_steps(asked))
+    def made() -> dict[str, Any]:
         results = []
         for each in found[: body.top_n]:
-            document = {"document": {"text": texts[each.index]}} if body.return_documents else {}
+            document = {"document": {"text": given[each.index]}} if body.return_documents else {}
             results.append({"index": each.index, "relevance_score": each.score, **document})
-        return {
-            "id": new_id("rerank-"),
-            "object": "list",
-            "model": served.name,
-            "results": results,
-            "usage": _usage(asked),
-        }
+        head = {"id": new_id("rerank-"), "object": "list", "model": asked.served.name}
+        return {**head, "results": results, "usage": _usage(texts)}
 
-    return WholeAnswer(whole)
+    return await asked.answer(made)
 
 
-async def _asked(served: Served, work: Callable[[Embedder], EmbedRequest], param: str) -> EmbedRequest:
-    """What a request asks for, checked and encoded off the event loop.
+async def _encoded(asked: Asked[Any], work: Callable[[Embedder], EmbedRequest], param: str) -> EmbedRequest:
+    """The texts of a request, checked and encoded off the event loop.
 
     Raises:
         ApiError: the model embeds no texts, or they cannot be run.
     """
-    asked = await off_loop(lambda: work(served.loaded.embedder), param)
-    if asked.tokens > LIMITS.embed_tokens:
+    found = await asked.off_loop(lambda: work(asked.served.loaded.embedder), param)
+    if found.tokens > LIMITS.embed_tokens:
         raise ApiError(
-            f"the texts have {asked.tokens} tokens; expected at most {LIMITS.embed_tokens} at once", param=param
+            f"the texts have {found.tokens} tokens; expected at most {LIMITS.embed_tokens} at once", param=param
         )
-    return asked
+    return found
 
 
 def _packed(vector: Vectors) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from glinfer.errors import GlinferError
+from glinfer.server.json_text import json_answer
 
 _WORDS = {404: "there is no such route", 405: "this route does not take the method"}
 
@@ -49,9 +50,9 @@ class ApiError(GlinferError):
         """The body of the answer."""
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
+    def response(self) -> Response:
         """The answer."""
-        return JSONResponse(self.body(), self.status, self.headers)
+        return json_answer(self.body(), self.status, self.headers)
 
 
 def not_ready(message: str) -> ApiError:
@@ -59,22 +60,24 @@ def not_ready(message: str) -> ApiError:
     return ApiError(message, status=503, code="not_ready", headers={"Retry-After": "2"})
 
 
-async def api_error(request: Request, error: Exception) -> JSONResponse:
+async def api_error(request: Request, error: Exception) -> Response:
     """Answer with an :class:`ApiError`."""
     assert isinstance(error, ApiError)
     return error.response()
 
 
-async def http_error(request: Request, error: Exception) -> JSONResponse:
+async def http_error(request: Request, error: Exception) -> Response:
     """Answer what Starlette refuses by itself: unknown routes and methods."""
     assert isinstance(error, HTTPException)
-    words = f"{_WORDS.get(error.status_code, error.detail)}: {request.method} {request.url.path}; see /openapi.json"
+    words = (
+        f"{_WORDS.get(error.status_code, error.detail)}: {request.method} {request.scope['path']}; see /openapi.json"
+    )
     codes = {404: "unknown_url", 405: "method_not_allowed"}
     return ApiError(
         words, status=error.status_code, code=codes.get(error.status_code), headers=error.headers
     ).response()
 
 
-async def unexpected_error(request: Request, error: Exception) -> JSONResponse:
+async def unexpected_error(request: Request, error: Exception) -> Response:
     """Answer after an exception that nobody expected; the server's log has its traceback."""
     return ApiError("the server failed; its log says where", status=500, code="internal_error").response()

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest, BatchResult
 from glinfer.engine.score import TextScore
-from glinfer.errors import GlinferError
 from glinfer.server.errors import ApiError
-from glinfer.server.served import Served
-from glinfer.server.slow import SlowTurn
-from glinfer.server.worker import Channel, Outcome, Steps, Update, Worker, broken
+from glinfer.server.state import Asked
+from glinfer.server.worker import Channel, Outcome, Steps, Update, broken
+from glinfer.structured.structure import structure_of
 from glinfer.text.reply import ChatPart
-
-Result = TypeVar("Result")
 
 
 def new_id(prefix: str) -> str:
@@ -32,25 +28,6 @@ def new_id(prefix: str) -> str:
 def now() -> int:
     """Seconds since 1970."""
     return int(time.time())
-
-
-async def off_loop(work: Callable[[], Result], param: str | None = None, turn: SlowTurn | None = None) -> Result:
-    """Do what takes time, such as tokenizing, on a thread of a pool.
-
-    Args:
-        work: what to do.
-        param: the field that it is about, for errors.
-        turn: whose turn it takes if it starts a process of its own, see :mod:`glinfer.server.slow`.
-
-    Raises:
-        ApiError: what glinfer refuses is 400; ``param`` names the field.
-    """
-    try:
-        return await (asyncio.to_thread(work) if turn is None else turn.run(work))
-    except ApiError:
-        raise
-    except GlinferError as error:
-        raise ApiError(str(error), param=param) from None
 
 
 @dataclass
@@ -145,29 +122,31 @@ class Generation:
 
 
 @asynccontextmanager
-async def generating(worker: Worker, served: Served, requests: Sequence[BatchRequest]) -> AsyncIterator[Generation]:
+async def generating(asked: Asked[Any], requests: Sequence[BatchRequest]) -> AsyncIterator[Generation]:
     """Run sequences within the block; what has not ended at its end is cancelled.
 
     Raises:
         ApiError: the server is full, or a request cannot be run.
     """
-    channel = worker.admit(served, len(requests))
+    worker = asked.state.worker
+    channel = worker.admit(asked.served, len(requests), asked.client)
     try:
-        model = served.loaded
-        sequences = await off_loop(lambda: [model.checked(request) for request in requests])
+        model = asked.served.loaded
+        sequences = await asked.off_loop(lambda: [model.checked(request) for request in requests])
         worker.submit(channel, sequences)
         yield Generation(channel, len(requests))
     finally:
         worker.cancel(channel)
 
 
-async def in_steps(worker: Worker, served: Served, start: Callable[[Model], Steps]) -> Any:
+async def in_steps(asked: Asked[Any], start: Callable[[Model], Steps]) -> Any:
     """What work in steps, which takes the place of one sequence, returns.
 
     Raises:
         ApiError: the server is full, or the numbers are broken.
     """
-    channel = worker.admit(served, 1)
+    worker = asked.state.worker
+    channel = worker.admit(asked.served, 1, asked.client)
     try:
         worker.work(channel, start)
         found = await channel.get()
@@ -177,13 +156,36 @@ async def in_steps(worker: Worker, served: Served, start: Callable[[Model], Step
         worker.cancel(channel)
 
 
-async def scored(
-    worker: Worker, served: Served, texts: Sequence[Sequence[int]], lora: str | None = None
-) -> list[TextScore]:
-    """The likelihoods of texts of ids, with an adapter; errors as in :func:`in_steps`."""
+async def scored(asked: Asked[Any], texts: Sequence[Sequence[int]]) -> list[TextScore]:
+    """The likelihoods of texts of ids, with the request's adapter; errors as in :func:`in_steps`."""
 
     def start(model: Model) -> Steps:
-        return model.engine.scorer().steps(texts, adapter=model.adapters.number(lora))
+        return model.engine.scorer().steps(texts, adapter=model.adapters.number(asked.body.adapter))
 
-    found: list[TextScore] = await in_steps(worker, served, start)
+    found: list[TextScore] = await in_steps(asked, start)
     return found
+
+
+async def structured_options(asked: Asked[Any], structures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The options of a sequence that has the structure which one field asks for, compiled once.
+
+    Args:
+        asked: the request.
+        structures: by the names of fields, the options that they stand for; without those that are left out.
+
+    Raises:
+        ApiError: several fields ask for one, or it cannot be used.
+    """
+    if len(structures) > 1:
+        first, second = list(structures)[:2]
+        raise ApiError(f"found both {first} and {second}; give one of them", param=second)
+    for name, options in structures.items():
+
+        def compiled(options: Mapping[str, Any] = options) -> None:
+            structure = structure_of(options)
+            assert structure is not None
+            asked.served.loaded.compiler().constraint(structure)
+
+        await asked.off_loop(compiled, name, slow=True)
+        return dict(options)
+    return {}

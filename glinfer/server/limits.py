@@ -11,6 +11,9 @@ class RequestLimits:
 
     Attributes:
         body_bytes: bytes of its body.
+        body_values: values in its body, which are counted before it is parsed.
+        body_depth: lists and objects within each other.
+        call_values: values in the arguments of one call.
         messages: messages of a chat, or items of an input.
         prompts: prompts or texts in a list.
         choices: answers to each prompt (``n``).
@@ -23,10 +26,15 @@ class RequestLimits:
         score_tokens: tokens of all texts to be scored.
         embed_texts: texts to be embedded, or ranked.
         embed_tokens: tokens of all of them.
+        tokenize_bytes: bytes of a text for /tokenize.
+        detokenize_tokens: token ids for /detokenize.
         model_characters: characters of the name of a model.
     """
 
     body_bytes: int = 8 << 20
+    body_values: int = 300_000
+    body_depth: int = 128
+    call_values: int = 1 << 16
     messages: int = 2048
     prompts: int = 128
     choices: int = 32
@@ -39,6 +47,8 @@ class RequestLimits:
     score_tokens: int = 1 << 16
     embed_texts: int = 2048
     embed_tokens: int = 1 << 18
+    tokenize_bytes: int = 1 << 20
+    detokenize_tokens: int = 1 << 18
     model_characters: int = 200
 
 
@@ -50,7 +60,8 @@ class ConnectionLimits:
     """What a server bears of its clients' connections.
 
     Attributes:
-        connections: connections at once; no more than half of the files that the process may open.
+        connections: connections at once; no more than half of the files that the process may open. Where there are
+            more, one of the address that has most ends.
         header_seconds: from the beginning of a connection, or from the last answer, to the end of a request's header.
         body_seconds: from there to the end of its body.
         unread_seconds: how long a client may leave an answer unread.
@@ -64,6 +75,14 @@ class ConnectionLimits:
     def fitted(self) -> ConnectionLimits:
         """The same, with no more connections than the process can open."""
         return replace(self, connections=min(self.connections, max_open_files() // 2))
+
+
+def share(free: int, shared: int) -> int:
+    """The places that one client may have of those that no other one has: of the ``shared`` ones among them half.
+
+    However many a client takes, so, the next one finds some.
+    """
+    return free - min(free, shared) // 2
 
 
 def max_open_files() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -10,6 +9,7 @@ from pydantic import Field, PrivateAttr, StrictBool, StrictFloat, StrictInt, Str
 
 from glinfer.formats.json_files import quoted
 from glinfer.server.errors import ApiError
+from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS
 from glinfer.server.strict import Several, Strict, few
 from glinfer.server.structured import (
@@ -68,8 +68,8 @@ class RequestBody(Strict):
             ApiError: it is no JSON object, or a field is wrong, unknown or refused.
         """
         try:
-            found = json.loads(data, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
+            found = parsed_json(data, LIMITS.body_values)
+        except ValueError as error:
             raise ApiError(f"the body is no JSON: {error}; expected an object", code="invalid_json") from None
         if not isinstance(found, dict):
             raise ApiError(f"the body is a JSON {type(found).__name__}; expected an object", code="invalid_json")
@@ -84,10 +84,6 @@ class RequestBody(Strict):
             return cls.model_validate(given)
         except ValidationError as error:
             raise _said(error) from None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"found {name}")
 
 
 def _said(error: ValidationError) -> ApiError:
@@ -130,15 +126,26 @@ class StreamOptions(Strict):
     """Ignored."""
 
 
-class SamplingBody(RequestBody):
-    """The fields that say how tokens are chosen; what is left out is the model's own."""
+class DrawnBody(RequestBody):
+    """The fields that all generated answers have in common."""
 
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    """Tokens at most; more than the context has room for are clipped."""
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
     """0 takes the likeliest token each time."""
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     """Only the likeliest tokens up to this probability."""
+    seed: Annotated[StrictInt, Field(ge=-_MAX_SEED - 1, le=_MAX_SEED)] | None = None
+    """The same seed gives the same text; answer i of several has seed + i."""
+    stream: bool | None = None
+    """Whether to send the answer piece by piece, as server-sent events."""
+    stream_options: StreamOptions | None = None
+    """What the events have beside the answer; ignored by /v1/responses, whose last event has the counts."""
+
+
+class SamplingBody(DrawnBody):
+    """The fields that say how tokens are chosen; what is left out is the model's own."""
+
+    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    """Tokens at most; more than the context has room for are clipped."""
     top_k: Annotated[StrictInt, Field(ge=-1)] | None = None
     """Only so many of the likeliest tokens; 0 or -1 for all."""
     min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
@@ -158,14 +165,8 @@ class SamplingBody(RequestBody):
         | None
     ) = None
     """Added to the logits of these token ids."""
-    seed: Annotated[StrictInt, Field(ge=-_MAX_SEED - 1, le=_MAX_SEED)] | None = None
-    """The same seed gives the same text; answer i of several has seed + i."""
     stop: Stops | None = None
     """Strings that end the answer, and are no part of it."""
-    stream: bool | None = None
-    """Whether to send the answer piece by piece, as server-sent events."""
-    stream_options: StreamOptions | None = None
-    """What the events have beside the answer."""
 
     def sampling(self, *, index: int = 0) -> dict[str, Any]:
         """The options of :class:`glinfer.engine.requests.BatchRequest` for answer ``index``, less those of its length.
@@ -209,7 +210,7 @@ class StructuredBody(SamplingBody):
     """A grammar that the answer follows, in llguidance's form of Lark."""
 
     def structures(self) -> dict[str, Mapping[str, Any]]:
-        """What the fields ask for, by their names, see :func:`glinfer.server.structured.structured_options`.
+        """What the fields ask for, by their names, see :func:`glinfer.server.generation.structured_options`.
 
         Raises:
             ApiError: ``response_format`` contradicts itself.
@@ -374,7 +375,7 @@ class InputItem(Strict):
     """What a function has returned."""
 
 
-class ResponseRequest(RequestBody):
+class ResponseRequest(DrawnBody):
     """POST /v1/responses, without state."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -402,16 +403,6 @@ class ResponseRequest(RequestBody):
     """A system prompt, before the conversation."""
     max_output_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     """Tokens at most."""
-    temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
-    """0 takes the likeliest token each time."""
-    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    """Only the likeliest tokens up to this probability."""
-    seed: Annotated[StrictInt, Field(ge=-_MAX_SEED - 1, le=_MAX_SEED)] | None = None
-    """The same seed gives the same text."""
-    stream: bool | None = None
-    """Whether to send events as the answer comes."""
-    stream_options: StreamOptions | None = None
-    """Ignored: the last event has the counts."""
     text: ResponseText | None = None
     """``format`` is the structure of the answer."""
     tools: ResponseTools | None = None
@@ -501,7 +492,7 @@ class AttentionRequest(TokenizeRequest):
 class DetokenizeRequest(RequestBody):
     """POST /detokenize."""
 
-    tokens: Several[StrictInt]
+    tokens: Annotated[Several[StrictInt], Field(max_length=LIMITS.detokenize_tokens)]
     """Token ids."""
 
 

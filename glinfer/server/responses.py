@@ -6,28 +6,29 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from glinfer.engine.requests import BatchRequest
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Choice, Usage, generating, new_id, now, off_loop
+from glinfer.server.generation import Choice, Usage, generating, new_id, now, structured_options
 from glinfer.server.protocol import ResponseRequest
 from glinfer.server.response_items import OutputItems, messages_of
-from glinfer.server.served import Served
-from glinfer.server.state import ServerState, client_of, read_request, turn_of
-from glinfer.server.streaming import EventStream, WholeAnswer, event_bytes
-from glinfer.server.structured import ResponseText, asked_by_text, response_tool_use, structured_options
+from glinfer.server.state import Asked
+from glinfer.server.streaming import EventStream, event_bytes
+from glinfer.server.structured import ResponseText, ToolUse, asked_by_text, response_tool_use
 from glinfer.structured.tools import CallForm
 
 
-async def responses(request: Request) -> ASGIApp:
+async def responses(asked: Asked[ResponseRequest]) -> ASGIApp:
     """Respond to an input."""
-    state, served, body = await read_request(request, ResponseRequest)
-    used = response_tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
-    told = None if used is None else used.definitions
-    messages = messages_of(body.input, body.instructions)
-    ids = await off_loop(lambda: served.chat_ids(messages, told), "input", turn_of(request))
+    served, body = asked.served, asked.body
+
+    def read() -> tuple[ToolUse | None, list[int]]:
+        used = response_tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+        messages = messages_of(body.input, body.instructions)
+        return used, served.chat_ids(messages, None if used is None else used.definitions)
+
+    used, ids = await asked.off_loop(read, "input", slow=True)
     room = served.room(ids)
     given = {"temperature": body.temperature, "top_p": body.top_p}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -37,33 +38,29 @@ async def responses(request: Request) -> ASGIApp:
         options["lora"] = body.adapter
     options["max_tokens"] = min(room, body.max_output_tokens or room)
     form = asked_by_text(body.text)
-    asked = {"text.format": form, "tools": None if used is None else {"grammar": used.grammar}}
+    structures = {"text.format": form, "tools": None if used is None else {"grammar": used.grammar}}
     options |= await structured_options(
-        served, {field: found for field, found in asked.items() if found is not None}, turn_of(request)
+        asked, {field: found for field, found in structures.items() if found is not None}
     )
     answer = _Answer(
-        state,
-        served,
-        body,
+        asked,
         BatchRequest(
             ids,
             options,
             form=served.chat_form(),
-            client=client_of(request),
+            client=asked.client,
             calls=used is not None and used.apart,
         ),
         None if used is None else used.form,
     )
-    return EventStream(answer.events(), answer.failed) if body.stream else WholeAnswer(answer.whole)
+    return EventStream(answer.events(), answer.failed) if body.stream else await answer.whole()
 
 
 class _Answer:
     """The answer to one request, as a whole or as events."""
 
-    def __init__(
-        self, state: ServerState, served: Served, body: ResponseRequest, request: BatchRequest, form: CallForm | None
-    ) -> None:
-        self.state, self.served, self.body, self.request = state, served, body, request
+    def __init__(self, asked: Asked[ResponseRequest], request: BatchRequest, form: CallForm | None) -> None:
+        self.asked, self.body, self.request = asked, asked.body, request
         self.id, self.output, self.created = new_id("resp_"), OutputItems(form), now()
         self.usage, self.number = Usage(len(request.prompt)), -1
 
@@ -104,14 +101,18 @@ class _Answer:
             "metadata": {},
         }
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> ASGIApp:
         """The answer in one piece."""
-        async with generating(self.state.worker, self.served, [self.request]) as generation:
+        async with generating(self.asked, [self.request]) as generation:
             await generation.finish()
         (choice,) = generation.choices
         self.usage.count([choice])
-        self.output.take(choice.text, choice.calls, cut=choice.finish_reason == "length")
-        return self._response("completed", choice)
+
+        def made() -> dict[str, Any]:
+            self.output.take(choice.text, choice.calls, cut=choice.finish_reason == "length")
+            return self._response("completed", choice)
+
+        return await self.asked.answer(made)
 
     def _event(self, name: str, /, **data: Any) -> bytes:
         self.number += 1
@@ -119,7 +120,7 @@ class _Answer:
 
     async def events(self) -> AsyncIterator[bytes]:
         """The events, from response.created to response.completed or response.incomplete."""
-        async with generating(self.state.worker, self.served, [self.request]) as generation:
+        async with generating(self.asked, [self.request]) as generation:
             yield self._event("response.created", response=self._response("in_progress"))
             yield self._event("response.in_progress", response=self._response("in_progress"))
             async for update in generation.updates():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
-from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from glinfer.server import embeddings, system, texts
@@ -33,14 +33,14 @@ class ApiRoute:
 
     Attributes:
         path: as Starlette has it.
-        endpoint: answers a request.
+        endpoint: answers a request; of a route with a body, an :class:`glinfer.server.state.Asked`.
         summary: what it does, for the document.
         body: the model of its body; None for a route that takes none.
         streams: whether it can answer with server-sent events.
     """
 
     path: str
-    endpoint: Callable[[Request], Awaitable[ASGIApp]]
+    endpoint: Callable[[Any], Awaitable[ASGIApp]]
     summary: str
     body: type[RequestBody] | None = None
     streams: bool = False

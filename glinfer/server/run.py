@@ -25,13 +25,14 @@ from glinfer.server.errors import not_ready
 from glinfer.server.limits import ConnectionLimits
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource
-from glinfer.server.slow import thread_pool
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
 MAX_WAITING = 256
 """Default limit for sequences of a model that wait for a place."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_OFF_LOOP_SECONDS = 1
+"""How long work off the event loop may take after SIGTERM, such as tokenizing."""
 _CLOSING_SECONDS = 5
 """How long the step under way may take after the grace, and connections to close after the last answer."""
 
@@ -112,6 +113,7 @@ class HttpServer:
             proxy_headers=False,  # a client could take another one's address, and with it its turns and prefixes
             log_level="error",
             access_log=False,
+            use_colors=False,  # standard error shows escapes as text
             lifespan="off",
             server_header=False,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
@@ -155,7 +157,6 @@ class HttpServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.set_default_executor(thread_pool("glinfer-work"))
         with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not the main thread, or Windows
             for number in _SIGNALS:
                 self._loop.add_signal_handler(number, self._begin_end)
@@ -166,6 +167,7 @@ class HttpServer:
             await self._uvicorn.serve(sockets=[self._socket])
         finally:
             await self.worker.stop()
+            self.state.close()
 
     def end(self) -> None:
         """End as after SIGTERM; any thread may call this. Harmless when it has ended."""
@@ -183,18 +185,23 @@ class HttpServer:
         self._ending = asyncio.ensure_future(self._end())
 
     async def _end(self) -> None:
-        """Let running requests finish, tell those that do not, and close."""
-        await self._idle(self.options.grace)
+        """Let running requests finish, tell those that do not, and close; what is off the event loop has less time."""
+        late = not_ready("the server ends, and this request took longer than its grace")
+        await self._idle(min(self.options.grace, _OFF_LOOP_SECONDS), lambda: self.state.busy)
+        self.state.abandon(late)
+        await self._idle(self.options.grace, lambda: self.worker.live)
         if self.worker.live:
-            self.worker.fail_all(not_ready("the server ends, and this request took longer than its grace"))
-            await self._idle(_CLOSING_SECONDS)
+            self.worker.fail_all(late)
+            await self._idle(_CLOSING_SECONDS, lambda: self.worker.live)
+        self.state.abandon(late)
         self._stop_uvicorn()
 
-    async def _idle(self, seconds: float) -> None:
-        """Wait until no request runs, for so long at most."""
+    @staticmethod
+    async def _idle(seconds: float, busy: Callable[[], object]) -> None:
+        """Wait until nothing is ``busy``, for so long at most."""
         time = asyncio.get_running_loop().time
         deadline = time() + seconds
-        while self.worker.live and time() < deadline:
+        while busy() and time() < deadline:
             await asyncio.sleep(0.02)
 
     def _stop_uvicorn(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,9 @@ from glinfer.server.errors import ApiError, not_ready
 from glinfer.text.chat import ChatForm
 from glinfer.text.templates import Message, Tools
 from glinfer.text.tokenizer import Tokenizer
+
+_LONG_TEXTS = 1 << 16
+"""Characters of which tokens are counted before they are all encoded."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Served:
         no_chat: why there is none.
         facts: what /v1/models says of it once it is loaded.
         slots: sequences that run at once.
-        live: sequences of requests that have not ended; counted on the event loop.
+        clients: sequences of each client's requests that have not ended; counted on the event loop.
     """
 
     source: ModelSource
@@ -70,7 +74,7 @@ class Served:
     no_chat: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     slots: int = 0
-    live: int = 0
+    clients: Counter[Hashable] = field(default_factory=Counter)
     _longest: int | None = None
 
     @property
@@ -82,6 +86,16 @@ class Served:
     def adapters(self) -> tuple[str, ...]:
         """The LoRA adapters that requests name in place of the model."""
         return self.source.adapters
+
+    @property
+    def live(self) -> int:
+        """Sequences of all requests that have not ended."""
+        return self.clients.total()
+
+    def count(self, client: Hashable, more: int) -> None:
+        """Count sequences of a client that have come, or have ended."""
+        self.clients[client] += more
+        self.clients += Counter()  # which forgets clients that have none
 
     def take(self, model: Model, slots: int) -> None:
         """Become ready, with a model that was just loaded."""
@@ -151,20 +165,33 @@ class Served:
             InputError: its template refuses the messages.
         """
         form = self.chat_form()
-        self.refuse_long(message["content"] for message in messages)
-        return list(form.encode_messages(messages, tools))
+        self._refuse_bytes([message["content"] for message in messages], self.context)
+        return list(form.encode_messages(messages, tools, self.refuse_long))
 
-    def refuse_long(self, texts: Iterable[str], most: int | None = None) -> None:
-        """Refuse texts of more than ``most`` tokens (default: the context) by their bytes, which takes no time.
+    def refuse_long(self, texts: Sequence[str], most: int | None = None) -> None:
+        """Refuse texts of more than ``most`` tokens (default: the context) soon, however long they are.
 
         Raises:
-            ApiError: even tokens of the greatest length would be too many.
+            ApiError: even tokens of the greatest length would be too many, or the beginning of the texts has more.
         """
+        limit = self.context if most is None else most
+        self._refuse_bytes(texts, limit)
+        if sum(map(len, texts)) > _LONG_TEXTS:
+            least = 0
+            for text in texts:
+                least += self.tokenizer.beginning(text, limit - least)[1]
+                self._refuse(least, limit)
+
+    def _refuse_bytes(self, texts: Iterable[str], most: int) -> None:
+        """The first half of :meth:`refuse_long`, which takes no time."""
         if self._longest is None:
             self._longest = max(map(len, map(self.tokenizer.token_bytes, range(self.loaded.config.vocab_size))))
-        least = -(-sum(len(text.encode("utf-8", "replace")) for text in texts) // max(1, self._longest))
-        if least > (self.context if most is None else most):
-            limit = f"the context of {self.name} holds {self.context}" if most is None else f"expected at most {most}"
+        self._refuse(-(-sum(len(text.encode("utf-8", "replace")) for text in texts) // max(1, self._longest)), most)
+
+    def _refuse(self, least: int, most: int) -> None:
+        if least > most:
+            ours = most == self.context
+            limit = f"the context of {self.name} holds {most}" if ours else f"expected at most {most}"
             message = f"the prompt has at least {least} tokens; {limit}"
             raise ApiError(message, param="prompt", code="context_length_exceeded")
 

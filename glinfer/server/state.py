@@ -1,26 +1,35 @@
-"""What all routes share: the worker, the options of the server, and how a request finds its model."""
+"""What all routes share: the state of the server, and one request with its model, its body and its client."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from glinfer.errors import GlinferError
 from glinfer.server.errors import ApiError, not_ready
+from glinfer.server.json_text import json_answer
 from glinfer.server.limits import LIMITS, ConnectionLimits
+from glinfer.server.off_loop import Threads
 from glinfer.server.protocol import RequestBody
 from glinfer.server.served import Served
-from glinfer.server.slow import SlowTurn, SlowWork
+from glinfer.server.streaming import unless_gone
 from glinfer.server.worker import Worker
 
 Body = TypeVar("Body", bound=RequestBody)
+Result = TypeVar("Result")
 _CLOSE = {"Connection": "close"}
 _THROWING_SECONDS = 2.0
+_LARGE_BYTES = 1 << 16
+"""Bytes of a body from which it is parsed off the event loop."""
 CLIENT = "glinfer.client"
 """Where the scope of a request has its client: the number of its key, or its address."""
 
@@ -33,14 +42,16 @@ class ServerState:
         worker: the thread of OpenGL.
         page: the folder of the page at /; the chat page if there is none.
         connections: what is borne of connections.
-        slow: the threads of what takes a process of its own.
+        quick: the threads of what is done in this process.
+        slow: those of what takes a process of its own and may take seconds; nothing else waits for it.
         ending: whether no new requests are taken.
     """
 
     worker: Worker
     page: Path | None = None
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    slow: SlowWork = field(default_factory=SlowWork)
+    quick: Threads = field(default_factory=partial(Threads, "glinfer-work"))
+    slow: Threads = field(default_factory=partial(Threads, "glinfer-slow"))
     ending: bool = False
 
     @classmethod
@@ -71,20 +82,90 @@ class ServerState:
             )
         return found[0]
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for work off the event loop."""
+        return self.quick.busy or self.slow.busy
 
-async def read_request(request: Request, kind: type[Body]) -> tuple[ServerState, Served, Body]:
-    """The state, the model and the checked body of a request.
+    def abandon(self, error: ApiError) -> None:
+        """Have the requests that wait for such work end with an error, and end the processes that do it."""
+        self.quick.abandon(error)
+        self.slow.abandon(error)
 
-    Raises:
-        ApiError: the server ends, the body is too large or wrong, or there is no such model.
+    def close(self) -> None:
+        """End the threads, and what they wait for."""
+        self.abandon(not_ready("the server ends"))
+        self.quick.close()
+        self.slow.close()
+
+
+@dataclass(frozen=True)
+class Asked(Generic[Body]):
+    """A request whose body was read.
+
+    Attributes:
+        state: of the server.
+        served: the model that it is for.
+        body: its checked body.
+        client: whose it is, for turns and for the reuse of prefixes.
     """
-    state = ServerState.of(request)
-    if state.ending:
-        raise not_ready("the server ends, and takes no new requests")
-    body = kind.read(await read_body(request, state.connections.body_seconds))
-    served, body.adapter = state.model(body.model)
-    served.loaded  # noqa: B018  # which refuses a model that is being loaded
-    return state, served, body
+
+    state: ServerState
+    served: Served
+    body: Body
+    client: Hashable
+
+    async def off_loop(self, work: Callable[[], Result], param: str | None = None, *, slow: bool = False) -> Result:
+        """Do what takes time on a thread, when it is the client's turn.
+
+        ``param`` names the field that it is about, for errors; ``slow`` work starts a process of its own.
+
+        Raises:
+            ApiError: what glinfer refuses is 400.
+        """
+        try:
+            return await (self.state.slow if slow else self.state.quick).run(work, self.client)
+        except ApiError:
+            raise
+        except GlinferError as error:
+            raise ApiError(str(error), param=param) from None
+
+    async def answer(self, make: Callable[[], dict[str, Any]]) -> Response:
+        """The answer that ``make`` gives, made and written off the event loop."""
+        return await self.off_loop(lambda: json_answer(make()))
+
+
+class Endpoint(Generic[Body]):
+    """Answers the requests of a route that have bodies, each as long as its client is there."""
+
+    def __init__(self, kind: type[Body], respond: Callable[[Asked[Body]], Awaitable[ASGIApp]]) -> None:
+        """Read bodies of this kind, and answer what ``respond`` makes of them."""
+        self._kind, self._respond = kind, respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer.
+
+        Raises:
+            ApiError: the server ends, the body is too large or wrong, there is no such model, or the route refuses it.
+        """
+        request = Request(scope, receive)
+        state = ServerState.of(request)
+        if state.ending:
+            raise not_ready("the server ends, and takes no new requests")
+        data = [await read_body(request, state.connections.body_seconds)]
+
+        async def work() -> None:
+            asked = await self._asked(state, data.pop(), scope.get(CLIENT))  # the bytes are not kept
+            await (await self._respond(asked))(scope, receive, send)
+
+        await unless_gone(work(), receive)
+
+    async def _asked(self, state: ServerState, data: bytes, client: Hashable) -> Asked[Body]:
+        large = len(data) > _LARGE_BYTES
+        body = await state.quick.run(lambda: self._kind.read(data), client) if large else self._kind.read(data)
+        served, body.adapter = state.model(body.model)
+        served.loaded  # noqa: B018  # which refuses a model that is being loaded
+        return Asked(state, served, body, client)
 
 
 async def read_body(request: Request, seconds: float) -> bytes:
@@ -97,9 +178,10 @@ async def read_body(request: Request, seconds: float) -> bytes:
     too_large = ApiError(
         f"the body has more than {most} bytes; send less at once", status=413, code="body_too_large", headers=_CLOSE
     )
-    promised = request.headers.get("content-length", "0")
-    if len(promised) > 20 or int(promised) > most:
-        if "expect" not in request.headers and len(promised) <= 20 and int(promised) <= 2 * most:
+    given = request.headers.get("content-length", "0")
+    promised = int(given) if given.isascii() and given.isdecimal() and len(given) <= 20 else 1 << 80
+    if promised > most:
+        if "expect" not in request.headers and promised <= 2 * most:
             await _throw_away(request)
         raise too_large
 
@@ -131,14 +213,3 @@ async def _throw_away(request: Request) -> None:
 
     with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect):
         await asyncio.wait_for(read(), _THROWING_SECONDS)
-
-
-def client_of(request: Request) -> Hashable:
-    """Whose request it is, for turns and for the reuse of prefixes."""
-    client: Hashable = request.scope.get(CLIENT)
-    return client
-
-
-def turn_of(request: Request) -> SlowTurn:
-    """Where the slow work of a request waits for its turn."""
-    return SlowTurn(ServerState.of(request).slow, client_of(request))

@@ -1,18 +1,17 @@
-"""Answers that end when their client goes away, as a whole or as server-sent events."""
+"""Answers that end when their client goes away, and those that are server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import click
-from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from glinfer.server.errors import ApiError
+from glinfer.server.json_text import json_bytes
+from glinfer.terminal import emit
 
 DONE = "[DONE]"
 _HEADERS = [
@@ -24,9 +23,8 @@ _HEADERS = [
 
 def event_bytes(data: dict[str, Any] | str, name: str = "") -> bytes:
     """One event, with a name where the protocol has names."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {text}\n\n".encode("utf-8", errors="replace")
+    text = data.encode() if isinstance(data, str) else json_bytes(data)
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + text + b"\n\n"
 
 
 async def _gone(receive: Receive) -> None:
@@ -35,7 +33,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _unless_gone(work: Awaitable[None], receive: Receive) -> None:
+async def unless_gone(work: Awaitable[None], receive: Receive) -> None:
     """Await ``work``; it is cancelled when the client goes away."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
@@ -51,28 +49,8 @@ async def _unless_gone(work: Awaitable[None], receive: Receive) -> None:
             await gone
 
 
-class WholeAnswer:
-    """An answer that is sent when it is whole; its making is cancelled when the client goes away."""
-
-    def __init__(self, make: Callable[[], Awaitable[dict[str, Any]]]) -> None:
-        """Answer with what ``make`` gives, or with the ApiError that it raises."""
-        self._make = make
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
-
-        async def work() -> None:
-            try:
-                response = JSONResponse(await self._make())
-            except ApiError as error:
-                response = error.response()
-            await response(scope, receive, send)
-
-        await _unless_gone(work(), receive)
-
-
 class EventStream:
-    """Server-sent events; their making is cancelled when the client goes away.
+    """Server-sent events.
 
     An error before the first event is an ordinary answer. A later one is an event of its own, and the last. An empty
     event begins the answer, so that a client that waits for a place knows that it was taken.
@@ -84,9 +62,6 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
-        await _unless_gone(self._work(scope, receive, send), receive)
-
-    async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
         try:
             async for event in self._events:
@@ -95,6 +70,7 @@ class EventStream:
                     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                 if event:
                     await send(_body(event))
+                await asyncio.sleep(0)  # others have their turn, and a client that has gone is noticed
         except ApiError as error:
             if not started:
                 await error.response()(scope, receive, send)
@@ -103,7 +79,7 @@ class EventStream:
         except Exception as error:
             if not started:
                 raise
-            click.echo(f"glinfer: a stream failed: {type(error).__name__}: {error}", err=True)
+            emit(f"glinfer: a stream failed: {type(error).__name__}: {error}", err=True)
             await send(_body(self._on_error(ApiError("the server failed; its log says where", status=500))))
         finally:
             close = getattr(self._events, "aclose", None)

@@ -1,6 +1,8 @@
-"""The base of everything that a body may have, and how what is wrong with it stays one complaint.
+"""The base of everything that a body may have, and how much of it is looked at.
 
-A body of a few million bytes can be wrong in a million places. Each complaint takes pydantic some hundred bytes and
+A body of a few million bytes can be millions of values, whose parsing lets no other thread run: they are counted first.
+
+It can also be wrong in many places. Each complaint takes pydantic some hundred bytes and
 microseconds, so lists end at their first wrong element, and objects of too many fields are refused before their fields.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -11,12 +10,11 @@ from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
 
 from glinfer.errors import StructureError
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import off_loop
+from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS
 from glinfer.server.served import Served
-from glinfer.server.slow import SlowTurn
 from glinfer.server.strict import Several, Strict
-from glinfer.structured.structure import ANY_OBJECT, structure_of
+from glinfer.structured.structure import ANY_OBJECT
 from glinfer.structured.tools import CallForm, MessageForm, Tool, call_grammar, tool_form
 
 ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -135,8 +133,8 @@ class ToolCall(Strict):
             ApiError: the arguments are no JSON object.
         """
         try:
-            arguments = json.loads(self.function.arguments or "{}")
-        except (ValueError, RecursionError):
+            arguments = parsed_json((self.function.arguments or "{}").encode(), LIMITS.call_values)
+        except ValueError:
             arguments = None
         if not isinstance(arguments, dict):
             where = "message" if param == "messages" else "item"
@@ -266,32 +264,6 @@ def response_tool_use(
         if error.code == "no_tools" and choice in (None, "auto"):
             return None
         raise
-
-
-async def structured_options(served: Served, asked: Mapping[str, Mapping[str, Any]], turn: SlowTurn) -> dict[str, Any]:
-    """The options of a sequence that has the structure which one field asks for, compiled once.
-
-    Args:
-        served: the model.
-        asked: by the names of fields, the options that they stand for; without those that are left out.
-        turn: where compiling waits for the client's turn.
-
-    Raises:
-        ApiError: several fields ask for one, or it cannot be used.
-    """
-    if len(asked) > 1:
-        first, second = list(asked)[:2]
-        raise ApiError(f"found both {first} and {second}; give one of them", param=second)
-    for field, options in asked.items():
-
-        def compiled(options: Mapping[str, Any] = options) -> None:
-            structure = structure_of(options)
-            assert structure is not None
-            served.loaded.compiler().constraint(structure)
-
-        await off_loop(compiled, field, turn)
-        return dict(options)
-    return {}
 
 
 def asked_by_format(form: ResponseFormat | None) -> Mapping[str, Any] | None:

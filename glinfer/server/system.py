@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from glinfer.server.json_text import json_answer
 from glinfer.server.served import Served
 from glinfer.server.state import ServerState
 
@@ -15,12 +16,12 @@ async def models(request: Request) -> Response:
     """The models."""
     state = ServerState.of(request)
     listed = [(each, own) for each in state.worker.served.values() for own in (None, *each.adapters)]
-    return JSONResponse({"object": "list", "data": [_model(*each) for each in listed]})
+    return json_answer({"object": "list", "data": [_model(*each) for each in listed]})
 
 
 async def model(request: Request) -> Response:
     """One model."""
-    return JSONResponse(_model(*ServerState.of(request).model(request.path_params["model"])))
+    return json_answer(_model(*ServerState.of(request).model(request.path_params["model"])))
 
 
 def _model(served: Served, adapter: str | None) -> dict[str, Any]:
@@ -34,7 +35,7 @@ async def health(request: Request) -> Response:
     """Whether the server can be asked: 200 when its models are loaded, 503 before that and while it ends."""
     state = ServerState.of(request)
     status = "ending" if state.ending else "ready" if state.worker.ready else "loading"
-    return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+    return json_answer({"status": status}, 200 if status == "ready" else 503)
 
 
 async def metrics(request: Request) -> Response:

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +28,10 @@ from glinfer.engine.scheduler import Scheduler
 from glinfer.errors import ContextError, GLError, GlinferError, StructureError
 from glinfer.gl.context import Device
 from glinfer.server.errors import ApiError, not_ready
+from glinfer.server.limits import share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
+from glinfer.terminal import printable
 from glinfer.text.reply import ChatPart
 
 REOPEN_TRIES = 5
@@ -73,16 +75,16 @@ class Channel:
 
     Attributes:
         served: the model that the request is for.
-        count: the sequences of the request, each of which counts as live until it has ended.
+        client: whose request it is.
         started: when the request came.
     """
 
-    def __init__(self, served: Served, count: int) -> None:
-        """Count the sequences as live."""
-        self.served, self.started = served, time.monotonic()
+    def __init__(self, served: Served, count: int, client: Hashable = None) -> None:
+        """Count the sequences as live until they have ended."""
+        self.served, self.client, self.started = served, client, time.monotonic()
         self._inbox: asyncio.Queue[Update | Outcome | ApiError] = asyncio.Queue()
         self._live = count
-        served.live += count
+        served.count(client, count)
 
     def put(self, item: Update | Outcome | ApiError) -> None:
         """Tell the request something."""
@@ -96,7 +98,7 @@ class Channel:
         """Count so many sequences, or all that are left, as ended."""
         count = self._live if count is None else min(count, self._live)
         self._live -= count
-        self.served.live -= count
+        self.served.count(self.client, -count)
 
     async def get(self) -> Update | Outcome:
         """The next thing that was told.
@@ -192,25 +194,27 @@ class Worker:
         """Sequences of all models that have not ended."""
         return sum(served.live for served in self.served.values())
 
-    def admit(self, served: Served, count: int) -> Channel:
-        """Room for a request of so many sequences.
+    def admit(self, served: Served, count: int, client: Hashable = None) -> Channel:
+        """Room for a request of so many sequences; a client may have its share of the places for waiting.
 
         Raises:
-            ApiError: the model is being loaded, or as many sequences wait as may.
+            ApiError: the model is being loaded, or as many sequences run or wait as may, of all clients or of this one.
         """
         served.loaded  # noqa: B018
-        most = served.slots + self.max_waiting
-        if count > most:
+        own, places = served.clients[client], served.slots + self.max_waiting
+        if count > (most := share(places, self.max_waiting)):
             raise ApiError(f"the request has {count} sequences; this server takes at most {most} at once", param="n")
-        if served.live + count > most:
+        most = share(places - served.live + own, self.max_waiting)
+        if own + count > most:
             self.metrics.rejected.labels("queue_full").inc()
             raise ApiError(
-                f"{served.live} sequences run or wait, and {most} may; try again in a while",
+                f"{served.live} of {places} sequences run or wait, and {own} of yours, of which {most} may; "
+                "try again in a while",
                 status=429,
                 code="queue_full",
                 headers={"Retry-After": str(self._retry_after(served))},
             )
-        return Channel(served, count)
+        return Channel(served, count, client)
 
     def _retry_after(self, served: Served) -> int:
         """Seconds after which a place may be free: one for each round of the slots that is waited for."""
@@ -417,6 +421,8 @@ class Worker:
         except GlinferError as error:
             runner.works.popleft()
             self._told.append((channel, broken(error)))
+        if not runner.works or runner.works[0][0] is not channel:  # whose client has its next turn after all others
+            runner.works = deque(sorted(runner.works, key=lambda work: work[0].client == channel.client))
         if runner.scheduler is None and runner.served.model is not None:
             self._count_draws(runner, runner.served.model.bound.draws_issued)
 
@@ -448,6 +454,9 @@ class Worker:
             self._recover(runner, error)
         except GlinferError as error:
             self._told.append((channel, broken(error) if isinstance(error, GLError) else ApiError(str(error))))
+        except Exception as error:  # which ends this request, and not the thread
+            traceback.print_exception(error)
+            self._told.append((channel, ApiError("the server failed; its log says where", status=500)))
         self._count_textures()
 
     def _cancel(self, channel: Channel) -> None:
@@ -545,7 +554,7 @@ def _nothing() -> Steps:
 def _log(line: object) -> None:
     """Write a line to standard error, if anybody reads it."""
     with suppress(OSError, ValueError):
-        click.echo(f"glinfer: {line}", err=True)
+        click.echo(printable(f"glinfer: {line}"), err=True)
 
 
 def broken(error: GlinferError) -> ApiError:

@@ -31,7 +31,7 @@ from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
 from glinfer.formats.json_files import quoted
 from glinfer.text.stops import default_stops
-from glinfer.text.templates import JinjaTemplate, Message, TemplateEncoder, Tools, find_template
+from glinfer.text.templates import Check, JinjaTemplate, Message, TemplateEncoder, Tools, find_template
 from glinfer.text.tokenizer import Tokenizer
 
 ReplyKind = Literal["thinking", "answer", "call"]
@@ -153,8 +153,13 @@ class ChatForm(Protocol):
         """The program of the form's Jinja template, where that looks at tools; empty where it does not."""
         ...
 
-    def encode_messages(self, messages: Sequence[Message], tools: Tools | None = None) -> tuple[int, ...]:
-        """Everything up to where the model writes its reply to a conversation, told of ``tools``."""
+    def encode_messages(
+        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None
+    ) -> tuple[int, ...]:
+        """Everything up to where the model writes its reply to a conversation, told of ``tools``.
+
+        ``check`` may refuse the texts, before they are encoded.
+        """
         ...
 
     def reply_text(self, turn: Turn) -> str:
@@ -232,7 +237,9 @@ class ChatTemplate:
         """Nothing: this form has no place for tools."""
         return ""
 
-    def encode_messages(self, messages: Sequence[Message], tools: Tools | None = None) -> tuple[int, ...]:
+    def encode_messages(
+        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None
+    ) -> tuple[int, ...]:
         """Everything up to where the model writes its reply.
 
         Raises:
@@ -245,6 +252,8 @@ class ChatTemplate:
         if system:
             raise InputError(_NO_SYSTEM)
         check_last(texts)
+        if check is not None:
+            check(texts)
         turns = [_given_turn(self, *each) for each in zip(texts[::2], [*texts[1::2], ""], strict=True)]
         return self.prompt(turns[:-1], turns[-1])
 
@@ -318,7 +327,9 @@ class TemplateChat:
         """The template's program, if it looks at tools."""
         return self._encoder.source if self._encoder.takes_tools else ""
 
-    def encode_messages(self, messages: Sequence[Message], tools: Tools | None = None) -> tuple[int, ...]:
+    def encode_messages(
+        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None
+    ) -> tuple[int, ...]:
         """Everything up to where the model writes its reply; the template judges roles and their order.
 
         Raises:
@@ -329,7 +340,7 @@ class TemplateChat:
             raise InputError(_NO_TOOLS)
         for place, message in enumerate(messages):
             _role_and_content(place, message, _TOOL_FIELDS if with_tools else frozenset())
-        return tuple(self._encoder.ids(messages, tools=tools))
+        return tuple(self._encoder.ids(messages, tools=tools, check=check))
 
     def reply_text(self, turn: Turn) -> str:
         """The text of a turn's reply."""

@@ -12,6 +12,8 @@ from glinfer.errors import InputError
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import library_errors
 
+_LONG_TEXT = 1 << 16  # characters
+
 
 class EncodedText(NamedTuple):
     """A text's token ids, and the type of each token: 1 in the second text of a pair."""
@@ -33,6 +35,7 @@ class TextEncoder:
             InputError: the tokenizer is Gab's own, which has no such form, or puts more than that around a text.
         """
         self._library, self._lower = tokenizers.Tokenizer.from_str(tokenizer.library_json()), lower
+        self._tokenizer = tokenizer
         self._most = most
         around = self._library.num_special_tokens_to_add(is_pair=True)
         if most <= around:
@@ -44,12 +47,12 @@ class TextEncoder:
 
     def texts(self, texts: Sequence[str]) -> list[EncodedText]:
         """The tokens of each text."""
-        return self._encoded([_checked(text, place, self._lower) for place, text in enumerate(texts)])
+        return self._encoded([self._checked(text, place) for place, text in enumerate(texts)])
 
     def pairs(self, first: str, others: Sequence[str]) -> list[EncodedText]:
         """The tokens of a text with each of the others behind it."""
-        first = _checked(first, 0, self._lower)
-        return self._encoded([(first, _checked(text, place, self._lower)) for place, text in enumerate(others)])
+        first = self._checked(first, 0)
+        return self._encoded([(first, self._checked(text, place)) for place, text in enumerate(others)])
 
     def framed(self, form: str, first: str, others: Sequence[str]) -> list[EncodedText]:
         """The tokens of a form with a text at its {query} and each of the others at its {text}.
@@ -59,9 +62,9 @@ class TextEncoder:
         Raises:
             InputError: the form leaves no room for a text.
         """
-        first = _checked(first, 0, self._lower)
+        first = self._checked(first, 0)
         before, behind = (part.replace("{query}", first) for part in form.split("{text}", 1))
-        starts = [f"{before}{_checked(text, place, self._lower)}" for place, text in enumerate(others)]
+        starts = [f"{before}{self._checked(text, place)}" for place, text in enumerate(others)]
         with library_errors("the tokenizer cannot encode these texts", InputError):
             start, end, *whole = (
                 each.ids for each in self._uncut.encode_batch([before, behind, *starts], add_special_tokens=False)
@@ -88,21 +91,21 @@ class TextEncoder:
         behind = next((place for place, mark in enumerate(reversed(marks)) if not mark), 0)
         return len(marks) - behind
 
+    def _checked(self, text: str, place: int) -> str:
+        """Return a text if UTF-8 can express it; of one that is far too long what is not cut off."""
+        if not isinstance(text, str):
+            raise InputError(f"text {place} is {type(text).__name__}; expected a str")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"text {place} has half a surrogate pair (U+{ord(text[error.start]):04X}) at character {error.start}; "
+                "expected valid Unicode"
+            ) from None
+        text = text.lower() if self._lower else text
+        return self._tokenizer.beginning(text, self._most)[0] if len(text) > _LONG_TEXT else text
+
     def _encoded(self, inputs: Sequence[str | tuple[str, str]]) -> list[EncodedText]:
         with library_errors("the tokenizer cannot encode these texts", InputError):
             found = self._library.encode_batch(list(inputs))
         return [EncodedText(each.ids, each.type_ids) for each in found]
-
-
-def _checked(text: str, place: int, lower: bool) -> str:
-    """Return a text if it is one that UTF-8 can express."""
-    if not isinstance(text, str):
-        raise InputError(f"text {place} is {type(text).__name__}; expected a str")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"text {place} has half a surrogate pair (U+{ord(text[error.start]):04X}) at character {error.start}; "
-            "expected valid Unicode"
-        ) from None
-    return text.lower() if lower else text

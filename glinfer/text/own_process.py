@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from glinfer.errors import GlinferError
+
+_running: dict[int, subprocess.Popen[bytes]] = {}
+"""The process that each thread waits for."""
 
 
 class ProcessError(GlinferError):
@@ -35,21 +39,34 @@ def answer_of(
     most = 2 * seconds if clock is None else clock
     limits = {"seconds": seconds, "memory": memory, "path": sys.path}
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable or "python3", "-I", script],
-            input=json.dumps({**request, **limits}).encode(),
-            capture_output=True,
-            timeout=most,
-            check=False,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
-    except subprocess.TimeoutExpired:
-        raise ProcessError(f"was not done after {most} seconds; it may run for ever") from None
     except OSError as error:
         raise ProcessError(f"cannot be run: no process for it could be started ({error.strerror})") from None
+    own = threading.get_ident()
+    with process:
+        _running[own] = process
+        try:
+            said, _ = process.communicate(json.dumps({**request, **limits}).encode(), most)
+        except subprocess.TimeoutExpired:
+            raise ProcessError(f"was not done after {most} seconds; it may run for ever") from None
+        finally:
+            del _running[own]
+            process.kill()  # which does nothing to one that has ended
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(said)
     except ValueError:
         raise ProcessError(
-            f"was stopped (status {done.returncode}); it may have {seconds} seconds and {memory >> 20} MiB"
+            f"was stopped (status {process.returncode}); it may have {seconds} seconds and {memory >> 20} MiB"
         ) from None
     return answer if isinstance(answer, dict) else {}
+
+
+def end_process_of(thread: int) -> None:
+    """End the process that a thread waits for, if it does; its :func:`answer_of` raises a ProcessError."""
+    if process := _running.get(thread):
+        process.kill()

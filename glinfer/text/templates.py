@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,7 @@ from glinfer.text.tokenizers.huggingface import CONFIG_FILE
 TEMPLATE_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
 _GGUF_KEY = "tokenizer.chat_template"
 _MARKS = range(0xF0000, 0xFFFFE)  # of Unicode's private use: no vocabulary has a meaning for them
+_SLICE = 1 << 14  # characters
 _TOOLS = re.compile(r"\btools\b")
 _EXAMPLE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"})
 
@@ -58,6 +59,9 @@ Of the assistant's also ``tool_calls``, and of a tool's ``name`` and ``tool_call
 """
 Tools = Sequence[Mapping[str, Any]]
 """Tools that a model is told of, as OpenAI's API has them."""
+
+Check = Callable[[Sequence[str]], None]
+"""Raises an error of its own, to refuse texts."""
 
 
 @dataclass(frozen=True)
@@ -210,9 +214,16 @@ class TemplateEncoder:
         return self._template.source
 
     def ids(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Tools | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Tools | None = None,
+        check: Check | None = None,
     ) -> list[int]:
         """Token ids of a conversation, and of what opens the reply to it; ``tools`` as the template takes them.
+
+        ``check`` may refuse the rendered text, before it is encoded.
 
         Raises:
             InputError: as :meth:`glinfer.text.templates.JinjaTemplate.render`, or a message has no UTF-8 form.
@@ -221,11 +232,13 @@ class TemplateEncoder:
         marked = _marked_all(messages, mark, self._names)
         named = [_marked_inside(each, mark, self._names) for each in tools or ()]
         rendered = self._template.render(marked, add_generation_prompt=add_generation_prompt, tools=named)
-        pieces = self._names.split(rendered)  # texts, with the name of a control token between each two
-        control = self._tokenizer.control_tokens
-        return self._tokenizer.encode_mixed(
-            control[piece] if place % 2 else piece.replace(mark, "") for place, piece in enumerate(pieces)
-        )
+        if check is not None:
+            check([rendered.replace(mark, "")])
+        parts, end = list[str | int](), 0
+        for found in _found(self._names, rendered):
+            parts += (rendered[end : found.start()].replace(mark, ""), self._tokenizer.control_tokens[found[0]])
+            end = found.end()
+        return self._tokenizer.encode_mixed([*parts, rendered[end:].replace(mark, "")])
 
     def end_of_reply(self) -> int | None:
         """The control token that the template puts right after a reply, or None."""
@@ -244,8 +257,13 @@ class TemplateEncoder:
         return re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
 
     def _unused(self, texts: Iterable[str]) -> str:
-        used = set(self._template.source).union(*texts)
-        return next(chr(code) for code in _MARKS if chr(code) not in used)
+        used = set(self._template.source)
+        for text in texts:
+            used.update(*(text[start : start + _SLICE] for start in range(0, len(text), _SLICE)))
+        mark = next((chr(code) for code in _MARKS if chr(code) not in used), None)
+        if mark is None:
+            raise InputError("the messages have every character from U+F0000 to U+FFFFD; leave one of them out")
+        return mark
 
 
 def _marked_all(messages: Iterable[Message], mark: str, names: re.Pattern[str]) -> list[Message]:
@@ -278,7 +296,21 @@ def _marked_inside(value: Any, mark: str, names: re.Pattern[str]) -> Any:
 
 def _split(text: str, mark: str, names: re.Pattern[str]) -> str:
     # Every place where one begins, those too that lie within another.
-    return re.sub(f"(?=({names.pattern}))(.)", rf"\g<0>{mark}", text, flags=re.DOTALL)
+    starts = [found.start() + 1 for found in _found(re.compile(f"(?={names.pattern}).", re.DOTALL), text)]
+    return mark.join(text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True))
+
+
+def _found(names: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """As ``names.finditer(text)``, but by slices: a search lets no other thread run meanwhile."""
+    at, longest = 0, len(names.pattern)
+    while at < len(text):
+        end = at + _SLICE
+        for found in names.finditer(text, at, end + longest):
+            if found.start() >= end:
+                break
+            yield found
+            at = found.end()
+        at = max(at, end)
 
 
 def _marked(text: str, mark: str, names: re.Pattern[str]) -> str:

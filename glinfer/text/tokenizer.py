@@ -28,10 +28,17 @@ from glinfer.formats.gab.bpe import BpeModel, is_merges_json, read_bpe, read_mer
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.vocabulary import Vocabulary
 from glinfer.text.tokenizers.gguf import read_gguf_tokenizer
-from glinfer.text.tokenizers.huggingface import TOKENIZER_FILE, VOCABULARY_FILE, HfModel, read_hf_tokenizer
+from glinfer.text.tokenizers.huggingface import (
+    TOKENIZER_FILE,
+    VOCABULARY_FILE,
+    HfModel,
+    library_ids,
+    read_hf_tokenizer,
+)
 
 _CONTROL = rb"<\|[a-z_]+\|>"
 _BYTES = 256
+_PIECE = 1 << 14  # characters
 
 
 END_OF_TURN = "<|end|>"
@@ -166,6 +173,22 @@ class Tokenizer:
         before = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, around, strict=False)))
         after = len(around) - before
         return ids[before : len(ids) - after] if ids[len(ids) - after :] == around[before:] else ids[before:]
+
+    def beginning(self, text: str, most: int) -> tuple[str, int]:
+        """The beginning of a text that surely has more than ``most`` tokens, and how many at least; or all of it.
+
+        Encoding a text takes as long as it is, however few of its tokens are wanted. Here pieces of it are encoded
+        apart, until they have more than twice as many. A token that a piece has and the whole has not is near one of
+        its ends: for these are the other half, and 64 tokens a piece.
+
+        Raises:
+            InputError: as :meth:`encode`.
+        """
+        tokens = pieces = 0
+        while pieces * _PIECE < len(text) and tokens <= 2 * most + 64 * pieces:
+            tokens += len(self.encode(text[pieces * _PIECE : (pieces + 1) * _PIECE]))
+            pieces += 1
+        return text[: pieces * _PIECE], max(0, tokens - 64 * pieces) // 2
 
     def encode_plain(self, text: str) -> list[int]:
         """Ordinary token ids of a text that goes on behind other tokens: no control token, and nothing put around it.
@@ -302,7 +325,7 @@ class _Merges:
     def ids(self, text: str, *, allow_special: bool) -> list[int]:
         """Token ids of ``text``."""
         library = self._full if allow_special else self._plain
-        return list(library.encode(text.encode().decode("latin-1"), add_special_tokens=False).ids)
+        return library_ids(library, text.encode().decode("latin-1"), allow_special=False)
 
 
 def find_tokenizer(

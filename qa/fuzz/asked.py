@@ -85,7 +85,10 @@ def _client(told: Mapping[str, Any]) -> Client:
     found = {str(name): str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
     data = str(body).encode(errors="replace")
     response = SimpleNamespace(
-        status_code=status if isinstance(status, int) else 200, headers=found, iter_raw=lambda: iter([data, data[:0]])
+        status_code=status if isinstance(status, int) else 200,
+        headers=found,
+        iter_raw=lambda: iter([data, data[:0]]),
+        next_request=None,
     )
     session = type("Session", (), {"__module__": library, "stream": lambda *_, **__: contextlib.nullcontext(response)})
     made = Client(NAME, clock=lambda: 0.0)

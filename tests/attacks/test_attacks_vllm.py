@@ -19,7 +19,7 @@ from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import StructureError
 from glinfer.server.auth import Access
 from glinfer.server.limits import LIMITS
-from glinfer.server.slow import SlowWork
+from glinfer.server.off_loop import Threads
 from glinfer.structured import compiler as structures
 from glinfer.structured.structure import structure_of
 from glinfer.text import own_process, templates
@@ -129,7 +129,7 @@ def test_cve_2026_115911_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slow_work_of_one_client_leaves_threads_to_others() -> None:
     now, most = {"one": 0, "two": 0}, {"one": 0, "two": 0}
 
-    async def ask(client: str, slow: SlowWork) -> None:
+    async def ask(client: str, slow: Threads) -> None:
         def work() -> None:
             now[client] += 1
             most[client] = max(most[client], now[client])
@@ -139,10 +139,10 @@ def test_slow_work_of_one_client_leaves_threads_to_others() -> None:
         await slow.run(work, client)
 
     async def all_of_them() -> None:
-        slow = SlowWork(4)
+        slow = Threads("glinfer-test", 4)
         await asyncio.gather(*(ask("one", slow) for _ in range(13)), ask("two", slow))
-        while slow._turns:
-            await asyncio.sleep(0.01)
+        assert not slow.busy
+        slow.close()
 
     asyncio.run(asyncio.wait_for(all_of_them(), 60))
     assert most["one"] <= 2

@@ -25,6 +25,7 @@ from glinfer.errors import InputError
 from glinfer.gl.faults import ContextLostError
 from glinfer.server.worker import Worker
 from glinfer.text import templates
+from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl
 
@@ -247,3 +248,31 @@ class TestFaults:
         found = results(out)
         assert 0 < len(found) < 9
         assert errors.strip() == f"interrupted: {len(found)} of 9 lines are finished in {out}; the same command goes on"
+
+
+def test_a_line_whose_work_fails_ends_too(
+    tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A message of all marks that conversations are told apart by, and what a future cannot carry."""
+    (tmp_path / "chatty").mkdir()
+    chatty, _ = write_other(tmp_path / "chatty", {}, context=64)
+    monkeypatch.setattr(templates, "answer_of", answered_here)
+    encode = Tokenizer.encode
+
+    def stopping(tokenizer: Tokenizer, text: str, **options: Any) -> list[int]:
+        if text == "stop":
+            raise StopIteration
+        return encode(tokenizer, text, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", stopping)
+    marks = "".join(map(chr, range(0xF0000, 0xFFFFE)))
+    lines = [
+        request("marks", CHAT, "chatty", messages=[{"role": "user", "content": marks}], max_tokens=1),
+        request("stop", prompt="stop"), request("good", prompt="x", max_tokens=1),
+    ]  # fmt: skip
+    out = tmp_path / "out.jsonl"
+    source = write(tmp_path / "in.jsonl", lines)
+    assert run(["run-batch", "-i", str(source), "-o", str(out), f"m={small}", f"chatty={chatty}"]) in (0, 1)
+    statuses = {key: each["response"]["status_code"] for key, each in results(out).items()}
+    assert statuses == {"marks": 400, "stop": 500, "good": 200}
+    capsys.readouterr()

@@ -13,13 +13,17 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from each_case import each_case
 from running_server import Running
 from tiers import tiered
 
-from glinfer.server import protocol
+from glinfer.server import json_text, protocol
+from glinfer.server.auth import Access
 from glinfer.server.errors import ApiError
+from glinfer.server.json_text import json_bytes, parsed_json
 from glinfer.server.limits import LIMITS
 from glinfer.server.routes import ROUTES
+from glinfer.server.structured import CalledFunction, ToolCall
 
 POSTS, GETS = ([route.path for route in ROUTES if route.method == method] for method in ("POST", "GET"))
 
@@ -342,3 +346,99 @@ def test_log_probabilities_are_numbers(served: Running) -> None:
         if answer.status_code != 400:
             assert answer.status_code == 200, (change, answer.text)
             assert all(map(math.isfinite, answer.json()["choices"][0]["logprobs"]["token_logprobs"]))
+
+
+HALF = '"\\uD83d"'
+
+
+@each_case(("path", "body"), FIELDS.items())
+def test_half_a_surrogate_pair_anywhere(path: str, body: set[str]) -> None:
+    """No answer can say it again; a whole pair is a character."""
+    kind = next(route.body for route in ROUTES if route.path == path)
+    assert kind is not None
+    fields = {*kind.model_fields, *kind.ignored, *kind.neutral, "nobody"}
+    for field, form in itertools.product(sorted(fields), ("%s", "[%s]", "[{%s:1}]", '{"a":{"b":[1,%s]}}')):
+        text = f'{{"model":"m","{field}":{form % HALF}}}'
+        with pytest.raises(ApiError, match="half a surrogate pair"):
+            kind.read(text.encode())
+    with pytest.raises(ApiError, match="no JSON"):
+        kind.read(b'{"model":"\xed\xa0\xbd"}')
+    with pytest.raises(ApiError) as caught:
+        kind.read(b'{"model":"\\ud83d\\ude00", "nobody": "\\\\ud83d"}')
+    assert "surrogate" not in str(caught.value)
+
+
+class TestJson:
+    WRONG = (
+        (b"[" + b"[]," * 100 + b"[]]", "found some 202 values"),
+        (b"[" + b"{}," * 100 + b"{}]", "found some 202 values"),
+        (b"[" + b"1," * 100 + b"1]", "found some 101 values"),
+        (b'{"a":1' + b',"a":1' * 30 + b"}", "found some 155 values"),
+        (b'["\\\\",' + b"[]," * 100 + b'"\\""]', "values"),
+        (b"[" * 129 + b"]" * 129, "found some 129 values"),
+        (b"[NaN]", "found NaN"), (b"[1e999, -Infinity]", "found -Infinity"), (b"\xff", "utf-8"), (b"", "Expecting"),
+        ('["x"]'.encode("utf-16"), "utf-8"),
+    )  # fmt: skip
+    RIGHT = (
+        b'{"a": "' + b"[,{:" * 500 + b'"}', b'["\\"[[[[[\\\\\\"", "\\\\"]', b"[" * 60 + b"]" * 60, b"\xef\xbb\xbf[1]",
+        '"é🦙"'.encode(), b'"\\ud83d\\ude00"', b'"\\\\ud800"',
+    )  # fmt: skip
+
+    @each_case(("text", "words"), WRONG)
+    def test_too_much_of_it(self, text: bytes, words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            parsed_json(text, 100)
+
+    def test_too_deep(self) -> None:
+        for text in (b"[" * 129 + b"]" * 129, b'{"a":' * 129 + b"1" + b"}" * 129):
+            with pytest.raises(ValueError, match="more than 128"):
+                parsed_json(text, 10_000)
+
+    @each_case("text", RIGHT)
+    def test_what_texts_have_in_them_does_not_count(self, text: bytes) -> None:
+        assert parsed_json(text, 100) == json.loads(text.decode("utf-8-sig"))
+
+    def test_arguments_of_a_call(self) -> None:
+        """They are JSON in a text, and nested in it they count too."""
+        for arguments in ('{"a": [' + "[]," * LIMITS.call_values + "[]]}", '{"a":' * 200 + "1" + "}" * 200, '"\ud800"'):
+            call = ToolCall(function=CalledFunction(name="f", arguments=arguments))
+            with pytest.raises(ApiError, match="arguments of a call in message 3 are no JSON object"):
+                call.for_template(3)
+
+    def test_answers_are_written_by_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_text, "_SLICE", 3)
+        value = {"é": [1.5, None, "x", True, 2], "b": [], "c": [[], [[1, 2, 3, 4]], {"d": {"e": [1, {"f": "\ud800"}]}}]}
+        assert json.loads(json_bytes(value)) == json.loads(json.dumps(value).replace("\\ud800", "?"))
+        for each in ([], {}, "x", 5, None, [1] * 7):
+            assert json.loads(json_bytes(each)) == each
+
+
+class TestHeaders:
+    WORDS = (
+        *(
+            "http://[",
+            "http://]",
+            "http://a]b",
+            "http://[zz]",
+            "http://[::1",
+            "http://[v1.x]",
+            "http://a:b",
+            "//[",
+            "[",
+        ),
+        *("http://a:99999", "\xff", "http://\xe4]", "", "null", "http://[::1]]", "http://\u2100/", "http://a\u2044b"),
+    )
+
+    @each_case("word", WORDS)
+    def test_an_origin_or_a_host_that_is_none(self, word: str) -> None:
+        access = Access(keys=("one",))
+        for given in (word, f"https://{word}", f"{word}:80"):
+            assert not access.knows_origin(given, "localhost")
+            assert not access.knows_host(given)
+            assert access.client(given) is access.client(f"Basic {given}") is None
+
+    def test_the_answer_to_one(self, served: Running) -> None:
+        for name in ("Origin", "Host"):
+            head = "" if name == "Host" else "Host: localhost\r\n"
+            text = f"GET /v1/models HTTP/1.1\r\n{head}{name}: http://[\r\nConnection: close\r\n\r\n"
+            assert raw(served, text.encode()).startswith((b"HTTP/1.1 403 ", b"HTTP/1.1 421 "))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +19,7 @@ from own_process import DEADLINE
 from running_server import Running, running
 
 from glinfer.engine.batch import Batch
-from glinfer.server.connections import BoundedConnection
+from glinfer.server.connections import BoundedConnection, _Open
 from glinfer.server.limits import ConnectionLimits, max_open_files
 
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -173,6 +175,43 @@ class TestManyConnections:
             assert server.metric("glinfer_rejected_total", reason="connections") >= 32
             idle[-1].sendall(GET)
             assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200 ")
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+    def test_an_address_that_has_all_makes_room_for_another(self, server: Running) -> None:
+        """The newest of its requests ends, and not the one that has just come."""
+        server._http.close()
+        server.wait(lambda: not held(server))
+        begun = (HEAD + "Content-Length: 9\r\n\r\n{").encode()
+        kind = cast("type[BoundedConnection]", server.server._uvicorn.config.http)
+        with contextlib.ExitStack() as stack:
+            busy = list[socket.socket]()
+            for count in range(8):
+                busy.append(stack.enter_context(connected(server)))
+                busy[-1].sendall(begun)
+                server.wait(lambda count=count: held(server) == count + 1 and not kind.idle)  # type: ignore[misc]
+            place = server.server._socket.getsockname()[:2]
+            made = stack.enter_context(socket.create_connection(place, 120, source_address=("127.0.0.2", 0)))
+            made.sendall(GET)
+            assert made.recv(20).startswith(b"HTTP/1.1 200 ")
+            assert busy[-1].recv(10) == b""
+            assert {len(each) for each in kind.addresses.values()} == {7, 1}
+        server.wait(lambda: not kind.addresses)
+        server._http = server.http()
+
+    def test_what_is_written_behind_the_end_is_dropped(self, caplog: pytest.LogCaptureFixture) -> None:
+        """asyncio would say each time that it has raised an exception."""
+
+        async def wrote() -> None:
+            ours, theirs = socket.socketpair()
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, ours)
+            opened = _Open(transport)
+            theirs.close()
+            for _ in range(20):
+                opened.write(b"x" * 100)
+            assert opened.is_closing()
+
+        asyncio.run(wrote())
+        assert caplog.text == ""
 
     @pytest.mark.slow
     def test_busy_ones_stay(self, small: Path) -> None:

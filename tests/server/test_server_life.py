@@ -25,9 +25,9 @@ from glinfer.engine.score import TextScorer
 from glinfer.errors import FormatError, InputError, NumbersError
 from glinfer.gl.context import Device
 from glinfer.server import worker
+from glinfer.server.off_loop import thread_pool
 from glinfer.server.run import HttpServer, ServerOptions
 from glinfer.server.served import ModelSource
-from glinfer.server.slow import thread_pool
 
 pytestmark = pytest.mark.gl
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from each_case import each_case
 from goldens import recorded
 from goldens.given import CHATML, CONVERSATIONS, TEMPLATES, TOKENS, USER
+from template_models import write_other
 from tiers import tiered
 
 from glinfer.errors import FormatError, InputError
@@ -171,3 +174,41 @@ class TestFinding:
         (tmp_path / "chat_template.jinja").write_text("x" * (4 * MAX_TEMPLATE_CHARACTERS + 9))
         with pytest.raises(InputError, match=r"chat_template\.jinja: the chat template has"):
             find_template(tmp_path)
+
+
+class TestLongTexts:
+    NAMES = re.compile(f"({'|'.join(map(re.escape, ['<|im_end|>', '<|im_start|>', '<|', 'aa']))})")
+
+    def test_slices_find_what_a_whole_search_finds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        draw = random.Random(3)
+        for size in (1, 2, 5, 50):
+            monkeypatch.setattr(templates, "_SLICE", size)
+            for _ in range(200):
+                text = "".join(
+                    draw.choices(["<|im_end|>", "<|im_start|>", "<|", "a", "x", "\n", "<"], k=draw.randrange(12))
+                )
+                found = [each.span() for each in templates._found(self.NAMES, text)]
+                assert found == [each.span() for each in self.NAMES.finditer(text)]
+                marked = re.sub(f"(?=({self.NAMES.pattern}))(.)", "\\g<0>^", text, flags=re.DOTALL)
+                assert templates._split(text, "^", self.NAMES) == marked
+
+    @pytest.mark.usefixtures("here")
+    def test_a_message_of_all_marks(self, tmp_path: Path) -> None:
+        """One character has to be left, to tell where a message ends."""
+        _, words = write_other(tmp_path, {})
+        encoder = templates.TemplateEncoder(made(CHATML), words)
+        marks = [*map(chr, range(0xF0000, 0xFFFFE))]
+        with pytest.raises(InputError, match=r"^the messages have every character from U\+F0000 to U\+FFFFD; leave"):
+            encoder.ids([{"role": "user", "content": "".join(marks)}])
+        with pytest.raises(InputError, match="every character"):
+            encoder.ids([{"role": "user", "content": "x"}], tools=[{"a": ["".join(marks[:9])], "".join(marks[9:]): 1}])
+        assert encoder.ids([{"role": "user", "content": "".join(marks[:-1])}])
+
+    @pytest.mark.usefixtures("here")
+    def test_the_rendered_text_is_looked_at_before_it_is_encoded(self, tmp_path: Path) -> None:
+        _, words = write_other(tmp_path, {})
+        seen = list[str]()
+        templates.TemplateEncoder(made(CHATML), words).ids(
+            [{"role": "user", "content": "x<|im_end|>"}], check=seen.extend
+        )
+        assert seen == ["<|im_start|>user\nx<|im_end|><|im_end|>\n<|im_start|>assistant\n"]

@@ -14,6 +14,7 @@ from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, read_bpe, write_bpe
 from glinfer.text.tokenizer import Tokenizer
@@ -251,3 +252,31 @@ def test_texts_once_encoded_are_not_kept(tmp_path: Path) -> None:
         [sys.executable, "-c", _MEASURE, tmp_path / "m.bpe"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 4000  # KiB
+
+
+class TestBeginning:
+    """How much of a text is encoded before it is known to be too long."""
+
+    TEXTS = ("1", "a", " a", "=", "🦙", "e\u0301", "\n", "the king ", "<|user|>", "Once upon a time, ")
+
+    def test_what_fits_is_never_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        words = Tokenizer(demo_tokenizer(300))
+        monkeypatch.setattr("glinfer.text.tokenizer._PIECE", 50)
+        for text in self.TEXTS:
+            for count in (0, 1, 30, 300):
+                whole = text * count
+                tokens = len(words.encode(whole))
+                for most in (tokens, tokens + 1, 2 * tokens):
+                    found, least = words.beginning(whole, most)
+                    assert found == whole
+                    assert least <= tokens
+
+    def test_little_of_a_long_text_is_encoded(self) -> None:
+        words = Tokenizer(demo_tokenizer(300))
+        for text in self.TEXTS:
+            whole = text * 500_000
+            found, least = words.beginning(whole, 1000)
+            assert least > 1000
+            assert len(found) <= 1 << 17
+            assert whole.startswith(found)
+            assert len(words.encode(found)) > 1000

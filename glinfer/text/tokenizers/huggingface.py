@@ -40,6 +40,7 @@ _WORD_PIECE_TOKENS = {"unk": "[UNK]", "sep": "[SEP]", "cls": "[CLS]", "pad": "[P
 _MASK = "[MASK]"
 _WORD_PIECE_FLAGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 _MAX_ID_DIGITS = 10
+_LONG_TEXT = 1 << 12  # characters; shorter ones take some milliseconds at most
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -73,7 +74,7 @@ class HfModel:
         """
         library = self.library if allow_special else self._plain
         with library_errors("the tokenizer cannot encode this text", InputError):
-            return list(library.encode(text, add_special_tokens=allow_special).ids)
+            return library_ids(library, text, allow_special=allow_special)
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
@@ -106,6 +107,14 @@ class HfModel:
         library = tokenizers.Tokenizer.from_str(json.dumps(values))
         library.encode_special_tokens = True
         return library
+
+
+def library_ids(library: tokenizers.Tokenizer, text: str, *, allow_special: bool) -> list[int]:
+    """The ids of a text; while it encodes a long one other threads run, which ``encode`` does not let them."""
+    if len(text) < _LONG_TEXT:
+        return list(library.encode(text, add_special_tokens=allow_special).ids)
+    (found,) = library.encode_batch_fast([text], add_special_tokens=allow_special)
+    return list(found.ids)
 
 
 def read_hf_tokenizer(path: AnyPath) -> HfModel:

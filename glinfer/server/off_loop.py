@@ -1,0 +1,146 @@
+"""Work off the event loop, on threads that clients share: tokenizing, parsing, templates, structures, long answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from glinfer.errors import GlinferError, InputError
+from glinfer.server.limits import share
+from glinfer.text.own_process import end_process_of
+
+Result = TypeVar("Result")
+_Outcome = tuple[Any, Exception | None]
+
+THREADS = 6
+"""Threads of a pool. Their work is short or waits for a child process, and one thread draws: more would bring nothing.
+Each keeps memory of its own, so that a server with many grows for hours."""
+
+
+def thread_pool(name: str, threads: int = THREADS) -> ThreadPoolExecutor:
+    """A pool that has all of its threads from the beginning, so that a server never has more than it began with.
+
+    Raises:
+        InputError: the system starts no more threads.
+    """
+    pool, together = ThreadPoolExecutor(threads, thread_name_prefix=name), threading.Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(together.wait)
+    except RuntimeError as error:
+        together.abort()  # or those that have begun would wait for the others for ever
+        pool.shutdown()
+        raise InputError(
+            f"{error}: the server needs {threads} for {name}; allow more (ulimit -u), or end others"
+        ) from None
+    return pool
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """Work, the client that it is for, and the future on which a request waits for it."""
+
+    work: Callable[[], Any]
+    client: Hashable
+    answer: asyncio.Future[_Outcome]
+
+
+class Threads:
+    """Threads for the work of requests, of which each client has its share; use it on one event loop.
+
+    Work waits here and not in the pool's queue, so that a client's work never stands behind all of another one's.
+    """
+
+    def __init__(self, name: str, threads: int = THREADS) -> None:
+        """Start the pool; ``threads`` is how much work runs at once."""
+        self.threads = threads
+        self._pool = thread_pool(name, threads)
+        self._waiting: list[_Work] = []
+        self._running: Counter[Hashable] = Counter()
+        self._working: set[int] = set()
+        self._asked: set[asyncio.Future[_Outcome]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for work here."""
+        return bool(self._asked)
+
+    async def run(self, work: Callable[[], Result], client: Hashable) -> Result:
+        """What ``work`` returns, when it is the client's turn.
+
+        A request that is cancelled leaves the queue; work that has begun takes its thread to its end.
+
+        Raises:
+            GlinferError: as the work does.
+            RuntimeError: it has raised anything else, which a future or the event loop might not bear.
+        """
+        answer: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
+        self._asked.add(answer)
+        self._waiting.append(_Work(work, client, answer))
+        self._begin()
+        try:
+            found, error = await answer
+        finally:
+            self._asked.discard(answer)
+        if error is not None:
+            raise error
+        result: Result = found
+        return result
+
+    def abandon(self, error: GlinferError) -> None:
+        """Have every request that waits here end with an error, and end the processes that work has started."""
+        for answer in self._asked:
+            if not answer.done():
+                answer.set_result((None, error))
+        for thread in tuple(self._working):
+            end_process_of(thread)
+
+    def close(self) -> None:
+        """End the threads, after the work that they have."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self) -> None:
+        """Begin what may run, of the client with the least work first."""
+        self._waiting = [each for each in self._waiting if not each.answer.done()]
+        for each in sorted(self._waiting, key=lambda each: self._running[each.client]):
+            running, own = self._running.total(), self._running[each.client]
+            if running == self.threads:
+                break
+            if own < share(self.threads - (running - own), self.threads):
+                self._waiting.remove(each)
+                self._running[each.client] += 1
+                tell = partial(_tell, asyncio.get_running_loop(), partial(self._end, each))
+                self._pool.submit(self._outcome, each.work).add_done_callback(tell)
+        self._running += Counter()  # which forgets clients that have none
+
+    def _end(self, each: _Work, outcome: _Outcome) -> None:
+        self._running[each.client] -= 1
+        if not each.answer.done():
+            each.answer.set_result(outcome)
+        self._begin()
+
+    def _outcome(self, work: Callable[[], Any]) -> _Outcome:
+        """What work returns or raises; a future cannot carry StopIteration, and SystemExit would end the event loop."""
+        self._working.add(threading.get_ident())
+        try:
+            return work(), None
+        except GlinferError as error:
+            return None, error
+        except BaseException as error:
+            failed = RuntimeError(f"work off the event loop has raised {type(error).__name__}")
+            failed.__cause__ = error
+            return None, failed
+        finally:
+            self._working.discard(threading.get_ident())
+
+
+def _tell(loop: asyncio.AbstractEventLoop, end: Callable[[_Outcome], None], done: Future[_Outcome]) -> None:
+    with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(end, done.result())

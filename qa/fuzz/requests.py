@@ -1,0 +1,296 @@
+"""``python -m qa fuzz``: damaged requests to every route of the server, of which none may be answered with 500.
+
+The application runs in this process, over small random models that chat and that embed, without a network. Requests
+are drawn by a seed: the method and the path, every header that is looked at, and the body. A 503 is by design, and is
+counted apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import click
+from starlette.types import ASGIApp
+
+from glinfer.batch.local import LocalServer, LocalSetup
+from glinfer.cli.common import json_option, print_json
+from glinfer.server.app import make_app
+from glinfer.server.auth import Access
+from glinfer.server.routes import ROUTES
+from glinfer.server.state import ServerState
+from glinfer.structured import compiler, worker
+from glinfer.text import template_worker, templates
+from qa.fuzz import asked
+from qa.fuzz.mutate import any_bytes, json_mutator
+from qa.fuzz.words import BODY_WORDS
+from qa.soak.models import CHATS, EMBEDS, write_models
+
+TOGETHER = 16
+"""Requests at once."""
+MAX_SECONDS = 120.0
+"""By the clock, for one request; one that takes longer hangs."""
+_WORKERS: Mapping[str, Any] = {str(each.__file__): each for each in (template_worker, worker)}
+_METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "get", "X" * 300, "")
+_PATHS = (
+    *("/", "/openapi.json", "/index.html", "/nowhere", "//evil.example/", "/v1/models/chats", "/v1/models/", "/\0"),
+    *("/v1/models/\ud800", "/v1/models/" + "a/" * 300, "/../etc/passwd", "/v1//completions", "/a" * 2000, "/é", "*"),
+    *("/link", "/index.html\0", "/" + "x" * 5000, "/..", "/.", ""),
+)
+_TEXTS = (
+    *("", " ", "\0", "\t", "é", "\xff", "a" * 5000, "9" * 5000, "-1", "0x10", "1_0", "\xb2", "+5", "5, 6", "1e3", ","),
+    *("http://[", "http://]", "http://a]b", "http://[zz]", "http://[::1", "http://a:b", "http://a:99999", "null", "*"),
+    *("https://friend.example", "http://localhost", "http://\xe4", "//", "http://", "http:///", "a" * 300 + "://b"),
+    *("localhost", "[::1]", "[", "]", "localhost:", "localhost:99999", "localhost:-1", "a@b", "127.0.0.1:x", "[::1]]"),
+    *(
+        "Bearer one",
+        "Bearer",
+        "bearer \xff",
+        "Basic",
+        "Basic !!!",
+        "Basic b25lOm9uZQ==",
+        "Basic \xe9",
+        "Basic ====",
+        "x",
+    ),
+    *("bytes=0-1", "bytes=-", "bytes=9-1", "bytes=a-b", "bytes=0-1,5-9", "Thu, 01 Jan 1970 00:00:00 GMT", 'W/"x"'),
+    *("Thu, 99 Jan 99999 99:99:99 GMT", "application/json; charset=\xff", "gzip", "100-continue", "chunked", "close"),
+)
+_HEADERS = (
+    *("host", "origin", "authorization", "content-length", "content-type", "expect", "range", "if-range", "cookie"),
+    *("if-none-match", "if-modified-since", "access-control-request-method", "access-control-request-headers"),
+    *("accept", "accept-encoding", "connection", "transfer-encoding", "x-forwarded-for", "forwarded", "upgrade"),
+    "access-control-request-private-network",
+)
+_HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+_PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/chat/completions", {**_HELLO, "max_tokens": 2, "n": 2, "logprobs": True, "top_logprobs": 2, "seed": 1}),
+    ("/v1/chat/completions", {**_HELLO, "max_tokens": 2, "stream": True, "stop": ["a"], "logit_bias": {"1": 5}}),
+    ("/v1/responses", {"input": "x", "max_output_tokens": 2, "tools": [{"type": "web_search"}], "instructions": "i"}),
+    ("/v1/responses", {"input": [{"role": "user", "content": "x"}], "max_output_tokens": 2, "stream": True}),
+    ("/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 2, "echo": True, "logprobs": 1, "stream": True}),
+    ("/v1/score", {"input": ["ab", "cd"]}),
+    ("/apply-template", _HELLO),
+    ("/tokenize", _HELLO),
+)  # fmt: skip
+_QUERIES = (b"", b"a=b", b"%", b"%ff=%ff", b"&&==", b"a" * 9000)
+_CLIENTS: tuple[tuple[str, int] | None, ...] = (("127.0.0.1", 5), ("::1", 5), ("", 0), None)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: which application it goes to, and all that an HTTP server would tell it."""
+
+    app: int
+    method: str
+    path: str
+    query: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    client: tuple[str, int] | None
+    leaves: bool
+
+
+@dataclass
+class FuzzReport:
+    """What came of it.
+
+    Attributes:
+        requests: how many were answered.
+        seconds: by the clock.
+        statuses: answers by route and status; 0 for a client that has gone.
+        finds: what was raised, by its kind and place, with one request that does it.
+    """
+
+    requests: int = 0
+    seconds: float = 0.0
+    statuses: dict[str, Counter[int]] = field(default_factory=dict)
+    finds: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> int:
+        """Answers of 5xx but for 503."""
+        found = sum(self.statuses.values(), Counter[int]())
+        return sum(count for status, count in found.items() if status >= 500 and status != 503)
+
+
+class Requests:
+    """Draws requests by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        """Begin with these seeds of bodies."""
+        self._random, self._mutate = random.Random(seed), json_mutator(BODY_WORDS)
+        self._paths = [route.path for route in ROUTES if route.body is not None]
+        self._bodies: dict[str, list[bytes]] = {path: [] for path in self._paths}
+        bodies = [(self._paths[data[0]], json.loads(data[1:])) for data in asked.body_seeds()]
+        for path, body in (*bodies, *_PLAIN):
+            name = EMBEDS if path in ("/v1/embeddings", "/v1/rerank") else CHATS
+            self._bodies[path].append(json.dumps({**body, "model": name}).encode())
+
+    def draw(self) -> Request:
+        """The next request."""
+        draw = self._random
+        if draw.random() < 0.85:
+            method, path = "POST", draw.choice(self._paths)
+        else:
+            method = draw.choice(("GET", "GET", *_METHODS))
+            path = draw.choice((*(each.path for each in ROUTES), *_PATHS))
+        body = self._body(path) if method == "POST" or draw.random() < 0.1 else b""
+        headers = [(b"host", b"localhost"), (b"content-length", str(len(body)).encode())]
+        if (app := draw.randrange(3)) == 1:
+            headers.append((b"authorization", b"Bearer one"))
+        for _ in range(draw.choice((0, 0, 0, 1, 1, 2, 4))):
+            name, data = draw.choice(_HEADERS), draw.choice(_TEXTS).encode("latin-1")
+            data = any_bytes(data, draw) if draw.random() < 0.3 else data
+            if draw.random() < 0.7:
+                headers = [each for each in headers if each[0] != name.encode()]
+            headers.append((name.encode(), data))
+        query, leaves = draw.choice(_QUERIES) if draw.random() < 0.1 else b"", draw.random() < 0.02
+        return Request(app, method, path, query, tuple(headers), body, draw.choice(_CLIENTS), leaves)
+
+    def _body(self, path: str) -> bytes:
+        draw = self._random
+        seeds = self._bodies.get(path) or next(iter(self._bodies.values()))
+        data = draw.choice(seeds if draw.random() < 0.95 else draw.choice([*self._bodies.values()]))
+        for _ in range(draw.choice((0, 1, 1, 1, 2, 3))):
+            data = any_bytes(data, draw) if draw.random() < 0.1 else self._mutate(data, draw)
+        return data
+
+
+class Applications:
+    """The application three times over the same models: open, with keys and a friendly site, and with a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write the models into ``folder``; call this on the event loop."""
+        chats, adapter, embeds = write_models(folder)
+        page = folder / "page"
+        page.mkdir()
+        (page / "index.html").write_text("<!doctype html>")
+        self.local = LocalServer(
+            LocalSetup([(CHATS, str(chats), {"lora": {"own": str(adapter)}}), (EMBEDS, str(embeds), {})], {"slots": 4})
+        )
+        self._states = [ServerState(self.local.worker, each) for each in (None, None, page)]
+        access = Access(), Access(keys=("one", "two"), origins=("https://friend.example",)), Access()
+        self.apps: list[ASGIApp] = [make_app(*each) for each in zip(self._states, access, strict=True)]
+
+    async def ask(self, request: Request, finds: dict[str, str]) -> int:
+        """The status of the answer; what is raised is added to ``finds``."""
+        waiting = [{"type": "http.request", "body": request.body, "more_body": False}]
+        status = 0
+
+        async def receive() -> Any:
+            if waiting:
+                return waiting.pop()
+            if not request.leaves:
+                await asyncio.Event().wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            if status >= 500 and status != 503 and message.get("body"):
+                said = message["body"].decode(errors="replace")
+                finds.setdefault(f"answer {status}: {said[:200]}", repr(request)[:2000])
+
+        raw = request.path.encode("utf-8", "replace")
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": request.method,
+            "scheme": "http", "path": request.path, "raw_path": raw, "query_string": request.query, "root_path": "",
+            "headers": list(request.headers), "client": request.client, "server": ("localhost", 80),
+        }  # fmt: skip
+        try:
+            await asyncio.wait_for(self.apps[request.app](scope, receive, send), MAX_SECONDS)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            cause = error.__cause__ or error
+            place = traceback.extract_tb(cause.__traceback__)[-1:]
+            where = f"{place[0].filename.rpartition('/')[2]}:{place[0].lineno}" if place else "?"
+            finds.setdefault(f"{type(cause).__name__} at {where}: {str(cause)[:80]!r}", repr(request)[:2000])
+            return status if status >= 500 else 599
+        return status
+
+    async def close(self) -> None:
+        """Close the models."""
+        for state in self._states:
+            state.close()
+        await self.local.stop()
+
+
+@contextlib.contextmanager
+def _no_processes() -> Iterator[None]:
+    """Templates and structures are tried in this process: starting one for each takes most of the time."""
+
+    def answer_of(script: str, request: Mapping[str, Any], **limits: Any) -> Any:
+        return _WORKERS[script].answer(request)
+
+    with mock.patch.object(templates, "answer_of", answer_of), mock.patch.object(compiler, "answer_of", answer_of):
+        yield
+
+
+async def fuzzed(count: int, seconds: float, seed: int, folder: Path) -> FuzzReport:
+    """Send ``count`` requests, or as many as ``seconds`` allow."""
+    report, drawn = FuzzReport(), Requests(seed)
+    apps = Applications(folder)
+    await apps.local.start()
+    known = {route.path for route in ROUTES}
+    begun = time.monotonic()
+
+    async def ask_on() -> None:
+        while report.requests < count and time.monotonic() - begun < seconds:
+            report.requests += 1
+            request = drawn.draw()
+            status = await apps.ask(request, report.finds)
+            route = request.path if request.path in known else "other"
+            report.statuses.setdefault(route, Counter())[status] += 1
+
+    try:
+        await asyncio.gather(*(ask_on() for _ in range(TOGETHER)))
+    finally:
+        report.seconds = time.monotonic() - begun
+        await apps.close()
+    return report
+
+
+def run(count: int, seconds: float, seed: int) -> FuzzReport:
+    """See :func:`fuzzed`; in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder, _no_processes():
+        return asyncio.run(fuzzed(count, seconds, seed, Path(folder)))
+
+
+@click.command("fuzz")
+@click.option("--requests", type=click.IntRange(1), default=20_000, show_default=True, help="Requests to send.")
+@click.option("--seconds", type=click.FloatRange(0), default=3600.0, show_default=True, help="Limit for the time.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which requests are drawn.")
+@json_option
+def fuzz_command(requests: int, seconds: float, seed: int, as_json: bool) -> None:
+    """Send damaged requests to every route of the server.
+
+    None may be answered with 500, nor hang: exit status 1 if one is.
+
+    \b
+    python -m qa fuzz --requests 200000
+    """
+    report = run(requests, seconds, seed)
+    if as_json:
+        print_json({"requests": report.requests, "seconds": report.seconds, "failures": report.failures,
+                    "statuses": report.statuses, "finds": report.finds})  # fmt: skip
+    else:
+        for route, found in sorted(report.statuses.items()):
+            click.echo(f"{route:24} " + "  ".join(f"{status}: {count}" for status, count in sorted(found.items())))
+        for what, request in report.finds.items():
+            click.echo(f"{what}\n    {request}")
+        click.echo(f"{report.requests} requests in {report.seconds:.0f} s; {report.failures} answers of 5xx, 503 aside")
+    sys.exit(bool(report.failures or report.finds))
