@@ -143,3 +143,7 @@ MAX_COMPILED, MAX_COMPILED_BYTES = 64, 1 << 21
 # Zip files
 MAX_ZIP_ENTRIES, MAX_ZIP_BYTES = 1 << 12, 1 << 36
 """Files of a model in a zip file, and their bytes when it is unpacked."""
+MAX_ZIP_GROWTH, ZIP_SLACK = 4, 64 << 20
+"""Growth of a zip file by unpacking, as a factor and bytes more; bfloat16 saved as float32 shrinks to a third."""
+MAX_ZIP_LIST_BYTES = 1 << 22
+"""The list of the files in a zip file."""

@@ -6,6 +6,8 @@ import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from glinfer.terminal import printable
+
 MAX_ROWS = 60
 """Rows of a table that are shown."""
 
@@ -32,4 +34,4 @@ def picture(png: bytes, alt: str, width: int) -> str:
 def _cell(value: object) -> str:
     number = isinstance(value, (int, float))
     text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
-    return f'<td style="text-align: {"right" if number else "left"}">{escape(text)}</td>'
+    return f'<td style="text-align: {"right" if number else "left"}">{escape(printable(text))}</td>'

@@ -18,6 +18,7 @@ import click
 
 from glinfer import __version__
 from glinfer.errors import GlinferError, GlinferWarning
+from glinfer.terminal import PrintableStream, emit
 
 _EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130
@@ -167,7 +168,7 @@ def cli(context: click.Context) -> None:
     'glinfer generate MODEL "some text"'. Every command explains itself with --help.
     """
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        emit(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None, group: Commands = cli) -> NoReturn:
@@ -187,13 +188,15 @@ def _leave_quietly() -> None:
 
 
 def _mend_streams() -> None:
-    """Replace streams that were closed (``<&-``), and show as escapes what the output's encoding cannot express."""
+    """Replace streams that were closed (``<&-``); show what the output's encoding lacks, and errors, with escapes."""
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is not None:
+        sys.stderr = PrintableStream(sys.stderr)
 
 
 def _say_warnings_in_one_line(program: str) -> None:
@@ -209,7 +212,7 @@ def _say_warnings_in_one_line(program: str) -> None:
         line: str | None = None,
     ) -> None:
         if issubclass(category, GlinferWarning):
-            click.echo(f"{program}: warning: {' '.join(str(message).split())}", err=True)
+            emit(f"{program}: warning: {' '.join(str(message).split())}", err=True)
         else:
             others(message, category, filename, lineno, file, line)
 
@@ -241,7 +244,7 @@ def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
     """Run the command line of a group and return its exit status."""
 
     def complain(message: str) -> int:
-        click.echo(f"{group.program}: {' '.join(message.split())}", err=True)
+        emit(f"{group.program}: {' '.join(message.split())}", err=True)
         return _EXIT_BAD_INPUT
 
     try:

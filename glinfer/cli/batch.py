@@ -21,6 +21,7 @@ from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
 from glinfer.structured.structure import OPTIONS
+from glinfer.terminal import emit
 from glinfer.text.assembler import TextAssembler
 
 _OPTIONS = ("batch", "out", "restart", "slots", "memory")
@@ -106,7 +107,7 @@ def generate_batch(
     if as_json:
         print_json(_summary(choice, totals, before, told))
     elif not quiet:
-        click.echo(_closing(choice, totals, before, told["renderer"]), err=True)
+        emit(_closing(choice, totals, before, told["renderer"]), err=True)
 
 
 def _run(opened: Model, job: BatchJob[PromptLine], choice: BatchChoice, *, quiet: bool) -> None:
@@ -120,7 +121,7 @@ def _run(opened: Model, job: BatchJob[PromptLine], choice: BatchChoice, *, quiet
             job.run(runner, on_progress=advance, draws=lambda: opened.device.draws_issued)
     except KeyboardInterrupt:
         if not quiet:
-            click.echo(_interrupted(choice, job.results.lines, job.count), err=True)
+            emit(_interrupted(choice, job.results.lines, job.count), err=True)
         raise
 
 

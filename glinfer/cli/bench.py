@@ -56,6 +56,7 @@ from glinfer.inspect.bench.reference import BenchReport, bench
 from glinfer.inspect.ceiling import FETCHED, CeilingReport, measure_ceilings, measure_products
 from glinfer.inspect.report import Spread, megabytes
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
+from glinfer.terminal import emit
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
@@ -308,7 +309,7 @@ def _show(report: BenchReport) -> None:
         times = [f"{value:,.2f}" for value in (row.median_ms, row.fastest_ms, row.slowest_ms)]
         shown.add_row(str(row.tokens), str(row.draws), *times, f"{row.tokens_per_second:,.2f}")
     out().print(shown)
-    click.echo(
+    emit(
         f"\nplan {report.plan} · {report.rows[0].runs} runs of each · loaded in {report.load_seconds:.2f} s · "
         f"{report.programs} programs · {megabytes(report.texture_bytes)} of textures · {report.renderer}"
     )
@@ -411,20 +412,20 @@ def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
         ]
         shown.add_row(*cells, *([] if not ceiling else ["" if share is None else f"{100 * share:.0f}%"]))
     out().print(shown)
-    click.echo()
+    emit()
     _show_prefill(report)
     if report.batch:
         _show_batch(report)
     show_limits(report)
     for about in report.engines:
         if about.weights is not None:
-            click.echo(_about(about))
-            click.echo(_startup(about))
+            emit(_about(about))
+            emit(_startup(about))
     if ceiling and report.ceiling is not None:
         _show_ceiling(report.ceiling)
     for note in report.notes:
-        click.echo(f"note: {note}")
-    click.echo(
+        emit(f"note: {note}")
+    emit(
         f"plan {report.plan} · median (fastest–slowest) of {report.runs} blocks of {report.block_tokens} tokens, "
         f"each token read back, or all together (pipelined) · {report.renderer}"
     )
@@ -437,7 +438,7 @@ def _show_prefill(report: DecodeReport) -> None:
         rate = f"{row.prefill_tokens_per_second:,.0f}"
         shown.add_row(row.label, str(row.context), _spread(row.prefill), rate)
     out().print(shown)
-    click.echo()
+    emit()
 
 
 def _show_batch(report: DecodeReport) -> None:
@@ -447,7 +448,7 @@ def _show_batch(report: DecodeReport) -> None:
         rates = f"{row.tokens_per_second:,.1f}", f"{row.times_single:,.2f}"
         shown.add_row(row.label, str(row.context), str(row.sequences), _spread(row.step), *rates)
     out().print(shown)
-    click.echo()
+    emit()
 
 
 def _spread(times: Spread) -> str:
@@ -489,8 +490,8 @@ def _show_ceiling(ceiling: CeilingReport) -> None:
             rate.function,
         )
     out().print(shown)
-    click.echo("peak: the weights' bytes a second, as a share of the fetch rate of their texture")
-    click.echo(
+    emit("peak: the weights' bytes a second, as a share of the fetch rate of their texture")
+    emit(
         f"{ceiling.multiply_adds_per_second / 1e9:,.1f} G multiply-adds/s · a dependent pass {ceiling.pass_us:.1f} µs, "
         f"issuing one {ceiling.issue_us:.1f} µs · a readback {ceiling.readback_us:.1f} µs"
     )
@@ -510,8 +511,6 @@ def _show_products(ceiling: CeilingReport) -> None:
             f"{product.multiply_adds_per_second / 1e9:,.1f}",
             f"{100 * ceiling.of_multiply_adds(product):.0f}%",
         )
-    click.echo()
+    emit()
     out().print(shown)
-    click.echo(
-        "of those: rows × inputs × outputs in the time of the draw alone, as a share of the multiply-adds above\n"
-    )
+    emit("of those: rows × inputs × outputs in the time of the draw alone, as a share of the multiply-adds above\n")

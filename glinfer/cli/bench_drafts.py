@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from glinfer.cli.common import loaded, out, print_json, progress, table
 from glinfer.cli.drafts import opened_drafts
 from glinfer.inspect.bench.drafting import DraftReport, bench_drafts
 from glinfer.inspect.report import Spread
+from glinfer.terminal import emit
 
 
 def bench_speculation(
@@ -46,7 +45,7 @@ def _show(report: DraftReport) -> None:
             "yes" if row.same else "NO",
         )
     out().print(shown)
-    click.echo(
+    emit(
         f"\nguesses: {report.drafts} · model {report.model} · weights {report.weights} · median (fastest–slowest) of "
         f"{report.runs} texts, in turns · {report.renderer}"
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import click
-
 from glinfer.cli.common import out, table
 from glinfer.inspect.bench.decoding import DecodeReport
 from glinfer.inspect.bench.limits import Limit
+from glinfer.terminal import emit
 
 _Figure = tuple[str, str, int, float, Limit]
 
@@ -25,7 +24,7 @@ def show_limits(report: DecodeReport) -> None:
     if not figures:
         return
     out().print(shown)
-    click.echo(
+    emit(
         "of the limit: the largest of three lower bounds, over the median; each is the figure's work at the rate of "
         "passes that only\nfetch, only multiply and add, or only wait for the pass before\n"
     )

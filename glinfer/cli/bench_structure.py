@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from glinfer.cli.common import loaded, out, print_json, progress, read_text, table
 from glinfer.inspect.bench.structure import StructureReport, bench_structure
+from glinfer.terminal import emit
 
 
 def bench_schema(model: str, weights: str, schema: str, runs: int, *, as_json: bool, options: dict[str, Any]) -> None:
@@ -32,7 +31,7 @@ def _show(report: StructureReport) -> None:
         times = (f"{value:,.3f}" for value in (row.each.median, row.each.fastest, row.each.slowest))
         shown.add_row(row.way, str(row.tokens), str(row.forced), str(row.texts), *times)
     out().print(shown)
-    click.echo(
+    emit(
         f"\na mask takes {report.microseconds:,.0f} µs a token, {100 * report.slower:.1f}% · model {report.model} · "
         f"{report.vocab:,} tokens · weights {report.weights} · median of {report.runs} runs, in "
         f"turns · {report.renderer}"

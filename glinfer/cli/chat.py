@@ -15,6 +15,7 @@ import click
 
 from glinfer.cli.common import (
     device_options,
+    executor_option,
     loaded,
     lora_option,
     model_options,
@@ -36,6 +37,7 @@ from glinfer.formats import replacing
 from glinfer.formats.files import shown
 from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_CHAT_BYTES
+from glinfer.terminal import emit
 
 FORMAT = "glinfer-chat"
 _BLOCK = '"""'
@@ -72,6 +74,7 @@ _HELP = """\
 @lora_option
 @model_options
 @device_options
+@executor_option
 @strict_option
 def chat(model: str | None, named_model: str | None, think: bool, system: str, **options: Any) -> None:
     """Talk with MODEL, in Gab's chat form or that of its own chat template, until /quit or Ctrl-D.
@@ -139,7 +142,7 @@ class _Chat:
         if self.interactive:
             import readline  # noqa: F401  (line editing and history for input())
 
-            click.echo(self.header())
+            emit(self.header())
         for message in self.messages():
             name, _, value = message.strip().partition(" ")
             if name == "/quit":
@@ -154,9 +157,9 @@ class _Chat:
                     self.show(self.session.stream(message, **self.options))
             except InputError as error:
                 if self.interactive:
-                    click.echo(f"  {error}", err=True)
+                    emit(f"  {error}", err=True)
                     continue
-                click.echo(f"glinfer: {error}", err=True)
+                emit(f"glinfer: {error}", err=True)
                 self.refused = True
 
     def header(self) -> str:
@@ -180,7 +183,7 @@ class _Chat:
                     raise
                 interrupted, block = True, False
                 lines.clear()
-                click.echo("\n  (Ctrl-C again, Ctrl-D or /quit leaves)", nl=False)
+                emit("\n  (Ctrl-C again, Ctrl-D or /quit leaves)", nl=False)
                 continue
             interrupted = False
             if line is None:
@@ -214,7 +217,7 @@ class _Chat:
             meant = f"did you mean {near[0]}? " if near else ""
             raise InputError(f"there is no command {name}; {meant}/help lists them")
         if (answer := self.commands[name](value)) is not None:
-            click.echo(answer)
+            emit(answer)
 
     def reset(self, _: str) -> str:
         self.session.reset()
@@ -282,7 +285,7 @@ class _Chat:
         """Print a reply as it comes: thoughts dimmed and the answer plain, each on lines of its own."""
         if count := stream.dropped_turns:
             turns = "oldest turn was" if count == 1 else f"{count} oldest turns were"
-            click.echo(f"  (the context is full: the {turns} left out)")
+            emit(f"  (the context is full: the {turns} left out)")
         kind: str | None = None
         try:
             while (part := stream.next_part()) is not None:
@@ -291,14 +294,14 @@ class _Chat:
             stream.close()
             while (part := stream.next_part()) is not None:
                 kind = self.show_part(part.kind, part.text, kind)
-        click.echo()
+        emit()
         if self.interactive:
             self.say_end(stream)
 
     def show_part(self, kind: str, text: str, before: str | None) -> str:
         if before not in (None, kind):
-            click.echo()
-        click.secho(text, nl=False, dim=True if kind == "thinking" else None)
+            emit()
+        emit(text, nl=False, dim=True if kind == "thinking" else None)
         return kind
 
     def say_end(self, stream: ChatStream) -> None:
@@ -310,8 +313,8 @@ class _Chat:
             "closed": "stopped",
         }
         if (reason := reasons.get(stream.stats.finish_reason or "")) is not None:
-            click.secho(f"  [{reason}]", fg="yellow")
-        click.secho(f"  {closing_line(self.model, stream.stats, renderer=False)}", dim=True)
+            emit(f"  [{reason}]", fg="yellow")
+        emit(f"  {closing_line(self.model, stream.stats, renderer=False)}", dim=True)
 
 
 def _number(field: str, value: str, kind: Callable[[str], Any]) -> Any:

@@ -30,6 +30,7 @@ from glinfer.engine.loading import (
     usual_context,
 )
 from glinfer.engine.model import Model
+from glinfer.engine.oracle import EXECUTORS
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.engine.report import plain
 from glinfer.errors import InputError
@@ -43,6 +44,7 @@ from glinfer.inspect.report import Table as ReportTable
 from glinfer.inspect.report import megabytes as megabytes
 from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
+from glinfer.terminal import HIDDEN, emit, printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
@@ -79,6 +81,10 @@ class FittedTable(Table):
         super().__init__(box=None, pad_edge=False, header_style="bold")
         self._drop = list(drop)
 
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row, its texts printable in a pipe too."""
+        super().add_row(*(printable(each) if isinstance(each, str) else each for each in cells), **options)
+
     def fit(self, width: int) -> int:
         """Choose columns and their widths for lines of ``width`` characters; returns what they take."""
         for name in self._drop:
@@ -113,13 +119,14 @@ def _most(column: Column) -> int:
 
 
 def json_text(value: Any) -> str:
-    """Format one JSON document; NaN and infinities become null."""
-    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    """Format one JSON document; NaN and infinities become null, and what a terminal obeys its JSON escape."""
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document."""
-    click.echo(json_text(value))
+    emit(json_text(value))
 
 
 def table(*columns: str, numbers: tuple[str, ...] = (), drop: Sequence[str] = ()) -> Table:
@@ -330,12 +337,18 @@ strict_option = click.option(
     help="Stop where the model computes NaN or infinite logits, and say in which pass they began. Without it they "
     "are warned of once, and such tokens are never chosen.",
 )
+executor_option = click.option(
+    "--executor",
+    type=click.Choice(EXECUTORS),
+    default="gl",
+    help="What computes the plan's passes: OpenGL (default), or float64 NumPy, which is slow and needs no renderer.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 config_option = click.option(
     "--config",
     "config_text",
-    help="A shape instead of a MODEL: a config.json, or blocks=6,heads=8,dim=512,vocab=5256,context=2048 with "
-    "family=llama, kv_heads, inner and so on; what is left out is as in Gab.",
+    help="A shape instead of a MODEL: gab, gift_of_gab, a config.json, or blocks=6,heads=8,dim=512,vocab=5256,"
+    "context=2048 with family=llama, kv_heads, inner and so on; what is left out is as in Gab.",
 )
 
 
@@ -363,7 +376,7 @@ def model_title(name: str) -> str:
 
 def say(line: str) -> None:
     """Show a line beside the output of a command."""
-    click.echo(line, err=True)
+    emit(line, err=True)
 
 
 @contextmanager
@@ -389,7 +402,7 @@ def progress(what: str) -> Iterator[Progress]:
 def bar_columns() -> tuple[ProgressColumn, ...]:
     """Make the columns of a bar: what is done, how far, as long as that is known, and for how long already."""
     return (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
@@ -406,7 +419,9 @@ def stage_bars() -> Iterator[StagedProgress]:
         return
     with ProgressBar(*bar_columns(), console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total or None)
+        yield lambda stage, done, total: bar.update(
+            task, description=printable(stage), completed=done, total=total or None
+        )
 
 
 def shape_of(text: str) -> ModelConfig:

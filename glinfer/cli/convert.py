@@ -10,6 +10,7 @@ from glinfer.cli.common import json_option, megabytes, print_json, progress, tok
 from glinfer.errors import InputError
 from glinfer.export.convert import Converted, convert_model
 from glinfer.formats import DTYPES
+from glinfer.terminal import emit
 
 
 @click.command()
@@ -76,9 +77,9 @@ def convert(
         )
     checkpoint = made.checkpoint
     if Path(target).suffix.lower() == ".gab" and checkpoint.config.hidden_act == "gelu":
-        click.echo("note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf", err=True)
+        emit("note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf", err=True)
     if made.parts.tokenizer is None and not no_tokenizer:
-        click.echo(f"note: {target} has no tokenizer: {made.parts.reason}", err=True)
+        emit(f"note: {target} has no tokenizer: {made.parts.reason}", err=True)
     count = len(checkpoint.tensors) + len(checkpoint.packed)
     if as_json:
         print_json(
@@ -96,9 +97,9 @@ def convert(
         )
         return
     contents = f"{count} tensors, {checkpoint.parameter_count:,} parameters"
-    click.echo(f"wrote {target}: {contents}, {megabytes(made.nbytes)}{_inside(made)}")
+    emit(f"wrote {target}: {contents}, {megabytes(made.nbytes)}{_inside(made)}")
     for path in made.beside:
-        click.echo(f"wrote {path}")
+        emit(f"wrote {path}")
 
 
 def _inside(made: Converted) -> str:

@@ -13,6 +13,7 @@ from glinfer.cli.generate import closing_line, show
 from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_folder, write_demo
 from glinfer.errors import InputError
+from glinfer.terminal import emit
 
 _PROMPT, _MAX_TOKENS = "ROMEO:", 40
 _QUESTION, _MAX_REPLY = "What is the capital of France?", 200
@@ -57,7 +58,7 @@ def demo(
         raise InputError("--tokenizer belongs to --model; add it, or leave --tokenizer out")
     if random:
         folder = demo_folder()
-        click.echo(f"Random weights of Gab's shape, kept in {folder}: the text below is NOISE.", err=True)
+        emit(f"Random weights of Gab's shape, kept in {folder}: the text below is NOISE.", err=True)
         checkpoint, vocabulary = write_demo(folder)
         model, tokenizer = str(checkpoint), str(vocabulary)
     path = _BUNDLED if model is None else model
@@ -78,9 +79,9 @@ def _chats(model: Model) -> bool:
 
 def _continue(model: Model, prompt: str, max_tokens: int) -> None:
     stream = model.stream(prompt, max_tokens=max_tokens, temperature=_TEMPERATURE, seed=_SEED)
-    click.echo(prompt, nl=False)
+    emit(prompt, nl=False)
     show(stream)
-    click.echo(closing_line(model, stream.stats))
+    emit(closing_line(model, stream.stats))
 
 
 def _chat(model: Model, path: str, prompt: str | None, max_tokens: int) -> None:
@@ -88,9 +89,9 @@ def _chat(model: Model, path: str, prompt: str | None, max_tokens: int) -> None:
     session = model.chat_session()
     message = _QUESTION if prompt is None else prompt
     stream = session.stream(message, max_tokens=max_tokens, seed=_SEED)
-    click.echo(f"> {message}")
+    emit(f"> {message}")
     show(stream)
-    click.echo(closing_line(model, stream.stats))
+    emit(closing_line(model, stream.stats))
     if prompt is None and sys.stdin.isatty() and sys.stdout.isatty():
-        click.echo()
+        emit()
         talk(model, model_title(path), session, model.sampling, max_tokens, {})

@@ -27,6 +27,7 @@ from glinfer.inspect.labels import shortened
 from glinfer.inspect.pages import require_matplotlib
 from glinfer.models.choice import AUTO, CACHES, PLANS, WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
+from glinfer.terminal import emit
 
 _CHOICES: dict[str, Sequence[str]] = {
     "plan": PLANS,
@@ -174,11 +175,11 @@ def _show(report: DiffReport, show_all: bool) -> None:
     _show_sides(report)
     if report.weights is not None:
         _show_weights(report.weights)
-    click.echo()
+    emit()
     _show_passes(report, show_all)
-    click.echo()
+    emit()
     _show_along(report)
-    click.echo(f"\n{verdict(report)}")
+    emit(f"\n{verdict(report)}")
 
 
 def _show_sides(report: DiffReport) -> None:
@@ -190,9 +191,9 @@ def _show_sides(report: DiffReport) -> None:
         shown.add_row(name, side.model, side.plan, _weights(side), str(side.draws), *last)
     out().print(shown)
     if one:
-        click.echo(f"both on {_renderer(report.a)}")
+        emit(f"both on {_renderer(report.a)}")
     for field, (a, b) in report.config.items():
-        click.echo(f"{field}: {a!r} in A, {b!r} in B")
+        emit(f"{field}: {a!r} in A, {b!r} in B")
 
 
 def _weights(side: RunFacts) -> str:
@@ -208,7 +209,7 @@ def _renderer(side: RunFacts) -> str:
 def _show_weights(weights: WeightsDiff) -> None:
     groups = weights.groups
     same = len(weights.tensors) - sum(map(len, groups.values()))
-    click.echo(f"\nweights: {same} of {len(weights.tensors)} tensors are identical")
+    emit(f"\nweights: {same} of {len(weights.tensors)} tensors are identical")
     if not groups:
         return
     shown = table("what happened", "tensors", "largest difference", "relative", "such as", numbers=("tensors",))
@@ -219,12 +220,12 @@ def _show_weights(weights: WeightsDiff) -> None:
         shown.add_row(what, str(len(tensors)), largest, relative, first.name)
     out().print(shown)
     if len(groups) > _MAX_GROUPS:
-        click.echo(f"and {len(groups) - _MAX_GROUPS} more, which --json tells")
+        emit(f"and {len(groups) - _MAX_GROUPS} more, which --json tells")
 
 
 def _show_passes(report: DiffReport, show_all: bool) -> None:
     same = sum(each.identical for each in report.passes)
-    click.echo(
+    emit(
         f"passes: {len(report.passes)} names in both plans, over {_tokens(report.traced)}; "
         f"{'all' if same == len(report.passes) else same or 'none'} identical bit for bit"
     )
@@ -296,23 +297,23 @@ def _show_along(report: DiffReport) -> None:
     where = f"behind {_tokens(count)}" if count == total else f"at {count} positions of {_tokens(total)}, evenly spread"
     if count < total and "reference" in (report.a.plan, report.b.plan):
         where += " (the reference plan runs all tokens for each; --positions asks for more)"
-    click.echo(f"next token, {where}:")
+    emit(f"next token, {where}:")
     if along.identical:
-        click.echo("  all logits are identical bit for bit")
+        emit("  all logits are identical bit for bit")
     else:
         mean, median, largest = along.kl
         worst = along.worst_first[0]
-        click.echo(
+        emit(
             f"  KL(A‖B) mean {mean:.2e}, median {median:.2e}, largest {largest:.2e} nats behind "
             f"token {worst.position}{_word(report, worst.token)}"
         )
         same = f"{along.agreement:.2%}" if along.agreement < 1 else "100%"
-        click.echo(f"  the same token likeliest at {same}; logits within {along.error:.2e}")
+        emit(f"  the same token likeliest at {same}; logits within {along.error:.2e}")
     perplexities = along.perplexities()
     if perplexities is not None:
         a, b = perplexities
         change = f" ({b / a - 1:+.3%})" if abs(b / a - 1) >= 5e-6 else ""
-        click.echo(f"  perplexity of the text {a:.4f} and {b:.4f}{change}")
+        emit(f"  perplexity of the text {a:.4f} and {b:.4f}{change}")
     if not along.identical:
         _show_worst_tokens(report, along)
 

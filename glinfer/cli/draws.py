@@ -23,15 +23,18 @@ from glinfer.cli.common import (
     shape_asked_for,
     table,
 )
+from glinfer.config import ModelConfig
 from glinfer.engine.fetching import described_model, found_model
 from glinfer.engine.loading import random_weights, read_model
-from glinfer.errors import InputError
+from glinfer.errors import GlinferError, InputError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.inspect.draws import DrawReport, measured, planned
-from glinfer.models.choice import plan_for, same_draws, weights_for, weights_named
+from glinfer.models.choice import PLANS, is_published, plan_for, same_draws, weights_for, weights_named
+from glinfer.models.plan import draw_table
 from glinfer.models.session import check_fits
 from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.tuning import kernels_for
+from glinfer.terminal import emit
 
 
 @click.command()
@@ -73,46 +76,67 @@ def draws(
         config, formats = checkpoint.config, checkpoint.formats()
     else:
         config, formats = shape_asked_for(config_text or "", options), None
-    edge = planned_edge(options["limits"])
-    how |= {"formats": formats, "tokens": tokens}
+    how |= {"formats": formats, "tokens": tokens, "max_texture_size": planned_edge(options["limits"])}
     if not measure:
-        plan = plan_for(config, name, max_texture_size=edge, **how)
-        report = planned(config, plan, tokens, edge)
+        plan = plan_for(config, name, **how)
+        report = planned(config, plan, tokens, how["max_texture_size"])
         report = dataclasses.replace(report, estimate=not same_draws(config, name, formats))
     else:
         with opened(options["device"], options["api"], options["limits"]) as device:
-            edge = device.limits.max_texture_size
-            kernels = kernels_for(device, config, weights_named(weights, formats))
-            plan = plan_for(config, name, kernels=kernels, max_texture_size=edge, **how)
+            how["max_texture_size"] = device.limits.max_texture_size
+            how["kernels"] = kernels_for(device, config, weights_named(weights, formats))
+            plan = plan_for(config, name, **how)
             check_fits(plan, device)  # before random weights of any size are made
             checkpoint = checkpoint or random_weights(config, name, weights, options["cache"])
             report = measured(checkpoint, plan, tokens, device, weights=weights_for(checkpoint, name, weights))
+    plans = {each: report.table.total if each == name else _total(config, each, how) for each in PLANS}
     if as_json:
-        print_json(report.to_json())
+        print_json({**report.to_json(), "plans": plans})
     else:
-        _show(report)
+        _show(report, _difference(plans, is_published(config, formats), measure and name == "reference"))
     if not report.agrees:
         raise click.exceptions.Exit(1)
 
 
-def _show(report: DrawReport) -> None:
+def _total(config: ModelConfig, name: str, how: dict[str, Any]) -> int | None:
+    """Count the draws of another plan in its default formats; None if the model has no such plan."""
+    how = {key: value for key, value in how.items() if key not in ("weights", "cache")}
+    try:
+        return draw_table(plan_for(config, name, **how), how["tokens"]).total
+    except GlinferError:
+        return None
+
+
+def _difference(plans: dict[str, int | None], published: bool, measured: bool) -> str:
+    fast, reference = (plans[name] for name in ("fast", "reference"))
+    if fast is None or reference is None:
+        return f"only the {'reference' if fast is None else 'fast'} plan runs this model"
+    passes = "the published passes" if published else "one operation after another"
+    return (
+        f"fast plan {fast} draws/token (fused passes, cached keys and values) · reference plan "
+        f"{'' if published or measured else 'about '}{reference} ({passes}, the whole sequence each token)"
+    )
+
+
+def _show(report: DrawReport, difference: str) -> None:
     shown = table("pass", "shader", "draws", "output", "share", numbers=("draws", "output", "share"))
     for row in report.table.rows:
         shown.add_row(row.kind, row.shader, str(row.count), f"{row.cols}×{row.rows}", f"{row.share:.1%}")
     shown.add_row("total", "", str(report.table.total), "", "100.0%", style="bold")
     out().print(shown)
-    click.echo(
+    emit(
         f"plan {report.table.plan} · {report.table.total} draws/token · "
         f"sizes are columns×rows of the last matrix, for token {report.table.tokens} of a sequence"
     )
+    emit(difference)
     if report.estimate:
-        click.echo(
+        emit(
             "these draws are an estimate for a renderer with the plainest kernels; how many passes a norm or a product "
             "takes depends on the renderer, and --measure counts those of this machine's"
         )
     memory = ", ".join(f"{kind} {megabytes(count)}" for kind, count in report.texture_bytes.items() if count)
     name, width, height = report.largest
-    click.echo(f"textures: {memory}; the largest, {name}, has {width}×{height} texels")
+    emit(f"textures: {memory}; the largest, {name}, has {width}×{height} texels")
     if report.issued is not None:
         verdict = "agrees with the plan" if report.agrees else "DIFFERS from the plan"
-        click.echo(f"issued {report.issued} draw calls in a real run: {verdict} · {report.renderer}")
+        emit(f"issued {report.issued} draw calls in a real run: {verdict} · {report.renderer}")

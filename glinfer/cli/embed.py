@@ -27,6 +27,7 @@ from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import unpacked
 from glinfer.formats.files import shown
+from glinfer.terminal import emit
 
 TOGETHER = 4096
 """Texts that are in memory at once."""
@@ -125,4 +126,4 @@ def embed(
         return
     kept = f", {before} before" if before else ""
     parts = [f"{total - before} texts embedded{kept}", f"{width} numbers each", f"{rate:.1f} texts/s", renderer]
-    click.echo(" · ".join(parts), err=True)
+    emit(" · ".join(parts), err=True)

@@ -24,6 +24,7 @@ from glinfer.errors import InputError
 from glinfer.inspect.evaluate import EvalReport, evaluate
 from glinfer.models.choice import CACHES
 from glinfer.quant.formats import WEIGHT_FORMATS
+from glinfer.terminal import emit
 from glinfer.text.tokenizer import find_tokenizer
 
 
@@ -134,7 +135,7 @@ def _compare(reports: list[EvalReport]) -> None:
             f"{report.milliseconds:.2f}",
         )
     out().print(shown)
-    click.echo(f"\n{_scope(reports[0])} · {reports[0].renderer}")
+    emit(f"\n{_scope(reports[0])} · {reports[0].renderer}")
 
 
 def _scope(report: EvalReport) -> str:
@@ -145,6 +146,6 @@ def _scope(report: EvalReport) -> str:
 
 
 def _show(report: EvalReport) -> None:
-    click.echo(f"{report.bits_per_byte:.4f} bits/byte · perplexity {report.perplexity:.3f} per token")
+    emit(f"{report.bits_per_byte:.4f} bits/byte · perplexity {report.perplexity:.3f} per token")
     kept = f"weights {report.weights}, cache {report.cache}"
-    click.echo(f"{_scope(report)}, {kept} · {report.seconds:.1f} s · {report.renderer}")
+    emit(f"{_scope(report)}, {kept} · {report.seconds:.1f} s · {report.renderer}")

@@ -13,6 +13,7 @@ from glinfer.cli.batch import batch_options, generate_batch, take_batch
 from glinfer.cli.common import (
     Command,
     device_options,
+    executor_option,
     json_option,
     loaded,
     lora_option,
@@ -35,6 +36,7 @@ from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats.files import shown
+from glinfer.terminal import emit
 
 _DEFAULT = "Default: the model's own, else {:g}."
 model_option = click.option(
@@ -125,6 +127,7 @@ def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
 @lora_option
 @model_options
 @device_options
+@executor_option
 @strict_option
 @json_option
 @click.option(
@@ -193,10 +196,10 @@ def generate(
             print_json(_collected(opened, given, stream, max_tokens))
             return
         if isinstance(given, str) and (sys.stdout.isatty() if echo is None else echo):
-            click.echo(given, nl=False)
+            emit(given, nl=False)
         show(stream)
         if not quiet:
-            click.echo(closing_line(opened, stream.stats), err=True)
+            emit(closing_line(opened, stream.stats), err=True)
 
 
 def _text_of(prompt: str) -> str:
@@ -207,10 +210,10 @@ def show(stream: Iterable[str | int]) -> None:
     """Print pieces of text as they come, or ids separated by commas."""
     for number, piece in enumerate(stream):
         if isinstance(piece, int):
-            click.echo(f"{',' if number else ''}{piece}", nl=False)
+            emit(f"{',' if number else ''}{piece}", nl=False)
         else:
-            click.echo(piece, nl=False)
-    click.echo()
+            emit(piece, nl=False)
+    emit()
 
 
 def closing_line(model: Model, stats: GenerationStats, *, renderer: bool = True) -> str:

@@ -25,6 +25,7 @@ from glinfer.errors import ContextError
 from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report, text_report
 from glinfer.models.choice import check_choice
+from glinfer.terminal import emit
 
 
 @click.command()
@@ -82,7 +83,7 @@ def _describe(
         return
     _show_renderer(report)
     if about is not None and checkpoint is not None:
-        click.echo()
+        emit()
         _show_model(checkpoint, about)
 
 
@@ -100,13 +101,13 @@ def _show_renderer(report: RendererReport) -> None:
     for name, present in report.extensions.items():
         shown.add_row(name, f"{'yes' if present else 'no '}  {EXTENSIONS[name]}")
     out().print(shown)
-    click.echo()
+    emit()
     limits = table("limit", "here", "WebGL2 guarantees", numbers=("here", "WebGL2 guarantees"))
     for field in dataclasses.fields(report.limits):
         here, least = getattr(report.limits, field.name), getattr(report.webgl2_minimum, field.name)
         limits.add_row(field.name.replace("_", " "), f"{here:g}", f"{least:g}")
     out().print(limits)
-    click.echo("\nglinfer can run here")
+    emit("\nglinfer can run here")
 
 
 def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits this renderer") -> None:

@@ -25,6 +25,7 @@ from glinfer.errors import InputError
 from glinfer.inspect.look.options import DEFAULT_TOP, KINDS, LookOptions
 from glinfer.inspect.look.output import check_drawing, check_folder
 from glinfer.inspect.look.output import look as look_into
+from glinfer.terminal import emit
 
 
 @click.command("look")
@@ -108,8 +109,8 @@ def look(
 
 def _tell(folder: str, document: dict[str, Any]) -> None:
     pictures = len(document["pictures"])
-    click.echo(f"wrote {pictures} picture{'' if pictures == 1 else 's'} into {folder}")
+    emit(f"wrote {pictures} picture{'' if pictures == 1 else 's'} into {folder}")
     if document["next"]:
         likeliest = ", ".join(f"{token['label']} {100 * token['probability']:.1f}%" for token in document["next"][:5])
-        click.echo(f"{len(document['tokens'])} tokens; the model goes on with {likeliest}")
-    click.echo(f"open {Path(folder) / 'index.html'}")
+        emit(f"{len(document['tokens'])} tokens; the model goes on with {likeliest}")
+    emit(f"open {Path(folder) / 'index.html'}")

@@ -39,6 +39,7 @@ from glinfer.inspect.profile.trace import write_trace
 from glinfer.inspect.report import megabytes
 from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.models.choice import AUTO, check_choice, plan_for
+from glinfer.terminal import emit
 
 _DROPPED = ("written", "output")
 """Columns of tables that are left out where lines are short; --json and --html have them."""
@@ -160,38 +161,38 @@ def _measured(engine: Engine, label: str, options: dict[str, Any]) -> ProfileRep
 def _show(report: ProfileReport, each: bool) -> None:
     show_table(report.kind_table(), drop=_DROPPED)
     if each:
-        click.echo()
+        emit()
         show_table(report.draw_table(), drop=_DROPPED)
-    click.echo(f"\n{report.subject} · plan {report.plan} · weights {report.weights} · {report.renderer}")
+    emit(f"\n{report.subject} · plan {report.plan} · weights {report.weights} · {report.renderer}")
     wall = report.wall
-    click.echo(
+    emit(
         f"a plain run: {wall.median:.3f} ms ({wall.fastest:.3f} to {wall.slowest:.3f}), all draws issued after "
         f"{report.issue.median:.3f} ms · median of {report.runs} runs"
     )
     fence = f", a fence of {report.fence_us:.1f} µs taken off each" if report.timing == FENCES else ""
-    click.echo(
+    emit(
         f"timed by {report.timing}{fence}: all draws {report.draws_ms:.3f} ms, {report.share_of_draws:.1%} of a plain "
         f"run; {report.before_ms:.3f} ms before the first and {report.after_ms:.3f} ms after the last, "
         f"{report.accounted:.1%} together; a profiled run takes {report.overhead - 1.0:+.1%}"
     )
-    click.echo(f"textures: {sizes_text(report.memory['kind'])}")
+    emit(f"textures: {sizes_text(report.memory['kind'])}")
     for rate in report.ceilings:
-        click.echo(f"ceiling: {rate.bytes_per_second / 1e9:.1f} GB/s of {rate.format}")
+        emit(f"ceiling: {rate.bytes_per_second / 1e9:.1f} GB/s of {rate.format}")
     if report.growth:
-        click.echo()
+        emit()
         shown = number_table("tokens", "ms", "read")
         for point in report.growth:
             shown.add_row(str(point.tokens), f"{point.wall_ms:.3f}", megabytes(point.bytes_read))
         out().print(shown)
     for note in report.notes:
-        click.echo(f"note: {note}")
+        emit(f"note: {note}")
 
 
 def _show_comparison(comparison: ProfileComparison) -> None:
-    click.echo(f"before: {comparison.before.about}\nafter:  {comparison.after.about}\n")
+    emit(f"before: {comparison.before.about}\nafter:  {comparison.after.about}\n")
     show_table(comparison.table(), drop=_DROPPED)
     before_ms, after_ms = comparison.before.wall_ms, comparison.after.wall_ms
     change = f" ({after_ms / before_ms - 1.0:+.1%})" if before_ms else ""
-    click.echo(f"\na plain run: {before_ms:.3f} ms before, {after_ms:.3f} ms after{change}")
+    emit(f"\na plain run: {before_ms:.3f} ms before, {after_ms:.3f} ms after{change}")
     for note in comparison.notes:
-        click.echo(f"note: {note}")
+        emit(f"note: {note}")

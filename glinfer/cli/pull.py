@@ -18,6 +18,7 @@ from glinfer.hub.cache import RepositoryCache, origin_of, remove
 from glinfer.hub.client import require_hub
 from glinfer.hub.fetch import cached
 from glinfer.hub.names import MAIN
+from glinfer.terminal import emit
 
 
 @click.command("pull")
@@ -43,7 +44,7 @@ def pull_command(name: str, context: int | None, as_json: bool) -> None:
     if as_json:
         print_json({"name": str(wanted), "repo": wanted.repo, "commit": commit, "bytes": size, "path": str(path)})
         return
-    click.echo(f"{wanted} at {commit}, {megabytes(size)}: {shown(path)}")
+    emit(f"{wanted} at {commit}, {megabytes(size)}: {shown(path)}")
 
 
 @click.command("remove")
@@ -67,7 +68,7 @@ def remove_command(name: str, as_json: bool) -> None:
         print_json({"name": str(wanted), "repo": gone.repo, "commits": gone.commits, "bytes": gone.bytes})
         return
     commits = f" at {', '.join(each[:12] for each in gone.commits)}" if gone.commits else ""
-    click.echo(f"removed {wanted}{commits}: {megabytes(gone.bytes)} are free again")
+    emit(f"removed {wanted}{commits}: {megabytes(gone.bytes)} are free again")
 
 
 def _on_a_hub(name: str, done: str) -> HubName:

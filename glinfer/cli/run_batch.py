@@ -25,6 +25,7 @@ from glinfer.cli.serve import SERVER_PACKAGES, fetched_models
 from glinfer.errors import InputError, install_command
 from glinfer.formats import find_model
 from glinfer.formats.files import shown
+from glinfer.terminal import emit
 
 if TYPE_CHECKING:
     from glinfer.batch.local import LocalRunner, LocalSetup
@@ -115,14 +116,14 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
                     job.run(runner, on_progress=advance, draws=lambda: runner.draws)
                 except KeyboardInterrupt:
                     if not quiet:
-                        click.echo(_interrupted(job, files), err=True)
+                        emit(_interrupted(job, files), err=True)
                     raise
         else:
             job.finish()
     if as_json:
         print_json(_summary(job, files, renderer))
     elif not quiet:
-        click.echo(_closing(job, files, renderer), err=True)
+        emit(_closing(job, files, renderer), err=True)
 
 
 def runner_of(

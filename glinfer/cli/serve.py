@@ -15,6 +15,7 @@ from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.loading import fetched
 from glinfer.errors import InputError, install_command
 from glinfer.hub import named_on_a_hub
+from glinfer.terminal import emit
 
 SERVER_PACKAGES = ("starlette", "uvicorn", "pydantic", "prometheus_client")
 """What the extra `server` brings."""
@@ -102,11 +103,11 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
 
     def say_ready() -> None:
         for each in server.worker.served.values():
-            click.echo(f"ready: {each.name}, {each.slots} places of {each.context} tokens")
+            emit(f"ready: {each.name}, {each.slots} places of {each.context} tokens")
 
     server = HttpServer(sources, options, on_ready=say_ready)
     names = ", ".join(source.name for source in sources)
-    click.echo(f"serving {names} at {server.address}/v1 (Ctrl-C ends it)")
+    emit(f"serving {names} at {server.address}/v1 (Ctrl-C ends it)")
     server.run()
 
 

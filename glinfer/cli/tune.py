@@ -15,6 +15,7 @@ from glinfer.gl.context import Device
 from glinfer.inspect.tune.kernels import TuneReport, tune
 from glinfer.models.choice import DEFAULT_WEIGHTS, weights_named
 from glinfer.models.tuning import Tuned, TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
+from glinfer.terminal import emit
 
 
 @click.command("tune")
@@ -95,7 +96,7 @@ def _show(told: dict[str, Any], default: dict[str, Any]) -> None:
             shown.add_row(change, ratio, trial["verdict"])
         out().print(shown)
         ended = "until nothing was faster" if told["finished"] else "until the time was up"
-        click.echo(f"{len(told['trials'])} trials in {told['seconds']:.0f} s, {ended}\n")
+        emit(f"{len(told['trials'])} trials in {told['seconds']:.0f} s, {ended}\n")
     shown = table(f"weights {told['weights']}", "tuned", "default")
     for name, value in told["kernels"].items():
         shown.add_row(name, str(value), str(default[name]))
@@ -105,4 +106,4 @@ def _show(told: dict[str, Any], default: dict[str, Any]) -> None:
         shown.add_row(f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times))
     out().print(shown)
     where = "not kept: GLINFER_CACHE is empty" if told["file"] is None else f"kept in {told['file']}"
-    click.echo(f"\n{where} · {told['renderer']}\n")
+    emit(f"\n{where} · {told['renderer']}\n")

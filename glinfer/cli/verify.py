@@ -42,13 +42,14 @@ from glinfer.inspect.verify.suite import (
     verify_everywhere,
 )
 from glinfer.models.choice import check_choice, plan_for
+from glinfer.terminal import emit
 
 _FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
 
 
 def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
-        click.echo(schema_text().rstrip("\n"))
+        emit(schema_text().rstrip("\n"))
         context.exit(0)
 
 
@@ -209,7 +210,7 @@ def verify(
     if not as_json:
         _show(report)
         if report.load_refuses is not None:
-            click.echo(f"load refuses this model: {report.load_refuses}")
+            emit(f"load refuses this model: {report.load_refuses}")
     if not report.passed:
         raise click.exceptions.Exit(1)
 
@@ -236,19 +237,19 @@ def _show(report: VerifyReport) -> None:
     for each in report.unusable:
         shown.add_row(named(each.device, each.api), each.weights or "", *[""] * len(columns), "unusable")
     out().print(shown)
-    click.echo()
+    emit()
     for where, what in dict.fromkeys((named(run.device, run.api), run.renderer) for run in report.runs):
-        click.echo(f"{where}: {what}")
+        emit(f"{where}: {what}")
     for each in report.unusable:
-        click.echo(f"{each.where}, unusable: {each.problem}")
+        emit(f"{each.where}, unusable: {each.problem}")
     failed = [run for run in report.runs if not run.passed]
     for run in report.runs:
         if not run.passed:
-            click.echo(f"\n{named(run.device, run.api)}, weights {run.weights}:")
+            emit(f"\n{named(run.device, run.api)}, weights {run.weights}:")
             _show_faults(run)
     count = f"{len(report.runs)} {'run' if len(report.runs) == 1 else 'runs'}: "
     count += f"{len(failed)} FAILED" if failed else "all passed"
-    click.echo("\n" + " · ".join([count, *([f"{len(report.unusable)} unusable"] if report.unusable else [])]))
+    emit("\n" + " · ".join([count, *([f"{len(report.unusable)} unusable"] if report.unusable else [])]))
 
 
 def _show_run(run: VerifyRun) -> None:
@@ -270,7 +271,7 @@ def _show_run(run: VerifyRun) -> None:
         console.print()
         _show_draws(run)
     _show_faults(run, tables=True)
-    click.echo("\n" + " · ".join([*_parts(run), run.renderer]))
+    emit("\n" + " · ".join([*_parts(run), run.renderer]))
 
 
 def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
@@ -301,30 +302,28 @@ def _parts(run: VerifyRun) -> list[str]:
 def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
     """Print a line for each fault, and what differs in a texture; ``tables`` were printed before."""
     for texture in run.bad_textures:
-        click.echo(f"texture {texture.name} {_difference(texture)}")
+        emit(f"texture {texture.name} {_difference(texture)}")
     for wrong in run.wrong_textures:
-        click.echo(
-            f"plan {wrong.plan}, draw {wrong.draw}: {wrong.sampler} samples {wrong.found}; expected {wrong.expected}"
-        )
+        emit(f"plan {wrong.plan}, draw {wrong.draw}: {wrong.sampler} samples {wrong.found}; expected {wrong.expected}")
     if not tables:
         for special in run.special:
             if not special.stored:
-                click.echo(f"special values, {special.name}: changed when they were stored")
+                emit(f"special values, {special.name}: changed when they were stored")
     first = run.first_bad_draw
     if first is not None:
         what = "differs" if not first.exact else "was made in a wrong state"
-        click.echo(f"the first draw that {what} is number {first.index}, {first.name} (shaders/{first.shader}.frag)")
+        emit(f"the first draw that {what} is number {first.index}, {first.name} (shaders/{first.shader}.frag)")
     lines = [
         f"  draw {check.index}, {check.name} (shaders/{check.shader}.frag): {finding.text}"
         for check in run.draws
         for finding in check.findings
     ]
     for line in lines[:_FINDINGS_SHOWN]:
-        click.echo(line)
+        emit(line)
     if len(lines) > _FINDINGS_SHOWN:
-        click.echo(f"  and {len(lines) - _FINDINGS_SHOWN} more findings; --json has them all")
+        emit(f"  and {len(lines) - _FINDINGS_SHOWN} more findings; --json has them all")
     if run.problem:
-        click.echo(f"the run ended with an error: {run.problem}")
+        emit(f"the run ended with an error: {run.problem}")
 
 
 def _difference(check: TextureCheck) -> str:
@@ -358,5 +357,5 @@ def _show_draws(run: VerifyRun) -> None:
             str(check.unwritten),
             str(check.strays),
         )
-    click.echo(f"largest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
+    emit(f"largest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
     out().print(shown)

@@ -19,6 +19,7 @@ from glinfer.cli.common import (
 from glinfer.export.serve import address, site_server
 from glinfer.export.site import LIMITS, ExportedSite, export_web
 from glinfer.models.choice import DEFAULT_WEIGHTS, WEIGHTS
+from glinfer.terminal import emit
 
 
 @click.command("export-web")
@@ -58,14 +59,14 @@ def export_command(model: str, out: str, single: bool, as_json: bool, **options:
     """
     made = export_web(model, out, single=single, **options)
     for note in made.notes:
-        click.echo(f"note: {note}", err=True)
+        emit(f"note: {note}", err=True)
     if as_json:
         print_json(_summary(made, single))
         return
     each = "run" if "embedding" in made.plan else "token"
     what = f"plan {options['plan']}, weights {made.plan['model']['weights']}, {made.draws} draws a {each}"
-    click.echo(f"wrote {out}: {what}, {megabytes(made.bytes)}")
-    click.echo(f"open {out.rstrip('/')}/index.html" if single else f"look at it: glinfer serve-web {out}")
+    emit(f"wrote {out}: {what}, {megabytes(made.bytes)}")
+    emit(f"open {out.rstrip('/')}/index.html" if single else f"look at it: glinfer serve-web {out}")
 
 
 def _summary(made: ExportedSite, single: bool) -> dict[str, object]:
@@ -90,6 +91,6 @@ def _summary(made: ExportedSite, single: bool) -> dict[str, object]:
 def serve_command(out: str, port: int) -> None:
     """Serve the exported site in OUT to browsers on this machine, until Ctrl-C."""
     with site_server(out, port) as server:
-        click.echo(f"serving {out} at {address(server)} (Ctrl-C ends it)")
+        emit(f"serving {out} at {address(server)} (Ctrl-C ends it)")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

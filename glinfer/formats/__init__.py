@@ -29,7 +29,7 @@ from glinfer.formats.safetensors import DTYPES as SAFETENSORS_DTYPES
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
 from glinfer.formats.safetensors_file import read_header
 from glinfer.formats.tensors import weight_shapes
-from glinfer.formats.zipped import unpacked
+from glinfer.formats.zipped import dropped_if_refused, unpacked
 
 __all__ = [
     "BpeModel",
@@ -72,6 +72,11 @@ def load_checkpoint(path: AnyPath) -> Checkpoint:
         FormatError: the file cannot be read, is a tokenizer, is of no known format, or is damaged.
     """
     path = unpacked(find_model(path))
+    with dropped_if_refused(path):
+        return _load(path)
+
+
+def _load(path: AnyPath) -> Checkpoint:
     if is_directory(path):
         manifest = None if (Path(path) / CONFIG).exists() else find_manifest(Path(path))
         return read_huggingface(path) if manifest is None else read_manifest(manifest)

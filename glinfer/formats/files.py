@@ -21,6 +21,11 @@ _BLOBS_ABOVE = 3  # folders up to the one that has the blobs, in the cache of Hu
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # pathlib makes one slash of two
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AnyPath = str | os.PathLike[str]
+WITHOUT_GAB = (
+    "Gab's files come from https://github.com/gszauer/Gab, and glinfer cannot fetch them; "
+    "without them use shakespeare, a bundled model of Gab's architecture"
+)
+"""The advice where Gab's weights are missing."""
 
 GAB1_MAGIC = 0x47414231
 """The first little-endian u32 of a GAB1 checkpoint."""
@@ -71,6 +76,29 @@ def words_of(error: object, most: int = 300) -> str:
     text = " ".join(str(error).split())
     text = text if len(text) <= most else f"{text[: most - 1]}…"
     return text if text.isprintable() else ascii(text)[:most]
+
+
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
+_FORBIDDEN = frozenset('<>:"|?*\\')
+_MOST_PARTS, _LONGEST_PART, _LONGEST_PATH = 16, 200, 500
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether a path of a repository or a zip file leads, on every system, to a file below its folder."""
+    parts = path.split("/")
+    return (
+        len(path) <= _LONGEST_PATH
+        and len(parts) <= _MOST_PARTS
+        and path.isprintable()
+        and not _FORBIDDEN & set(path)
+        and all(
+            part not in ("", ".", "..")
+            and len(part.encode("utf-8", "surrogatepass")) <= _LONGEST_PART
+            and not part.endswith((".", " "))
+            and not _DEVICES.fullmatch(part)
+            for part in parts
+        )
+    )
 
 
 def check_path(what: str, path: object) -> None:
@@ -184,6 +212,8 @@ def _advice(path: AnyPath, error: OSError) -> str:
     if isinstance(name, str) and not os.path.lexists(name):
         if _ADDRESS.match(name):
             return "addresses are fetched from Hugging Face's hub alone; download the file and give its path"
+        if name.endswith(".gab"):
+            return f"check the path; {WITHOUT_GAB}"
         if _HUB_NAME.fullmatch(name) and not os.path.lexists(name.split("/")[0]):
             return "where it is the name of a model on a hub, 'glinfer pull' fetches it"
     return "check the path and its permissions"

@@ -92,19 +92,29 @@ def install_line(project: str) -> str:
 
 def installed_models() -> list[InstalledModel]:
     """Every model file that an installed distribution lists among its own files, but for those of glinfer."""
-    found = []
-    for each in metadata.distributions():
-        project = each.metadata["Name"] or ""
-        # A line of text is looked for: the lists of all distributions together take seconds to parse.
-        for line in _RECORDED.findall(each.read_text("RECORD") or "") if project.lower() != "glinfer" else ():
-            path = Path(os.path.abspath(str(each.locate_file(line))))  # noqa: PTH100 (links stay as they are)
-            if _is_model(path):
-                found.append(InstalledModel(project, each.version, path))
+    found = [model for each in metadata.distributions() for model in models_of(each)]
     return sorted(found, key=lambda each: (each.project.lower(), each.path))
 
 
+def models_of(distribution: metadata.Distribution) -> list[InstalledModel]:
+    """The model files that an installed distribution lists; none of a damaged one."""
+    found = []
+    try:
+        project, version = distribution.metadata["Name"] or "", distribution.version or ""
+        # A line of text is looked for: the lists of all distributions together take seconds to parse.
+        for line in _RECORDED.findall(distribution.read_text("RECORD") or "") if project.lower() != "glinfer" else ():
+            path = Path(os.path.abspath(str(distribution.locate_file(line))))  # noqa: PTH100 (links stay as they are)
+            if _is_model(path):
+                found.append(InstalledModel(project, version, path))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return found
+
+
 def _is_model(path: Path) -> bool:
-    return path.is_file() and (path.suffix in _MODEL_FILES or (path.name == USUAL_ZIP and is_model_zip(path)))
+    return os.path.isfile(path) and (  # noqa: PTH113 (Path.is_file raises of names that no file can have)
+        path.suffix in _MODEL_FILES or (path.name == USUAL_ZIP and is_model_zip(path))
+    )
 
 
 def _folder(project: str) -> Path | None:
@@ -117,12 +127,12 @@ def _folders(project: str) -> Iterator[Path]:
     modules: list[str] = []
     try:
         distribution = metadata.distribution(project)
+        held = _RECORDED.findall(distribution.read_text("RECORD") or "")
+        modules = (distribution.read_text("top_level.txt") or "").split()
     except (metadata.PackageNotFoundError, ValueError):
         pass
     else:
-        held = _RECORDED.findall(distribution.read_text("RECORD") or "")
         yield from {Path(os.path.abspath(str(distribution.locate_file(line)))).parent: None for line in held}  # noqa: PTH100
-        modules = (distribution.read_text("top_level.txt") or "").split()
     module = re.sub(r"[-.]+", "_", project)
     for name in dict.fromkeys((*modules, module, module.lower())):
         try:

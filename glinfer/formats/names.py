@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from glinfer.errors import FormatError
+from glinfer.families import SHAPES
 from glinfer.formats.bundled import bundled_models
-from glinfer.formats.files import AnyPath, check_path
+from glinfer.formats.files import WITHOUT_GAB, AnyPath, check_path
 from glinfer.formats.installed import by_short_name, in_package, names_a_package
 
 _MAX_NAME_CHARACTERS = 64
@@ -35,6 +36,8 @@ def find_model(path_or_name: AnyPath) -> AnyPath:
         return path_or_name
     models: dict[str, Path] = {model.name: model.path for model in bundled_models()}
     found = models.get(name) or by_short_name(name)
+    if found is None and name.lower() in SHAPES:
+        raise FormatError(f"{name}: there is no such file; {WITHOUT_GAB}")
     if found is None:
         raise FormatError(
             f"{name}: there is no such file, and no bundled model of that name; bundled: {', '.join(models)}"

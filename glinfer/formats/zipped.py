@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
+import io
 import os
+import secrets
 import shutil
+import stat
+import struct
 import tempfile
+import unicodedata
 import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from glinfer.errors import FormatError
-from glinfer.formats.files import AnyPath, inside, is_directory, memory_folder, opened, reason, shown, words_of
-from glinfer.limits import MAX_ZIP_BYTES, MAX_ZIP_ENTRIES
+from glinfer.errors import FormatError, GlinferError
+from glinfer.formats.files import (
+    AnyPath,
+    inside,
+    is_directory,
+    is_plain_path,
+    memory_folder,
+    opened,
+    reason,
+    shown,
+    words_of,
+)
+from glinfer.formats.huggingface.config import read_config
+from glinfer.limits import MAX_ZIP_BYTES, MAX_ZIP_ENTRIES, MAX_ZIP_GROWTH, MAX_ZIP_LIST_BYTES, ZIP_SLACK
 
 ZIP_MAGIC = b"PK\x03\x04"
 USUAL_ZIP = "model.zip"
 """The name of the file in a package."""
 _CONFIG = "config.json"
 _CHUNK = 1 << 22
+_HEADER_BYTES = 30  # before the name of an entry
+_ENCRYPTED = 0x1 | 0x20 | 0x40 | 0x2000  # encrypted, patched, strongly encrypted, with a hidden list of files
+DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
+    *(ValueError, IndexError, OverflowError),
+)
+"""What zipfile raises of damaged files, besides an OSError."""
+_used: set[Path] = set()  # folders of unpacked models that this process reads
 
 
 def unpacked(path: AnyPath) -> AnyPath:
@@ -29,7 +56,8 @@ def unpacked(path: AnyPath) -> AnyPath:
     where there is no such folder, into one that is removed when Python ends.
 
     Raises:
-        FormatError: the file is damaged, names files outside of its folder, or holds more than any model needs.
+        FormatError: the file is damaged, holds more than any model needs or than the disk has room for, or has entries
+            that no model needs: outside of its folder, links, encrypted ones.
     """
     if is_directory(path):
         folder = Path(path)
@@ -43,10 +71,10 @@ def unpacked(path: AnyPath) -> AnyPath:
     with opened(path) as (file, _):
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-    home = memory_folder("unpacked") or _passing_folder()
-    target = home / digest.hexdigest()[:32]
+    target = (memory_folder("unpacked") or _passing_folder()) / digest.hexdigest()[:32]
     if not target.is_dir():
         _unpack(Path(path), target)
+    _used.add(target)
     return _model_in(target, path)
 
 
@@ -69,10 +97,36 @@ def _has_a_model(path: Path) -> bool:
 def is_model_zip(path: Path) -> bool:
     """Whether a zip file has the configuration of a model in it; False where it cannot be read."""
     try:
-        with zipfile.ZipFile(path) as packed:
+        with _listed(path) as packed:
             return any(PurePosixPath(name).name == _CONFIG for name in packed.namelist())
-    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError):
+    except (OSError, *DAMAGE):
         return False
+
+
+class _Reader(io.BufferedReader):
+    """Reads no more at once than a list of files may have, which zipfile takes into memory."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > MAX_ZIP_LIST_BYTES:
+            raise zipfile.BadZipFile(f"its list of files has {size} bytes; expected at most {MAX_ZIP_LIST_BYTES}")
+        return super().read(size)
+
+
+@contextlib.contextmanager
+def _listed(path: Path) -> Iterator[zipfile.ZipFile]:
+    with _Reader(io.FileIO(path)) as file, zipfile.ZipFile(file) as packed:
+        yield packed
+
+
+@contextlib.contextmanager
+def dropped_if_refused(path: AnyPath) -> Iterator[None]:
+    """Remove the unpacked folder that a path is in if it is refused within the block."""
+    try:
+        yield
+    except GlinferError:
+        for folder in _used.intersection((Path(path), *Path(path).parents)):
+            _remove(folder)
+        raise
 
 
 @cache
@@ -93,40 +147,98 @@ def _model_in(folder: Path, path: AnyPath) -> Path:
 
 
 def _unpack(path: Path, target: Path) -> None:
-    """Unpack whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".making-", dir=target.parent))
+    """Unpack whole or not at all; the configuration first, and nothing else where it is none."""
+    made = target.with_name(f".making-{secrets.token_hex(8)}")
     try:
-        with zipfile.ZipFile(path) as packed:
-            entries = [entry for entry in packed.infolist() if not entry.is_dir()]
-            _check(entries, path)
-            for entry in entries:
-                place = made / entry.filename
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with packed.open(entry) as source, place.open("xb") as out:
-                    shutil.copyfileobj(source, out, _CHUNK)
-        if not target.is_dir():
+        made.mkdir(mode=0o700, parents=True)
+        with _listed(path) as packed:
+            total, free = _check(packed, path), shutil.disk_usage(made).free
+            if total > free:
+                raise FormatError(
+                    f"{shown(path)}: it holds {total / 1e9:.2f} GB, and the disk of {shown(target.parent)} has "
+                    f"{free / 1e9:.2f} GB free; make room, or set GLINFER_CACHE to a folder on another disk"
+                )
+            is_first = {entry: PurePosixPath(entry.filename).name == _CONFIG for entry in packed.infolist()}
+            _write(packed, [entry for entry, first in is_first.items() if first], made)
+            read_config(_model_in(made, path) / _CONFIG)
+            _write(packed, [entry for entry, first in is_first.items() if not first], made)
+        try:
             made.rename(target)
-    except zipfile.BadZipFile as error:
-        raise FormatError(f"{shown(path)}: damaged zip file: {words_of(error)}; get the file again") from None
-    except (OSError, NotImplementedError, RuntimeError) as error:
-        words = reason(error) if isinstance(error, OSError) else words_of(error)
+        except OSError:
+            if not target.is_dir():  # or another process was faster
+                raise
+    except GlinferError as error:
+        raise type(error)(str(error).replace(str(made), shown(path))) from None
+    except OSError as error:
         raise FormatError(
-            f"{shown(path)}: cannot unpack it: {words}; check the free space of {shown(target.parent)}"
+            f"{shown(path)}: cannot unpack it: {reason(error)}; check the free space of {shown(target.parent)}"
         ) from None
+    except DAMAGE as error:
+        said = words_of(error) or type(error).__name__
+        raise FormatError(f"{shown(path)}: damaged zip file: {said}; get the file again") from None
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        _remove(made)
 
 
-def _check(entries: list[zipfile.ZipInfo], path: Path) -> None:
-    """Refuse names outside the folder, and more than any model needs, before anything is written."""
-    total = sum(entry.file_size for entry in entries)
-    if len(entries) > MAX_ZIP_ENTRIES or total > MAX_ZIP_BYTES:
+def _remove(folder: Path) -> None:
+    """Remove a folder, and the one above it if nothing else is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
+
+
+def _write(packed: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], folder: Path) -> None:
+    for entry in entries:
+        if entry.is_dir():
+            continue
+        place = folder / entry.filename
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with packed.open(entry) as source, place.open("xb") as out:
+            shutil.copyfileobj(source, out, _CHUNK)
+
+
+def _check(packed: zipfile.ZipFile, path: Path) -> int:
+    """Refuse what no model needs, before anything is written; returns the bytes of all entries.
+
+    Raises:
+        FormatError: it holds too much, or an entry leads out, is a link, overlaps another one or has its name, is
+            encrypted, or compressed otherwise than usual.
+    """
+    entries, size = packed.infolist(), path.stat().st_size
+    total, most = sum(entry.file_size for entry in entries), min(MAX_ZIP_BYTES, MAX_ZIP_GROWTH * size + ZIP_SLACK)
+    if len(entries) > MAX_ZIP_ENTRIES or total > most:
         raise FormatError(
             f"{shown(path)}: found {len(entries)} files of {total} bytes; expected at most {MAX_ZIP_ENTRIES} files of "
-            f"{MAX_ZIP_BYTES} bytes together"
+            f"{most} bytes together in a zip file of {size}"
         )
-    for entry in entries:
-        parts = PurePosixPath(entry.filename).parts
-        if not parts or ".." in parts or parts[0] == "/" or "\\" in entry.filename or ":" in entry.filename:
-            raise FormatError(f"{shown(path)}: it names the file {entry.filename[:80]!r}; do not trust this file")
+    folders = {str(each) for entry in entries for each in PurePosixPath(f"{_key(entry.filename)}x").parents}
+    seen, end = set[str](), 0
+    for entry in sorted(entries, key=lambda entry: entry.header_offset):
+        name, key, problem = ascii(entry.filename[:80]), _key(entry.filename), ""
+        if not all(is_plain_path(each.removesuffix("/")) for each in (entry.filename, entry.orig_filename)):
+            raise FormatError(f"{shown(path)}: it names the file {name}; do not trust this file")
+        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            problem = "is a link or a device"
+        elif key in seen or key in folders:
+            problem = "has the name of another one"
+        elif entry.flag_bits & _ENCRYPTED:
+            problem = "is encrypted"
+        elif entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            problem = f"is compressed by method {entry.compress_type}"
+        elif entry.header_offset < end:
+            problem = "overlaps another one"
+        if problem:
+            raise FormatError(
+                f"{shown(path)}: the file {name} in it {problem}; expected plain files, stored or deflated; get the "
+                "model from elsewhere"
+            )
+        seen.add(key)
+        end = entry.header_offset + _HEADER_BYTES + len(entry.filename) + entry.compress_size
+    if end > packed.start_dir:
+        raise zipfile.BadZipFile("its last file overlaps the list of files")
+    return total
+
+
+def _key(name: str) -> str:
+    """A name as file systems compare it that make no difference between letters or forms of them."""
+    return unicodedata.normalize("NFC", name).casefold()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from glinfer.terminal import printable
+
 
 @contextlib.contextmanager
 def download_bar(what: str, total: int, begun: int) -> Iterator[Callable[[int], None]]:
@@ -25,5 +27,5 @@ def download_bar(what: str, total: int, begun: int) -> Iterator[Callable[[int], 
         *(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("left")),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total, completed=begun)
+        task = bar.add_task(printable(what), total=total, completed=begun)
         yield lambda count: bar.advance(task, count)

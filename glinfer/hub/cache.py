@@ -11,13 +11,14 @@ import contextlib
 import os
 import secrets
 import shutil
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glinfer.errors import HubError
-from glinfer.formats.files import AnyPath, reason, shown
+from glinfer.errors import GlinferWarning, HubError
+from glinfer.formats.files import AnyPath, reason, shown, words_of
 from glinfer.hub.listing import RemoteFile, Repository
 from glinfer.hub.names import COMMIT, HubName, is_plain_path
 
@@ -251,11 +252,16 @@ def cached_models() -> list[CachedModel]:
 
 
 def _scan() -> Any:
-    """The client's list of the cache; None where there is no cache."""
+    """The client's list of the cache; None where there is no cache, or, with a warning, where it cannot be read."""
     from huggingface_hub import scan_cache_dir
 
     folder = hub_folder()
-    return scan_cache_dir(folder) if folder.is_dir() else None
+    try:
+        return scan_cache_dir(folder) if folder.is_dir() else None
+    except (OSError, ValueError) as error:  # a file of refs, say, that is no text
+        told = f"{shown(folder)}: the models in this cache cannot be listed: {words_of(error)}; look for damaged files"
+        warnings.warn(told, GlinferWarning, stacklevel=2)
+        return None
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,21 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from glinfer.errors import HubError, InputError, install_command
 from glinfer.formats.files import shown, words_of
 from glinfer.formats.json_files import check_values
+from glinfer.hub.addresses import guard, leads_inside
 from glinfer.hub.names import HubName
 from glinfer.limits import MAX_LISTING_BYTES
 
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 _RESUMED, _WHOLE = 206, 200
+_MOST_REDIRECTS = 20
 
 
 class UnreachableError(HubError):
@@ -81,6 +84,7 @@ class Client:
         """Make a client; nothing is opened yet."""
         self.name, self._clock = name, clock
         self._hub = require_hub(name)
+        self._leads_inside = cache(leads_inside)  # where a proxy finds names, looking one up here can take long
         self._constants = self._hub.constants
 
     def listing(self) -> dict[str, Any]:
@@ -188,14 +192,45 @@ class Client:
         # What is compressed could unpack to any size.
         asked = {"Accept-Encoding": "identity", **headers, **self._headers()}
         with self._told(path):
-            timeout = self._constants.HF_HUB_DOWNLOAD_TIMEOUT
-            opened = self._hub.get_session().stream("GET", url, headers=asked, timeout=timeout, follow_redirects=True)
-            response = opened.__enter__()
+            opened, response = self._sent(url, asked)
         try:
             self._check(response, path)
             yield response
         finally:
             opened.__exit__(None, None, None)
+
+    def _sent(self, url: Any, headers: Any) -> tuple[Any, Any]:
+        """The answer to a GET request behind all redirects, and what closes it."""
+        how: dict[str, Any] = {"timeout": self._constants.HF_HUB_DOWNLOAD_TIMEOUT, "follow_redirects": False}
+        for _ in range(_MOST_REDIRECTS):
+            opened = self._hub.get_session().stream("GET", url, headers=headers, **how)
+            response = opened.__enter__()
+            if response.next_request is None:
+                return opened, response
+            opened.__exit__(None, None, None)
+            # Its headers are without the user's token at another origin.
+            url, headers = response.next_request.url, response.next_request.headers
+            how["extensions"] = {"trace": self._guarded(url.raw_host.decode("ascii"))}
+        raise HubError(f"{self.name}: {self._host} sends from address to address without end; check HF_ENDPOINT")
+
+    def _guarded(self, host: str) -> Callable[[str, Any], None]:
+        """Refuse a redirect into a private network that the hub itself is not in; returns what does so on connecting.
+
+        Raises:
+            HubError: it leads there.
+        """
+        own = urlsplit(self._endpoint).hostname or ""
+
+        def refuse() -> None:
+            if host != own and not self._leads_inside(own):
+                raise HubError(
+                    f"{self.name}: {self._host} sends to {words_of(host, 80)}, which is in a private network; do not "
+                    "trust it, or set HF_ENDPOINT to a hub in that network"
+                )
+
+        if self._leads_inside(host):
+            refuse()
+        return guard(host, refuse)
 
     def _headers(self) -> dict[str, str]:
         """The user's token, and who asks; huggingface_hub's own headers tell more, and ask the hub for some of it."""
@@ -223,10 +258,6 @@ class Client:
             raise UnreachableError(offline_line(self.name)) from None
         except (library.ConnectError, library.ConnectTimeout, library.ProxyError) as error:
             raise UnreachableError(self._unreachable(error)) from None
-        except library.TooManyRedirects:
-            raise HubError(
-                f"{self.name}: {self._host} sends from address to address without end; check HF_ENDPOINT"
-            ) from None
         except (library.TransportError, library.StreamError) as error:
             what = f" while it sent {shown(path)}" if path else ""
             raise CutOffError(

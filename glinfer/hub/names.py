@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from glinfer.errors import InputError
+from glinfer.formats.files import is_plain_path as is_plain_path
 from glinfer.formats.files import shown
 
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
@@ -162,26 +163,3 @@ def _checked(text: str, name: HubName) -> HubName:
     if what or text.rstrip().endswith((":", "@")):
         raise InputError(f"{shown(text)}: {what or 'nothing follows its last mark'}; {_EXPECTED}")
     return name
-
-
-_DEVICES = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
-_FORBIDDEN = frozenset('<>:"|?*\\')
-_MOST_PARTS, _LONGEST_PART, _LONGEST_PATH = 16, 200, 500
-
-
-def is_plain_path(path: str) -> bool:
-    """Whether a path of a repository leads, on every system, to a file below the folder that it is put into."""
-    parts = path.split("/")
-    return (
-        len(path) <= _LONGEST_PATH
-        and len(parts) <= _MOST_PARTS
-        and path.isprintable()
-        and not _FORBIDDEN & set(path)
-        and all(
-            part not in ("", ".", "..")
-            and len(part.encode("utf-8", "surrogatepass")) <= _LONGEST_PART
-            and not part.endswith((".", " "))
-            and not _DEVICES.fullmatch(part)
-            for part in parts
-        )
-    )

@@ -112,7 +112,8 @@ def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
                 f"{experts * inputs} numbers and {'a count' if experts == 1 else f'{experts} counts'}; "
                 "is it of another model?"
             )
-        mean = squares.astype(np.float64).reshape(experts, inputs) / np.maximum(1.0, tokens)[:, None]
+        with np.errstate(invalid="ignore"):  # NaN, which is refused below
+            mean = squares.astype(np.float64).reshape(experts, inputs) / np.maximum(1.0, tokens)[:, None]
         if not np.isfinite(mean).all() or (mean < 0).any():
             raise FormatError(f"{file.source}: tensor {quoted(sums.name)} has numbers that are no mean squares")
         for tensor in stored.tensors:
@@ -175,4 +176,4 @@ def _named(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
 
 def _floored(mean: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     floats = mean.astype(np.float32)
-    return np.maximum(floats, LEAST * floats.mean()) if floats.any() else np.ones_like(floats)
+    return np.maximum(floats, np.float32(LEAST * mean.mean())) if floats.any() else np.ones_like(floats)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
+from glinfer.terminal import sign
 from glinfer.text.tokenizer import Tokenizer
 
 NO_TOKEN = "∅"
@@ -19,7 +20,7 @@ def visible(piece: bytes) -> str:
     text = piece.decode("utf-8", errors="backslashreplace")
     if text and unicodedata.combining(text[0]):
         text = f"◌{text}"
-    return "".join(_SIGNS.get(char, char if char.isprintable() else f"⟨{ord(char):X}⟩") for char in text)
+    return "".join(_SIGNS.get(char, char if char.isprintable() else sign(char)) for char in text)
 
 
 def token_label(token: int, tokenizer: Tokenizer | None) -> str:

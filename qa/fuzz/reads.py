@@ -46,6 +46,7 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.tuning import TuningKey, load_tuned
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.rotary import rope_table
+from glinfer.text.parts import files_beside, text_parts
 from glinfer.text.stops import stop_ids_of
 from glinfer.text.template_worker import render
 from glinfer.text.templates import TemplateEncoder, find_template
@@ -299,6 +300,7 @@ def tokenizer_config(data: bytes, folder: Path) -> None:
     with_errors(lambda: find_template(folder))
     (folder / "chat_template.json").unlink()
     with_errors(lambda: find_template(path))
+    with_errors(lambda: files_beside(text_parts(folder, None, ModelConfig(64, 4, 2, 1, 8)), folder / "m.gab"))
     use_tokenizer(Tokenizer.from_file(folder))
 
 

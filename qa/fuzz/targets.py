@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from qa.fuzz import asked, folders, reads, seeds, words
+from qa.fuzz import archives, asked, beside, folders, reads, seeds, words
 from qa.fuzz.mutate import (
     Mutator,
+    any_bytes,
     behind_byte,
     bpe_mutator,
     by_byte,
@@ -60,7 +61,7 @@ _HF = (
 )
 _BPE = ("formats/gab/bpe.py",)
 _CONFIG = ("formats/huggingface/config.py", "formats/huggingface/rope.py")
-_VOCABULARY = ("formats/gguf/vocabulary.py", "formats/vocabularies.py")
+_VOCABULARY = ("formats/gguf/vocabulary.py",)
 _LINES = ("batch/prompts.py", "batch/results.py", "batch/index.py", "formats/jsonl.py")
 
 _SPLIT = gguf_mutator((*words.GGUF_WORDS, "split.no", "split.count", "split.tensors.count"))
@@ -155,7 +156,7 @@ _LIST = (
         reads.tokenizer_config,
         json_mutator(words.TOKENIZER_CONFIG_WORDS),
         reads.prepare_tokenizer_config,
-        modules=("text/tokenizers/huggingface.py", "text/stops.py"),
+        modules=("text/tokenizers/huggingface.py", "text/stops.py", "text/parts.py", "formats/sampling.py"),
     ),
     Target(
         "template",
@@ -329,11 +330,87 @@ _LIST = (
         longest=512,
     ),
     Target(
+        "zip",
+        archives.zips,
+        archives.read_zip,
+        archives.zip_mutator,
+        modules=("formats/zipped.py",),
+        longest=1 << 16,
+    ),
+    Target(
+        "importance",
+        beside.importances,
+        beside.importance,
+        gguf_mutator(("general.type", "imatrix", "blk.0.attn_q.weight.in_sum2", "blk.0.attn_q.weight.counts")),
+        modules=("inspect/importance.py",),
+    ),
+    Target(
+        "texts",
+        lambda: beside.one_of_each(beside.texts()),
+        beside.read_some_texts,
+        by_byte(text_mutator(("\r\n", "\ufeff", "\0")), lines_mutator(("text",)), text_mutator(('"', ",")), any_bytes),
+        modules=("batch/texts.py", "formats/jsonl.py"),
+    ),
+    Target(
+        "packed",
+        lambda: beside.one_of_each(beside.packed()),
+        beside.unpack,
+        behind_byte(any_bytes, 2),
+        modules=("batch/places.py",),
+    ),
+    Target("vectors", beside.vectors, beside.continue_vectors, any_bytes, modules=("batch/vectors.py",)),
+    Target(
+        "profile",
+        beside.profiles,
+        beside.profile,
+        json_mutator(("kinds", "wall", "median", "glinfer profile", [], {})),
+        modules=("inspect/profile/compare.py",),
+    ),
+    Target(
+        "site",
+        lambda: beside.one_of_each(beside.sites()),
+        beside.site,
+        by_byte(
+            json_mutator(("glinfer-web", "format")),
+            any_bytes,
+            json_mutator(("pictures", "file", "dark", "glinfer-look", "a/b.png", [], {})),
+            text_mutator(("license: ", "---\n", "\r\n", "license_name: |", "\x1b")),
+            json_mutator(),
+        ),
+        modules=("export/site.py", "export/licence.py", "inspect/look/output.py"),
+    ),
+    Target(
+        "saved_chat",
+        beside.saved_chats,
+        beside.saved_chat,
+        json_mutator((*words.BODY_WORDS, "glinfer-chat", "messages")),
+        modules=("cli/chat.py",),
+    ),
+    Target(
+        "installed",
+        lambda: beside.one_of_each(beside.installed()),
+        beside.installed_package,
+        by_byte(
+            text_mutator(("cats/model.zip,,\n", "../x.gguf,,\n", f"{'x' * 300}.gab,,\n", "\0.gguf,,\n")),
+            text_mutator(("Name: ", "Version: ", "\n\n", "\x1b")),
+            archives.zip_mutator,
+            any_bytes,
+        ),
+        modules=("formats/installed.py",),
+    ),
+    Target(
+        "hub_cache",
+        lambda: beside.one_of_each(beside.hub_cache()),
+        beside.cached_model,
+        by_byte(any_bytes, json_mutator(("weight_map", "../x", "m-00001-of-00002.safetensors")), *[any_bytes] * 3),
+        modules=("hub/cache.py", "hub/fetch.py"),
+    ),
+    Target(
         "any",
         reads.any_seeds,
         reads.any_file,
         behind_byte(json_mutator(), len(reads.NAMES)),
-        modules=("formats/__init__.py",),
+        modules=("formats/__init__.py", "text/tokenizer.py"),
     ),
 )
 TARGETS = {target.name: target for target in _LIST}

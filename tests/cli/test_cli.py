@@ -219,9 +219,31 @@ class TestDraws:
             assert (told["tokens"], told["issued"], told["agrees"], told["renderer"]) == (7, None, True, None)
             assert set(told) == {
                 *("plan", "tokens", "draws", "issued", "agrees", "renderer", "estimate", "passes", "config"),
-                *("texture_bytes", "largest_texture"),
+                *("texture_bytes", "largest_texture", "plans"),
             }
             assert set(told["passes"][0]) == {"kind", "shader", "count", "rows", "cols", "share"}
+
+    def test_both_plans_are_counted_whichever_is_asked_for(self, capsys: Capture) -> None:
+        llama = "family=llama,blocks=2,heads=2,dim=8,inner=8,vocab=300"
+        for config, fast, reference, line in (
+            ("gab", 39, 244, "fast plan 39 draws/token (fused passes, cached keys and values) · reference plan 244 ("),
+            ("gab,blocks=1", 9, 44, "reference plan 44 (the published passes, the whole sequence each token)"),
+            (llama, 15, 55, "reference plan about 55 (one operation after another, the whole sequence each token)"),
+        ):
+            for plan in ("fast", "reference"):
+                command = ("draws", "--config", config, "--plan", plan)
+                found = ran_json(capsys, *command)
+                assert found["plans"] == {"fast": fast, "reference": reference}
+                assert found["draws"] == found["plans"][plan]
+                assert line in ran(capsys, *command)[0]
+        out, _ = ran(capsys, "draws", "--config", "gab,blocks=1", "--weights", "q8", "--cache", "q8")
+        assert "fast plan 10 draws/token" in out
+        assert "reference plan 44 (the published passes" in out
+
+    def test_a_plan_that_a_model_lacks_is_not_counted(self, capsys: Capture) -> None:
+        command = ("draws", "--config", "family=bert,blocks=1,heads=2,dim=8,vocab=300")
+        assert "only the fast plan runs this model" in ran(capsys, *command)[0]
+        assert ran_json(capsys, *command)["plans"]["reference"] is None
 
     def test_a_real_forward_issues_as_many(self, small: Path, capsys: Capture) -> None:
         for tokens in ("1", "9", "64"):

@@ -9,8 +9,7 @@ from typing import Any
 
 from glinfer.engine.report import Report
 from glinfer.errors import FormatError
-from glinfer.formats.files import AnyPath, opened, shown
-from glinfer.inspect.labels import shortened
+from glinfer.formats.files import AnyPath, opened, shown, words_of
 from glinfer.inspect.profile.report import REPORT, VERSION
 from glinfer.inspect.report import Cell, Table, columns, megabytes
 from glinfer.limits import MAX_PROFILE_BYTES
@@ -137,7 +136,7 @@ def read_summary(path: AnyPath) -> ProfileSummary:
     try:
         return _summary(found)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _not_a_report(path, f"a report that is damaged ({type(error).__name__}: {error})") from None
+        raise _not_a_report(path, f"a report that is damaged ({type(error).__name__}: {words_of(error)})") from None
 
 
 def _not_a_report(path: AnyPath, found: str) -> FormatError:
@@ -148,18 +147,19 @@ def _summary(found: Mapping[str, Any]) -> ProfileSummary:
     facts = {name: found[name] for name in _ALIKE}
     kinds = {
         str(kind["kind"]): KindTotals(
-            int(kind["draws"]), _time(kind["ms"]), int(kind["bytes_read"]), int(kind["bytes_written"])
+            *(int(_number(kind["draws"])), float(_number(kind["ms"]))),
+            *(int(_number(kind[name])) for name in ("bytes_read", "bytes_written")),
         )
         for kind in found["kinds"]
     }
     parts = (found["model"], found["plan"], found["weights"], f"{found['what']} {found['tokens']}", found["renderer"])
-    return ProfileSummary(" · ".join(map(str, parts)), _time(found["wall"]["median"]), kinds, facts)
+    return ProfileSummary(" · ".join(map(str, parts)), float(_number(found["wall"]["median"])), kinds, facts)
 
 
-def _time(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1e12:
-        raise ValueError(f"{_short(value)} is no time")
-    return float(value)
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1e18:
+        raise ValueError(f"{_short(value)} is no time, number or size")
+    return value
 
 
 def _sum(kinds: Mapping[str, KindTotals]) -> KindTotals:
@@ -169,4 +169,4 @@ def _sum(kinds: Mapping[str, KindTotals]) -> KindTotals:
 
 
 def _short(value: object) -> str:
-    return shortened(str(value), 61)
+    return words_of(value, 61)

@@ -1,0 +1,245 @@
+"""Files that are no models: importance, texts to embed, packed batches, reports, sites, conversations, caches.
+
+Where a target has files of several kinds, the first byte of a case chooses the kind, and the rest is the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib.metadata import PathDistribution
+from pathlib import Path
+from typing import Any
+
+import zstandard
+from huggingface_hub import constants
+
+from glinfer.batch.places import open_source
+from glinfer.batch.texts import arrow_modules, read_texts
+from glinfer.batch.vectors import VectorFile
+from glinfer.cli.chat import FORMAT, _read_chat
+from glinfer.config import ModelConfig
+from glinfer.errors import GlinferWarning
+from glinfer.export.licence import licence_of
+from glinfer.export.page import single_file_note
+from glinfer.export.site import check_target, is_export
+from glinfer.formats.installed import models_of
+from glinfer.formats.tensors import stored_tensors
+from glinfer.hub.cache import RepositoryCache, cached_models
+from glinfer.hub.fetch import cached
+from glinfer.hub.names import HubName
+from glinfer.inspect.importance import read_importance
+from glinfer.inspect.look.output import earlier_pictures
+from glinfer.inspect.profile.compare import compare
+from glinfer.text.chat import check_messages
+from qa.fuzz import seeds
+from qa.fuzz.archives import zips
+from qa.fuzz.mutate_gguf import GgufParts
+from qa.fuzz.reads import MESSAGES, put, with_errors
+
+Files = Mapping[str, bytes]
+
+
+def one_of_each(files: Files) -> list[bytes]:
+    """A case of each file."""
+    return [bytes([place]) + data for place, data in enumerate(files.values())]
+
+
+@contextmanager
+def one_put(files: Files, data: bytes, folder: Path) -> Iterator[Path]:
+    """All files as they are but the one of a case; gives that one."""
+    chosen = list(files)[data[0] % len(files)] if data else next(iter(files))
+    for name, whole in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        put(folder, name, data[1:] if name == chosen else whole)
+    yield folder / chosen
+
+
+# Importance
+
+_LLAMA = ModelConfig(**seeds.SIZES, model_type="llama", hidden_act="silu")
+
+
+@cache
+def importances() -> list[bytes]:
+    """What llama-imatrix writes."""
+    made = GgufParts(entries=[seeds.gguf_entry("general.type", "imatrix")])
+    for stored in stored_tensors(_LLAMA, _names()):
+        if len(stored.shape) == 2:
+            for end, shape in (("in_sum2", [stored.shape[1]]), ("counts", [1])):
+                made.tensors.append((f"{stored.name}.{end}".encode(), shape, 0, len(made.data)))
+                made.data += b"\0\0\x80\x3f" * shape[0]
+                made.data += bytes(-len(made.data) % 32)
+    return [made.build()]
+
+
+def _names() -> Any:
+    from glinfer.formats.gguf.config import form_of
+
+    return form_of(_LLAMA.family).names
+
+
+def importance(data: bytes, folder: Path) -> None:
+    """Read it for a small Llama."""
+    assert read_importance(put(folder, "m.gguf", data), _LLAMA)
+
+
+# Texts to embed, and packed files
+
+
+@cache
+def texts() -> Files:
+    """A file of each form."""
+    made, (pyarrow, parquet) = io.BytesIO(), arrow_modules()
+    parquet.write_table(pyarrow.table({"text": ["a", "é"], "n": [1, 2]}), made)
+    return {
+        "t.txt": "one\nzwei é\n\n".encode(),
+        "t.jsonl": b'{"text": "one"}\n\n{"text": "two", "n": 1}\n',
+        "t.csv": b'n,text\n1,"a ""b"""\n2,c\n',
+        "t.parquet": made.getvalue(),
+    }
+
+
+def read_some_texts(data: bytes, folder: Path) -> None:
+    """All texts of one file."""
+    with one_put(texts(), data, folder) as path:
+        assert all(isinstance(text, str) for text in read_texts(path))
+
+
+@cache
+def packed() -> Files:
+    """A batch, compressed in each way."""
+    batch = b'{"prompt": "x"}\n' * 4
+    return {"b.jsonl.gz": gzip.compress(batch, mtime=0), "b.jsonl.zst": zstandard.ZstdCompressor().compress(batch)}
+
+
+def unpack(data: bytes, folder: Path) -> None:
+    """The first bytes that come out."""
+    with one_put(packed(), data, folder) as path, open_source(path) as file:
+        file.read(1 << 16)
+
+
+@cache
+def vectors() -> list[bytes]:
+    """The part that a run of ``glinfer embed`` left."""
+    with tempfile.TemporaryDirectory() as root:
+        with VectorFile(Path(root) / "v.npy", {"model": "m"}, 2):
+            pass
+        return [(Path(root) / "v.npy.part").read_bytes() + bytes(20)]
+
+
+def continue_vectors(data: bytes, folder: Path) -> None:
+    """Go on with it, and write the result."""
+    put(folder, "v.npy.part", data)
+    with VectorFile(folder / "v.npy", {"model": "m"}, 2) as file:
+        assert file.done <= len(data) // 8
+        file.finish(list)
+
+
+# Reports, sites and conversations
+
+
+@cache
+def profiles() -> list[bytes]:
+    """What ``glinfer profile --json`` prints, as far as it is compared."""
+    kind = {"kind": "gemv", "draws": 2, "ms": 0.5, "bytes_read": 10, "bytes_written": 20}
+    facts = {"renderer": "r", "config": {"dim": 1}, "plan": "fast", "weights": "f32", "what": "token", "tokens": 3}
+    report = {"report": "glinfer profile", "version": 1, "model": "m", **facts, "timing": "clock", "kinds": [kind]}
+    return [seeds.compact({**report, "wall": {"median": 1.5}})]
+
+
+def profile(data: bytes, folder: Path) -> None:
+    """Compare a report with itself."""
+    path = put(folder, "p.json", data)
+    compare(path, path).table()
+
+
+@cache
+def sites() -> Files:
+    """What exports and pictures leave in a folder, and a model's card."""
+    return {
+        "plan.json": b'{"format": "glinfer-web", "version": 1}',
+        "page/index.html": f"<!doctype html>\n{single_file_note()}\n".encode(),
+        "look.json": b'{"format": "glinfer-look", "pictures": [{"file": "attention/a-1.png", "dark": "x/../y.png"}]}',
+        "card/README.md": b"---\nlicense: other\nlicense_name: mine\n---\n# Model\n",
+        "card/config.json": b"{}",
+    }
+
+
+def site(data: bytes, folder: Path) -> None:
+    """What is there is looked at before anything replaces it."""
+    with one_put(sites(), data, folder):
+        for each in (folder, folder / "page"):
+            is_export(each)
+            with_errors(partial(check_target, each))
+        assert all(".." not in name for name in earlier_pictures(folder) or ())
+        assert "\n" not in licence_of(folder / "card")
+
+
+def saved_chats() -> list[bytes]:
+    """What ``/save`` writes."""
+    return [seeds.compact({"format": FORMAT, "version": 1, "model": "m", "messages": list(MESSAGES)})]
+
+
+def saved_chat(data: bytes, folder: Path) -> None:
+    """Read it as ``/load`` does."""
+    check_messages(_read_chat(put(folder, "c.json", data)))
+
+
+# Installed packages and the cache of the hub
+
+
+@cache
+def installed() -> Files:
+    """A package with a model."""
+    record = b"cats/a.gguf,sha256=x,1\ncats/model.zip,,\n"
+    return {
+        "cats-1.dist-info/RECORD": record,
+        "cats-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: cats\nVersion: 1\n",
+        "cats/model.zip": zips()[1],
+        "cats/a.gguf": b"GGUF",
+    }
+
+
+def installed_package(data: bytes, folder: Path) -> None:
+    """What ``glinfer models`` lists of it."""
+    with one_put(installed(), data, folder):
+        for model in models_of(PathDistribution(folder / "cats-1.dist-info")):
+            assert model.path.is_file()
+            assert isinstance(model.name + model.version, str)
+
+
+_COMMIT = "a" * 40
+_SNAPSHOT = f"models--org--cats/snapshots/{_COMMIT}"
+
+
+@cache
+def hub_cache() -> Files:
+    """A model of shards in the cache of a hub."""
+    shards: Sequence[str] = ("m-00001-of-00002.safetensors", "m-00002-of-00002.safetensors")
+    index = seeds.compact({"weight_map": {"a": shards[0], "b": shards[1]}})
+    return {
+        "models--org--cats/refs/main": _COMMIT.encode(),
+        f"{_SNAPSHOT}/model.safetensors.index.json": index,
+        **{f"{_SNAPSHOT}/{shard}": b"x" for shard in shards},
+        f"{_SNAPSHOT}/config.json": b"{}",
+    }
+
+
+def cached_model(data: bytes, folder: Path) -> None:
+    """Find it by its name, and list it."""
+    before, constants.HF_HUB_CACHE = constants.HF_HUB_CACHE, str(folder)
+    try:
+        with one_put(hub_cache(), data, folder):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GlinferWarning)
+                cached_models()
+            found = cached(HubName("org/cats"), RepositoryCache("org/cats", folder))
+            assert found is None or found.is_whole
+    finally:
+        constants.HF_HUB_CACHE = before

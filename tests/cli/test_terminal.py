@@ -1,0 +1,170 @@
+"""What a model, a file or a name brings is shown on a terminal as text; a pipe gets a model's text as it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from each_case import each_case
+from rich.console import Console
+
+from glinfer import notebook
+from glinfer.cli import app
+from glinfer.cli.app import run
+from glinfer.cli.chat import _Chat
+from glinfer.cli.common import json_text, out, say, stage_bars, table
+from glinfer.cli.generate import show
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.errors import GlinferWarning
+from glinfer.terminal import PrintableStream, emit, printable
+
+HARM = "\x1b]0;pwned\x07\x9b31m\x9d8;;x\x9c\u202e\r\x7f\udc9b"
+SHOWN = "⟨1B⟩]0;pwned⟨7⟩⟨9B⟩31m⟨9D⟩8;;x⟨9C⟩⟨202E⟩⟨D⟩⟨7F⟩⟨DC9B⟩"
+PIECES = ("a", *HARM[:-1], "\n\tb é 日本 👩\u200d🚀", "")
+"""Pieces of a stream, which cut every sequence."""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """What is printed from here on; no fixture, since pytest sets standard output again before the test."""
+    monkeypatch.setattr(sys, "stdout", found := Terminal())
+    return found
+
+
+def harmless(text: str) -> bool:
+    return printable(text) == text and "\x1b" not in text
+
+
+class TestTheFunction:
+    def test_all_that_a_terminal_obeys(self) -> None:
+        codes = [code for code in range(0xA0) if not 0x20 <= code < 0x7F and chr(code) not in "\n\t"]
+        codes += [0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+        for code in [*codes, 0xD800, 0xDC80, 0xDFFF]:
+            assert printable(f"a{chr(code)}b") == f"a⟨{code:X}⟩b"
+        assert printable(HARM) == SHOWN == printable(SHOWN)
+
+    @each_case("text", ["", "\n\t plain", "é日本", "👩\u200d🚀", "می\u200cخواهم", "\ufffd", "⟨1B⟩", "\xa0\xad"])
+    def test_text_stays_as_it_is(self, text: str) -> None:
+        assert printable(text) == text
+
+    def test_standard_output_is_looked_at_on_a_terminal(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        emit(HARM[:-1], nl=False)
+        emit(HARM, err=True)
+        assert capsys.readouterr() == (HARM[:-1], f"{SHOWN}\n")
+        terminal = on_a_terminal(monkeypatch)
+        emit(HARM, nl=False, fg="red")
+        assert terminal.getvalue() == f"\x1b[31m{SHOWN}\x1b[0m"
+
+    def test_standard_error_of_all_others(self) -> None:
+        stream = PrintableStream(plain := Terminal())
+        print(HARM, file=stream)  # type: ignore[call-overload]
+        assert plain.getvalue() == f"{SHOWN}\n"
+        assert stream.isatty()
+        console = Console(file=stream, force_terminal=True)  # type: ignore[arg-type]
+        console.print("bar", style="red")
+        assert plain.getvalue().endswith("\x1b[31mbar\x1b[0m\n"), "bars and their colours are rich's own"
+
+
+class TestModels:
+    def test_a_stream_of_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = on_a_terminal(monkeypatch)
+        show(PIECES)
+        assert terminal.getvalue() == f"a{printable(HARM[:-1])}\n\tb é 日本 👩\u200d🚀\n"
+
+    def test_a_pipe_gets_the_bytes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        show(PIECES)
+        assert capsys.readouterr().out == "".join(PIECES) + "\n"
+
+    @pytest.mark.gl
+    def test_the_prompt_that_is_shown(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = on_a_terminal(monkeypatch)
+        assert run(["generate", str(small), "\x1b[31mhi", "--max-tokens", "1", "-q", "--seed", "1"]) == 0
+        assert terminal.getvalue().startswith("⟨1B⟩[31mhi")
+
+    def test_the_parts_of_a_reply(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = on_a_terminal(monkeypatch)
+        chat = _Chat(SimpleNamespace(), "m", SimpleNamespace(), SamplingOptions(), 8, {})  # type: ignore[arg-type]
+        before = None
+        for kind in ("thinking", "answer"):
+            for piece in PIECES:
+                before = chat.show_part(kind, piece, before)
+        assert harmless(terminal.getvalue().replace("\x1b[2m", "").replace("\x1b[0m", ""))
+        assert "⟨1B⟩" in terminal.getvalue()
+
+
+class TestReports:
+    def test_tables_and_their_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal = on_a_terminal(monkeypatch)
+        shown = table("name", "size", numbers=("size",))
+        shown.add_row(f"{HARM}[bold]", "1")
+        out().print(shown)
+        assert f"{SHOWN}[bold]" in terminal.getvalue().replace("\n", "")
+        assert "\x1b]" not in terminal.getvalue()
+
+    def test_json_has_its_own_escapes(self) -> None:
+        value = {f"k{HARM}": [HARM, "é\n\t👩\u200d🚀"]}
+        text = json_text(value)
+        assert json.loads(text) == value
+        assert harmless(text)
+        assert "é" in text
+
+    def test_cells_of_notebooks(self) -> None:
+        assert SHOWN in notebook.table(("a",), [(HARM,)])
+
+    def test_stages_of_bars(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stderr", found := Terminal())
+        monkeypatch.setenv("TERM", "xterm")
+        with stage_bars() as advance:
+            advance(f"loading {HARM}[/red]", 1, 2)
+        assert "\x1b]" not in found.getvalue()
+
+
+class TestErrors:
+    @each_case(
+        "arguments",
+        [[HARM[:-1]], ["info", HARM[:-1]], ["info", f"--{HARM[:-1]}"], ["generate", "m", "x", "--top-k", HARM[:-1]]],
+    )
+    def test_arguments_that_they_quote(self, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(list(arguments)) == 2
+        told = capsys.readouterr().err
+        assert "pwned" in told
+        assert harmless(told)
+
+    def test_warnings_and_lines_beside_the_output(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        app._say_warnings_in_one_line("glinfer")
+        warnings.showwarning(GlinferWarning(HARM), GlinferWarning, "x.py", 1)
+        say(HARM)
+        told = capsys.readouterr().err
+        assert harmless(told)
+        assert told.count("pwned") == 2
+
+    def test_a_process_wraps_its_standard_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Tracebacks, logs of the server and warnings of libraries go there."""
+        monkeypatch.setattr(sys, "stderr", plain := Terminal())
+        monkeypatch.setattr(sys, "stdout", Terminal())
+
+        def fails(*_: Any) -> int:
+            raise RuntimeError(HARM)
+
+        monkeypatch.setattr(app, "run", fails)
+        with pytest.raises(RuntimeError) as caught:
+            app.main([])
+        sys.excepthook(RuntimeError, caught.value, None)
+        assert f"RuntimeError: {SHOWN[:20]}" in plain.getvalue()
+        assert harmless(plain.getvalue())
