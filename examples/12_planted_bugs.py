@@ -1,4 +1,4 @@
-"""Four bugs that graphics code is prone to, planted one by one: what each does to the text, and how it is found.
+"""Five bugs that graphics code is prone to, planted one by one: what each does to the text, and how it is found.
 
     python examples/12_planted_bugs.py
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from ctypes import c_float, c_int32
+from ctypes import c_char_p, c_float, c_int32, c_uint32, c_void_p
 
 import moderngl
 import numpy as np
 
 import glinfer
+from glinfer.gl.state import GLState
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.session import Session
 
@@ -56,12 +57,33 @@ def integer_uniform_as_float(session: Session) -> None:
     program.set = set_float
 
 
+def samplers_of_lowp(session: Session) -> None:
+    """Shaders without ``precision highp sampler2D``: what they sample has the default precision of GLSL ES, lowp."""
+    raw, state = session.device.raw, GLState(session.device)
+    set_source = raw.function("glShaderSource", None, c_uint32, c_int32, c_void_p, c_void_p)
+    compile_shader = raw.function("glCompileShader", None, c_uint32)
+    link = raw.function("glLinkProgram", None, c_uint32)
+    for draw, spec in zip(session.draws, session.plan.draws, strict=True):
+        program = draw.program
+        shader, source = state.fragment_shader(program)
+        changed = source.replace("precision highp sampler2D;", "")
+        if changed == source:
+            continue  # draws share programs
+        set_source(shader, 1, (c_char_p * 1)(changed.encode()), None)
+        compile_shader(shader)
+        link(program.gl.glo)
+        program.values.clear()  # linking resets uniforms
+        for unit, (sampler, _) in enumerate(spec.inputs):
+            program.gl[sampler].value = unit
+
+
 BUGS: tuple[Callable[[Session], None] | None, ...] = (
     None,
     feedback_loop,
     transposed_weight,
     linear_filtering,
     integer_uniform_as_float,
+    samplers_of_lowp,
 )
 
 

@@ -7,8 +7,8 @@
 uniform usampler2D keys, columns;
 uniform int list_count, list_texels;
 uniform int merged_shift;  // merged lists have 1 << merged_shift texels, or with -1 the KEPT ones that are wanted
-layout(location = 0) out uvec4 merged_keys;
-layout(location = 1) out uvec4 merged_columns;
+layout(location = 0) out uvec4 merged_columns;
+layout(location = 1) out uvec4 merged_keys;  // which the last pass of the sort leaves without a target
 
 #define KEYS_AT(texel) TEXEL(keys, texel, KEYS_WIDTH, KEYS_HEIGHT)
 #define COLUMNS_AT(texel) TEXEL(columns, texel, COLUMNS_WIDTH, COLUMNS_HEIGHT)

@@ -2,6 +2,7 @@
 // 1 where derivatives give a fragment its neighbours' values in the quad exactly, else 0. GLSL lets a renderer use one
 // difference for the whole quad.
 precision highp float;
+precision highp int;
 #include "common/quad.glsl"
 layout(location = 0) out float y;
 

@@ -5,8 +5,8 @@
 // no float has that key. The place of an element is the number of elements that go before it.
 #include "common/flat.glsl"
 uniform sampler2D x;
-layout(location = 0) out uvec4 sorted_keys;
-layout(location = 1) out uvec4 sorted_columns;
+layout(location = 0) out uvec4 sorted_columns;
+layout(location = 1) out uvec4 sorted_keys;  // which the last pass of the sort leaves without a target
 
 // A whole number in the order of floats; -0 is 0, and every NaN is the largest.
 uint key_of(float value) {

@@ -7,7 +7,7 @@ of what glinfer or moderngl remember. They change nothing but the active texture
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import c_float, c_int32, c_ubyte, c_uint32, c_void_p
+from ctypes import byref, c_float, c_int32, c_ubyte, c_uint32, c_void_p, create_string_buffer
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_DRAW_FRAMEBUFFER, GL_FLOAT, 
 _GL_TEXTURE_2D, _GL_TEXTURE0 = 0x0DE1, 0x84C0
 _GL_TEXTURE_BINDING_2D, _GL_SAMPLER_BINDING = 0x8069, 0x8919
 _GL_CURRENT_PROGRAM, _GL_DRAW_FRAMEBUFFER_BINDING, _GL_VIEWPORT = 0x8B8D, 0x8CA6, 0x0BA2
+_GL_FRAGMENT_SHADER, _GL_SHADER_TYPE, _GL_SHADER_SOURCE_LENGTH = 0x8B30, 0x8B4F, 0x8B88
 _GL_ATTACHMENT_TYPE, _GL_ATTACHMENT_NAME, _GL_TEXTURE = 0x8CD0, 0x8CD1, 0x1702
 _PARAMETERS = {"min filter": 0x2801, "mag filter": 0x2800, "wrap x": 0x2802, "wrap y": 0x2803}
 _PARAMETER_VALUES = {
@@ -68,6 +69,9 @@ class GLState:
         self._attachment = function(
             "glGetFramebufferAttachmentParameteriv", None, c_uint32, c_uint32, c_uint32, c_void_p
         )
+        self._attached = function("glGetAttachedShaders", None, c_uint32, c_int32, c_void_p, c_void_p)
+        self._of_shader = function("glGetShaderiv", None, c_uint32, c_uint32, c_void_p)
+        self._source = function("glGetShaderSource", None, c_uint32, c_int32, c_void_p, c_void_p)
         arguments = (None, c_uint32, c_int32, c_void_p)
         self._uniform: dict[str, tuple[Any, Any]] = {
             "float": (function("glGetUniformfv", *arguments), c_float),
@@ -116,6 +120,19 @@ class GLState:
             return 0
         self._attachment(GL_DRAW_FRAMEBUFFER, attachment, _GL_ATTACHMENT_NAME, value)
         return int(value[0])
+
+    def fragment_shader(self, program: Program) -> tuple[int, str]:
+        """The name of a program's fragment shader, and its source; 0 and nothing where the driver has it no more."""
+        count, length, shaders = c_int32(), c_int32(), (c_uint32 * 2)()
+        self._attached(program.gl.glo, len(shaders), byref(count), shaders)
+        for shader in shaders[: count.value]:
+            self._of_shader(shader, _GL_SHADER_TYPE, byref(length))
+            if length.value == _GL_FRAGMENT_SHADER:
+                self._of_shader(shader, _GL_SHADER_SOURCE_LENGTH, byref(length))
+                text = create_string_buffer(length.value + 1)
+                self._source(shader, len(text), None, text)
+                return shader, text.value.decode("utf-8", "replace")
+        return 0, ""
 
     def uniform(self, program: Program, name: str) -> tuple[str, int | float]:
         """The type that a program declares for a uniform, such as ``int``, and its value; a sampler's is its unit."""

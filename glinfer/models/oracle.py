@@ -27,7 +27,11 @@ def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> 
         (rows, cols), first = draw.extent(values), draw.first_row(values)
         held = [inputs[name][first : first + rows, :cols] for name in draw.outputs]
         by_sampler["output"] = held[0] if len(held) == 1 else np.stack(held)
-    return OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values))
+    found = OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values))
+    if found.ndim == 2:
+        return found
+    # OpenGL drops what a shader writes beyond the targets of a draw.
+    return found[0] if len(draw.outputs) == 1 else found[: len(draw.outputs)]
 
 
 def run_plan(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any, cast
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import LANES, FlatLayout
-from glinfer.gl.layouts.matrix import FORMATS, TexelLayout
+from glinfer.gl.layouts.matrix import FORMATS, Extent, TexelLayout
 from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
-from glinfer.ops.spec import COVERS, RunValue, Shapes
+from glinfer.ops.spec import COVERS, Op, RunValue, Shapes
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Plan:
         tensors: every tensor in the order of its declaration.
         draws: every pass in order.
         long_after: tokens of the longest text that turns by the first of two sets of angles; 0 where there is one set.
+        results: the tensors for the caller or a later run; whatever else a draw writes, a later draw reads.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Plan:
     tensors: tuple[TensorSpec, ...]
     draws: tuple[DrawSpec, ...]
     long_after: int = 0
+    results: tuple[str, ...] = ()
 
     def is_long(self, tokens: int) -> bool:
         """Whether a text of ``tokens`` tokens turns by the second set of angles."""
@@ -87,8 +90,9 @@ class Plan:
 
         Checked: names are unique and known; every op gets the samplers it needs, formats and shapes that fit;
         every read was written by an earlier draw, or is a weight, an input or a cache, and so was whatever a draw
-        adds to; no draw samples what it renders to; nothing overwrites a weight or an input; every weight is read;
-        what is drawn covers what is written; and, with ``limits``, sizes and counts.
+        adds to; no draw samples what it renders to; nothing overwrites a weight or an input; every weight and input is
+        read; a later draw reads every write before the next one, or it is a result; what is drawn covers what is
+        written; and, with ``limits``, sizes and counts.
 
         Raises:
             PlanError: naming the draw and the tensor.
@@ -107,17 +111,28 @@ class Plan:
         known = {tensor.name for tensor in self.tensors if tensor.kind != "activation" and not tensor.view_of}
         read: set[str] = set()
         names = {value.name for value in self.run_values}
+        unread: dict[str, dict[Extent, str]] = {}
         for draw in self.draws:
             _check_names(draw, table, names)
             _check_flow(draw, self, known)
             _check_formats(draw, table)
             for tokens in (self.max_rows, 1):
                 _check_shapes(draw, table, self.values_for(tokens))
+            _check_overwrites(draw, self, unread)
             known.update(map(self.root, draw.writes))
             read.update(map(self.root, draw.reads))
-        for tensor in self.of_kind("weight"):
+        for tensor in (*self.of_kind("weight"), *self.of_kind("input")):
             if tensor.name not in read:
-                raise PlanError(f"plan {self.name}: no draw reads weight {tensor.name}")
+                raise PlanError(f"plan {self.name}: no draw reads {tensor.kind} {tensor.name}")
+        for name in self.results:
+            if name not in table or self.root(name) not in known:
+                raise PlanError(f"plan {self.name}: no draw writes its result {name}")
+        results = set(map(self.root, self.results))
+        for name in (name for name in unread if name not in results):
+            raise PlanError(
+                f"draw {next(iter(unread[name].values()))} writes {name}, which no later draw reads; "
+                f"plan {self.name} has the results {', '.join(self.results) or 'none'}"
+            )
         if limits is not None:
             self.check_limits(limits)
         return self
@@ -152,8 +167,16 @@ class Plan:
                 )
 
 
+def _op(draw: DrawSpec) -> Op:
+    """The op of a draw; with a shader of the caller's own one that takes any inputs."""
+    if draw.own is None:
+        return OPS[draw.op]
+    samplers, nothing = tuple(sampler for sampler, _ in draw.inputs), cast(Any, lambda *_: None)
+    return Op(draw.op, samplers, (), nothing, nothing, either=(*samplers, "output"))
+
+
 def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec], run_values: set[str]) -> None:
-    if draw.op not in OPS:
+    if draw.op not in OPS and draw.own is None:
         raise PlanError(f"draw {draw.name}: there is no op {draw.op!r}; known: {', '.join(OPS)}")
     if not draw.outputs:
         raise PlanError(f"draw {draw.name} writes nothing")
@@ -162,7 +185,7 @@ def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec], run_values: se
             raise PlanError(f"draw {draw.name}: there is no tensor {tensor!r}")
     if len(set(draw.writes)) != len(draw.writes):
         raise PlanError(f"draw {draw.name} writes one tensor twice: {', '.join(draw.writes)}")
-    op = OPS[draw.op]
+    op = _op(draw)
     samplers = [sampler for sampler, _ in draw.inputs]
     for sampler in samplers:
         if sampler not in op.samplers + op.optional or samplers.count(sampler) > 1:
@@ -210,8 +233,21 @@ def _check_flow(draw: DrawSpec, plan: Plan, known: set[str]) -> None:
             raise PlanError(f"draw {draw.name} writes {tensor}, which is {table[tensor].kind}, not an activation")
 
 
+def _check_overwrites(draw: DrawSpec, plan: Plan, unread: dict[str, dict[Extent, str]]) -> None:
+    """Keep the names of the draws whose writes are still unread, by tensor and first row."""
+    for tensor in (*draw.reads, *(draw.writes if draw.needs_output else ())):
+        unread.pop(plan.root(tensor), None)
+    for tensor in draw.writes:
+        writers = unread.setdefault(plan.root(tensor), {})
+        if draw.first in writers:
+            raise PlanError(
+                f"draw {draw.name} overwrites {tensor}, which draw {writers[draw.first]} wrote and no draw has read"
+            )
+        writers[draw.first] = draw.name
+
+
 def _check_formats(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
-    integers, either = OPS[draw.op].integers, OPS[draw.op].either
+    integers, either = _op(draw).integers, _op(draw).either
     for slot, tensor in (*draw.inputs, *(("output", name) for name in draw.writes)):
         format_name = table[tensor].format
         if slot not in either and FORMATS[format_name].is_integer != (slot in integers):
@@ -226,7 +262,7 @@ def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], values: Mappi
         if table[tensor].shape != shapes["output"]:
             raise PlanError(f"draw {draw.name}: its targets {draw.outputs[0]} and {tensor} differ in shape")
     try:
-        OPS[draw.op].check(Shapes(draw.name, shapes), draw.params(values))
+        _op(draw).check(Shapes(draw.name, shapes), draw.params(values))
     except KeyError as error:
         raise PlanError(f"draw {draw.name}: op {draw.op} needs a define or uniform {error}") from None
     (rows, cols), first = draw.extent(values), draw.first_row(values)
@@ -312,14 +348,24 @@ class PlanBuilder:
         """Append passes."""
         self._draws.extend(draws)
 
-    def build(self) -> Plan:
-        """The validated plan.
+    @property
+    def last_written(self) -> tuple[str, ...]:
+        """Names of the tensors that the last draw so far writes."""
+        return tuple(name for draw in self._draws[-1:] for name in draw.writes)
+
+    def build(self, *results: str) -> Plan:
+        """The validated plan, without inputs and activations that no draw uses.
+
+        Its results are what the last draw writes, where ``results`` names none.
 
         Raises:
             PlanError: see :meth:`Plan.validate`.
         """
-        tensors, draws = tuple(self._tensors), tuple(self._draws)
-        return Plan(self.name, self.max_rows, self.run_values, tensors, draws, self.long_after).validate()
+        draws, results = tuple(self._draws), results or self.last_written
+        used = {name for draw in draws for name in (*draw.reads, *draw.writes)}
+        used.update([tensor.view_of for tensor in self._tensors if tensor.name in used])
+        tensors = tuple(each for each in self._tensors if each.kind in ("weight", "cache") or each.name in used)
+        return Plan(self.name, self.max_rows, self.run_values, tensors, draws, self.long_after, results).validate()
 
 
 @dataclass(frozen=True)
@@ -336,12 +382,16 @@ class DrawRow:
 
 @dataclass(frozen=True, repr=False)
 class DrawTable:
-    """Number of draws of each kind in one forward pass over ``tokens`` tokens."""
+    """Number of draws of each kind in one forward pass over ``tokens`` tokens, or of a device so far, with 0 tokens.
+
+    ``milliseconds`` has the time of each kind of which draws were timed.
+    """
 
     plan: str
     tokens: int
     rows: tuple[DrawRow, ...]
     total: int
+    milliseconds: Mapping[str, float] = field(default_factory=dict)
 
     def __int__(self) -> int:
         """The total."""
@@ -349,13 +399,19 @@ class DrawTable:
 
     def __repr__(self) -> str:
         """The total, and the count of each kind: ``DrawTable(fast, 39 draws: embed 1, …)``."""
-        kinds = ", ".join(f"{row.kind} {row.count}" for row in self.rows)
+        times = {kind: f" in {spent:.3g} ms" for kind, spent in self.milliseconds.items()}
+        kinds = ", ".join(f"{row.kind} {row.count}{times.get(row.kind, '')}" for row in self.rows)
         return f"DrawTable({self.plan}, {self.total} draws: {kinds})"
 
     def _repr_html_(self) -> str:
-        cells = [(row.kind, row.shader, row.count, f"{row.rows}×{row.cols}", f"{row.share:.0%}") for row in self.rows]
-        headings = ("pass", "shader", "draws", "rows × columns", "of all")
-        return table(headings, cells, f"{self.total} draws for one run of the {self.plan} plan")
+        times = self.milliseconds
+        cells = [
+            (row.kind, row.shader, row.count, f"{row.rows}×{row.cols}", f"{row.share:.0%}", times.get(row.kind, ""))
+            for row in self.rows
+        ]
+        headings = ("pass", "shader", "draws", "rows × columns", "of all", *(["ms"] if times else []))
+        run = f"for one run of the {self.plan} plan" if self.tokens else f"of the {self.plan}"
+        return table(headings, [cell[: len(headings)] for cell in cells], f"{self.total} draws {run}")
 
 
 def draw_table(plan: Plan, tokens: int) -> DrawTable:

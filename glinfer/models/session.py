@@ -318,7 +318,10 @@ class Session:
         layout = targets[0].layout
         if any(isinstance(used.layout, Layout) and used.layout.wrapped for used in (*targets, *textures)):
             defines.update(WRAPPED=1, OUT_WIDTH=layout.width, OUT_ROWS=layout.rows)
-        program = self._programs.get(spec.shader, defines, [sampler for sampler, _ in spec.inputs], vertex_shader)
+        samplers = [sampler for sampler, _ in spec.inputs]
+        program = self._programs.get(spec.shader, defines, samplers, vertex_shader, spec.own)
+        for sampler, name in spec.inputs:
+            program.expect_samples(sampler, self.plan.table[name].format)
         uniforms, per_run = spec.uniforms, spec.per_run
         if FIRST_SLOT in by_cover and isinstance(spec.first, int):
             uniforms = (*uniforms, (FIRST_SLOT, spec.first))

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, Extent, Layout, TexelLayout
+
+if TYPE_CHECKING:  # it loads OpenGL
+    from glinfer.gl.program import OwnShader
 
 KINDS = ("weight", "input", "activation", "cache")
 COVERS = ("triangle", "strip", "points", "quads", "scatter")
@@ -112,7 +115,7 @@ class DrawSpec:
         kind: what tables group by, such as ``attn.scores``.
         op: the op's name.
         inputs: (sampler, tensor) pairs; samplers take texture units in this order.
-        outputs: tensors by attachment.
+        outputs: tensors by attachment; OpenGL drops what the shader writes beyond them.
         size: (rows, cols) of the output matrix that the pass writes.
         first: the first row that the pass writes.
         cover: shape that is drawn: one ``triangle`` over all rows of a matrix; for rows in blocks ``points``, one of
@@ -132,6 +135,7 @@ class DrawSpec:
             texels behind them do not matter; 0 for exactly one block.
         vertex: a vertex shader that finds the blocks itself, instead of the one that ``cover`` asks for.
         points: number of points that are scattered.
+        own: the caller's own shader in place of an op; it takes any inputs, and has no oracle.
     """
 
     name: str
@@ -153,6 +157,7 @@ class DrawSpec:
     vertex: str = ""
     largest_cell: int = 0
     points: Extent = 0
+    own: OwnShader | None = None
 
     def __post_init__(self) -> None:
         """Take the op's name for a shader that is left out."""

@@ -45,7 +45,7 @@ class Sorting(Group):
         rows, cols = as_matrix(x.shape)
         size = scratch_rows(rows, cols, k)
         scratch = [
-            (passes.scratch(f"keys.{pair}", size, 4, PACKED), passes.scratch(f"columns.{pair}", size, 4, PACKED))
+            (passes.scratch(f"columns.{pair}", size, 4, PACKED), passes.scratch(f"keys.{pair}", size, 4, PACKED))
             for pair in range(min(2, len(lists_of(cols, k))))
         ]
         values = passes.computed("values", shape, dtype)

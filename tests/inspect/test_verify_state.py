@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from ctypes import c_float, c_int32
+from ctypes import c_char_p, c_float, c_int32, c_uint32, c_void_p
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import moderngl
 import numpy as np
 import pytest
 from bound_engines import checked_draws
+from each_case import each_case
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
 
@@ -21,10 +22,12 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device
+from glinfer.gl.program import load_source, shader_root
+from glinfer.gl.state import GLState
 from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.report import schema
-from glinfer.inspect.verify.state import StateFault
+from glinfer.inspect.verify.state import StateFault, low_precisions
 from glinfer.models.choice import plan_for
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
@@ -35,6 +38,7 @@ IDS = [13, 132, 251]
 GL_TEXTURE_2D, GL_LINEAR, GL_MAG_FILTER, GL_WRAP_S, GL_REPEAT = 0x0DE1, 0x2601, 0x2800, 0x2802, 0x2901
 MIN_FILTER = ("min filter", "GL_LINEAR", "GL_NEAREST")
 MAG_FILTER = ("mag filter", "GL_LINEAR", "GL_NEAREST")
+DEFAULT = "{}, the default of GLSL ES"
 Plant = Callable[[Session], object]
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -92,6 +96,23 @@ def plant_float(session: Session, name: str = "lm_head", uniform: str = "rows") 
             type(program).set(program, wanted, value)
 
     program.set = as_float
+
+
+def plant_source(session: Session, old: str, new: str = "") -> None:
+    """Every fragment shader is compiled from another source, behind glinfer's back."""
+    raw, state = session.device.raw, GLState(session.device)
+    set_source = raw.function("glShaderSource", None, c_uint32, c_int32, c_void_p, c_void_p)
+    compile_shader, link = (raw.function(f"gl{name}", None, c_uint32) for name in ("CompileShader", "LinkProgram"))
+    for draw, spec in zip(session.draws, session.plan.draws, strict=True):
+        shader, source = state.fragment_shader(draw.program)
+        if old not in source:
+            continue
+        set_source(shader, 1, (c_char_p * 1)(source.replace(old, new).encode()), None)
+        compile_shader(shader)
+        link(draw.program.gl.glo)
+        draw.program.values.clear()
+        for unit, (sampler, _) in enumerate(spec.inputs):
+            draw.program.gl[sampler].value = unit
 
 
 def is_a_float_refused(findings: list[StateFault]) -> bool:
@@ -161,6 +182,34 @@ class TestPlanted:
         }
         assert not next(check for check in checks if not check.passed).exact
 
+    def test_samplers_of_low_precision_are_found_in_the_source(self, device: Device) -> None:
+        checks = checked(device, partial(plant_source, old="precision highp sampler2D;"))
+        expected = StateFault(
+            "precision",
+            "sampler2D",
+            "lowp, the default of GLSL ES",
+            "highp; add `precision highp sampler2D;` to the shader",
+        )
+        assert all(check.findings == (expected,) and not check.passed for check in checks)
+        assert expected.text == (
+            "precision of sampler2D: found lowp, the default of GLSL ES; expected highp; "
+            "add `precision highp sampler2D;` to the shader"
+        )
+
+    def test_a_sampler_with_a_precision_of_its_own_is_found_where_it_is(self, device: Device) -> None:
+        plant = partial(plant_source, old="uniform sampler2D weight;", new="uniform mediump sampler2D weight;")
+        found = wrong(checked(device, plant))
+        plan = plan_for(ModelConfig.from_options(SMALL), "reference")
+        reads = [
+            draw.name
+            for draw in plan.draws
+            if "uniform sampler2D weight;" in load_source(f"{draw.shader}.frag", {}, api="es").text
+        ]
+        assert list(found) == reads
+        assert {(each.name, each.found) for findings in found.values() for each in findings} == {
+            ("sampler2D", "mediump")
+        }
+
     def test_an_integer_set_as_a_float_by_a_wrapped_program(self, device: Device) -> None:
         checks = checked(device, plant_float)
         found = wrong(checks)
@@ -201,6 +250,31 @@ class TestPlanted:
         checks = checked(device, plant)
         assert wrong(checks) == {"embed": [StateFault("viewport", "", "0, 0, 16, 3", "0, 0, 32, 3")]}
         assert checks[0].unwritten == 3 * 16
+
+
+@each_case(
+    "source, expected",
+    [
+        ("uniform sampler2D x; int n;", {"sampler2D": DEFAULT.format("lowp"), "int": DEFAULT.format("mediump")}),
+        ("precision highp sampler2D; precision highp int; uniform sampler2D x; int n;", {}),
+        ("uniform sampler2D x; precision highp sampler2D;", {"sampler2D": DEFAULT.format("lowp")}),
+        ("// precision highp sampler2D;\nuniform sampler2D x;", {"sampler2D": DEFAULT.format("lowp")}),
+        ("/* precision\nhighp */ uniform highp sampler2D x; /* int n; */", {}),
+        ("precision highp sampler2D; float f(lowp sampler2D x);", {"sampler2D": "lowp"}),
+        ("precision mediump float; float f() { return float(1); }", {"float": "mediump"}),
+        ("precision highp float; float f() { return float(int(1.5)); }", {}),
+        ("precision highp isampler2D; uniform isampler2D ids; uniform usampler2D words;", {}),
+    ],
+)
+def test_what_a_source_says_of_precisions(source: str, expected: dict[str, str]) -> None:
+    assert low_precisions(source) == expected
+
+
+def test_every_shader_computes_in_highp() -> None:
+    for path in sorted(shader_root().glob("*.frag")):
+        if path.name == "own.frag":  # whose source a caller gives
+            continue
+        assert low_precisions(load_source(path.name, {}, api="es").text) == {}, path.name
 
 
 def test_the_command_names_the_draw_and_the_fault(small: Path, monkeypatch: Patch, capsys: Capture) -> None:

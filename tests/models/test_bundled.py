@@ -89,6 +89,24 @@ def test_an_unknown_name_is_answered_with_the_known_ones(capsys: pytest.CaptureF
     )
 
 
+def test_who_asks_for_gab_without_its_files_is_told_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    advice = (
+        "Gab's files come from https://github.com/gszauer/Gab, and glinfer cannot fetch them; "
+        "without them use shakespeare, a bundled model of Gab's architecture\n"
+    )
+    unread = "cannot read it: No such file or directory; check the path"
+    for command in (["generate", "MODEL", "hi"], ["chat", "MODEL"], ["draws", "MODEL"], ["info", "MODEL"]):
+        for name, said in (("gab", "there is no such file"), ("Gab", "there is no such file"), ("x/model.gab", unread)):
+            assert run([name if part == "MODEL" else part for part in command]) == 2
+            assert capsys.readouterr().err == f"glinfer: {name}: {said}; {advice}"
+    Path("model.gab").mkdir()  # one that is there but unfit gets the advice for its own fault
+    assert run(["info", "model.gab"]) == 2
+    assert "gszauer" not in capsys.readouterr().err
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Path) -> Path:
     """The folder of an installed package ``llm_tiny`` that has a model and cannot be imported."""

@@ -147,6 +147,17 @@ def test_options_replace_what_they_name() -> None:
         assert ModelConfig.from_options(f"{name}=512") != ModelConfig.from_options(f"{name}=1024,heads=8")
 
 
+def test_a_published_shape_goes_by_its_name() -> None:
+    gab = ModelConfig.from_options("")
+    assert ModelConfig.from_options("gab") == ModelConfig.from_options("family=llama,kv_heads=2,gab") == gab
+    assert ModelConfig.from_options("gab, blocks=2") == dataclasses.replace(gab, num_hidden_layers=2)
+    second = ModelConfig.from_options("gift_of_gab")
+    assert second.model_type == "gift_of_gab"
+    assert second.tie_word_embeddings
+    assert (second.num_hidden_layers, second.hidden_size, second.num_attention_heads) == (13, 768, 12)
+    assert (second.vocab_size, second.max_position_embeddings) == (10000, 2048)
+
+
 def test_options_that_make_no_model_are_refused() -> None:
     for text in ("width=5", "Dim=64", "=5", "dim heads=4", "dim:64", "hidden_size=64", "dïm=3"):
         with refused("unknown name '.*' in --config; known: vocab, dim, heads, blocks, context"):

@@ -11,7 +11,7 @@ import pytest
 from glinfer.config import ModelConfig
 from glinfer.gl.context import Limits
 from glinfer.gl.layouts.matrix import Layout
-from glinfer.gl.program import shader_root
+from glinfer.gl.program import load_source, shader_root
 from glinfer.models.plan import Plan
 from glinfer.models.reference.gab import reference_plan
 from glinfer.ops.published.attention import MASKED
@@ -59,7 +59,24 @@ def test_working_textures(plan: Plan) -> None:
     assert sizes["attn.scores"] == sizes["attn.probs"] == sizes["mlp.inner"] == 16_777_216
     assert sorted(sizes.values()).count(4_194_304) == 8
     assert sizes["attn.mixed"] == 524_288
-    assert f"{sum(sizes.values()) / 1e6:.1f} MB" in table()["working textures"]
+    assert table()["working textures"] == f"{len(sizes)}, {sum(sizes.values()) / 1e6:.1f} MB at 2,048 tokens"
+
+
+def test_weight_textures(plan: Plan) -> None:
+    weights, edge = plan.of_kind("weight"), 8192
+    assert table()["weight textures"] == f"{len(weights)}, {plan.texture_bytes(edge, 'weight') / 1e6:.1f} MB"
+    assert len(weights) == 2 + 6 * 12 + 2 + 2
+    padded = plan.texture_bytes(edge, "weight") + 2 * (8192 - 5256) * 512 * 4
+    assert f"With the guide's padding it would be {padded / 1e6:.1f} MB" in DOC.read_text("utf-8")
+    assert table()["all textures"] == f"{plan.texture_bytes(edge) / 1e6:.1f} MB at 2,048 tokens"
+
+
+def test_precisions(plan: Plan) -> None:
+    for shader in sorted({draw.shader for draw in plan.draws}):
+        text = load_source(f"{shader}.frag", {}, api="es").text
+        for kind in ("float", "int", "sampler2D"):
+            assert f"\nprecision highp {kind};\n" in text.partition("uniform ")[0], shader
+    assert table()["precision of samplers"].startswith("`precision highp sampler2D;` too")
 
 
 def test_only_long_edges_are_wrapped(plan: Plan) -> None:

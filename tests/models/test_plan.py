@@ -6,6 +6,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.models.fast.token import fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference import gab
 from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
@@ -61,6 +64,20 @@ def swapped(name: str) -> Plan:
     draws, at = list(GOOD.draws), NAMES.index(name)
     draws[at], draws[at + 1] = draws[at + 1], draws[at]
     return dataclasses.replace(GOOD, draws=tuple(draws))
+
+
+def with_spare(like: str, name: str) -> Plan:
+    """The good plan with a cache like one of its tensors, which may be read without being written."""
+    spare = dataclasses.replace(GOOD.table[like], name=name, kind="cache")
+    return dataclasses.replace(GOOD, tensors=(*GOOD.tensors, spare))
+
+
+def without_k() -> Plan:
+    """The good plan with scores of all heads that sample the queries twice."""
+    plan = GOOD
+    for head in range(SMALL.num_attention_heads):
+        plan = rebound(f"h.0.attn.head.{head}.scores", "k", "q", plan)
+    return plan
 
 
 # Names, flow and formats
@@ -110,6 +127,32 @@ DEFECTS: dict[str, Plan] = {
     ),
     "plan reference: no draw reads weight spare": dataclasses.replace(
         GOOD, tensors=(*GOOD.tensors, TensorSpec("spare", (3, 3), "weight"))
+    ),
+    "plan reference: no draw reads input spare": dataclasses.replace(
+        GOOD, tensors=(*GOOD.tensors, TensorSpec("spare", (3, 3), "input"))
+    ),
+    "draw ln_f overwrites normed, which draw h.0.ln_2 wrote and no draw has read": rebound(
+        "h.0.mlp.fc_in", "x", "hidden.b", GOOD
+    ),
+    "draw h.0.attn.head.1.mixed overwrites attn.mixed, which draw h.0.attn.head.0.mixed wrote and no draw has read": (
+        rebound("h.0.attn.head.0.joined", "mixed", "attn.spare", with_spare("attn.mixed", "attn.spare"))
+    ),
+    "draw h.0.attn.k_proj writes k, which no later draw reads; plan reference has the results probs": without_k(),
+    "draw ln_f writes normed, which no later draw reads; plan reference has the results probs": rebound(
+        "lm_head", "x", "hidden.a", GOOD
+    ),
+    "draw probs writes probs, which no later draw reads; plan reference has the results logits": dataclasses.replace(
+        GOOD, results=("logits",)
+    ),
+    "draw probs writes probs, which no later draw reads; plan reference has the results none": dataclasses.replace(
+        GOOD, results=()
+    ),
+    **{
+        f"plan reference: no draw writes its result {name}": dataclasses.replace(GOOD, results=("probs", name))
+        for name in ("picks", "hidden.c")
+    },
+    "plan reference: no draw writes its result spare": dataclasses.replace(
+        GOOD, tensors=(*GOOD.tensors, TensorSpec("spare", (3, 3), "activation")), results=("probs", "spare")
     ),
     "draw embed writes [8, 6] elements; hidden.a is [7, 6]": dataclasses.replace(GOOD, max_rows=8),
     "plan reference is for sequences of at most 0 tokens; expected at least 1": dataclasses.replace(GOOD, max_rows=0),
@@ -179,7 +222,7 @@ def test_a_wrong_shape_is_refused() -> None:
         with refused(re.escape(message).replace(r"\.\.\.", ".*")):
             plan.validate()
     other = rebound("h.0.attn.head.0.scores", "k", "hidden.a", GOOD)
-    assert other.validate() is other, "another tensor of the same shape is as good"
+    assert other.validate() is other, "another tensor of the same shape is as good, while other heads read the keys"
 
 
 def test_the_last_of_more_rows_than_there_are() -> None:
@@ -222,6 +265,27 @@ def test_a_draw_tells_what_it_binds() -> None:
         spec("ln_f", GOOD).input("residual")
 
 
+def test_two_draws_may_write_different_rows_of_a_result() -> None:
+    plan = fast_plan(PlanOptions(SMALL, "f32", KernelOptions(), 2048))
+    pick = plan.draws[-1]
+    for first, message in (
+        ("position", "draw again overwrites picks, which draw pick wrote and no draw has read"),
+        (0, ""),
+    ):
+        again = dataclasses.replace(pick, name="again", first=first)
+        changed = dataclasses.replace(plan, draws=(*plan.draws, again))
+        with refused(message) if message else nullcontext():
+            changed.validate()
+
+
+def test_what_no_draw_uses_takes_no_texture() -> None:
+    plan, _ = viewed(6, 4)
+    plan.view(plan.flat("spare", "activation", 2, 12, "rgba32f", 64), 6, 4)
+    made = plan.build()
+    assert [tensor.name for tensor in made.tensors] == ["x", "y", "z", "y@6x4"]
+    assert made.results == ("z",)
+
+
 # Limits
 
 
@@ -242,6 +306,7 @@ def test_too_few_texture_units() -> None:
 def test_too_few_draw_buffers() -> None:
     extra = TensorSpec("normed.b", (7, 6), "activation")
     plan = dataclasses.replace(with_draw("ln_f", GOOD, outputs=("normed", "normed.b")), tensors=(*GOOD.tensors, extra))
+    plan = dataclasses.replace(plan, results=("probs", "normed.b"))
     assert plan.validate(PlanLimits(2048, 2, 16)) is plan
     with refused("draw ln_f writes 2 targets; this renderer allows 1"):
         plan.validate(PlanLimits(2048, 1, 16))
@@ -339,17 +404,9 @@ def test_a_feedback_loop_through_a_view() -> None:
     with refused("draw loop samples y@6x4, which it renders to: a feedback loop, undefined in OpenGL"):
         plan.build()
     plan, tensors = viewed(2, 12)
-    plan.draw(
-        scale(
-            "loop",
-            "d",
-            plan.view(tensors["y"], 6, 4),
-            plan.view(tensors["z"], 6, 4),
-            factor=1.0,
-            kernels=KernelOptions(),
-        )
-    )
-    assert plan.build().draws[-1].name == "loop"
+    out = plan.view(plan.flat("out", "activation", 2, 12, "rgba32f", 64), 6, 4)
+    plan.draw(scale("no loop", "d", plan.view(tensors["y"], 6, 4), out, factor=1.0, kernels=KernelOptions()))
+    assert plan.build("z", out.name).draws[-1].name == "no loop"
 
 
 def test_a_weight_may_be_read_through_a_view_alone() -> None:

@@ -1,12 +1,14 @@
-"""Comparison of OpenGL's state after a draw with the plan: textures, filters, targets, uniforms, switches, errors."""
+"""Comparison of OpenGL's state after a draw with the plan: textures, filters, targets, shaders, uniforms, errors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from glinfer.gl.program import Program
 from glinfer.gl.region import Region
 from glinfer.gl.replay import Draw
 from glinfer.gl.state import SWITCHES, GLState
@@ -24,6 +26,7 @@ KINDS = {
     "texture": "another texture is sampled",
     "target": "another texture is rendered to",
     "program": "another program draws",
+    "precision": "a fragment shader of OpenGL ES has floats, whole numbers or samplers of fewer than 32 bits",
     "uniform": "a uniform has another value",
     "switch": "a capability such as GL_SCISSOR_TEST is enabled or disabled",
     "viewport": "another part of the target is drawn to",
@@ -33,6 +36,10 @@ KINDS = {
 NO_ERROR = "GL_NO_ERROR"
 _CLAMPED, _NEAREST = "GL_CLAMP_TO_EDGE", "GL_NEAREST"
 _PARAMETERS = {"min filter": _NEAREST, "mag filter": _NEAREST, "wrap x": _CLAMPED, "wrap y": _CLAMPED}
+
+_DEFAULT_PRECISIONS = {"int": "mediump", "sampler2D": "lowp"}  # in fragment shaders, GLSL ES 3.00, 4.5.4
+_COMMENT = re.compile(r"//.*|/\*[\s\S]*?\*/")
+_PRECISION = re.compile(r"\b(precision\s+)?(?:(lowp|mediump|highp)\s+)?(float|int|sampler2D)\b(?!\s*\()")
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class StateCheck:
         """Remember the draws as they are bound now."""
         self._session, self._state = session, GLState(session.device)
         self._draws = session.draws
+        self._precisions: dict[Program, list[StateFault]] = {}
         tensors = [tensor.name for tensor in session.plan.tensors if not tensor.view_of]
         textures = {name: session.texture(name) for name in tensors}
         self._names = {
@@ -82,6 +90,7 @@ class StateCheck:
         found = [
             *self._textures(draw, spec),
             *self._targets(spec),
+            *self._precision(draw.program),
             *self._uniforms(draw, values),
             *self._switches(draw, values),
         ]
@@ -118,6 +127,16 @@ class StateCheck:
             if target != self._session.texture(name).gl.glo:
                 yield StateFault("target", name, self._called(target), name)
 
+    def _precision(self, program: Program) -> list[StateFault]:
+        if program not in self._precisions:
+            # Desktop OpenGL ignores precisions.
+            source = self._state.fragment_shader(program)[1] if self._session.device.api == "es" else ""
+            self._precisions[program] = [
+                StateFault("precision", kind, found, f"highp; add `precision highp {kind};` to the shader")
+                for kind, found in low_precisions(source).items()
+            ]
+        return self._precisions[program]
+
     def _uniforms(self, draw: Draw, values: Mapping[str, int | float]) -> Iterator[StateFault]:
         program = self._state.program
         if program != draw.program.gl.glo:
@@ -136,6 +155,18 @@ class StateCheck:
         viewport, expected = self._state.viewport, draw.viewport(values)
         if viewport != expected:
             yield StateFault("viewport", "", _numbers(viewport), _numbers(expected))
+
+
+def low_precisions(source: str) -> dict[str, str]:
+    """Return the types that a fragment shader in GLSL ES declares with a lower precision than highp, and which."""
+    defaults = {kind: f"{precision}, the default of GLSL ES" for kind, precision in _DEFAULT_PRECISIONS.items()}
+    found: dict[str, str] = {}
+    for statement, given, kind in _PRECISION.findall(_COMMENT.sub("", source)):
+        if statement:
+            defaults[kind] = given
+        elif (precision := given or defaults.get(kind, "highp")) != "highp":
+            found.setdefault(kind, precision)
+    return found
 
 
 def _numbers(values: Sequence[int]) -> str:

@@ -154,8 +154,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         )
         self.store(f"{name}.store", projected, inputs)
         mixed = self.delta_inputs(layer, projected, inputs, rows=rows, solves=piece > MOST_ONE_BY_ONE)
-        queries = self.keep_delta_rows(name, mixed, cache, heads, rows=rows, piece=piece)
-        if ends:
+        queries = None if ends else self.row_vector("delta.scores.queries", heads.scores)
+        self.keep_delta_rows(name, mixed, cache, queries, heads, rows=rows, piece=piece)
+        if queries is None:
             return
         shared: dict[str, Any] = {"rows": rows, "kernels": self.kernels}
         results = self.row_vector("delta.results", heads.rule.values)
@@ -192,14 +193,15 @@ class PartsBuilder(ABC, Generic[Stream]):
         name: str,
         mixed: TensorSpec,
         cache: TensorSpec,
+        queries: TensorSpec | None,
         heads: DeltaHeads,
         *,
         rows: TensorSpec | None,
         piece: int,
-    ) -> TensorSpec:
-        """Draw what a delta rule keeps of rows, and store it; returns the weights of tokens for their queries."""
+    ) -> None:
+        """Draw what a delta rule keeps of rows, and store it; ``queries`` gets the weights of tokens for those."""
         kept, draw, solves = self.row_vector("delta.kept", heads.kept), self.plan.draw, piece > MOST_ONE_BY_ONE
-        keys, queries = (self.row_vector(f"delta.scores.{each}", heads.scores) for each in ("keys", "queries"))
+        keys = self.row_vector("delta.scores.keys", heads.scores)
         shared: dict[str, Any] = {"rows": rows, "kernels": self.kernels}
         run: dict[str, Any] = {**shared, "piece": piece}
         early, late = dict[str, Any](), dict[str, Any]()
@@ -216,7 +218,6 @@ class PartsBuilder(ABC, Generic[Stream]):
         late |= self.solve_delta_rule(name, mixed, keys, heads, run) if solves else {"scores": keys}
         draw(delta_row(f"{name}.row", mixed, cache, kept, heads, **late, **run))
         self.store(f"{name}.row_store", kept, cache)
-        return queries
 
     def solve_delta_rule(
         self, name: str, mixed: TensorSpec, scores: TensorSpec, heads: DeltaHeads, run: dict[str, Any]

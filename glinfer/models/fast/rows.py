@@ -495,10 +495,12 @@ class ChunkBuilder(_RowsBuilder):
         for layer in range(last + 1):
             self.layer(layer, ends=layer == last and not self.has_head)
         self.finish()
+        results = self.plan.last_written
         if export_residual:
             stream = self.blocks(HIDDEN, 1, self.config.hidden_size)
             self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
-        return self.plan.build()
+            results = (*results, HIDDEN)
+        return self.plan.build(*results)
 
     def finish(self) -> None:
         """Draw what follows the last layer: nothing, since only the last token of a prompt needs a head."""

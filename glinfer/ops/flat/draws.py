@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from glinfer.gl.program import OwnShader
 
 Define = tuple[str, int | float]
 Uniform = tuple[str, int | float | str]
@@ -46,6 +50,7 @@ def flat_draw(
     shader: str = "",
     vertex: str = "",
     points: Extent = 0,
+    own: OwnShader | None = None,
 ) -> DrawSpec:
     """A draw that covers the first ``rows`` rows (default: all) of outputs of one layout.
 
@@ -84,4 +89,5 @@ def flat_draw(
         cover="scatter" if points else "triangle",
         vertex=vertex,
         points=points,
+        own=own,
     )

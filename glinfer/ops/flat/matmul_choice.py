@@ -141,16 +141,27 @@ def candidates(product: Product, kernels: KernelOptions, *, blends: bool) -> lis
 
 def choose(product: Product, kernels: KernelOptions, *, blends: bool) -> Strategy:
     """The strategy that the renderer's map chooses for a product."""
-    chart = (ONE_ROW if product.count * product.m == 1 else MANY_ROWS)[kernels.product_table]
+    return explained(product, kernels, blends=blends)[0]
+
+
+def explained(product: Product, kernels: KernelOptions, *, blends: bool) -> tuple[Strategy, str]:
+    """The strategy that the renderer's map chooses for a product, and why in words."""
+    charts, rows = (ONE_ROW, "one row") if product.count * product.m == 1 else (MANY_ROWS, "many rows")
+    chart = charts[kernels.product_table]
     line, column = (round(place) for place in exact_place(product))
     letters = chart[min(line, len(chart) - 1)]
-    name = LETTERS[letters[min(column, len(letters) - 1)]]
+    mapped = name = LETTERS[letters[min(column, len(letters) - 1)]]
     if name == "matvec" and product.table_format and kernels.product_table == "llvmpipe":
         name = "reduce"  # sixteen columns' groups of packed weights are more than a CPU's registers hold
     possible = {strategy.name: strategy for strategy in candidates(product, kernels, blends=blends)}
     while name not in possible:
         name = _INSTEAD[name]
-    return possible[name]
+    chosen = possible[name]
+    parts = chosen.parts_of(product.units)
+    how = f", {chosen.targets} rows a fragment" if chosen.targets > 1 else f" in {parts} parts" if parts > 1 else ""
+    place = f"{output_texels(product)} texels of output and k = {product.k}"
+    why = f"{name}{how}; the {kernels.product_table} map for {rows} has {mapped} for {place}"
+    return chosen, why if name == mapped else f"{why}, which is not possible here or slower"
 
 
 def resolve(wanted: str | Strategy | None, product: Product, kernels: KernelOptions, *, blends: bool) -> Strategy:

@@ -56,8 +56,8 @@ def top_k(
 ) -> tuple[DrawSpec, ...]:
     """``values`` [R, k] of x [R, C], largest first, and their columns ``places``.
 
-    ``scratch`` is two pairs (keys, columns) of matrices of whole numbers [:func:`scratch_rows`, 4], of which the second
-    is not used where C is at most :data:`CHUNK`.
+    ``scratch`` is two pairs (columns, keys) of matrices of whole numbers [:func:`scratch_rows`, 4], of which the second
+    is not used where C is at most :data:`CHUNK`. The last pass of the sort leaves the keys out.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -65,15 +65,15 @@ def top_k(
     rows, cols = x.shape
     k = values.shape[1]
     first, *others = lists_of(cols, k)
-    (keys, columns), (other_keys, other_columns) = scratch[0], scratch[-1]
-    draws = [sort_chunks(f"{name}.chunks", kind, x, (keys, columns), lists=first, kernels=kernels)]
+    source, out = scratch[0], scratch[-1]
+    draws = [sort_chunks(f"{name}.chunks", kind, x, source if others else source[:1], lists=first, kernels=kernels)]
     for number, merged in enumerate(others):
         draws.append(
             merge_sorted(
                 f"{name}.merge.{number}",
                 kind,
-                (keys, columns),
-                (other_keys, other_columns),
+                source,
+                out if number + 1 < len(others) else out[:1],
                 rows=rows,
                 k=k,
                 lists=first,
@@ -81,16 +81,16 @@ def top_k(
                 kernels=kernels,
             )
         )
-        (keys, columns), (other_keys, other_columns) = (other_keys, other_columns), (keys, columns)
+        source, out = out, source
         first = merged
-    draws.append(sorted_pairs(f"{name}.pairs", kind, x, columns, values, places, kernels=kernels))
+    draws.append(sorted_pairs(f"{name}.pairs", kind, x, source[0], values, places, kernels=kernels))
     return tuple(draws)
 
 
 def sort_chunks(
-    name: str, kind: str, x: TensorSpec, out: tuple[TensorSpec, TensorSpec], *, lists: Lists, kernels: KernelOptions
+    name: str, kind: str, x: TensorSpec, out: Sequence[TensorSpec], *, lists: Lists, kernels: KernelOptions
 ) -> DrawSpec:
-    """The keys and columns ``out`` of the first lists, of 16 elements of x [R, C] each.
+    """The columns, or columns and keys, ``out`` of the first lists, of 16 elements of x [R, C] each.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -105,7 +105,7 @@ def merge_sorted(
     name: str,
     kind: str,
     source: tuple[TensorSpec, TensorSpec],
-    out: tuple[TensorSpec, TensorSpec],
+    out: Sequence[TensorSpec],
     *,
     rows: int,
     k: int,
@@ -113,7 +113,7 @@ def merge_sorted(
     merged: Lists,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """The keys and columns ``out`` of lists that hold two of ``source`` each, every list one of ``rows`` rows.
+    """The columns, or columns and keys, ``out`` of lists of two of ``source`` each, every list one of ``rows`` rows.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -124,7 +124,7 @@ def merge_sorted(
         name,
         kind,
         "merge_sorted",
-        [("keys", source[0]), ("columns", source[1])],
+        [("keys", source[1]), ("columns", source[0])],
         out,
         kernels=kernels,
         rows=rows * merged.count * merged.texels,
@@ -200,9 +200,9 @@ def _merged(params: Params) -> tuple[int, int]:
 
 
 def _sorted(keys: Array, columns: Array, kept: int) -> Array:
-    """[2, lists, kept]: the first keys and columns of lists [lists, elements], largest first, ties as found."""
+    """[2, lists, kept]: the first columns and keys of lists [lists, elements], largest first, ties as found."""
     order = np.argsort(-keys.astype(np.int64), axis=1, kind="stable")[:, :kept]
-    return np.stack([np.take_along_axis(part, order, axis=1) for part in (keys, columns)]).astype(np.float64)
+    return np.stack([np.take_along_axis(part, order, axis=1) for part in (columns, keys)]).astype(np.float64)
 
 
 def _oracle_chunks(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

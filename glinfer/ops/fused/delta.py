@@ -256,7 +256,7 @@ def delta_scores(
     x: TensorSpec,
     cache: TensorSpec,
     of_keys: TensorSpec,
-    of_queries: TensorSpec,
+    of_queries: TensorSpec | None,
     heads: DeltaHeads,
     *,
     rows: TensorSpec | None = None,
@@ -264,12 +264,12 @@ def delta_scores(
 ) -> DrawSpec:
     """The weights of the tokens that each row sees apart from a state, for its key and for its query.
 
-    of_keys and of_queries, of one layout, are [rows, heads.scores].
+    of_keys and of_queries, of one layout, are [rows, heads.scores]; those for queries may be left out.
 
     x [rows, heads.mixed]; cache [slots, heads.kept] has keys and decays of the tokens before each row.
     """
     inputs = {"x": x, "cache": cache}
-    beside = (of_queries.name,)
+    beside = () if of_queries is None else (of_queries.name,)
     found: Defines = [("PIECE", 0)]
     return rule_draw(name, "scores", "delta_scores", inputs, of_keys, heads, rows, found, kernels, beside=beside)
 
