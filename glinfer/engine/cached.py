@@ -56,6 +56,7 @@ class CachedSession(DecodeSession):
         # Whether what is in the caches has turned by the second set of angles, where the model has two.
         self._long = False
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
+        self._token_draws = len(bound.draws)
         self._tail = len(bound.draws) - tail_draws(bound.plan, prefill.options.config)
         self._values = bound.plan.values_for(1)
 
@@ -148,22 +149,17 @@ class CachedSession(DecodeSession):
     def _read_logits(self) -> Floats:
         return np.array(self._logits_texture.read()[0], dtype=np.float32)
 
-    def _choose_listed(self, sampler: Sampler) -> int | None:
-        """Choose a token from a shortlist; None if that needs all logits, which are then kept."""
-        if self._logits is not None:
-            return None
+    def _choose_listed(self, sampler: Sampler) -> int:
+        """Choose a token from a shortlist, or from all logits where it leaves the choice open."""
         if self._shortlists is None:
             self._shortlists = self._prefill.shortlists(self._bound)
         self._run_head()
         token = sample_shortlist(sampler, self._shortlists.run([0], [sampler.draw])[0], self._ids)
-        if token is None:
-            self._keep(self._read_logits())
-        return token
+        return self._sampled(self._keep(self._read_logits()), sampler) if token is None else token
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
         if not self.chooses(sampler.options):
-            token = self._choose_listed(sampler)
-            return super()._choose(count, sampler) if token is None else self._append([token])
+            return self._append([self._choose_listed(sampler)]) if self._logits is None else super()._choose(1, sampler)
         self._catch_up()
         count = self._alike(count)
         values, first, step = self._values, len(self._ids) - 1, sampler.step
@@ -200,7 +196,7 @@ class CachedSession(DecodeSession):
         if self._allowed_lists is None:
             self._allowed_lists = self._prefill.shortlists(self._bound, masked=True)
         listed = sample_shortlist(sampler, self._allowed_lists.run([0], draw, masks)[0], self._ids)
-        return self._sampled_allowed(self._keep(self._read_logits()), words, sampler) if listed is None else listed
+        return self._sampled(self._keep(self._read_logits()), sampler, words) if listed is None else listed
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         if not draft or self._bound.observers:  # observers see one token at a time

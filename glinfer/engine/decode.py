@@ -45,7 +45,7 @@ class DecodeSession(Closing):
 
     Attributes:
         dropped: tokens dropped so far because the context was full.
-        draws_saved: draws skipped because prefill already computed them.
+        draws_saved: draws skipped because prefill, :meth:`logits` or :meth:`probs` already computed them.
         logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
         drafted: drafted tokens that :meth:`accept` has run so far.
         accepted: those of them that were chosen.
@@ -67,6 +67,10 @@ class DecodeSession(Closing):
         self._context = config.max_position_embeddings
         self._ids: list[int] = []
         self._logits: Floats | None = None
+        # The probabilities of those logits, where the plan computes them.
+        self._probs: Floats | None = None
+        # The draws that a token takes, which a choice from held logits saves.
+        self._token_draws = 0
         self._closed = ""
         self._patches = self.adapter = 0
         self.dropped = self.draws_saved = self.logit_reads = self.drafted = self.accepted = 0
@@ -216,7 +220,8 @@ class DecodeSession(Closing):
 
     def probs(self) -> Floats:
         """Softmax probabilities [vocab] of the next token, float32; errors as in :meth:`logits`."""
-        return softmax(self.logits()).astype(np.float32)
+        logits = self.logits()
+        return softmax(logits).astype(np.float32) if self._probs is None else self._probs.copy()
 
     def generate_ids(self, count: int, sampler: Sampler | None = None) -> list[int]:
         """Choose and append ``count`` tokens, with one readback where the GPU can choose; greedy without a sampler.
@@ -284,7 +289,8 @@ class DecodeSession(Closing):
         """An independent session that holds the same tokens; both go on by themselves, and either may close first."""
         self._require_open()
         made = self._copy()
-        made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
+        made._ids, made._logits, made._probs, made.dropped = list(self._ids), self._logits, self._probs, self.dropped
+        made._token_draws = self._token_draws
         made.nan_guard, made.usable, made.require_tokenizer = self.nan_guard, self.usable, self.require_tokenizer
         made.patches, made._patches, made.adapter = self.patches, self._patches, self.adapter
         return made
@@ -346,19 +352,24 @@ class DecodeSession(Closing):
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
         """Choose and append 1 to ``count`` tokens; the session holds tokens and has room for ``count`` more."""
-        logits = self.logits()
-        if self.nan_guard is not None:
-            logits = self.nan_guard.usable(logits)
-        return self._append([sampler.sample(logits, self._ids)])
+        return self._append([self._sampled(self._logits_to_choose(), sampler)])
 
     def _choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
         """:meth:`choose_allowed`, less the appending: from the whole row of logits."""
-        return self._sampled_allowed(self.logits(), allowed(), sampler)
+        return self._sampled(self._logits_to_choose(), sampler, allowed())
 
-    def _sampled_allowed(self, logits: Floats, words: Words, sampler: Sampler) -> int:
+    def _logits_to_choose(self) -> Floats:
+        """The logits that the next token is chosen from; held ones save all draws of a token."""
+        if self._logits is None:
+            return self._new_logits()
+        self.draws_saved += self._token_draws
+        return self._logits
+
+    def _sampled(self, logits: Floats, sampler: Sampler, words: Words | None = None) -> int:
+        """The sampler's choice from a whole row of logits, among the tokens that ``words`` allow."""
         if self.nan_guard is not None:
             logits = self.nan_guard.usable(logits)
-        return sampler.sample(only_allowed(logits, words), self._ids)
+        return sampler.sample(logits if words is None else only_allowed(logits, words), self._ids)
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
         """:meth:`accept` of a draft that fits the context."""
@@ -402,23 +413,16 @@ class RecomputeSession(DecodeSession):
         Args:
             config: the model's shape.
             logits: ids of the whole sequence → logits of the next token.
-            probs: ids → probabilities; left out, the softmax of the logits.
-            count_draws: the running count of draw calls.
+            probs: the ids that ``logits`` has just run → probabilities; left out, the softmax of the logits.
+            count_draws: the running count of draw calls, those of other sessions too.
         """
         super().__init__(config)
-        self._forward, self._forward_probs, self._count_draws = logits, probs, count_draws
+        self._forward, self._read_probs, self._count_draws, self._issued = logits, probs, count_draws, 0
 
     @property
     def draws_issued(self) -> int:
-        """Draw calls issued so far, by every session of the model."""
-        return self._count_draws()
-
-    def probs(self) -> Floats:
-        """Softmax probabilities [vocab] of the next token, float32, computed where the logits are."""
-        if self._forward_probs is None:
-            return super().probs()
-        self._require_tokens()
-        return self._forward_probs(self.ids)
+        """Draw calls issued so far."""
+        return self._issued
 
     def _catch_up(self) -> None:
         """Do nothing: the whole sequence runs for each token."""
@@ -427,10 +431,16 @@ class RecomputeSession(DecodeSession):
         """Do nothing: the session owns no GL objects."""
 
     def _compute_logits(self) -> Floats:
-        return self._forward(self.ids)
+        before = self._count_draws()
+        logits = self._forward(self.ids)
+        self._token_draws = self._count_draws() - before
+        self._issued += self._token_draws
+        if self._read_probs is not None:  # now, since other sessions draw into the same textures
+            self._probs = self._read_probs(self.ids)
+        return logits
 
     def _copy(self) -> RecomputeSession:
-        return RecomputeSession(self._config, self._forward, self._forward_probs, count_draws=self._count_draws)
+        return RecomputeSession(self._config, self._forward, self._read_probs, count_draws=self._count_draws)
 
 
 def common_prefix(held: list[int], wanted: list[int]) -> int:

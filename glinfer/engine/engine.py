@@ -194,7 +194,7 @@ class EncodeEngine(Engine):
         def refuse(ids: Sequence[int]) -> Floats:
             raise InputError(EMBEDS)
 
-        return RecomputeSession(self.options.config, refuse, refuse, count_draws=lambda: self.bound.draws_issued)
+        return RecomputeSession(self.options.config, refuse)
 
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
@@ -219,35 +219,35 @@ class WholeEngine(Engine):
         """Take over a bound plan; ``plans`` are those of a model without a published one."""
         super().__init__(options, bound, source)
         self.whole = None if plans is None else WholeSequences(plans, bound)
+        self._issued = 0
 
     def forward(self, ids: Sequence[int]) -> int:
         """See :class:`Engine`."""
-        return self._run(ids)[1]
+        if self.whole is not None:
+            issued = self.whole.run(ids)[1]
+        else:
+            self.bound.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
+            issued = self.bound.run({"rows": len(ids)})
+        self._issued += issued
+        return issued
 
     def sessions_for(self, tokens: int) -> list[Session]:
         """See :class:`Engine`."""
         return [self.bound if self.whole is None else self.whole.session_for(tokens)]
 
-    def _run(self, ids: Sequence[int]) -> tuple[Session, int]:
-        if self.whole is not None:
-            return self.whole.run(ids)
-        self.bound.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
-        return self.bound, self.bound.run({"rows": len(ids)})
+    def _logits(self, ids: Sequence[int]) -> Floats:
+        self.forward(ids)
+        return self._row(LOGITS, ids)
 
     def _row(self, name: str, ids: Sequence[int]) -> Floats:
-        session, _ = self._run(ids)
+        """What the newest run, over ``ids``, has left in a tensor of one row."""
+        (session,) = self.sessions_for(len(ids))
         return np.array(session.read(name)[0], dtype=np.float32)
 
     def _new_session(self, own: bool) -> DecodeSession:
         return RecomputeSession(
-            self.options.config,
-            lambda ids: self._row(LOGITS, ids),
-            lambda ids: self._row(PROBS, ids),
-            count_draws=self._draws_issued,
+            self.options.config, self._logits, lambda ids: self._row(PROBS, ids), count_draws=lambda: self._issued
         )
-
-    def _draws_issued(self) -> int:
-        return self.bound.draws_issued if self.whole is None else self.whole.draws_issued
 
     def _new_scorer(self) -> TextScorer:
         raise InputError("score needs the fast plan; load the model without plan='reference'")
@@ -260,11 +260,6 @@ class WholeSequences:
         """Start with ``bound``, the plan for the shortest sequences, which owns the weights."""
         self._plans, self._bound = plans, bound
         self._by_rows = {bound.plan.max_rows: bound}
-
-    @property
-    def draws_issued(self) -> int:
-        """Draw calls issued so far."""
-        return sum(session.draws_issued for session in self._by_rows.values())
 
     def session_for(self, tokens: int) -> Session:
         """The session for sequences of so many tokens, bound when it is first needed."""

@@ -280,7 +280,7 @@ class Scheduler(Closing):
             used = slots_for(rows, targets) * targets
         if each.resumes:
             each.stats.draws += self.batch.draws_issued - draws
-        elif each.stats.tokens == each.stats.forced:
+        else:
             each.stats.prompt_seconds += perf_counter() - started
             each.stats.prompt_draws += self.batch.draws_issued - draws
         if each.cached == end:

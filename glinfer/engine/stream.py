@@ -32,11 +32,12 @@ class GenerationStats:
 
     ``tokens`` counts a stop id too, since it was computed, and ``surplus`` tokens that were computed past the
     end. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
-    not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_saved`` are the draws of the first token
-    that were skipped because prefill already computed them. Seconds are the model's own, not what the caller
-    did between tokens. ``dropped`` counts the oldest tokens that made room when the context was full, and
-    ``reused_tokens`` those of the prompt that a scheduler had in a cache from another sequence. ``drafted`` counts the
-    guesses of speculative decoding, and ``accepted`` those that were right; ``draws`` has those of a draft model too.
+    not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_saved`` are the draws of these tokens that
+    were skipped because reading the prompt, ``logits`` or ``probs`` already computed them. Seconds are the model's own,
+    not what the caller did between tokens. ``dropped`` counts the oldest tokens that made room when the context was
+    full, and ``reused_tokens`` those of the prompt that a scheduler had in a cache from another sequence.
+    ``drafted`` counts the guesses of speculative decoding, and ``accepted`` those that were right; ``draws`` has those
+    of a draft model too.
 
     Of a text with a structure ``forced`` counts the tokens that the structure forced, which were not chosen, and
     ``complete`` says whether the text so far has the structure; ``finish_reason`` is ``stop`` where it came to its end,
@@ -71,7 +72,7 @@ class GenerationStats:
 
     @property
     def draws_per_token(self) -> float:
-        """Draw calls for each computed token, including those that prefill saved."""
+        """Draw calls for each computed token, including ``draws_saved``."""
         computed = self.tokens + self.surplus
         return (self.draws + self.draws_saved) / computed if computed else 0.0
 
@@ -124,6 +125,8 @@ class TokenStream(Closing, Iterator[int]):
         # The tokens that the session has to hold, and the last of them that are still to be yielded.
         self._held = list(prompt)
         self._waiting: deque[int] = deque()
+        # Whether the tokens before were forced: what their run saves the next token is in ``draws`` already.
+        self._after_forced = False
         self._sampler, self._by_gpu = Sampler(options), session.chooses(options)
         self._max_tokens = check_max_tokens(max_tokens)
         self.chunk = 1
@@ -165,25 +168,23 @@ class TokenStream(Closing, Iterator[int]):
         """Choose the next tokens, up to a chunk or a draft of them, and never across a full context."""
         session, stats = self._session, self.stats
         started, draws, dropped = time.perf_counter(), self._draws, session.dropped
-        before = session.draws_saved, session.drafted, session.accepted
+        before, forced = (session.draws_saved, session.drafted, session.accepted), stats.forced
         session.use_adapter(self._adapter)
         session.hold(self._held)
         read, read_draws = time.perf_counter(), self._draws
         chunk, most = self.chunk if self._by_gpu else 1, min(self._max_tokens - stats.tokens, session.room)
-        if self._constraint is not None:
-            chosen = self._choose_allowed(self._constraint, most)
-        elif self._speculation is None:
-            chosen = session.generate_ids(min(chunk, most), self._sampler)
-        else:
-            ready = read_draws == draws  # otherwise the prompt is still being run
-            chosen = self._speculation.choose(session, session.ids, self._sampler, most=most, chunk=chunk, ready=ready)
         stats.prompt_seconds += read - started
         stats.prompt_draws += read_draws - draws
-        stats.seconds += time.perf_counter() - read
-        stats.draws += self._draws - read_draws
-        stats.draws_saved += session.draws_saved - before[0]
-        stats.drafted += session.drafted - before[1]
-        stats.accepted += session.accepted - before[2]
+        ready = read_draws == draws  # otherwise the prompt is still being run
+        try:
+            chosen = self._chosen(session, most, chunk, ready=ready)
+        finally:  # what was issued counts even if it chose no token
+            stats.seconds += time.perf_counter() - read
+            stats.draws += self._draws - read_draws
+            stats.draws_saved += 0 if ready and self._after_forced else session.draws_saved - before[0]
+            self._after_forced = stats.forced > forced
+            stats.drafted += session.drafted - before[1]
+            stats.accepted += session.accepted - before[2]
         if session.dropped != dropped:
             stats.dropped += session.dropped - dropped
             self._held = session.ids
@@ -191,6 +192,14 @@ class TokenStream(Closing, Iterator[int]):
             self._held += chosen
         self._waiting.extend(chosen)
         stats.surplus += len(chosen)
+
+    def _chosen(self, session: DecodeSession, most: int, chunk: int, *, ready: bool) -> list[int]:
+        """Choose 1 to ``most`` tokens."""
+        if self._constraint is not None:
+            return self._choose_allowed(self._constraint, most)
+        if self._speculation is None:
+            return session.generate_ids(min(chunk, most), self._sampler)
+        return self._speculation.choose(session, session.ids, self._sampler, most=most, chunk=chunk, ready=ready)
 
     def _choose_allowed(self, constraint: Constraint, most: int) -> list[int]:
         """The tokens that the constraint forces, which run with the next one, or else a token that it allows."""

@@ -302,10 +302,6 @@ class TestStreams:
                 plain, guessed = both(model, PROMPT, max_tokens=80, draft=llama, **SAMPLERS["drawn"])
                 assert guessed.ids == plain.ids
                 assert guessed.stats.drafted > guessed.stats.accepted
-                # The draws of the draft model count too.
-                issued = model._own.draws_issued
-                _, guessed = both(model, PROMPT, max_tokens=10, draft=same, seed=3)
-                assert guessed.stats.draws > model._own.draws_issued - issued - 10 * len(model.plan.draws)
             # Where a sequence has a token that the other vocabulary has not, nothing is drafted.
             plain, guessed = both(llama, [300, 1], max_tokens=20, seed=1, draft=model)
             assert (guessed.ids, guessed.stats.drafted) == (plain.ids, 0)
