@@ -1,4 +1,4 @@
-"""Work with token ids and logits directly: the three likeliest next tokens, and a sampler of one's own."""
+"""A sampler of one's own: temperature and top-p in NumPy, on the logits of a session."""
 
 import sys
 
@@ -8,11 +8,21 @@ import glinfer
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
 
-with glinfer.load(MODEL) as model:
-    ids = model.require_tokenizer().encode("ROMEO:")
-    probs = model.probs(ids)
-    for token in np.argsort(-probs)[:3]:
-        print(f"{token:5} {model.require_tokenizer().token_bytes(int(token))!r}: {probs[token]:.4f}")
-    for _ in range(5):
-        ids.append(int(np.argmax(model.logits(ids))))  # only the newest token is run: the rest is held already
-    print(model.require_tokenizer().decode(ids))
+
+def sample(logits, rng, temperature=0.8, top_p=0.9):
+    """Draw a token id: from logits [vocab], the fewest likeliest tokens with probability top_p together."""
+    scores = logits.astype(np.float64) / temperature
+    probs = np.exp(scores - scores.max())
+    probs /= probs.sum()
+    order = np.argsort(-probs)
+    kept = order[: np.searchsorted(np.cumsum(probs[order]), top_p) + 1]
+    return int(rng.choice(kept, p=probs[kept] / probs[kept].sum()))
+
+
+rng = np.random.default_rng(1)
+with glinfer.load(MODEL) as model, model.session() as session:
+    session.prefill("ROMEO:")
+    prompt = len(session)
+    for _ in range(40):
+        session.step(sample(session.logits(), rng))
+    print(f"ROMEO:{model.require_tokenizer().decode(session.ids[prompt:])}")

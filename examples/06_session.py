@@ -3,7 +3,6 @@
 import sys
 
 import glinfer
-from glinfer.engine.sampler import Sampler, SamplingOptions
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
 
@@ -15,7 +14,7 @@ with glinfer.load(MODEL) as model, model.session() as session:
     # Two ways to go on from the same place. A fork shares the weights and copies the cache.
     with session.fork() as other:
         likeliest = session.generate_ids(12)
-        drawn = other.generate_ids(12, Sampler(SamplingOptions(temperature=0.8, seed=3)))
+        drawn = other.generate_ids(12, glinfer.Sampler(glinfer.SamplingOptions(temperature=0.8, seed=3)))
         print("likeliest:", repr(words.decode(likeliest)))
         print("drawn:    ", repr(words.decode(drawn)))
 

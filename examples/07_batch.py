@@ -3,7 +3,6 @@
 import sys
 
 import glinfer
-from glinfer.engine.requests import BatchRequest
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
 PROMPTS = ["ROMEO:\n", "KING RICHARD:\nMy lord", "First Citizen:\nBefore we", "JULIET:\nO", "And then"]
@@ -18,7 +17,7 @@ with glinfer.load(MODEL) as model:
 
     # With options of their own, and results as they are finished; two at a time, the next takes a free place.
     requests = [
-        BatchRequest(prompt, {"max_tokens": 8 + 8 * place, "temperature": 0, "stop": ["\n\n"]}, key=place)
+        glinfer.BatchRequest(prompt, {"max_tokens": 8 + 8 * place, "temperature": 0, "stop": ["\n\n"]}, key=place)
         for place, prompt in enumerate(PROMPTS)
     ]
     for result in model.batch(requests, slots=2):

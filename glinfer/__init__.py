@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from glinfer.engine.capture import Seen
     from glinfer.engine.model import Model
     from glinfer.engine.requests import BatchRequest
+    from glinfer.engine.sampler import Sampler, SamplingOptions
     from glinfer.engine.stream import TextStream, TokenStream
     from glinfer.gl.context import Device as OpenDevice
     from glinfer.gl.context import Limits
@@ -47,6 +48,8 @@ __all__ = [
     "Device",
     "GlinferError",
     "ModelConfig",
+    "Sampler",
+    "SamplingOptions",
     "Seen",
     "Tensor",
     "__version__",
@@ -57,6 +60,8 @@ __all__ = [
 _LATE = {
     "BatchRequest": "glinfer.engine.requests",
     "Device": "glinfer.tensors.device",
+    "Sampler": "glinfer.engine.sampler",
+    "SamplingOptions": "glinfer.engine.sampler",
     "Seen": "glinfer.engine.capture",
     "Tensor": "glinfer.tensors.tensor",
 }
@@ -92,6 +97,7 @@ def load(
     api: str | None = None,
     limits: Limits | None = None,
     shader_root: Path | None = None,
+    executor: str = "gl",
     strict: bool = False,
     on_upload: Callable[[int, int], None] | None = None,
 ) -> Model:
@@ -117,6 +123,7 @@ def load(
         api: ``es``, OpenGL ES through EGL, or ``desktop``; left out, $GLINFER_API or ``es``.
         limits: a renderer to stay within, such as ``Limits.webgl2_minimum()``.
         shader_root: another folder of shader files.
+        executor: ``gl``, or ``numpy`` for the plan's passes in float64 NumPy, slowly and without OpenGL.
         strict: whether NaN or an infinity among the logits ends a run.
         on_upload: told (bytes uploaded so far, bytes in all).
 
@@ -144,6 +151,7 @@ def load(
         api=api,
         limits=limits,
         shader_root=shader_root,
+        executor=executor,
         strict=strict,
         on_upload=on_upload,
     )

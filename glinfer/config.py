@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from glinfer.errors import ConfigError
-from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES
+from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES
 from glinfer.families.layer import ALL_AHEAD, DeltaRule, Experts, LayerConfig, Rope
 from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
@@ -534,19 +534,26 @@ class ModelConfig:
     def from_options(cls, text: str) -> ModelConfig:
         """Read ``blocks=6,heads=8,dim=512``: the GAB1 header's names, anything left out as in Gab itself.
 
+        ``gab`` or ``gift_of_gab`` is the whole shape of that model, which later parts change.
         Further names: ``family`` (what is left out is then as usual in that family), ``inner`` (width of the MLP),
         ``kv_heads``, ``head_dim``, ``window``, ``tied`` (0 or 1), ``experts`` and ``experts_used``.
         """
-        values: dict[str, Any] = {_OPTIONS[name]: number for name, number in DEFAULT_SHAPE.items()}
+        values: dict[str, Any] = _fields(DEFAULT_SHAPE)
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, number = part.partition("=")
+            if part in SHAPES:
+                values = {**FAMILIES[part].usual, "model_type": part, **_fields(SHAPES[part])}
+                continue
             if name == "family":
                 if number not in FAMILIES:
                     raise ConfigError(f"family={shown(number)} in --config; expected one of {', '.join(FAMILIES)}")
                 values = {**values, **FAMILIES[number].usual, "model_type": number}
                 continue
             if name not in _OPTIONS:
-                raise ConfigError(f"unknown name {shown(name)} in --config; known: {', '.join(_OPTIONS)}, family")
+                raise ConfigError(
+                    f"unknown name {shown(name)} in --config; known: {', '.join(_OPTIONS)}, family, "
+                    f"or a whole shape: {', '.join(SHAPES)}"
+                )
             try:
                 values[_OPTIONS[name]] = int(number)
             except ValueError:
@@ -570,3 +577,7 @@ _OPTIONS = {
     "experts": "num_experts",
     "experts_used": "num_experts_per_tok",
 }
+
+
+def _fields(shape: Mapping[str, int]) -> dict[str, Any]:
+    return {_OPTIONS[name]: number for name, number in shape.items()}

@@ -20,6 +20,8 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "embed-web": lambda: import_module("qa.embed_web").embed_web_command,
     "faults": lambda: import_module("qa.faults.run").faults_command,
     "flips": lambda: import_module("qa.flips.command").flips_command,
+    "fuzz": lambda: import_module("qa.fuzz.requests").fuzz_command,
+    "health": lambda: import_module("qa.health").health_command,
     "kernels": lambda: import_module("qa.kernels.command").kernels,
     "kill-batch": lambda: import_module("qa.kill_batch").kill_batch,
     "kill-ray": lambda: import_module("qa.kill_ray").kill_ray,
@@ -40,6 +42,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Check": {
         "faults": "Plant faults in a copy, and see which tests find them.",
         "flips": "Flip bits of live textures, and count which are found.",
+        "fuzz": "Send damaged requests to every route; none may fail.",
         "kernels": "Compare every kernel with float64, and time it.",
         "renderers": "Run the same checks on the renderers of other systems.",
         "same": "Compare texts of all renderers and plans, token by token.",
@@ -48,6 +51,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Load": {
         "big-batch": "Run a million lines, and see that memory stays.",
+        "health": "Time /health while the largest bodies are read.",
         "kill-batch": "Kill batches in every rough way; no result may be lost.",
         "kill-ray": "Kill actors and nodes of a cluster; no result may be lost.",
         "serve-load": "Ask a server with many clients at once.",

@@ -66,7 +66,6 @@ def _python() -> Iterator[tuple[str, str]]:
     """What ``glinfer`` has, the classes of what it returns, and the errors that it raises."""
     from glinfer.engine.decode import DecodeSession
     from glinfer.engine.model import Model
-    from glinfer.engine.sampler import SamplingOptions
     from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
     from glinfer.ops.kernels import KernelOptions
     from glinfer.tensors.ops import Ops
@@ -74,7 +73,7 @@ def _python() -> Iterator[tuple[str, str]]:
     for name in glinfer.__all__:
         if name != "__version__":
             yield from _described(f"glinfer.{name}", getattr(glinfer, name))
-    for kind in (DecodeSession, GenerationStats, KernelOptions, Model, Ops, SamplingOptions, TextStream, TokenStream):
+    for kind in (DecodeSession, GenerationStats, KernelOptions, Model, Ops, TextStream, TokenStream):
         yield from _described(kind.__name__, kind)
     for name, found in vars(errors).items():
         if isinstance(found, type) and issubclass(found, (errors.GlinferError, Warning)) and name != "GlinferError":

@@ -19,6 +19,7 @@ from glinfer.engine.engine import EncodeEngine, Engine, FastEngine, WholeEngine
 from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.fetching import Fetching, found_model
 from glinfer.engine.model import Loaded, Model
+from glinfer.engine.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
 from glinfer.engine.source import FileWeights, WeightSource
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, unpacked, weight_shapes
@@ -146,6 +147,7 @@ def fetched(
     device: Device | str | int | None = None,
     api: str | None = None,
     limits: Limits | None = None,
+    executor: str = "gl",
     needs_device: bool = True,
     tell: Callable[[str], None] | None = None,
 ) -> str | PathLike[str]:
@@ -164,7 +166,7 @@ def fetched(
     def planned(checkpoint: Checkpoint, opened: Device) -> Plan:
         return prepare(checkpoint, opened, plan, DEFAULT_WEIGHTS if weights == AUTO else weights, kernels, cache).plan
 
-    options = (("api", api), ("limits", limits))
+    device, options = device_of(executor, device, api, limits), (("api", api), ("limits", limits))
     return found_model(path, Fetching(read, planned, device, options, needs_device), tell)
 
 
@@ -183,6 +185,7 @@ def load_model(
     api: str | None = None,
     limits: Limits | None = None,
     shader_root: Path | None = None,
+    executor: str = "gl",
     strict: bool = False,
     on_upload: Callable[[int, int], None] | None = None,
 ) -> Model:
@@ -216,6 +219,8 @@ def load_model(
         api: ``es`` or ``desktop``; see open_device.
         limits: pretend that the renderer allows no more, for example ``Limits.webgl2_minimum()``.
         shader_root: another folder of shader files, for trying out changed shaders.
+        executor: ``gl``, or ``numpy`` to compute the plan's passes in float64 NumPy, slowly and without OpenGL: logits
+            and tokens of one sequence at a time, see :mod:`glinfer.engine.oracle`.
         strict: whether NaN or an infinity among the logits ends a run with a NumbersError; otherwise they are warned of
             once, with the pass where they began, and such tokens are never chosen. Where nothing is left to choose, a
             run ends in any case. Weights that are no numbers are always refused.
@@ -227,6 +232,7 @@ def load_model(
     """
     if isinstance(device, Device) and (api is not None or limits is not None):
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
+    device = device_of(executor, device, api, limits, shader_root, lora)
     given, own_adapter = named_adapters(lora)
     check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights, cache)
     if plan == "reference" and kernels is not None:
@@ -239,6 +245,8 @@ def load_model(
             checkpoint.check_finite()
         adapters = AdapterRanks.of(checkpoint.adapters, default=own_adapter)
         config = checkpoint.config
+        if executor == "numpy" and (weights == AUTO or config.embeds):
+            raise InputError("the numpy executor runs models that continue texts, in a format of weights with a name")
         if weights == AUTO and config.embeds:
             raise InputError(f"{AUTO} compares predictions, which a model that embeds texts has none of; name a format")
         with stage("tokenizer"):
@@ -248,6 +256,7 @@ def load_model(
     read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context, lora=again)  # noqa: PTH100
     with stage("context"):
         opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
+    owns_device = opened is not device or executor == "numpy"
     try:
         if weights == AUTO:
             exact = KernelChoice(kernels or kernels_for(opened, config, "f32"), fixed=kernels is not None)
@@ -259,7 +268,7 @@ def load_model(
         source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
         engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
-        if opened is not device:
+        if owns_device:
             opened.close()
         if isinstance(error, MemoryError):
             raise PlanError(
@@ -267,9 +276,7 @@ def load_model(
             ) from None
         raise
     find_form = None if found is None else lambda system: find_chat(path, found, config, system=system)
-    return Model(
-        Loaded(engine, found, reason, stop_ids, opened is not device, sampling, find_form, embedding), strict=strict
-    )
+    return Model(Loaded(engine, found, reason, stop_ids, owns_device, sampling, find_form, embedding), strict=strict)
 
 
 @dataclass(frozen=True)
@@ -315,11 +322,13 @@ class Prepared:
             options = dataclasses.replace(self.options, kernels=kernels)
             plan, whole = self.shaped(kernels) if kernels != self.options.kernels else (self.plan, self.whole)
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
+            weights = (lambda: self.arrays) if source is None else source
+            if isinstance(device, NumpyDevice):
+                return NumpyEngine(options, NumpySession(plan, self.arrays, device), weights, whole)
             report = None if on_upload is None else _running_total(total, on_upload)
             session = Session(
                 plan, self.arrays, device, shader_root=shader_root, on_upload=report, one_state=kernels.one_state
             )
-            weights = (lambda: self.arrays) if source is None else source
             if plan.name == "reference":
                 return WholeEngine(options, session, weights, whole)
             if options.config.embeds:
@@ -354,7 +363,8 @@ def prepare(
     """
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, formats)
-    fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
+    fixed = kernels is not None or isinstance(device, NumpyDevice)
+    kernels = kernels or (KernelOptions() if fixed else kernels_for(device, config, weights))
     adapters = AdapterRanks.of(checkpoint.adapters) if adapters is None else adapters
     options = PlanOptions(config, weights, kernels, edge, formats, cache, adapters)
 

@@ -48,3 +48,5 @@ DECODERS = {name: family for name, family in FAMILIES.items() if not family.enco
 """Those whose models continue texts."""
 DEFAULT, DEFAULT_SHAPE = gab.FAMILY.name, gab.SHAPE
 """The default family, and its shape under the names of ``--config``."""
+SHAPES: dict[str, dict[str, int]] = {module.FAMILY.name: module.SHAPE for module in (gab, gift_of_gab)}
+"""The shapes of published models that ``--config`` takes by name."""

@@ -5,6 +5,8 @@ Source: the browser engine of Gab 100M and the script that packs its weights. Ve
 
 from glinfer.families.record import Family, Manifest
 
+SHAPE = {"vocab": 10000, "dim": 768, "heads": 12, "blocks": 13, "context": 2048}
+"""The published shape under the names of ``--config``."""
 FAMILY = Family(
     "gift_of_gab",
     positions="neighbours",

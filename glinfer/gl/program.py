@@ -20,11 +20,14 @@ import numpy as np
 
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device
+from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.raw import GL_SAMPLERS
 from glinfer.gl.signals import signals_held
 
 VERTEX_SHADER = "common/triangle.vert"
 BLOCKS_SHADER = "common/blocks.vert"
+OWN = "own"
+"""What shaders/own.frag includes where the caller's own shader belongs."""
 DESKTOP_VERSION = "common/desktop_version.glsl"
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"\s*$')
 # Mesa: "0:12(5): error", NVIDIA: "0(12) : error", ANGLE: "ERROR: 0:12:".
@@ -43,6 +46,21 @@ def shader_root() -> Path:
 
 
 @dataclass(frozen=True)
+class OwnShader:
+    """A fragment shader of the caller's own, which shaders/own.frag includes; no GL.
+
+    Attributes:
+        name: its file in messages.
+        text: GLSL ES 3.00 without its version line.
+        output: the variable that it writes.
+    """
+
+    name: str
+    text: str
+    output: str
+
+
+@dataclass(frozen=True)
 class Source:
     """A shader ready to compile, and the file and line that each of its lines came from."""
 
@@ -50,7 +68,14 @@ class Source:
     origin: tuple[tuple[str, int], ...]
 
 
-def load_source(name: str, defines: Mapping[str, int | float], *, api: str, root: Path | None = None) -> Source:
+def load_source(
+    name: str,
+    defines: Mapping[str, int | float],
+    *,
+    api: str,
+    root: Path | None = None,
+    own: OwnShader | None = None,
+) -> Source:
     """Read ``name`` under the shader folder, resolve its includes once each, and add the #defines.
 
     Raises:
@@ -58,22 +83,27 @@ def load_source(name: str, defines: Mapping[str, int | float], *, api: str, root
             line.
     """
     # Many programs are compiled from one file of the package, which does not change while it runs.
-    lines, origin = _expanded_once(shader_root(), name) if root is None else _expanded(root, name)
+    expanded = _expanded_once if root is None and own is None else _expanded
     root = root or shader_root()
+    lines, origin = expanded(root, name, own)
     version = lines[:1] if api == "es" else _read(root, DESKTOP_VERSION, name)[1].splitlines()
     header = [f"#define {key} {_literal(value)}" for key, value in sorted(defines.items())]
+    header += [] if own is None else [f"#define OWN_OUTPUT {own.output}"]
     text = "\n".join([*version, *header, *lines[1:]]) + "\n"
     return Source(text, (*[origin[0]] * len(version), *[("#define", 0)] * len(header), *origin[1:]))
 
 
-def _expanded(root: Path, name: str) -> tuple[list[str], list[tuple[str, int]]]:
+def _expanded(root: Path, name: str, own: OwnShader | None = None) -> tuple[list[str], list[tuple[str, int]]]:
     """Read a shader with its includes; returns its lines, and the file and line of each."""
     lines: list[str] = []
     origin: list[tuple[str, int]] = []
     seen: set[Path] = set()
 
     def add(file: str, included_from: str) -> None:
-        path, text = _read(root, file, included_from)
+        if file == OWN and own is not None:
+            path, text, file = Path(OWN), own.text, own.name
+        else:
+            path, text = _read(root, file, included_from)
         if path in seen:
             return
         seen.add(path)
@@ -134,18 +164,21 @@ class Program:
         *,
         vertex_shader: str = VERTEX_SHADER,
         root: Path | None = None,
+        own: OwnShader | None = None,
     ) -> None:
         """Compile ``shader`` with ``defines``; any vertex shader but the triangle's gets the defines too.
+
+        ``own`` is the shader that it includes, see shaders/own.frag.
 
         Raises:
             ShaderError: a file is missing, or the driver refuses the source.
             PlanError: ``samplers`` are not exactly the samplers that the shader uses.
         """
-        self.device, self.shader = device, shader
+        self.device, self.shader = device, shader if own is None else own.name
         vertex = load_source(
             vertex_shader, {} if vertex_shader == VERTEX_SHADER else defines, api=device.api, root=root
         )
-        fragment = load_source(f"{shader}.frag", defines, api=device.api, root=root)
+        fragment = load_source(f"{shader}.frag", defines, api=device.api, root=root, own=own)
         # What each uniform holds now: GL keeps uniform values in the program, and only glinfer writes them.
         self.values: dict[str, int | float] = {}
         self._uniforms: dict[str, Any] = {}
@@ -173,6 +206,17 @@ class Program:
             self.release()
             raise
         self.uniform_names = frozenset(self._uniforms) - frozenset(samplers)
+
+    def expect_samples(self, sampler: str, format_name: str) -> None:
+        """Accept a texture of this format for a sampler; of another type it would read anything.
+
+        Raises:
+            PlanError: the sampler is of another type.
+        """
+        wanted = {"f": "sampler2D", "i": "isampler2D", "u": "usampler2D"}[np.dtype(FORMATS[format_name].dtype).kind]
+        found = GL_SAMPLERS[self._uniforms[sampler].gl_type]
+        if found != wanted:
+            raise PlanError(f"shader {self.shader}: {sampler} is a {found}; its tensor needs {wanted}")
 
     def _fix_samplers(self, samplers: Sequence[str]) -> None:
         found = {name for name, uniform in self._uniforms.items() if uniform.gl_type in GL_SAMPLERS}
@@ -246,14 +290,17 @@ class ProgramCache:
         defines: Mapping[str, int | float],
         samplers: Sequence[str],
         vertex_shader: str = VERTEX_SHADER,
+        own: OwnShader | None = None,
     ) -> Program:
         """The compiled program, made at the first request."""
         # By their text: 1 and 1.0 are equal in Python, but two types in GLSL.
         spelt = tuple(sorted((name, _literal(value)) for name, value in defines.items()))
-        key = (shader, vertex_shader, spelt, tuple(samplers))
+        key = (shader, vertex_shader, spelt, tuple(samplers), own)
         program = self._programs.pop(key, None)
         if program is None:
-            program = Program(self._device, shader, defines, samplers, vertex_shader=vertex_shader, root=self._root)
+            program = Program(
+                self._device, shader, defines, samplers, vertex_shader=vertex_shader, root=self._root, own=own
+            )
         self._programs[key] = program
         return program
 

@@ -10,6 +10,7 @@ the whole run, and the time of a draw includes the renderer's wait for Python to
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from abc import ABC, abstractmethod
@@ -281,6 +282,14 @@ class FenceTimer(Timer):
 
     def release(self) -> None:
         """Release nothing: a fence timer makes no objects."""
+
+
+def timer_for(device: Device, draws: Sequence[Draw]) -> Timer:
+    """A timer by timestamps where a GPU takes them, else by fences."""
+    if not device.in_main_memory:
+        with contextlib.suppress(InputError):
+            return TimestampTimer(device, draws)
+    return FenceTimer(device, draws)
 
 
 def fence_ns(device: Device) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy.typing as npt
 
 from glinfer.errors import InputError
@@ -29,21 +31,19 @@ class Activations(Group):
         Raises:
             InputError: there is no such activation, or x is not of floats.
         """
-        _expect_activation("activate", activation)
-        expect_floats("activate", x=x)
-        return self._compute("activate", activation_draw, {"x": x}, x.shape, dtype, out, activation=activation)
+        return self._activated("activate", x, activation, dtype, out)
 
     def silu(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``x / (1 + exp(-x))`` (Elfwing et al. 2017), see :meth:`activate`."""
-        return self.activate(x, "silu", dtype=dtype, out=out)
+        return self._activated("silu", x, "silu", dtype, out)
 
     def gelu(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """GELU in its erf form (Hendrycks and Gimpel 2016), see :meth:`activate`."""
-        return self.activate(x, "gelu", dtype=dtype, out=out)
+        return self._activated("gelu", x, "gelu", dtype, out)
 
     def gelu_new(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """GELU in its tanh form, see :meth:`activate`."""
-        return self.activate(x, "gelu_new", dtype=dtype, out=out)
+        return self._activated("gelu_new", x, "gelu_new", dtype, out)
 
     def gate(
         self,
@@ -72,34 +72,7 @@ class Activations(Group):
             InputError: there is no such activation, the shapes differ, a row has no two halves, or a tensor is not of
                 floats.
         """
-        _expect_activation("gate", activation)
-        expect_floats("gate", x=x, up=up)
-        expect_same_shape("gate", x=x, up=up)
-        if up is None and (not x.shape or x.shape[-1] % 2):
-            raise InputError(
-                f"gate: x is {list(x.shape)}; without up expected [..., 2·N], the gate and what it lets by"
-            )
-        shape = x.shape if up is not None else (*x.shape[:-1], x.shape[-1] // 2)
-        passes = self._passes("gate")
-        if 0 in shape:
-            return passes.computed_zeros(shape, dtype, out, x=x, up=up)
-        source = passes.read("x", x)
-        other = None if up is None else passes.read("up", up)
-        target = passes.computed("y", shape, dtype, out)
-        passes.draw(
-            gate_draw(
-                "gate",
-                "gate",
-                source,
-                target,
-                up=other,
-                activation=activation,
-                gate_first=gate_first,
-                kernels=passes.kernels,
-            )
-        )
-        (y,) = passes.run()
-        return y
+        return self._gated("gate", x, up, activation, gate_first, dtype, out)
 
     def silu_gate(
         self,
@@ -111,7 +84,7 @@ class Activations(Group):
         out: Tensor | None = None,
     ) -> Tensor:
         """``silu(gate) * up``, as SwiGLU has it, see :meth:`gate`."""
-        return self.gate(x, up, activation="silu", gate_first=gate_first, dtype=dtype, out=out)
+        return self._gated("silu_gate", x, up, "silu", gate_first, dtype, out)
 
     def gelu_gate(
         self,
@@ -123,7 +96,7 @@ class Activations(Group):
         out: Tensor | None = None,
     ) -> Tensor:
         """``gelu(gate) * up`` in the erf form, as GeGLU has it, see :meth:`gate`."""
-        return self.gate(x, up, activation="gelu", gate_first=gate_first, dtype=dtype, out=out)
+        return self._gated("gelu_gate", x, up, "gelu", gate_first, dtype, out)
 
     def gelu_new_gate(
         self,
@@ -135,7 +108,41 @@ class Activations(Group):
         out: Tensor | None = None,
     ) -> Tensor:
         """``gelu_new(gate) * up`` in the tanh form, see :meth:`gate`."""
-        return self.gate(x, up, activation="gelu_new", gate_first=gate_first, dtype=dtype, out=out)
+        return self._gated("gelu_new_gate", x, up, "gelu_new", gate_first, dtype, out)
+
+    def _activated(self, call: str, x: Tensor, activation: str, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
+        _expect_activation(call, activation)
+        expect_floats(call, x=x)
+        return self._compute(call, activation_draw, {"x": x}, x.shape, dtype, out, activation=activation)
+
+    def _gated(
+        self,
+        call: str,
+        x: Tensor,
+        up: Tensor | None,
+        activation: str,
+        gate_first: bool,
+        dtype: npt.DTypeLike,
+        out: Tensor | None,
+    ) -> Tensor:
+        _expect_activation(call, activation)
+        expect_floats(call, x=x, up=up)
+        expect_same_shape(call, x=x, up=up)
+        if up is None and (not x.shape or x.shape[-1] % 2):
+            raise InputError(
+                f"{call}: x is {list(x.shape)}; without up expected [..., 2·N], the gate and what it lets by"
+            )
+        shape = x.shape if up is not None else (*x.shape[:-1], x.shape[-1] // 2)
+        passes = self._passes(call)
+        if 0 in shape:
+            return passes.computed_zeros(shape, dtype, out, x=x, up=up)
+        source = passes.read("x", x)
+        other = None if up is None else passes.read("up", up)
+        target = passes.computed("y", shape, dtype, out)
+        gates = partial(gate_draw, activation=activation, gate_first=gate_first, kernels=passes.kernels)
+        passes.draw(gates(call, call, source, target, up=other))
+        (y,) = passes.run()
+        return y
 
 
 def _expect_activation(call: str, activation: str) -> None:

@@ -52,7 +52,7 @@ class Attention(Products):
         factor = _factor("attention_scores", q, scale)
         after = After(scale=factor, causal=_offset("attention_scores", offset) if causal else None)
         shape = (*heads, q.shape[-2], k.shape[-2])
-        return self._product("attention_scores", q, k, product, shape, after, strategy, dtype, out)
+        return self._product("attention_scores", {"q": q, "k": k}, product, shape, after, strategy, dtype, out)
 
     def attention_values(
         self,
@@ -82,7 +82,8 @@ class Attention(Products):
                 f"attention_values: probs is {list(probs.shape)} and v is {list(v.shape)}; they differ in the keys"
             )
         shape = (*heads, probs.shape[-2], v.shape[-1])
-        return self._product("attention_values", probs, v, product, shape, After(), strategy, dtype, out)
+        reads = {"probs": probs, "v": v}
+        return self._product("attention_values", reads, product, shape, After(), strategy, dtype, out)
 
     def attention(
         self,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from glinfer.errors import InputError
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.passes import Passes, float_type
-from glinfer.tensors.tensor import Shape, Tensor, TensorDevice
+from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, named
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
 
@@ -88,25 +88,26 @@ class Group:
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method so that an argument that is not a tensor, such as a NumPy array, is refused in one line."""
+    """Wrap a method so that what is not a tensor, such as a NumPy array, is refused, and errors begin with its name."""
     parameters = list(enumerate(inspect.signature(method).parameters.values()))
     declared = [(place, each) for place, each in parameters if each.annotation in _DECLARED]
 
+    @named(method.__name__)
     @functools.wraps(method)
-    def checked(*given: Any, **named: Any) -> Any:
+    def checked(*given: Any, **options: Any) -> Any:
         for place, parameter in declared:
             name = parameter.name
             if parameter.kind is not parameter.KEYWORD_ONLY and place < len(given):
                 value = given[place]
-            elif name in named:
-                value = named[name]
+            elif name in options:
+                value = options[name]
             else:
                 continue  # left out: Python says so itself where it may not be
             many = parameter.annotation == "Sequence[Tensor]" and isinstance(value, (list, tuple))
             for each in value if many else [value]:
                 if each is not None or parameter.annotation != "Tensor | None":
                     expect_tensor(method.__name__, name, each)
-        return method(*given, **named)
+        return method(*given, **options)
 
     return checked
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,18 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Limits, open_device
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.program import ProgramCache
+from glinfer.gl.timers import timer_for
+from glinfer.models.plan import DrawRow, DrawTable
+from glinfer.models.session import Session
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops
+from glinfer.tensors.own import own_pass
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole
+from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, named
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Device:
         kernels: how passes are shaped on this device.
         programs: the compiled programs.
         blends_floats: whether passes may add to 32-bit float textures by blending.
+        timed: set it to have :attr:`draws` time each draw too, which waits for the draws of each call.
     """
 
     def __init__(
@@ -61,6 +67,9 @@ class Device:
         self.context = open_device(device, api=api, limits=limits)
         self._storages: dict[int, Storage] = {}
         self._forgotten: list[Storage] = []
+        self.timed = False
+        self._counts: dict[str, DrawRow] = {}
+        self._times: dict[str, float] = {}
         try:
             self.programs = ProgramCache(self.context)
             self.kernels: KernelOptions = default_for(self.context)
@@ -70,6 +79,7 @@ class Device:
             self.context.close()
             raise
 
+    @named("tensor")
     def tensor(self, values: npt.ArrayLike, dtype: npt.DTypeLike | str | None = None) -> Tensor:
         """Make a tensor of an array. The values are copied now and uploaded when they are first used.
 
@@ -90,6 +100,7 @@ class Device:
             return self._packed(numbers(values), dtype.upper())
         return self._plain(plain_array(values, dtype))
 
+    @named("zeros")
     def zeros(self, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> Tensor:
         """Make a tensor of zeros.
 
@@ -104,6 +115,7 @@ class Device:
         """
         return self.full(shape, 0, dtype)
 
+    @named("full")
     def full(
         self, shape: int | Sequence[int], value: float | np.number[Any], dtype: npt.DTypeLike | None = None
     ) -> Tensor:
@@ -143,6 +155,67 @@ class Device:
         layout = FlatLayout.of(words.shape, PACKED, self.context.limits.max_texture_size)
         storage = Storage(self.context, layout, matrix=words)
         return self.adopt(storage, (*values.shape[:-1], inputs), dtype)
+
+    @named("draw")
+    def draw(
+        self,
+        shader: str | os.PathLike[str],
+        inputs: Mapping[str, Tensor],
+        shape: int | Sequence[int],
+        uniforms: Mapping[str, int | float] | None = None,
+        *,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
+        name: str | None = None,
+    ) -> Tensor:
+        """Draw one pass with a fragment shader of your own, and return what it wrote; docs/kernels.md shows one.
+
+        Each fragment writes four elements of a row of the result, seen as a matrix [all other axes, last axis]:
+        ``output_place()`` gives the row, and the number of the texel in it. shaders/common/flat.glsl is included, and
+        other files there may be. An input x is a sampler x (int32: ``isampler2D``, packed: ``usampler2D``) with the
+        constants X_ROWS, X_COLS, X_TEXELS, X_WIDTH and X_HEIGHT; the result has OUT_….
+
+        Args:
+            shader: GLSL ES 3.00 of several lines, or the path of a file, with or without its version line; it has one
+                output, ``out vec4``, or ``out ivec4`` for int32.
+            inputs: tensors by the names of their samplers.
+            shape: of the result.
+            uniforms: numbers by the names of the uniforms, of which the shader uses each.
+            dtype: the result's type, float32, float16 or int32.
+            out: where to write; a new tensor where it is left out.
+            name: what :attr:`draws` and errors call the pass; the file's name where it is left out.
+
+        Raises:
+            InputError: the shader, an input or a uniform does not fit, or the result fits no texture.
+            ShaderError: it does not compile; names its line and says what the driver says.
+        """
+        self.context.activate()
+        self.collect()
+        return own_pass(self, shader, inputs, shape_from(shape), {} if uniforms is None else uniforms, dtype, out, name)
+
+    def issue(self, session: Session) -> None:
+        """Run the draws of a call and count them."""
+        spent: Sequence[float] = ()
+        if self.timed:
+            with timer_for(self.context, session.draws) as timer:
+                timeline = timer.run({})
+            spent = () if timeline is None else [each / 1e6 for each in timeline.draws_ns]
+        else:
+            session.run({})
+        for place, spec in enumerate(session.plan.draws):
+            row = self._counts.get(spec.kind, DrawRow(spec.kind, spec.op, 0, 0, 0, 0.0))
+            shaders = dict.fromkeys((*row.shader.split(", "), spec.op))
+            rows, cols = spec.extent({})
+            self._counts[spec.kind] = DrawRow(spec.kind, ", ".join(shaders), row.count + 1, rows, cols, 0.0)
+            if spent:
+                self._times[spec.kind] = self._times.get(spec.kind, 0.0) + spent[place]
+
+    @property
+    def draws(self) -> DrawTable:
+        """The draws of kernels and own passes so far, by kernel; with their times where ``timed`` was set."""
+        total = sum(row.count for row in self._counts.values())
+        rows = tuple(replace(row, share=row.count / total) for row in self._counts.values())
+        return DrawTable("device", 0, rows, total, dict(self._times))
 
     def layout(self, shape: Shape, dtype: str) -> FlatLayout:
         """The layout of a tensor of this shape and type in a texture.

@@ -70,10 +70,11 @@ class Embeddings(Group):
     def _rows(self, call: str, ids: Tensor, table: Tensor, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
         _expect_ids(call, ids)
         inputs, form = table.shape[1], table.dtype if table.packed else None
-        reads, shape = {"ids": ids, "weight": table}, (*ids.shape, inputs)
+        name = "table" if call == "lookup" else "x"
+        reads, shape = {"ids": ids, name: table}, (*ids.shape, inputs)
         wanted = float_type(call, dtype) if call == "lookup" else table.dtype
         if 0 in table.shape:  # ids without a row
-            return self._passes(call).zeros(shape, wanted, out, ids=ids, table=table)
+            return self._passes(call).zeros(shape, wanted, out, **reads)
         options = {"table_format": form, "inputs": inputs}
         run = self._draw if call == "gather_rows" else self._compute
         return run(call, lookup_draw, reads, shape, wanted, out, **options)
@@ -95,7 +96,7 @@ class Embeddings(Group):
         if not table.packed:
             raise InputError(f"dequantize: table is {list(table.shape)} of {table.dtype}; expected a packed tensor")
         form, inputs = table.dtype, table.shape[-1]
-        reads = {"weight": table}
+        reads = {"table": table}
         return self._compute(
             "dequantize", dequantize_draw, reads, table.shape, dtype, out, table_format=form, inputs=inputs
         )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
 from glinfer.ops.flat.matmul import matmul as matmul_draws
-from glinfer.ops.flat.matmul_choice import resolve
+from glinfer.ops.flat.matmul_choice import explained, resolve
 from glinfer.ops.flat.product import Finish, Product, Strategy
 from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.tensors.base import expect_floats
@@ -107,31 +107,19 @@ class Products(Elementwise, Movement):
             InputError: the shapes do not fit, an operand is not of floats, or the strategy cannot compute this.
         """
         expect_floats("matmul", x=x, y=y, bias=bias, residual=residual)
-        if not x.shape or not y.shape:
-            raise InputError(f"matmul: x is {list(x.shape)} and y is {list(y.shape)}; both need an axis to sum over")
+        product, after = _matrices("matmul", x, y), After(bias, activation, residual)
         if y.ndim == 1:
-            return self._matrix_vector(x, y, After(bias, activation, residual), strategy, dtype, out)
-        _expect_inner("matmul", x, y, x.shape[-1], y.shape[-2])
-        k, n = y.shape[-2:]
-        m = 1 if x.ndim == 1 else x.shape[-2]
-        try:
-            batch = batch_of(x.shape[:-2], y.shape[:-2])
-            leading = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-        except ValueError:
-            raise InputError(
-                f"matmul: x is {list(x.shape)} and y is {list(y.shape)}; their leading axes do not broadcast"
-            ) from None
-        shape = (*leading, n) if x.ndim == 1 else (*leading, m, n)
-        after = After(bias, activation, residual)
+            return self._matrix_vector(x, y, product, after, strategy, dtype, out)
+        n, leading = product.n, np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        shape = (*leading, n) if x.ndim == 1 else (*leading, x.shape[-2], n)
         if 0 in shape:
             _expect_after("matmul", after, n, shape)
             return self._passes("matmul").computed_zeros(shape, dtype, out, x=x, y=y, bias=bias, residual=residual)
-        if batch is None:
+        if batch_of(x.shape[:-2], y.shape[:-2]) is None:
             added: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
             with self._copied(x, leading) as left, self._copied(y, leading) as right:
                 return self.matmul(left, right, **added, strategy=strategy, dtype=dtype, out=out)
-        product = joined(Product(m, n, k, False, None, batch.sizes, batch.x_steps, batch.y_steps))
-        return self._product("matmul", x, y, product, shape, after, strategy, dtype, out)
+        return self._product("matmul", {"x": x, "y": y}, product, shape, after, strategy, dtype, out)
 
     def _copied(self, x: Tensor, leading: Shape) -> Tensor:
         """Copy x with its leading axes broadcast, axis by axis."""
@@ -148,23 +136,21 @@ class Products(Elementwise, Movement):
         self,
         x: Tensor,
         y: Tensor,
+        product: Product,
         after: After,
         strategy: str | Strategy | None,
         dtype: npt.DTypeLike,
         out: Tensor | None,
     ) -> Tensor:
         """Multiply x [..., M, K] by y [K]: the rows of x are the weights, and y the one row."""
-        _expect_inner("matmul", x, y, x.shape[-1], y.shape[-1])
         if after.bias is not None:
             raise InputError(f"matmul: y is {list(y.shape)}, so the result has no columns that a bias could belong to")
-        shape = x.shape[:-1]
-        rows = math.prod(shape)
-        product = Product(1, rows, y.shape[-1], transposed=True)
+        shape, rows = x.shape[:-1], product.n
         if shape == (rows,):
-            return self._product("matmul", y, x, product, shape, after, strategy, dtype, out)
+            return self._product("matmul", {"y": y, "x": x}, product, shape, after, strategy, dtype, out)
         residual = None if after.residual is None else after.residual.reshape(rows)
         with self._product(
-            "matmul", y, x, product, (rows,), replace(after, residual=residual), strategy, dtype, None
+            "matmul", {"y": y, "x": x}, product, (rows,), replace(after, residual=residual), strategy, dtype, None
         ) as found:
             if residual is not None:
                 residual.release()
@@ -198,17 +184,9 @@ class Products(Elementwise, Movement):
         expect_floats("linear", x=x, bias=bias, residual=residual)
         if not weight.packed:
             expect_floats("linear", weight=weight)
-        if not x.shape or weight.ndim != 2:
-            raise InputError(
-                f"linear: x is {list(x.shape)} and weight is {list(weight.shape)}; expected [..., K], [N, K]"
-            )
-        _expect_inner("linear", x, weight, x.shape[-1], weight.shape[-1], "weight")
-        n, k = weight.shape
-        form = weight.dtype if weight.packed else None
-        product = Product(math.prod(x.shape[:-1]), n, k, transposed=True, table_format=form)
-        return self._product(
-            "linear", x, weight, product, (*x.shape[:-1], n), After(bias, activation, residual), strategy, dtype, out
-        )
+        product = _layer("linear", x, weight, "weight")
+        reads, after, shape = {"x": x, "weight": weight}, After(bias, activation, residual), (*x.shape[:-1], product.n)
+        return self._product("linear", reads, product, shape, after, strategy, dtype, out)
 
     def dot(
         self,
@@ -248,11 +226,23 @@ class Products(Elementwise, Movement):
         ):
             return self.repack(found, shape, out=out)
 
+    def explain(self, x: Tensor, y: Tensor, *, linear: bool = False) -> str:
+        """The strategy that :meth:`matmul` of x and y takes on this device, or :meth:`linear`, and why; draws nothing.
+
+        Raises:
+            InputError: the shapes do not fit, or an operand is not of floats.
+        """
+        expect_floats("explain", x=x, **({} if linear and y.packed else {"y": y}))
+        product = _layer("explain", x, y, "y") if linear else _matrices("explain", x, y)
+        if not product.count * product.m * product.n:
+            return "no strategy; the result has no elements"
+        product = replace(product, k=max(1, product.k))
+        return explained(product, self._device.kernels, blends=self._device.blends_floats)[1]
+
     def _product(
         self,
         call: str,
-        x: Tensor,
-        weight: Tensor,
+        reads: dict[str, Tensor],
         product: Product,
         shape: Shape,
         after: After,
@@ -260,15 +250,17 @@ class Products(Elementwise, Movement):
         dtype: npt.DTypeLike,
         out: Tensor | None,
     ) -> Tensor:
-        """Multiply x, a stack of product.m rows of product.k, with weight, into a tensor of ``shape``."""
+        """Multiply the first of two, a stack of product.m rows of product.k, with the second, into ``shape``."""
+        (left, x), (right, weight) = reads.items()
         _expect_after(call, after, product.n, shape)
         if 0 in shape:
-            inputs = {"x": x, "weight": weight, "bias": after.bias, "residual": after.residual}
-            return self._passes(call).computed_zeros(shape, dtype, out, **inputs)
+            inputs = {"bias": after.bias, "residual": after.residual}
+            return self._passes(call).computed_zeros(shape, dtype, out, **reads, **inputs)
         if product.k == 0:  # a sum of nothing is 0, as is one of a zero
             edges = (*weight.shape[:-1], 1) if product.transposed else (*weight.shape[:-2], 1, weight.shape[-1])
-            with self._device.zeros((*x.shape[:-1], 1)) as left, self._device.zeros(edges) as right:
-                return self._product(call, left, right, replace(product, k=1), shape, after, strategy, dtype, out)
+            with self._device.zeros((*x.shape[:-1], 1)) as one, self._device.zeros(edges) as other:
+                reads = {left: one, right: other}
+                return self._product(call, reads, replace(product, k=1), shape, after, strategy, dtype, out)
         passes = self._passes(call)
         finish = Finish(
             None if after.bias is None else passes.read("bias", after.bias),
@@ -282,9 +274,9 @@ class Products(Elementwise, Movement):
             draws = matmul_draws(
                 call,
                 call,
-                passes.read("x", x),
-                passes.read("weight", weight),
-                passes.computed("y", shape, dtype, out),
+                passes.read(left, x),
+                passes.read(right, weight),
+                passes.computed("result", shape, dtype, out),
                 product=product,
                 strategy=chosen,
                 finish=finish,
@@ -297,6 +289,39 @@ class Products(Elementwise, Movement):
         passes.draw(*draws)
         (y,) = passes.run()
         return y
+
+
+def _matrices(call: str, x: Tensor, y: Tensor) -> Product:
+    """The product ``x @ y``; where more than three axes would broadcast, that of both with all of their leading axes.
+
+    Raises:
+        InputError: the shapes do not fit.
+    """
+    if not x.shape or not y.shape:
+        raise InputError(f"{call}: x is {list(x.shape)} and y is {list(y.shape)}; both need an axis to sum over")
+    _expect_inner(call, x, y, x.shape[-1], y.shape[-min(2, y.ndim)])
+    if y.ndim == 1:
+        return Product(1, math.prod(x.shape[:-1]), y.shape[0], transposed=True)
+    try:
+        leading = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except ValueError:
+        raise InputError(
+            f"{call}: x is {list(x.shape)} and y is {list(y.shape)}; their leading axes do not broadcast"
+        ) from None
+    batch = batch_of(x.shape[:-2], y.shape[:-2]) or batch_of(leading, leading)
+    assert batch is not None  # equal axes are one
+    k, n = y.shape[-2:]
+    m = 1 if x.ndim == 1 else x.shape[-2]
+    return joined(Product(m, n, k, False, None, batch.sizes, batch.x_steps, batch.y_steps))
+
+
+def _layer(call: str, x: Tensor, weight: Tensor, name: str) -> Product:
+    """The product of a linear layer, whose weight the caller calls ``name``."""
+    if not x.shape or weight.ndim != 2:
+        raise InputError(f"{call}: x is {list(x.shape)} and {name} is {list(weight.shape)}; expected [..., K], [N, K]")
+    _expect_inner(call, x, weight, x.shape[-1], weight.shape[-1], name)
+    n, k = weight.shape
+    return Product(math.prod(x.shape[:-1]), n, k, transposed=True, table_format=weight.dtype if weight.packed else None)
 
 
 def _expect_after(call: str, after: After, columns: int, shape: Shape) -> None:

@@ -42,7 +42,13 @@ class Movement(Group):
         return self._moved("transpose", x, [own[axis] for axis in order], out=out)
 
     def split_qkv(
-        self, x: Tensor, heads: int, kv_heads: int | None = None, head_dim: int | None = None
+        self,
+        x: Tensor,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        flat: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values of an attention out of the rows of one projection.
 
@@ -51,9 +57,10 @@ class Movement(Group):
             heads: H.
             kv_heads: K, fewer for grouped queries (Ainslie et al. 2023); H where it is left out.
             head_dim: D, to have it checked.
+            flat: leave the heads of a row side by side.
 
         Returns:
-            q [..., H, S, D], k [..., K, S, D] and v [..., K, S, D].
+            q [..., H, S, D], k and v [..., K, S, D]; with ``flat`` q [..., S, H·D], k and v [..., S, K·D].
 
         Raises:
             InputError: the columns are not as many.
@@ -64,21 +71,23 @@ class Movement(Group):
         _expect_elements("split_qkv", x)
         width = _head_width("split_qkv", x, parts, f"({heads} + 2·{kv_heads})", head_dim)
         passes = self._passes("split_qkv")
+        counts = {"q": heads, "k": kv_heads, "v": kv_heads}
+        split = {
+            name: [*axes_of(x.shape)[:-1], Axis(count * width, 0, 1)] if flat else _split_axes(x.shape, count, width)
+            for name, count in counts.items()
+        }
+        shapes = {name: tuple(axis.size for axis in axes) for name, axes in split.items()}
         if x.size == 0:
-            q, k, v = (
-                passes.empty((*x.shape[:-2], count, x.shape[-2], width), x.dtype, x=x)
-                for count in (heads, kv_heads, kv_heads)
-            )
+            q, k, v = (passes.empty(shape, x.dtype, x=x) for shape in shapes.values())
             return q, k, v
         source = passes.read("x", x)
         first = 0
-        for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-            axes = _split_axes(x.shape, count, width)
-            target = passes.result(name, tuple(axis.size for axis in axes), x.dtype)
+        for name, axes in split.items():
+            target = passes.result(name, shapes[name], x.dtype)
             passes.draw(
                 strided_copy(name, "split_qkv", source, target, axes, col_offset=first * width, kernels=passes.kernels)
             )
-            first += count
+            first += counts[name]
         q, k, v = passes.run()
         return q, k, v
 

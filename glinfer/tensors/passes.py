@@ -33,6 +33,7 @@ class Passes:
         self.device, self.call = device, call
         self._builder = PlanBuilder(call, 1, ())
         self._lent: dict[str, Texture] = {}
+        self._written: list[str] = []
         self._results: list[tuple[Tensor, bool]] = []
         self._rounded: list[tuple[TensorSpec, TensorSpec]] = []
 
@@ -71,6 +72,7 @@ class Passes:
         if tensor.storage.uploaded and tensor.storage.texture() in self._lent.values():
             raise InputError(f"{self.call}: {name} is read or written by this call already; give it another tensor")
         self._lend(name, tensor)
+        self._written.append(name)
         return self._builder.laid_out(name, "cache", tensor.layout)
 
     def expect_here(self, name: str, tensor: Tensor) -> None:
@@ -117,6 +119,7 @@ class Passes:
             if out.storage.texture() in self._lent.values():
                 raise InputError(f"{self.call}: out is read or written by this call already; give it another tensor")
         self._lent[name] = out.storage.texture()
+        self._written.append(name)
         self._results.append((out, given))
         return spec
 
@@ -203,10 +206,10 @@ class Passes:
                 self.draw(
                     strided_copy(f"{target.name} in float16", self.call, exact, target, axes, kernels=self.kernels)
                 )
-            plan = self._builder.build()
+            plan = self._builder.build(*self._written)
             session = Session(plan, {}, self.device.context, lent=self._lent, programs=self.device.programs)
             try:
-                session.run({})
+                self.device.issue(session)
             finally:
                 session.release()
         except BaseException as error:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import InputError
+from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Device as Context
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.program import ProgramCache
+from glinfer.models.session import Session
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
@@ -21,9 +23,32 @@ from glinfer.quant.ggml import blocks_of
 from glinfer.tensors.storage import Storage
 
 Shape = tuple[int, ...]
+Method = TypeVar("Method", bound=Callable[..., Any])
 TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
 """The texture formats of the types that are not packed; packed types use :data:`PACKED`."""
 PACKED = "rgba32ui"
+
+
+_CALLS = set[str]()
+
+
+def named(call: str) -> Callable[[Method], Method]:
+    """Begin the errors of a public method with ``call``, also those of other public methods that it calls."""
+    _CALLS.add(call)
+
+    def decorated(method: Method) -> Method:
+        @functools.wraps(method)
+        def called(*given: Any, **options: Any) -> Any:
+            try:
+                return method(*given, **options)
+            except (InputError, PlanError) as error:
+                inner, _, message = str(error).partition(": ")
+                error.args = (f"{call}: {message if inner in _CALLS else error}",)
+                raise
+
+        return cast(Method, called)
+
+    return decorated
 
 
 def as_matrix(shape: Shape) -> tuple[int, int]:
@@ -48,6 +73,9 @@ class TensorDevice(Protocol):
 
     def zeros(self, shape: Shape, dtype: npt.DTypeLike = "float32") -> Tensor:
         """Make a tensor of zeros."""
+
+    def issue(self, session: Session) -> None:
+        """Run the draws of a call."""
 
     def layout(self, shape: Shape, dtype: str) -> FlatLayout:
         """Lay a tensor of this shape and type out in a texture."""
@@ -144,11 +172,13 @@ class Tensor:
             raise ValueError("the elements of a tensor are not in this memory; a copy of them is needed")
         return np.asarray(self.numpy(), dtype=dtype)
 
+    @named("x[index]")
     def __getitem__(self, index: Any) -> Tensor:
         """A copy of ``tensor[index]``, as NumPy's basic indexing has it; see :meth:`Movement.slice`."""
         part: Tensor = self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
         return part
 
+    @named("x[index] = value")
     def __setitem__(self, index: Any, value: Any) -> None:
         """Change a part in place, as NumPy's basic indexing has it; see :meth:`Assignment.assign`."""
         self.device.ops.assign(self, index, value)
@@ -162,6 +192,7 @@ class Tensor:
         state = "released" if self._storage is None else "uploaded" if self._storage.uploaded else "not uploaded yet"
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, {state})"
 
+    @named("numpy")
     def numpy(self) -> Array:
         """A copy of the elements, bit for bit; of a packed tensor its blocks as bytes [..., bytes of a row].
 
@@ -173,6 +204,7 @@ class Tensor:
             return blocks_of(matrix, self.dtype, self.shape[-1]).reshape(*self.shape[:-1], -1)
         return matrix.reshape(self.shape)
 
+    @named("reshape")
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         """The same elements in another shape, as ``numpy.reshape`` has it; one edge may be -1.
 

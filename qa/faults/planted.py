@@ -236,8 +236,8 @@ FAULTS = (
     Fault(
         "message-forges-control-tokens",
         "glinfer/text/templates.py",
-        'return re.sub(f"(?=({names.pattern}))(.)", rf"\\g<0>{mark}", text, flags=re.DOTALL)',
-        "return text",
+        'starts = [found.start() + 1 for found in _found(re.compile(f"(?={names.pattern}).", re.DOTALL), text)]',
+        "starts: list[int] = []",
         ("tests/text/test_chat.py", "tests/text", "tests/attacks"),
     ),
     Fault(
@@ -272,7 +272,7 @@ FAULTS = (
     ),
     Fault(
         "hub-file-name-may-have-backslashes",
-        "glinfer/hub/names.py",
+        "glinfer/formats/files.py",
         "        and not _FORBIDDEN & set(path)\n",
         "",
         ("tests/hub/test_hub_choice.py", "tests/hub", "tests/attacks"),
@@ -295,8 +295,8 @@ FAULTS = (
     Fault(
         "full-queue-takes-one-request-more",
         "glinfer/server/worker.py",
-        "if served.live + count > most:",
-        "if served.live > most:",
+        "if own + count > most:",
+        "if own > most:",
         ("tests/server/test_server_life.py", "tests/server"),
     ),
     Fault(

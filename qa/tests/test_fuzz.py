@@ -6,6 +6,8 @@ damaged anew. `make fuzz` searches for longer, and by coverage.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiers import tiered
 
-from qa.fuzz.run import cases
+from qa.fuzz.run import ROOT, cases
 from qa.fuzz.targets import TARGETS, Target
 from qa.fuzz.watch import Outcome, watch
 
@@ -39,6 +41,33 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lru_cache]:  #
         return folder
 
     return folder_of
+
+
+READS = re.compile(
+    r"(?<!def )\b(opened|open_source|read_(json|json_list|text|bytes|header|gguf_file)|memmap|fromfile|FileIO|"
+    r"safe_open)\("
+)
+NO_READERS = {
+    **dict.fromkeys(("errors", "formats/bundled", "export/page", "inspect/pages", "server/page"), "files of packages"),
+    **dict.fromkeys(("gl/memory", "gl/own", "gl/program", "tensors/own"), "the system's files, or shaders"),
+    "inspect/verify/report": "files of packages",
+    **dict.fromkeys(("cli/bench_structure", "cli/common", "cli/diff", "cli/evaluate"), "text that is taken as it is"),
+    **dict.fromkeys(("cli/generate", "cli/structure", "export/convert"), "text that is taken as it is"),
+    **dict.fromkeys(("cli/bench", "cli/draws", "cli/info", "cli/profile", "cli/tune"), "open devices by that name"),
+    "inspect/diff/compare": "opens devices by that name",
+    "formats/files": "opens for all others",
+}
+"""Modules whose calls look as if they read files that need a target, and why they do not."""
+
+
+def test_every_reader_of_files_has_a_target() -> None:
+    targeted = {module.removesuffix(".py") for target in TARGETS.values() for module in target.modules}
+    root = ROOT / "glinfer"
+    found = [path for path in root.rglob("*.py") if READS.search(path.read_text("utf-8"))]
+    reading = {path.relative_to(root).with_suffix("").as_posix() for path in found}
+    assert not reading - targeted - set(NO_READERS)
+    assert not targeted & set(NO_READERS)
+    assert not [module for module in targeted if not (root / f"{module}.py").is_file()]
 
 
 def outcome_of(target: Target, data: bytes, folder: Path, *, memory: bool = False) -> Outcome:
@@ -77,3 +106,19 @@ def test_damaged_files_do_not_hurt(name: str, folders: lru_cache) -> None:  # ty
         assert not outcome.is_find, f"{outcome} for {data[: target.longest]!r}"
 
     damaged()
+
+
+@pytest.mark.slow
+def test_a_thousand_damaged_zip_files(folders: lru_cache) -> None:  # type: ignore[type-arg]
+    """Each is refused in one line and leaves nothing in the cache, or holds a model; up to three damages each."""
+    target, folder = TARGETS["zip"], folders("zip")
+    kinds = Counter[str]()
+    for number in range(1000):
+        random = Random(number)
+        data = random.choice(target.seeds())
+        for _ in range(random.choice((1, 1, 2, 3))):
+            data = target.mutate(data, random)
+        outcome = watch(target.read, data, folder)
+        assert not outcome.is_find, f"number {number}: {outcome}"
+        kinds[outcome.kind] += 1
+    assert min(kinds["accepted"], kinds["refused"]) > 50, "damage that is never seen, or always, finds little"

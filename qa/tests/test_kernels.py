@@ -110,7 +110,8 @@ def result_of(place: int) -> Result:
 
 
 def methods() -> set[str]:
-    return {name for name in dir(Ops) if not name.startswith("_") and callable(getattr(Ops, name))}
+    names = {name for name in dir(Ops) if not name.startswith("_") and callable(getattr(Ops, name))}
+    return names - {"explain"}  # which draws nothing
 
 
 def test_every_kernel_has_a_case() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from own_process import finished
 from tiers import tiered
@@ -24,17 +26,16 @@ PROMISES = {
     ],
     "01_generate.py": ["39 draws/token, 30 tokens, stopped by length", "OpenGL ES 3"],
     "02_draw_calls.py": [
-        "Gab, reference: 244 by formula, 244 in the plan",
-        "Gab, fast: 39 by formula, 39 in the plan",
-        "this model, reference: 244 in the plan, 244 issued per token",
-        "this model, fast: 39 in the plan, 39 issued per token",
+        "reference: 244 by formula, 244 in the plan, 244 issued per token",
+        "fast: 39 by formula, 39 in the plan, 39 issued per token",
     ],
     "03_verify_textures.py": [
+        "78 textures, 20,244,480 bytes: ok True",
         "20 comparisons of 5% while it ran, which together see every line: ok True",
-        "lm_head.bias, element [0, 7]: ",
-        "NaN payloads: stored True",
+        "'NaN payloads': True, 'infinities': True, 'negative zero': True, 'denormals': True",
     ],
     "04_first_wrong_draw.py": [
+        "lm_head.bias, element [0, 7]: ",
         "244 draws checked, first wrong one: none",
         "first wrong one: number 5, h.0.attn.head.0.scores, shader attention_scores",
     ],
@@ -64,6 +65,8 @@ PROMISES = {
         "the first wrong draw is number 242, lm_head",
         "error: GL_INVALID_OPERATION",
         "uniform of rows: found int 0; expected int 2",
+        "the first wrong draw is number 0, embed",
+        "precision of sampler2D: found lowp, the default of GLSL ES; expected highp; ",
     ],
     "13_scheduler.py": [
         "duke cancelled after ",
@@ -71,8 +74,58 @@ PROMISES = {
         "reused of the prompts: [0, 22, 22]",
         "the queen says what she says alone: True",
     ],
+    "14_own_shader.py": [
+        "layer_norm: off by at most ",
+        "matmul: off by at most ",
+        "dev.ops.matmul: ",
+        "own.matmul      2 draws, one of them took ",
+        "matmul:10: ",
+    ],
     "06_session.py": ["likeliest: '", "drawn:     '", "after 'Gaunt': b'", " tokens held, 0 dropped"],
 }
+
+
+SHORT = ("01_generate.py", "02_draw_calls.py", "03_verify_textures.py")
+"""Run Gab, count its draws, check the round trip: in at most ten lines of code each."""
+
+
+def tree_of(name: str) -> ast.Module:
+    return ast.parse((EXAMPLES / name).read_text("utf-8"), name)
+
+
+def test_the_first_examples_are_short() -> None:
+    for name in SHORT:
+        statements = [node for node in ast.walk(tree_of(name)) if isinstance(node, ast.stmt)]
+        lines = {line for node in statements[1:] for line in (node.lineno, node.end_lineno)}  # without the docstring
+        assert len(lines) <= 10, name
+
+
+def test_the_page_of_examples_has_each_once() -> None:
+    page = (EXAMPLES / "README.md").read_text("utf-8")
+    named = [line.partition("](")[2].partition(")")[0] for line in page.splitlines() if line.startswith("* [")]
+    assert sorted(named) == [*sorted(path.name for path in EXAMPLES.glob("[0-9]*.py")), "train/"]
+
+
+def test_the_sampler_of_example_5_is_right() -> None:
+    (function,) = (node for node in tree_of("05_own_sampler.py").body if isinstance(node, ast.FunctionDef))
+    assert len(ast.unparse(function).splitlines()) <= 15
+    space: dict[str, Any] = {"np": np}
+    exec(compile(ast.Module([function], []), "05_own_sampler.py", "exec"), space)
+    sample, rng = space["sample"], np.random.default_rng(1)
+    logits = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
+
+    def shares(**options: float) -> Any:
+        drawn = [sample(logits, rng, **options) for _ in range(1000)]
+        return np.bincount(drawn, minlength=4) / len(drawn)
+
+    for options, expected in (
+        ({"temperature": 1, "top_p": 1}, [0.1, 0.4, 0.2, 0.3]),
+        ({"temperature": 1, "top_p": 0.65}, [0, 4 / 7, 0, 3 / 7]),
+        ({"temperature": 1, "top_p": 0.01}, [0, 1, 0, 0]),
+        ({"temperature": 0.5, "top_p": 1}, [1 / 30, 16 / 30, 4 / 30, 9 / 30]),
+        ({"temperature": 0.01, "top_p": 1}, [0, 1, 0, 0]),
+    ):
+        assert np.abs(shares(**options) - expected).max() < 0.05, options
 
 
 def test_every_example_is_checked_here() -> None:
@@ -98,7 +151,7 @@ def test_example(name: str, tmp_path: Path) -> None:
 
 def test_the_page_has_the_bugs_in_two_parts() -> None:
     texts, found = planted_bugs_on_the_page()
-    assert PAGE_RENDERER in texts[-1]
+    assert PAGE_RENDERER in "".join(texts)
     for part in (texts, found):
         assert [line for line in part if not line.startswith(" ")] == [
             "as it is",
@@ -106,6 +159,7 @@ def test_the_page_has_the_bugs_in_two_parts() -> None:
             "transposed weight",
             "linear filtering",
             "integer uniform as float",
+            "samplers of lowp",
         ]
 
 

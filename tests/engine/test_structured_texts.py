@@ -44,6 +44,7 @@ def usual(model: Model) -> None:
 
 
 def test_a_text_has_its_structure(model: Model) -> None:
+    issued = model.device.draws_issued
     stream = model.stream("ROMEO:", json_schema=SCHEMA, seed=1, temperature=1.5)
     text = "".join(stream)
     jsonschema.validate(json.loads(text), SCHEMA)
@@ -51,6 +52,8 @@ def test_a_text_has_its_structure(model: Model) -> None:
     assert (stats.finish_reason, stats.complete) == ("stop", True)
     assert stats.forced > 10
     assert stats.tokens == len(stream.ids)
+    assert stats.draws + stats.prompt_draws == model.device.draws_issued - issued
+    assert stats.draws_saved == 0, "forced tokens begin it, and what their chunks save is among its draws"
     plain = model.stream("ROMEO:", seed=1, max_tokens=stats.tokens)
     list(plain)
     assert stats.draws < plain.stats.draws, "forced tokens took as many draws as chosen ones"

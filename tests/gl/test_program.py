@@ -42,7 +42,14 @@ pytestmark = pytest.mark.gl
 
 PUBLISHED = {"concat_head", "embed", "attention_scores", "attention_values", "linear", "softmax", "layer_norm"}
 WRAPPED = {"WRAPPED": 1, "OUT_WIDTH": 7, "OUT_ROWS": 3}
-NOT_OPS = {"copy", "probe_quad", "probe_math", "ceiling_fetch", "ceiling_alu"}  # shaders that tools run by themselves
+NOT_OPS = {
+    "copy",
+    "probe_quad",
+    "probe_math",
+    "ceiling_fetch",
+    "ceiling_alu",
+    "own",
+}  # shaders that tools run by themselves
 
 HEAD = "#version 300 es\nprecision highp float;\nlayout(location = 0) out float y;\n"
 

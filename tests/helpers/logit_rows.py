@@ -33,7 +33,7 @@ class Rows:
         edge = device.limits.max_texture_size
         layout = BlockLayout.of((len(logits) // targets, vocab), edge, tiles=kernels.row_tiles)
         names = [fast.LOGITS] if targets == 1 else [f"{rows.LOGITS}.{number}" for number in range(targets)]
-        tensors = tuple(TensorSpec(name, layout_shape(layout), "input", "rgba32f", layout) for name in names)
+        tensors = tuple(TensorSpec(name, layout_shape(layout), "cache", "rgba32f", layout) for name in names)
         self.session = Session(Plan("logits", 1, (), tensors, ()), {}, device)
         for name, part in zip(names, deinterleaved(logits, targets).reshape(targets, -1, vocab), strict=True):
             self.session.write(name, part)

@@ -19,13 +19,26 @@ from glinfer.families import FAMILIES
 PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
 ORDER = (
-    *("errors", "limits", "notebook", "families", "config", "quant", "gl", "ops", "models", "tensors", "engine"),
+    *(
+        "errors",
+        "limits",
+        "terminal",
+        "notebook",
+        "families",
+        "config",
+        "quant",
+        "gl",
+        "ops",
+        "models",
+        "tensors",
+        "engine",
+    ),
     *(PUBLIC, "inspect", "export", "server", "batch", "ray", "cli", "__main__"),
 )
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # Beside the others, and never with OpenGL: files and shapes; names, files and the network; tokenizers and templates;
 # which tokens a structure allows. Each knows settings and the rooms named, and those from one room on may use it.
-SETTINGS = {"errors", "limits", "families", "config", "quant"}
+SETTINGS = {"errors", "limits", "terminal", "families", "config", "quant"}
 for beside, known, first in (
     ("formats", set(), "models"),
     ("hub", {"formats"}, "engine"),
@@ -312,12 +325,13 @@ def test_the_rules_catch_bad_source_and_let_good_pass() -> None:
 
 
 def test_gl_comes_with_what_needs_it_first() -> None:
-    """Of the package neither by itself nor by its settings and files; tensors bring it when they are asked for."""
+    """Of the package neither by itself nor by its settings, files and samplers; tensors bring it when asked for."""
     said = ran(
         "import sys\n"
         "def opened(): print(*sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"
         "import glinfer, glinfer.config, glinfer.formats\n"
-        "assert {'Device', 'Tensor'} <= set(dir(glinfer)) & set(glinfer.__all__)\n"
+        "assert {'Device', 'Sampler', 'SamplingOptions', 'Tensor'} <= set(dir(glinfer)) & set(glinfer.__all__)\n"
+        "assert glinfer.Sampler(glinfer.SamplingOptions(temperature=0)).sample([0.0, 1.0]) == 1\n"
         "opened()\n"
         "from glinfer import Tensor\n"
         "assert glinfer.Device is glinfer.Device and glinfer.Tensor is Tensor\n"

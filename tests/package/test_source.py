@@ -29,6 +29,9 @@ NETWORK = {
     *("websockets", "huggingface_hub"),
 }
 OF_OS = ("system", "popen", "exec", "spawn", "posix_spawn", "fork", "startfile")
+PRINTING = {"print", "Console", "rich.print", "rich.console.Console"}
+PRINTING |= {f"click.{name}" for name in ("echo", "secho", "echo_via_pager", "prompt", "confirm", "progressbar")}
+ATTRIBUTES = {name.rpartition(".")[2] for name in PRINTING} | {"write", "print_exc"}
 SWITCHES = {"shell": False, "allow_pickle": False, "weights_only": True, "trust_remote_code": False}
 
 ALLOWED = {
@@ -38,11 +41,8 @@ ALLOWED = {
     ("export/serve.py", "http"),
     # `glinfer serve` listens where it is told to, and has an event loop; it parses Host and Origin.
     ("server/run.py", "socket"),
-    *(
-        (f"server/{name}.py", "asyncio")
-        for name in ("connections", "generation", "run", "slow", "state", "streaming", "worker")
-    ),
-    ("server/slow.py", "concurrent"),  # threads, and no processes
+    *((f"server/{name}.py", "asyncio") for name in ("connections", "off_loop", "run", "state", "streaming", "worker")),
+    ("server/off_loop.py", "concurrent"),  # threads, and no processes
     # Batches ask the same application, without a network.
     *(("batch/" + name, "asyncio") for name in ("local.py", "process.py", "turns.py")),
     # A process for each device, by an argument list and never by a shell.
@@ -54,11 +54,18 @@ ALLOWED = {
     # Models by name: the one client of a network, and the parts of addresses.
     *((f"hub/{name}.py", "huggingface_hub") for name in ("bar", "cache", "client")),
     ("hub/client.py", "urllib"),
+    ("hub/addresses.py", "socket"),
     ("hub/names.py", "urllib"),
     # What wakes the event loop of a batch, without an epoll that a forked process would share.
     ("batch/turns.py", "selectors"),
     # Names from a table beside the call.
     ("__init__.py", "import_module"),
+    # The one place that prints; the bars of rich; JSON on a pipe to the process that asked for it.
+    ("terminal.py", "click.echo"),
+    ("server/worker.py", "click.echo"),  # of what is printable
+    ("cli/common.py", "Console"),
+    ("hub/bar.py", "Console"),
+    ("gl/cuda.py", "print"),
 }
 
 
@@ -120,8 +127,21 @@ def undeclared(nodes: Nodes) -> Iterator[tuple[int, str]]:
             yield line, root
 
 
+def prints(nodes: Nodes) -> Iterator[tuple[int, str]]:
+    """Output that does not go through ``emit`` of glinfer/terminal.py, which shows what a terminal would obey."""
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id in PRINTING:
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:
+            name = ast.unparse(node)
+            if name in PRINTING or name.endswith((".stdout.write", ".stderr.write", ".print_exc")):
+                yield node.lineno, name
+        elif isinstance(node, ast.ImportFrom) and node.module == "click":
+            yield from ((node.lineno, each.name) for each in node.names if f"click.{each.name}" in PRINTING)
+
+
 Rule = Callable[[Nodes], Iterator[tuple[int, str]]]
-RULES: tuple[Rule, ...] = (text_as_code, modules_that_do_too_much, processes, unsafe_switches, undeclared)
+RULES: tuple[Rule, ...] = (text_as_code, modules_that_do_too_much, processes, unsafe_switches, undeclared, prints)
 
 
 def test_the_package_keeps_the_rules() -> None:
@@ -156,12 +176,17 @@ BAD = (
     (unsafe_switches, "np.load(path, allow_pickle=True)"),
     (unsafe_switches, "torch.load(path, weights_only=False)"),
     (unsafe_switches, "yaml.load(text)"),
+    (prints, "click.secho(text, dim=True)"),
+    (prints, "from click import echo"),
+    (prints, "print(text, file=sys.stderr)"),
+    (prints, "sys.stdout.write(text)"),
     (undeclared, "import scipy.sparse"),
     (undeclared, "def late():\n    from PIL import Image"),
 )
 GOOD = (
     "re.compile('a')",
     "model.eval()",
+    "out().print(table)",
     "importlib.import_module('glinfer.gl')",
     "import os\nos.environ.get('HOME')",
     "np.load(path, allow_pickle=False)",

@@ -95,14 +95,17 @@ REFUSED: list[tuple[Callable[[Any, Tensor, Tensor, Tensor], object], str]] = [
         lambda o, x, y, i: o.activate(x, "relu"),
         "activate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh",
     ),
-    (lambda o, x, y, i: o.silu_gate(x, y), "gate: x is [2, 3] and up is [3, 2]; expected one shape"),
-    (lambda o, x, y, i: o.silu_gate(x, i), "gate: up is [2, 3] of int32; expected float32 or float16"),
-    (lambda o, x, y, i: o.silu(i), "activate: x is [2, 3] of int32; expected float32 or float16"),
+    (lambda o, x, y, i: o.silu_gate(x, y), "silu_gate: x is [2, 3] and up is [3, 2]; expected one shape"),
+    (lambda o, x, y, i: o.silu_gate(x, i), "silu_gate: up is [2, 3] of int32; expected float32 or float16"),
+    (lambda o, x, y, i: o.silu(i), "silu: x is [2, 3] of int32; expected float32 or float16"),
     (
         lambda o, x, y, i: o.gelu_gate(x),
-        "gate: x is [2, 3]; without up expected [..., 2·N], the gate and what it lets by",
+        "gelu_gate: x is [2, 3]; without up expected [..., 2·N], the gate and what it lets by",
     ),
-    (lambda o, x, y, i: o.gelu_new_gate(y, out=x), "gate: out is [2, 3] of float32; the result is [3, 1] of float32"),
+    (
+        lambda o, x, y, i: o.gelu_new_gate(y, out=x),
+        "gelu_new_gate: out is [2, 3] of float32; the result is [3, 1] of float32",
+    ),
 ]
 
 

@@ -153,31 +153,43 @@ def test_bad_calls_are_refused(dev: Device) -> None:
     held = dev.zeros((1,))
     held.release()
     for run, message in (
-        (lambda: x.__setitem__(2, 0), "assign: x is [2, 3] and the index [2]; 2 is no slice, and no whole number from "
+        (lambda: x.__setitem__(2, 0),
+         "x[index] = value: x is [2, 3] and the index [2]; 2 is no slice, and no whole number from "
          "-2 to 1"),
-        (lambda: x.__setitem__((0, 0, 0), 0), "assign: x is [2, 3] and the index [0, 0, 0]; expected at most 2 numbers "
+        (lambda: x.__setitem__((0, 0, 0), 0),
+         "x[index] = value: x is [2, 3] and the index [0, 0, 0]; expected at most 2 numbers "
          "and slices, and one Ellipsis"),
-        (lambda: x.__setitem__(0, [1.0, 2.0]), "assign: the part is [3] and the value [2], which does not broadcast to "
+        (lambda: x.__setitem__(0, [1.0, 2.0]),
+         "x[index] = value: the part is [3] and the value [2], which does not broadcast to "
          "it"),
-        (lambda: x.__setitem__(0, dev.zeros((2, 3))), "assign: the part is [3] and the value [2, 3], which does not "
+        (lambda: x.__setitem__(0, dev.zeros((2, 3))),
+         "x[index] = value: the part is [3] and the value [2, 3], which does not "
          "broadcast to it"),
-        (lambda: whole.__setitem__(0, x[0, 0]), "assign: x is of int32 and value of float32; expected int32"),
-        (lambda: whole.__setitem__(0, 1.5), "found float64 from 1.5 to 1.5; int32 cannot hold that exactly"),
-        (lambda: packed.__setitem__(0, 1), "assign: x is [2, 32] of Q8_ROW, whose elements lie in blocks; make it "
+        (lambda: whole.__setitem__(0, x[0, 0]), "x[index] = value: x is of int32 and value of float32; expected int32"),
+        (lambda: whole.__setitem__(0, 1.5),
+         "x[index] = value: found float64 from 1.5 to 1.5; int32 cannot hold that exactly"),
+        (lambda: packed.__setitem__(0, 1),
+         "x[index] = value: x is [2, 32] of Q8_ROW, whose elements lie in blocks; make it "
          "again"),
-        (lambda: x.__setitem__(0, packed), "assign: value is [2, 32] of Q8_ROW; dequantize it first"),
+        (lambda: x.__setitem__(0, packed), "x[index] = value: value is [2, 32] of Q8_ROW; dequantize it first"),
         (lambda: dev.ops.assign(np.zeros(3), 0, 1), "assign: x is a ndarray; make a tensor of it with "
          "device.tensor(x)"),
-        (lambda: held.__setitem__(0, 1), "this tensor [1] was released; make it again, or release it later"),
+        (lambda: held.__setitem__(0, 1),
+         "x[index] = value: this tensor [1] was released; make it again, or release it later"),
     ):  # fmt: skip
         with pytest.raises(InputError) as raised:
             run()
         assert str(raised.value) == message
     assert not x.numpy().any()
-    with Device() as other, pytest.raises(InputError, match=r"\Aassign: value is a tensor of another device; "):
+    with (
+        Device() as other,
+        pytest.raises(InputError, match=r"\Ax\[index\] = value: value is a tensor of another device; "),
+    ):
         x[0] = other.zeros(3)
     deep = dev.zeros((3,) * 7)
-    with pytest.raises(InputError, match=r"\Aassign: x is .*: found an index over 6 axes .*; assign in two steps\Z"):
+    with pytest.raises(
+        InputError, match=r"\Ax\[index\] = value: x is .*: found an index over 6 axes .*; assign in two steps\Z"
+    ):
         deep[::2, ::2, ::2, ::2, ::2, ::2] = 1
 
 

@@ -42,18 +42,21 @@ def test_the_type_is_that_of_the_value_or_dtype(dev: Device) -> None:
 
 def test_bad_calls_are_refused(dev: Device) -> None:
     for run, message in (
-        (lambda: dev.zeros((2, -1)), "found the shape (2, -1); expected whole numbers from 0 on"),
-        (lambda: dev.zeros(2.5), "found the shape 2.5; expected whole numbers from 0 on"),
-        (lambda: dev.zeros("35"), "found the shape '35'; expected whole numbers from 0 on"),
-        (lambda: dev.full((2,), [1, 2]), "found the value [2]; expected one number"),
-        (lambda: dev.full((2,), "a"), "found an array of <U1; expected numbers: float32, float16, int32"),
-        (lambda: dev.full((2,), 1.5, "int32"), "found float64 from 1.5 to 1.5; int32 cannot hold that exactly"),
-        (lambda: dev.full((2,), 2**31), "found int64 from 2147483648 to 2147483648; int32 cannot hold that exactly"),
+        (lambda: dev.zeros((2, -1)), "zeros: found the shape (2, -1); expected whole numbers from 0 on"),
+        (lambda: dev.zeros(2.5), "zeros: found the shape 2.5; expected whole numbers from 0 on"),
+        (lambda: dev.zeros("35"), "zeros: found the shape '35'; expected whole numbers from 0 on"),
+        (lambda: dev.full((2,), [1, 2]), "full: found the value [2]; expected one number"),
+        (lambda: dev.full((2,), "a"), "full: found an array of <U1; expected numbers: float32, float16, int32"),
+        (lambda: dev.full((2,), 1.5, "int32"), "full: found float64 from 1.5 to 1.5; int32 cannot hold that exactly"),
+        (
+            lambda: dev.full((2,), 2**31),
+            "full: found int64 from 2147483648 to 2147483648; int32 cannot hold that exactly",
+        ),
     ):
         with pytest.raises(InputError) as raised:
             run()
         assert str(raised.value) == message
-    with pytest.raises(InputError, match="dtype is 'Q8_0'; expected one of float32"):
+    with pytest.raises(InputError, match="zeros: dtype is 'Q8_0'; expected one of float32"):
         dev.zeros((2, 32), "Q8_0")
-    with pytest.raises(PlanError, match=r"\Aa tensor \[1000000, 1000000\]: .* largest texture"):
+    with pytest.raises(PlanError, match=r"\Azeros: a tensor \[1000000, 1000000\]: .* largest texture"):
         dev.zeros((10**6, 10**6))

@@ -115,7 +115,9 @@ def test_without_blending_nothing_blends(dev: Device) -> None:
     product = Product(4, 4, 100_000)
     assert "split_k" not in {strategy.name for strategy in candidates(product, dev.kernels, blends=False)}
     check(dev, normal(4, 4096), normal(4096, 4))
-    told = pytest.raises(InputError, match=r"^strategy split_k cannot compute 1 products of 4×64 and 64×4 here; leave")
+    told = pytest.raises(
+        InputError, match=r"^matmul: strategy split_k cannot compute 1 products of 4×64 and 64×4 here; leave"
+    )
     with dev.tensor(normal(4, 64)) as x, dev.tensor(normal(64, 4)) as y, told:
         dev.ops.matmul(x, y, strategy="split_k")
     assert dev.memory().textures == 0
@@ -144,15 +146,15 @@ def test_bad_calls_are_refused(dev: Device) -> None:
     for run, message in (
         (
             lambda: ops.matmul(x, y, strategy="fast"),
-            "there is no strategy 'fast'; known: packed, small, split_k, reduce, matvec",
+            "matmul: there is no strategy 'fast'; known: packed, small, split_k, reduce, matvec",
         ),
         (
             lambda: ops.matmul(x, y, strategy="matvec"),
-            "strategy matvec cannot compute 1 products of 3×4 and 4×5 here; .*",
+            "matmul: strategy matvec cannot compute 1 products of 3×4 and 4×5 here; .*",
         ),
         (
             lambda: ops.matmul(x, y, strategy=Strategy("packed", targets=8)),
-            "draw matmul: 8 targets take as many rows; found matrices of 3",
+            "matmul: draw matmul: 8 targets take as many rows; found matrices of 3",
         ),
         (lambda: ops.matmul(x, y, activation="relu"), f"matmul: there is no activation 'relu'; known: {names}"),
         (lambda: ops.matmul(x, y, bias=x), r"matmul: bias is \[3, 4\]; expected \[5\]"),

@@ -265,5 +265,24 @@ def test_brackets_and_numpy_itself_work_on_tensors(dev: Device) -> None:
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # NumPy 1 means by it: copy where that is needed
         with pytest.raises(ValueError, match="a copy of them is needed"):
             np.array(tensor, copy=False)
-    with pytest.raises(InputError, match=r"^slice: x is \[3, 4, 5\] and the index \[3\]; "):
+    with pytest.raises(InputError, match=r"^x\[index\]: x is \[3, 4, 5\] and the index \[3\]; "):
         tensor[3]
+
+
+def test_split_qkv_leaves_heads_side_by_side(dev: Device) -> None:
+    """The flat form, with fewer heads of keys and values, also where parts begin and end within texels."""
+    for shape, heads, kv_heads, width in (
+        ((3, 35), 3, 2, 5),
+        ((2, 5, 18), 4, 1, 3),
+        ((5, 24), 1, 1, 8),
+        ((0, 15), 3, 1, 3),
+    ):
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        q, k, v = np.split(x, [heads * width, (heads + kv_heads) * width], axis=-1)
+        for head_dim in (None, width):
+            found = dev.ops.split_qkv(dev.tensor(x), heads, kv_heads, head_dim, flat=True)
+            for part, expected in zip(found, (q, k, v), strict=True):
+                assert holds(part, expected) if expected.size else part.shape == expected.shape
+    ids = dev.tensor(np.arange(14).reshape(2, 7))
+    q, k, v = (part.numpy() for part in dev.ops.split_qkv(ids, 3, 2, flat=True))  # widths in place of heads
+    assert (q.tolist(), k.tolist(), v.tolist()) == ([[0, 1, 2], [7, 8, 9]], [[3, 4], [10, 11]], [[5, 6], [12, 13]])

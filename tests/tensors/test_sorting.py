@@ -11,7 +11,7 @@ from flat_draw import padding
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
-from glinfer.models.oracle import run_plan
+from glinfer.models.oracle import by_output, run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops.flat.topk import lists_of, merge_sorted, scratch_rows, sort_chunks, sort_keys, sorted_pairs
@@ -129,7 +129,7 @@ def test_each_draw_against_its_oracle(dev: Device, rows: int, cols: int, k: int)
     session.write("x", x)
     for number, (draw, wanted) in enumerate(run_plan(made, {}, {"x": x}, {})):
         session.run({}, first=number, draws=number + 1)
-        for name, part in zip(draw.outputs, wanted, strict=True):
+        for name, part in by_output(draw, wanted).items():
             np.testing.assert_array_equal(session.read(name, *part.shape), part, err_msg=f"{draw.name} {name}")
     assert len({draw.defines for draw in made.draws if draw.op == "merge_sorted"}) == 1, "merges share one program"
     session.release()
@@ -145,7 +145,7 @@ class Misfit:
         return self.builder.flat(name, kind, rows, cols, form, 64)
 
     def lists(self, rows: int, kind: str = "activation") -> tuple[TensorSpec, TensorSpec]:
-        return self.tensor(f"keys.{kind}", kind, rows, 4), self.tensor(f"columns.{kind}", kind, rows, 4)
+        return self.tensor(f"columns.{kind}", kind, rows, 4), self.tensor(f"keys.{kind}", kind, rows, 4)
 
     def x(self) -> TensorSpec:
         return self.tensor("x", "input", 3, 40, "rgba32f")
@@ -176,6 +176,6 @@ def test_draws_that_do_not_fit_are_refused() -> None:
         (40, "columns has 29 rows for lists of 30 texels"),
     ):
         plan = Misfit()
-        columns = plan.lists(29, "input")[1]
+        columns = plan.lists(29, "input")[0]
         values, places = (plan.tensor(form, "activation", 3, k, form) for form in ("rgba32f", "rgba32i"))
         plan.refuses(sorted_pairs("d", "d", plan.x(), columns, values, places, **options), message)

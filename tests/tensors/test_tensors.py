@@ -172,7 +172,7 @@ def test_too_large_for_any_texture(small: Device) -> None:
         array = np.broadcast_to(np.float32(1), (rows, cols))
         said = rf"a tensor \[{rows}, {cols}\]: a {rows}×{cols} matrix takes {texels} texels of four elements; "
         if array.size < 1e6:
-            with refused(f"{said}the largest texture here is 64×64", PlanError):
+            with refused(f"tensor: {said}the largest texture here is 64×64", PlanError):
                 small.tensor(array)
         with refused(f"{said}the largest texture here is 64×64", PlanError):
             small.layout((rows, cols), "float32")
@@ -205,7 +205,7 @@ def test_values_that_are_refused(dev: Device) -> None:
         (np.zeros((2, 33), np.uint8), "Q8_0", "a row of 33 bytes is no whole number of Q8_0 blocks of 34 bytes"),
         (dev.tensor([1.0]), None, r"found a tensor; use it as it is, or on another device its copy: tensor\.numpy\(\)"),
     ):
-        with refused(message):
+        with refused(f"tensor: {message}"):
             dev.tensor(values, dtype)
 
 
@@ -236,7 +236,7 @@ def test_packed_bytes_come_back_and_views_keep_their_rows(dev: Device) -> None:
     assert same_bits(uploaded(view).numpy(), blocks.reshape(6, -1))
     assert dev.memory().textures == 1
     for shape in ((3, 2048), (-1,), (6, 4, 256)):
-        with refused(r"the rows of a Q4_K tensor \[2, 3, 1024\] stay whole; found \[.*\]"):
+        with refused(r"reshape: the rows of a Q4_K tensor \[2, 3, 1024\] stay whole; found \[.*\]"):
             tensor.reshape(shape)
 
 
@@ -284,10 +284,12 @@ def test_reshape_is_a_copy_where_they_do_not(dev: Device) -> None:
 
 def test_a_shape_that_it_cannot_have(dev: Device) -> None:
     for to in ((5, 5), (-1, 5), (-1, -1), (-2, 12), (-2, -12), (0, -1), ()):
-        with refused(rf"a tensor \[4, 6\] of 24 elements cannot become {re.escape(str(list(to)))}"):
+        with refused(rf"reshape: a tensor \[4, 6\] of 24 elements cannot become {re.escape(str(list(to)))}"):
             dev.tensor(counted(4, 6)).reshape(to)
     for bad in ((4.0, 6), ("4", 6), (None,)):
-        with refused(rf"found the shape {re.escape(str(bad))}; expected whole numbers, one of which may be -1"):
+        with refused(
+            rf"reshape: found the shape {re.escape(str(bad))}; expected whole numbers, one of which may be -1"
+        ):
             dev.tensor(counted(4, 6)).reshape(bad)
 
 
@@ -323,7 +325,7 @@ def test_a_with_block_releases_even_when_it_fails(dev: Device) -> None:
     with dev.tensor(counted(3, 3)) as x, dev.ops.silu(x) as y:
         assert dev.memory().textures == 2
     for tensor in (x, y):
-        with refused(r"this tensor \[3, 3\] was released; make it again, or release it later"):
+        with refused(r"numpy: this tensor \[3, 3\] was released; make it again, or release it later"):
             tensor.numpy()
     with pytest.raises(ZeroDivisionError), uploaded(dev.tensor([1.0])):
         raise ZeroDivisionError
@@ -333,16 +335,16 @@ def test_a_with_block_releases_even_when_it_fails(dev: Device) -> None:
 def test_a_released_tensor_says_so(dev: Device) -> None:
     gone = dev.tensor(counted(4))
     gone.release()
-    for use in (
-        gone.numpy,
-        lambda: gone.reshape(1, 4),
-        lambda: gone.reshape(2, 2),
-        lambda: gone.layout,
-        lambda: gone.nbytes,
-        lambda: dev.ops.silu(gone),
-        lambda: dev.ops.silu(dev.tensor(counted(4)), out=gone),
+    for call, use in (
+        ("numpy: ", gone.numpy),
+        ("reshape: ", lambda: gone.reshape(1, 4)),
+        ("reshape: ", lambda: gone.reshape(2, 2)),
+        ("", lambda: gone.layout),
+        ("", lambda: gone.nbytes),
+        ("silu: ", lambda: dev.ops.silu(gone)),
+        ("silu: ", lambda: dev.ops.silu(dev.tensor(counted(4)), out=gone)),
     ):
-        with refused(r"this tensor \[4\] was released; make it again, or release it later"):
+        with refused(rf"{call}this tensor \[4\] was released; make it again, or release it later"):
             use()
     assert (gone.shape, gone.size, gone.dtype) == ((4,), 4, "float32")
 
@@ -430,7 +432,7 @@ def test_closing_releases_everything_and_says_so_afterwards() -> None:
         result = dev.ops.silu(kept)
     assert dev.memory() == NOTHING
     for tensor in (kept, waiting, result):
-        with refused("this tensor was released; its elements are gone"):
+        with refused("numpy: this tensor was released; its elements are gone"):
             tensor.numpy()
         tensor.release()
     with refused("this device was closed; open or load again", ContextError):
@@ -443,10 +445,10 @@ def test_a_failing_call_leaves_nothing_behind(dev: Device, monkeypatch: pytest.M
     before = dev.memory()
 
     def fail(*_: object, **__: object) -> None:
-        raise PlanError("draw activate: y is [5, 3]; expected [5, 4]")
+        raise PlanError("draw silu: y is [5, 3]; expected [5, 4]")
 
     monkeypatch.setattr("glinfer.tensors.passes.Session", fail)
-    with refused(r"activate: draw activate: y is \[5, 3\]; expected \[5, 4\]"):
+    with refused(r"silu: draw silu: y is \[5, 3\]; expected \[5, 4\]"):
         dev.ops.silu(x)
     assert dev.memory() == before
     monkeypatch.undo()
@@ -469,12 +471,12 @@ def test_out_takes_the_result(dev: Device) -> None:
 
 def test_an_out_that_does_not_fit(dev: Device) -> None:
     x = dev.tensor(counted(4, 3))
-    taken = "activate: out is read or written by this call already; give it another tensor"
+    taken = "silu: out is read or written by this call already; give it another tensor"
     for out, message in (
-        (dev.zeros((3, 4)), r"activate: out is \[3, 4\] of float32; the result is \[4, 3\] of float32"),
-        (dev.zeros(12), r"activate: out is \[12\] of float32; the result is \[4, 3\] of float32"),
-        (dev.zeros((4, 3), "float16"), r"activate: out is \[4, 3\] of float16; the result is \[4, 3\] of float32"),
-        (dev.zeros((4, 3), "int32"), r"activate: out is \[4, 3\] of int32; the result is \[4, 3\] of float32"),
+        (dev.zeros((3, 4)), r"silu: out is \[3, 4\] of float32; the result is \[4, 3\] of float32"),
+        (dev.zeros(12), r"silu: out is \[12\] of float32; the result is \[4, 3\] of float32"),
+        (dev.zeros((4, 3), "float16"), r"silu: out is \[4, 3\] of float16; the result is \[4, 3\] of float32"),
+        (dev.zeros((4, 3), "int32"), r"silu: out is \[4, 3\] of int32; the result is \[4, 3\] of float32"),
         (x, taken),
         (x.reshape(2, 2, 3).reshape(4, 3), taken),
         (counted(4, 3), r"silu: out is a ndarray; make a tensor of it with device\.tensor\(out\)"),
@@ -519,9 +521,9 @@ def test_two_devices_at_once(dev: Device) -> None:
             assert same_bits(theirs.numpy(), -array)
         assert dev.context.limits.max_texture_size > other.context.limits.max_texture_size == 64
         for use in (lambda: dev.ops.silu(there), lambda: other.ops.silu(here)):
-            with refused("activate: x is a tensor of another device; make it on this one"):
+            with refused("silu: x is a tensor of another device; make it on this one"):
                 use()
-        with refused("activate: out is a tensor of another device; make it on this one"):
+        with refused("silu: out is a tensor of another device; make it on this one"):
             dev.ops.silu(here, out=there)
         here.release()
         assert other.memory().tensors == 2
@@ -552,3 +554,93 @@ def test_a_device_that_does_not_open_leaves_no_context(monkeypatch: pytest.Monke
         Device()  # the audit complains about a context that stays open
     with refused(r"there is no EGL device 63; .*", ContextError):
         Device(63)
+
+
+# The calls that errors name
+
+
+def test_every_call_with_a_wrong_shape_names_itself(dev: Device) -> None:
+    """The call that the caller made, also where it is computed by another one, and the arguments by its own names."""
+    ops, o, v = dev.ops, dev.zeros(()), dev.zeros(3)
+    m, s, ids = dev.zeros((2, 3)), dev.zeros((2, 2, 3)), dev.zeros(4, "int32")
+    packed = dev.tensor(np.zeros((2, 32), np.float32), "Q8_ROW")
+    cases: dict[str, Any] = {
+        "activate": lambda: ops.activate(m, "silu", out=v),
+        "silu": lambda: ops.silu(m, out=v),
+        "gelu": lambda: ops.gelu(m, out=v),
+        "gelu_new": lambda: ops.gelu_new(m, out=v),
+        "gate": lambda: ops.gate(m, activation="silu"),
+        "silu_gate": lambda: ops.silu_gate(m),
+        "gelu_gate": lambda: ops.gelu_gate(m, v),
+        "gelu_new_gate": lambda: ops.gelu_new_gate(m),
+        "attention_scores": lambda: ops.attention_scores(m, v),
+        "attention_values": lambda: ops.attention_values(m, m),
+        "attention": lambda: ops.attention(m, m, v),
+        "assign": lambda: ops.assign(m, 0, ids),
+        "causal_conv": lambda: ops.causal_conv(m, v),
+        "lookup": lambda: ops.lookup(ids, v),
+        "gather_rows": lambda: ops.gather_rows(v, ids),
+        "dequantize": lambda: ops.dequantize(m),
+        "add_positions": lambda: ops.add_positions(m, v),
+        "layer_norm": lambda: ops.layer_norm(o),
+        "rms_norm": lambda: ops.rms_norm(m, m),
+        "add_rms_norm": lambda: ops.add_rms_norm(m, v),
+        "softmax": lambda: ops.softmax(o),
+        "log_softmax": lambda: ops.log_softmax(o),
+        "sum": lambda: ops.sum(o),
+        "max": lambda: ops.max(o),
+        "argmax": lambda: ops.argmax(o),
+        "cross_entropy": lambda: ops.cross_entropy(m, ids),
+        "embedding_backward": lambda: ops.embedding_backward(ids, m, 5),
+        "rope": lambda: ops.rope(v),
+        "gated_delta_rule": lambda: ops.gated_delta_rule(m, m, m, m, m),
+        "top_k": lambda: ops.top_k(m, 4),
+        "matmul": lambda: ops.matmul(m, m),
+        "explain": lambda: ops.explain(m, m),
+        "linear": lambda: ops.linear(m, s),
+        "dot": lambda: ops.dot(m, m),
+        "add": lambda: ops.add(m, ids),
+        "subtract": lambda: ops.subtract(m, dev.zeros(2)),
+        "multiply": lambda: ops.multiply(m, dev.zeros(2)),
+        "add_bias": lambda: ops.add_bias(m, m),
+        "residual_add": lambda: ops.residual_add(m, v),
+        "scale": lambda: ops.scale(m, 1.0, out=v),
+        "transpose": lambda: ops.transpose(m, (0, 2)),
+        "split_qkv": lambda: ops.split_qkv(m, 2),
+        "split_heads": lambda: ops.split_heads(m, 2),
+        "merge_heads": lambda: ops.merge_heads(m),
+        "slice": lambda: ops.slice(m, 2),
+        "expand": lambda: ops.expand(m, (2, 2)),
+        "repack": lambda: ops.repack(m, (5,)),
+        "astype": lambda: ops.astype(m, "float16", out=v),
+        "concat": lambda: ops.concat([m, v]),
+    }
+    assert set(cases) == {name for name in dir(Ops) if not name.startswith("_")}
+    further = [
+        ("x[index]", lambda: m[2]),
+        ("x[index] = value", lambda: m.__setitem__(0, ids)),
+        ("x[index] = value", lambda: m.__setitem__(0, np.zeros((2, 2, 2)))),
+        ("reshape", lambda: m.reshape(5)),
+        ("reshape", lambda: packed.reshape(64)),
+        ("tensor", lambda: dev.tensor([[1.0], [1.0, 2.0]])),
+        ("zeros", lambda: dev.zeros(-1)),
+        ("full", lambda: dev.full(2, [1.0, 2.0])),
+        ("dot", lambda: ops.dot(m, s)),
+        ("dot", lambda: ops.dot(m, o, out=v)),
+    ]
+    with Device() as other:
+        theirs = other.zeros(3), other.zeros((3, 3)), other.zeros((1, 2, 3))
+        further += [
+            ("matmul: y is a tensor", lambda: ops.matmul(m, theirs[0])),
+            ("matmul: y is a tensor", lambda: ops.matmul(m, theirs[1])),
+            ("dot: x is a tensor", lambda: ops.dot(theirs[1], v)),
+            ("attention_scores: k is a tensor", lambda: ops.attention_scores(m.reshape(1, 2, 3), theirs[2])),
+            ("lookup: table is a tensor", lambda: ops.lookup(ids, theirs[1])),
+            ("gather_rows: x is a tensor", lambda: ops.gather_rows(theirs[1], ids)),
+        ]
+        for call, use in (*cases.items(), *further):
+            with pytest.raises(InputError) as raised:
+                use()
+            said = str(raised.value)
+            assert said.startswith(call if ": " in call else f"{call}: "), (call, said)
+            assert not any(f": {name}: " in said for name in cases), said

@@ -1,4 +1,4 @@
-"""The conversation of README.md is what the model says."""
+"""The conversation of docs/models.md is what the model says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.goldens import smollm2_file
 
 pytestmark = [pytest.mark.gl, pytest.mark.slow]
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 BLOCK = re.compile(r"```console\n\$ \.venv/bin/(glinfer chat smollm2[^\n]*)\n(.*?)```", re.DOTALL)
 SPEED = re.compile(r"(draws/token · \d+ tokens) · [\d.]+ tok/s")
 
@@ -20,7 +20,7 @@ SPEED = re.compile(r"(draws/token · \d+ tokens) · [\d.]+ tok/s")
 def test_the_conversation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Word by word, with the header and the counts; only the speed and the renderer may be others."""
     smollm2_file()
-    (command, printed), *_ = BLOCK.findall(README.read_text("utf-8"))
+    (command, printed), *_ = BLOCK.findall(PAGE.read_text("utf-8"))
     typed = re.findall(r"^> (.*)$", printed, re.MULTILINE)
     assert len(typed) == 4
     waiting = iter(typed)

@@ -1,0 +1,73 @@
+"""Write passes of your own: the guide's LayerNorm and matrix product, typed in, beside NumPy."""
+
+import numpy as np
+
+import glinfer
+
+LAYER_NORM = """
+uniform sampler2D x, gamma, beta;
+uniform float eps;
+out vec4 y;
+
+void main() {
+    ivec2 at = output_place();  // the row, and which four columns of it
+    float mean = 0.0, variance = 0.0;
+    for (int i = 0; i < X_TEXELS; i++)
+        mean += dot(TEXEL(x, at.x * X_TEXELS + i, X_WIDTH, X_HEIGHT), vec4(1.0)) / float(X_COLS);
+    for (int i = 0; i < X_TEXELS; i++) {
+        vec4 d = trimmed(TEXEL(x, at.x * X_TEXELS + i, X_WIDTH, X_HEIGHT) - mean, i, X_COLS);
+        variance += dot(d, d) / float(X_COLS);
+    }
+    vec4 normal = (TEXEL(x, at.x * X_TEXELS + at.y, X_WIDTH, X_HEIGHT) - mean) / sqrt(variance + eps);
+    y = normal * TEXEL(gamma, at.y, GAMMA_WIDTH, GAMMA_HEIGHT) + TEXEL(beta, at.y, BETA_WIDTH, BETA_HEIGHT);
+}
+"""
+
+MATMUL = """
+uniform sampler2D a, b;
+out vec4 y;
+
+void main() {
+    ivec2 at = output_place();
+    vec4 sum = vec4(0.0);
+    for (int k = 0; k < A_COLS; k++) {
+        float left = TEXEL(a, at.x * A_TEXELS + k / 4, A_WIDTH, A_HEIGHT)[k % 4];
+        sum += left * TEXEL(b, k * B_TEXELS + at.y, B_WIDTH, B_HEIGHT);
+    }
+    y = sum;
+}
+"""
+
+rng = np.random.default_rng(1)
+x, weight = rng.standard_normal((9, 70), dtype=np.float32), rng.standard_normal((70, 50), dtype=np.float32)
+gamma, beta = rng.standard_normal((2, 70), dtype=np.float32)
+
+with glinfer.Device() as dev:
+    # Inputs go by the names of their samplers, uniforms by their own; the result is a tensor like any other.
+    inputs, w = {"x": dev.tensor(x), "gamma": dev.tensor(gamma), "beta": dev.tensor(beta)}, dev.tensor(weight)
+    normed = dev.draw(LAYER_NORM, inputs, x.shape, {"eps": 1e-5}, name="layer_norm")
+    product = dev.draw(MATMUL, {"a": normed, "b": w}, (9, 50), name="matmul")
+
+    exact = x.astype(np.float64)
+    exact = (exact - exact.mean(1, keepdims=True)) / np.sqrt(exact.var(1, keepdims=True) + 1e-5) * gamma + beta
+    print(f"layer_norm: off by at most {np.abs(normed.numpy() - exact).max():.0e}")
+    print(f"matmul: off by at most {np.abs(product.numpy() - exact @ weight).max():.0e}")
+
+    # The kernels of the package do the same, and explain says which strategy computes a product.
+    with dev.ops.layer_norm(*inputs.values()) as same, dev.ops.matmul(same, w) as other:
+        print(f"dev.ops: off by at most {np.abs(other.numpy() - product.numpy()).max():.0e}")
+    print(f"dev.ops.matmul: {dev.ops.explain(normed, w)}")
+
+    # Draws are counted by kernel, and timed where that is asked for.
+    dev.timed = True
+    with dev.draw(MATMUL, {"a": normed, "b": w}, (9, 50), name="matmul"), dev.ops.matmul(normed, w):
+        table = dev.draws
+    for row in table.rows:
+        spent = table.milliseconds.get(row.kind)
+        print(f"{row.kind:15} {row.count} draws{'' if spent is None else f', one of them took {spent:.2f} ms'}")
+
+    # A mistake is one line: where it is, and what the driver says.
+    try:
+        dev.draw(MATMUL.replace("sum +=", "sun +="), {"a": normed, "b": w}, (9, 50), name="matmul")
+    except glinfer.GlinferError as error:
+        print(error)

@@ -1,0 +1,128 @@
+"""The executor ``numpy``: a model's plan run in float64 NumPy, op by op, with no OpenGL anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
+from glinfer.engine.engine import Engine
+from glinfer.engine.source import WeightSource
+from glinfer.errors import ContextError, InputError
+from glinfer.gl.context import Device, Limits
+from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS, ReferencePlans
+from glinfer.models.feed import runs
+from glinfer.models.options import PlanOptions
+from glinfer.models.oracle import by_output, run_plan
+from glinfer.models.plan import Plan
+from glinfer.models.reference.parts import LOGITS
+from glinfer.models.session import Session, weight_matrix
+from glinfer.ops.spec import Array
+
+EXECUTORS = ("gl", "numpy")
+"""The values of ``executor=`` and ``--executor``."""
+
+
+class _WithoutRenderer:
+    """Refuses whatever needs a renderer: all attributes that its class has not set."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _refusal()
+
+
+def _refusal() -> InputError:
+    return InputError(
+        "the numpy executor gives logits and tokens of one sequence at a time, and no more; leave out "
+        "executor='numpy' (--executor numpy)"
+    )
+
+
+class NumpyDevice(_WithoutRenderer, Device):
+    """What a model needs of a device, without a context."""
+
+    limits = Limits(USUAL_TEXTURE_SIZE, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS, 1 << 14, 1.0)
+    description = "float64 NumPy, no OpenGL"
+    in_main_memory, closed, draws_issued = True, False, 0
+
+    def __init__(self) -> None:
+        """Open nothing."""
+
+    def require_usable(self) -> None:
+        """Refuse a closed device."""
+        if self.closed:
+            raise ContextError("this device was closed; open or load again")
+
+    activate = require_usable
+
+    def close(self) -> None:
+        """Refuse all uses from now on."""
+        self.closed = True
+
+
+def device_of(executor: str, device: Device | str | int | None, *others: object) -> Device | str | int | None:
+    """The device that a model is loaded on, of the options of :func:`glinfer.engine.loading.load_model`.
+
+    Raises:
+        InputError: there is no such executor, or ``numpy`` beside a device or ``others``, which belong to a renderer.
+    """
+    if executor not in EXECUTORS:
+        raise InputError(f"there is no executor {executor!r}; expected one of {', '.join(EXECUTORS)}")
+    if executor == "gl" or isinstance(device, NumpyDevice):
+        return device
+    if any(each is not None for each in (device, *others)):
+        raise InputError("the numpy executor has no renderer; leave out device, api, limits, shader_root and lora")
+    return NumpyDevice()
+
+
+class NumpySession(_WithoutRenderer, Session):
+    """A plan and its weights, without textures."""
+
+    draws_issued = 0
+
+    def __init__(self, plan: Plan, weights: Mapping[str, Array], device: Device) -> None:
+        """Keep the array of every weight."""
+        self.plan, self.device = plan.validate(), device
+        self.weights = {each.name: weight_matrix(each, weights) for each in plan.of_kind("weight")}
+
+    def release(self) -> None:
+        """Let the weights go."""
+        self.weights = {}
+
+
+class NumpyEngine(Engine):
+    """A plan of any kind, computed in NumPy; the fast plan keeps the caches of the newest sequence."""
+
+    bound: NumpySession
+
+    def __init__(
+        self, options: PlanOptions, bound: NumpySession, source: WeightSource, plans: ReferencePlans | None = None
+    ) -> None:
+        """Take over a plan; ``plans`` are those of a model without a published one, by length."""
+        super().__init__(options, bound, source)
+        self.nan_guard.traces = False
+        self._plans, self._held, self._caches = plans, list[int](), dict[str, Array]()
+
+    def _new_session(self, own: bool) -> DecodeSession:
+        return RecomputeSession(self.options.config, self._logits)
+
+    def _logits(self, ids: Sequence[int]) -> Floats:
+        plan = self.plan if self._plans is None else self._plans.of(self._plans.rows_for(len(ids)))
+        steps, held, self._held = runs(plan, ids), self._held, []  # nothing is held after an interrupt
+        goes_on = len(steps) == len(ids) > len(held) and list(ids[: len(held)]) == held
+        if not goes_on or plan.is_long(len(held)) != plan.is_long(len(ids)):
+            held, self._caches = [], {}
+        logits = np.empty((1, 0))
+        for inputs, values in steps[len(held) :]:
+            for draw, written in run_plan(plan, self.bound.weights, inputs, values, self._caches):
+                logits = by_output(draw, written).get(LOGITS, logits)
+        self._held = list(ids)
+        return np.asarray(logits[0, : self.options.config.vocab_size], dtype=np.float32)
+
+    def _refused(self, *_: object, **__: object) -> NoReturn:
+        raise _refusal()
+
+    sessions_for = scheduler = _new_scorer = forward = _refused

@@ -1,0 +1,16 @@
+#version 300 es
+// A pass of the caller's own (glinfer.Device.draw): "own" is its source, whose main writes four elements of a row to OWN_OUTPUT.
+// Zeros go into the padding behind the last column, which the kernels that read the result rely on.
+#include "common/flat.glsl"
+#define main own_main
+#include "own"
+#undef main
+
+void main() {
+    own_main();
+#ifdef WHOLE
+    OWN_OUTPUT *= ivec4(lessThan(columns_of(output_place().y), ivec4(OUT_COLS)));
+#else
+    OWN_OUTPUT = trimmed(OWN_OUTPUT, output_place().y, OUT_COLS);
+#endif
+}
