@@ -66,6 +66,7 @@ Render = Callable[[int, int, int, int], None]
 """Draws with a mode, a number of vertices, the first of them and a number of instances."""
 CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
 _MAX_COVERED = 1.1  # blocks that cells cover, for each block that is written
+_MANY_ROWS = 64  # a draw of this many rows can take longer than other threads should wait
 
 
 class Frozen(NamedTuple):
@@ -80,6 +81,7 @@ class Frozen(NamedTuple):
         held: what the uniforms of its program hold now, by name.
         mode: of the primitives.
         vertices: their number, 0 if it depends on the run.
+        finish: glFinish for draws of many rows in software: moderngl's next call would wait with Python's lock held.
     """
 
     target: Any
@@ -90,6 +92,7 @@ class Frozen(NamedTuple):
     held: Mapping[str, int | float]
     mode: int
     vertices: int
+    finish: Callable[[], None] | None
     render: Render
 
 
@@ -169,16 +172,19 @@ class Draw:
         """What never changes, looked up once."""
         counted = self.cover == "scatter" and not isinstance(self.points, int)
         fixed = not self.largest_cell and isinstance(self.size[0], int) and not counted
+        device = self.framebuffer.device
+        many = not isinstance(self.size[0], int) or self.size[0] >= _MANY_ROWS
         return Frozen(
             target=self.framebuffer.gl,
             use=self.framebuffer.gl.use,
-            barrier=None if self.framebuffer.part is None else self.framebuffer.device.texture_barrier,
+            barrier=None if self.framebuffer.part is None else device.texture_barrier,
             viewport=self._whole,
             textures=tuple((unit, texture.gl, texture.gl.use) for unit, texture in enumerate(self.textures)),
             held=self.program.values,
             mode=_MODES[self.cover],
             vertices=self.vertices({}) if fixed else 0,
-            render=in_parts(self.program.vertex_array.render, self.framebuffer.device.most_vertices),
+            finish=device.raw.finish if many and device.in_main_memory else None,
+            render=in_parts(self.program.vertex_array.render, device.most_vertices),
         )
 
     @cached_property
@@ -279,7 +285,9 @@ def replay(
             frozen.render(frozen.mode, frozen.vertices or draw.vertices(values), 0, instances)
             device.draws_issued += 1
             issued += 1
-            if flush_every and issued % flush_every == 0:
+            if frozen.finish is not None:
+                frozen.finish()
+            elif flush_every and issued % flush_every == 0:
                 device.raw.flush()
             if after is not None:
                 after(draw)

@@ -97,6 +97,14 @@ class Plan:
         Raises:
             PlanError: naming the draw and the tensor.
         """
+        _ = self._proved
+        if limits is not None:
+            self.check_limits(limits)
+        return self
+
+    @cached_property
+    def _proved(self) -> bool:
+        """Whether the checks of :meth:`validate` passed; a plan never changes, so once is enough."""
         if self.max_rows < 1:
             raise PlanError(f"plan {self.name} is for sequences of at most {self.max_rows} tokens; expected at least 1")
         table = self.table
@@ -133,9 +141,7 @@ class Plan:
                 f"draw {next(iter(unread[name].values()))} writes {name}, which no later draw reads; "
                 f"plan {self.name} has the results {', '.join(self.results) or 'none'}"
             )
-        if limits is not None:
-            self.check_limits(limits)
-        return self
+        return True
 
     def check_limits(self, limits: PlanLimits) -> None:
         """Refuse a plan that breaks the limits.

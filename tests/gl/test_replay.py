@@ -119,6 +119,16 @@ def test_two_sessions_are_counted_together_and_share_no_uniforms(device: Device)
     assert device.draws_issued == 4 * (2 * (8 + 4 * 3) + 4)
 
 
+def test_python_waits_for_draws_of_many_rows_in_software(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+    monkeypatch.setattr(session.device, "in_main_memory", True)
+    monkeypatch.setattr(session.device.raw, "finish", lambda: waited.append(session.device.draws_issued))
+    run(session, [3, 1])
+    of_any_length = [draw.name for draw in session.plan.draws if draw.size[0] == "rows"]
+    assert [session.plan.draws[number - 1].name for number in waited] == of_any_length
+    assert 0 < len(of_any_length) < len(session.plan.draws), "the head computes one row"
+
+
 def test_draws_before_a_failing_hook_are_still_counted(session: Session) -> None:
     seen: list[str] = []
 
