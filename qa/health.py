@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -204,7 +203,6 @@ def health_command(model: str | None, together: int, quick: bool, show_all: bool
         chats, _, embeds = write_models(Path(folder))
         served = [f"{CHATS}={model or chats}", f"{EMBEDS}={embeds}"]
         command = [sys.executable, "-m", "glinfer", "serve", *served, "--port", "0", "--slots", "4"]
-        os.environ.setdefault("LP_NUM_THREADS", "1")
         with started(command) as (address, _):
             for each in measured(address, CHATS, EMBEDS, together=together, quick=quick):
                 found.append(each)
@@ -218,4 +216,5 @@ def health_command(model: str | None, together: int, quick: bool, show_all: bool
         for each in () if show_all else dict.fromkeys([*slowest.values(), *failed]):
             click.echo(_row(each))
         click.echo(f"{len(found)} bodies; /health waited {max(each.health for each in found):.3f} s at most")
-    sys.exit(bool(failed))
+    if failed:
+        raise click.exceptions.Exit(1)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import random
-import sys
 import tempfile
 import time
 import traceback
@@ -293,4 +292,5 @@ def fuzz_command(requests: int, seconds: float, seed: int, as_json: bool) -> Non
         for what, request in report.finds.items():
             click.echo(f"{what}\n    {request}")
         click.echo(f"{report.requests} requests in {report.seconds:.0f} s; {report.failures} answers of 5xx, 503 aside")
-    sys.exit(bool(report.failures or report.finds))
+    if report.failures or report.finds:
+        raise click.exceptions.Exit(1)

@@ -164,6 +164,7 @@ def test_small_writes_are_sent_at_once(server: Running) -> None:
         assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@pytest.mark.gl
 class TestManyConnections:
     def test_idle_ones_make_room(self, server: Running) -> None:
         """The one that was idle for longest goes; one with a request stays."""
