@@ -67,7 +67,7 @@ def device_of(executor: str, device: Device | str | int | None, *others: object)
     """The device that a model is loaded on, of the options of :func:`glinfer.engine.loading.load_model`.
 
     Raises:
-        InputError: there is no such executor, or ``numpy`` beside a device or ``others``, which belong to a renderer.
+        InputError: the executor is unknown, or ``numpy`` has a device or ``others``, which need a renderer.
     """
     if executor not in EXECUTORS:
         raise InputError(f"there is no executor {executor!r}; expected one of {', '.join(EXECUTORS)}")

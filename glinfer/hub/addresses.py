@@ -40,12 +40,12 @@ def guard(host: str, refuse: Callable[[], None]) -> Callable[[str, Any], None]:
     """
     asked = ""
 
-    def trace(event: str, told: Any) -> None:
+    def trace(event: str, info: Any) -> None:
         nonlocal asked
         if event.endswith("connect_tcp.started"):
-            asked = told["host"]
+            asked = info["host"]
         elif event.endswith("connect_tcp.complete") and asked == host:
-            stream = told["return_value"]
+            stream = info["return_value"]
             if is_private(stream.get_extra_info("server_addr")[0]):
                 try:
                     refuse()

@@ -258,9 +258,9 @@ def _scan() -> Any:
     folder = hub_folder()
     try:
         return scan_cache_dir(folder) if folder.is_dir() else None
-    except (OSError, ValueError) as error:  # a file of refs, say, that is no text
-        told = f"{shown(folder)}: the models in this cache cannot be listed: {words_of(error)}; look for damaged files"
-        warnings.warn(told, GlinferWarning, stacklevel=2)
+    except (OSError, ValueError) as error:  # for example a refs file that is not UTF-8
+        line = f"{shown(folder)}: the models in this cache cannot be listed: {words_of(error)}; look for damaged files"
+        warnings.warn(line, GlinferWarning, stacklevel=2)
         return None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
+from glinfer.formats.json_files import is_unicode
 from glinfer.server.limits import LIMITS
 
 _SLICE = 1 << 14
@@ -34,11 +35,8 @@ def parsed_json(data: bytes, most: int) -> Any:
     if np.cumsum(opened.astype(np.int8) - closed, dtype=np.int32).max(initial=0) > LIMITS.body_depth:
         raise ValueError(f"found more than {LIMITS.body_depth} lists and objects within each other")
     found = json.loads(data.decode("utf-8-sig"), parse_constant=_no_constant)
-    if b"\\ud" in data.lower():
-        try:
-            _text(found).encode()
-        except UnicodeEncodeError:
-            raise ValueError("found half a surrogate pair, which UTF-8 cannot express") from None
+    if b"\\ud" in data.lower() and not is_unicode(_text(found)):
+        raise ValueError("found half a surrogate pair, which UTF-8 cannot express")
     return found
 
 

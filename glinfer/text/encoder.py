@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tokenizers
 
 from glinfer.errors import InputError
-from glinfer.text.tokenizer import Tokenizer
+from glinfer.text.tokenizer import Tokenizer, encodable
 from glinfer.text.tokenizers.huggingface import library_errors
 
 _LONG_TEXT = 1 << 16  # characters
@@ -93,15 +93,7 @@ class TextEncoder:
 
     def _checked(self, text: str, place: int) -> str:
         """Return a text if UTF-8 can express it; of one that is far too long what is not cut off."""
-        if not isinstance(text, str):
-            raise InputError(f"text {place} is {type(text).__name__}; expected a str")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"text {place} has half a surrogate pair (U+{ord(text[error.start]):04X}) at character {error.start}; "
-                "expected valid Unicode"
-            ) from None
+        text = encodable(text, f"text {place}")
         text = text.lower() if self._lower else text
         return self._tokenizer.beginning(text, self._most)[0] if len(text) > _LONG_TEXT else text
 

@@ -161,7 +161,7 @@ class Tokenizer:
         Raises:
             InputError: the text has half a surrogate pair, which UTF-8 cannot express.
         """
-        return self._source.ids(_encodable(text), allow_special=allow_special)
+        return self._source.ids(encodable(text), allow_special=allow_special)
 
     def encode_more(self, text: str) -> list[int]:
         """Token ids of a text that goes on behind other tokens: as :meth:`encode`, but with nothing put around it.
@@ -169,7 +169,7 @@ class Tokenizer:
         Raises:
             InputError: as :meth:`encode`.
         """
-        ids, around = (self._later.ids(each, allow_special=True) for each in (_encodable(text), ""))
+        ids, around = (self._later.ids(each, allow_special=True) for each in (encodable(text), ""))
         before = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, around, strict=False)))
         after = len(around) - before
         return ids[before : len(ids) - after] if ids[len(ids) - after :] == around[before:] else ids[before:]
@@ -196,7 +196,7 @@ class Tokenizer:
         Raises:
             InputError: as :meth:`encode`.
         """
-        return self._later.ids(_encodable(text), allow_special=False)
+        return self._later.ids(encodable(text), allow_special=False)
 
     def encode_mixed(self, parts: Iterable[str | int]) -> list[int]:
         """Token ids of a text in which control tokens stand as ids; texts side by side are one text.
@@ -218,7 +218,7 @@ class Tokenizer:
             text = text.lstrip() if last in self._takes_right else text
             text = text.rstrip() if part in self._takes_left else text
             if text:
-                ids += (self._source if last is None else self._later).ids(_encodable(text), allow_special=False)
+                ids += (self._source if last is None else self._later).ids(encodable(text), allow_special=False)
             if part is not None:
                 ids.append(part)
             last, text = part, ""
@@ -286,15 +286,19 @@ class Tokenizer:
         return self.control_tokens.get(text)
 
 
-def _encodable(text: str) -> str:
-    """Return the text if it is one, and UTF-8 can express it."""
+def encodable(text: str, called: str = "the text") -> str:
+    """Return a text that UTF-8 can express; ``called`` names it in errors.
+
+    Raises:
+        InputError: it is not a str, or has half a surrogate pair.
+    """
     if not isinstance(text, str):
-        raise InputError(f"the text is {type(text).__name__}; expected a str")
+        raise InputError(f"{called} is {type(text).__name__}; expected a str")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"the text has half a surrogate pair (U+{ord(text[error.start]):04X}) at character "
+            f"{called} has half a surrogate pair (U+{ord(text[error.start]):04X}) at character "
             f"{error.start}; expected valid Unicode; take it out or replace it"
         ) from None
     return text
