@@ -3,13 +3,16 @@
 import sys
 
 import numpy as np
+import numpy.typing as npt
 
 import glinfer
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
 
 
-def sample(logits, rng, temperature=0.8, top_p=0.9):
+def sample(
+    logits: npt.NDArray[np.float32], rng: np.random.Generator, temperature: float = 0.8, top_p: float = 0.9
+) -> int:
     """Draw a token id: from logits [vocab], the fewest likeliest tokens with probability top_p together."""
     scores = logits.astype(np.float64) / temperature
     probs = np.exp(scores - scores.max())

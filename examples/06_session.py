@@ -2,9 +2,19 @@
 
 import sys
 
+import numpy as np
+
 import glinfer
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
+
+
+def likeliest_next(session: glinfer.Session) -> np.intp:
+    """Append the likeliest token, and return it; a type of glinfer annotates each argument and result."""
+    token = session.logits().argmax()
+    session.step(token)
+    return token
+
 
 with glinfer.load(MODEL) as model, model.session() as session:
     words = model.require_tokenizer()
@@ -22,8 +32,7 @@ with glinfer.load(MODEL) as model, model.session() as session:
     session.rewind(len(session) - prompt)
     before = session.draws_issued
     session.prefill(words.encode("Gaunt"))
-    next_token = int(session.logits().argmax())
-    print(f"after 'Gaunt': {words.token_bytes(next_token)!r}, {session.draws_issued - before} draws")
-    session.step(next_token)
-    likeliest_next = session.probs().max()
-    print(f"{len(session)} tokens held, {session.dropped} dropped, probability {likeliest_next:.3f} for the next")
+    next_token = likeliest_next(session)
+    print(f"after 'Gaunt': {words.token_bytes(int(next_token))!r}, {session.draws_issued - before} draws")
+    probability = session.probs().max()
+    print(f"{len(session)} tokens held, {session.dropped} dropped, probability {probability:.3f} for the next")

@@ -18,6 +18,11 @@ with glinfer.Device() as dev:
     error = np.abs(product.numpy() - x.astype(np.float64) @ y).max()
     print(f"matmul: {a.shape} @ {b.shape} is {product.shape}, off by at most {error:.0e}")
 
+    # Operators are kernels as well; beside a tensor they take arrays and numbers.
+    with (a @ b - y[0]) / 2 as halved, halved[1:3].T as part:
+        error = np.abs(halved.numpy() - (x @ y - y[0]) / 2).max()
+        print(f"operators: {halved.shape}, of which {part.shape}, off by at most {error:.0e}")
+
     # A with block releases what it made. Kernels take what kernels gave, and nothing leaves the GPU in between.
     before = dev.draws_issued
     with dev.ops.layer_norm(product) as normed, dev.ops.softmax(normed) as probs:

@@ -8,13 +8,15 @@ The names are those of glinfer.models.capture.names, the same in every plan that
 import sys
 
 import numpy as np
+import numpy.typing as npt
 
 import glinfer
 
 PROMPT = "ROMEO: But, soft! what light"
 
 with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="reference") as model:
-    ids = model.tokenizer.encode(PROMPT)
+    words = model.require_tokenizer()
+    ids = words.encode(PROMPT)
     found = model.capture(["blocks.*.attn.probs", "blocks.*.resid_post"], ids)
 
     # Which head looks back at the token before its own?
@@ -28,7 +30,7 @@ with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="ref
     print(f"{name}, head {head}, spends {share:.0%} of its attention on the token before")
 
     # Without that head the next token is another matter.
-    def silence(seen: glinfer.Seen) -> np.ndarray:
+    def silence(seen: glinfer.Seen) -> npt.NDArray[np.float32]:
         place = head - seen.head  # some plans compute one head after the other
         if 0 <= place < len(seen.array):
             seen.array[place] = 0
@@ -40,11 +42,11 @@ with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="ref
     likeliest = np.argsort(-before)[:5]
     print(f"after {PROMPT!r}:")
     for token in likeliest:
-        print(f"  {model.tokenizer.decode([int(token)])!r:10} {before[token]:6.1%} → {after[token]:6.1%}")
+        print(f"  {words.decode([int(token)])!r:10} {before[token]:6.1%} → {after[token]:6.1%}")
     assert np.array_equal(model.probs(ids), before)  # what was patched is as it was, bit for bit
 
     # The same while it writes, token by token.
-    norms = []
-    with model.watch("blocks.0.resid_post", lambda seen: norms.append(np.linalg.norm(seen.array[-1]))):
+    norms: list[float] = []
+    with model.watch("blocks.0.resid_post", lambda seen: norms.append(float(np.linalg.norm(seen.array[-1])))):
         text = model.generate(PROMPT, max_tokens=8, temperature=0)
     print(f"{text!r}: the stream behind block 0 has a norm of {min(norms):.2f} to {max(norms):.2f}")

@@ -16,6 +16,7 @@ import moderngl
 import numpy as np
 
 import glinfer
+from glinfer.gl.replay import Draw
 from glinfer.gl.state import GLState
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.session import Session
@@ -26,7 +27,7 @@ PROMPT = "ROMEO:\nBut, soft!"
 def feedback_loop(session: Session) -> None:
     """A pass samples the texture that it renders to, which OpenGL leaves undefined."""
 
-    def looped(draw):
+    def looped(draw: Draw) -> Draw:
         if draw.name != "h.1.mlp.fc_in":
             return draw
         return dataclasses.replace(draw, textures=(draw.framebuffer.textures[0], *draw.textures[1:]))
@@ -54,7 +55,7 @@ def integer_uniform_as_float(session: Session) -> None:
         raw.use_program(program.gl.glo)
         uniform1f(program.gl[name].location, float(value))
 
-    program.set = set_float
+    program.set = set_float  # type: ignore[method-assign]  # as a bug would
 
 
 def samplers_of_lowp(session: Session) -> None:

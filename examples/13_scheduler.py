@@ -13,7 +13,7 @@ with glinfer.load(MODEL) as model, model.scheduler(slots=2) as scheduler:
     step = 0
     while len(scheduler):
         for event in scheduler.next():
-            name = event.sequence.request.key
+            name = str(event.sequence.request.key)
             texts[name] += event.text
             if event.result is not None:
                 print(f"step {step}: {name} ended by {event.result.stats.finish_reason}: {event.result.text!r}")

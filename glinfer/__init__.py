@@ -19,24 +19,33 @@ Importing glinfer loads no OpenGL and creates no context; :func:`load` and :clas
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from inspect import signature  # the package has a folder inspect, whose name would hide the module
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from glinfer.config import ModelConfig
+from glinfer.engine.option_names import check_options, named_options
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from glinfer.engine.capture import Seen
+    from glinfer.engine.capture import Captured, Seen
+    from glinfer.engine.chat import ChatReply, ChatSession, ChatStream
+    from glinfer.engine.decode import DecodeSession as Session
+    from glinfer.engine.ids import Ids
     from glinfer.engine.model import Model
-    from glinfer.engine.requests import BatchRequest
+    from glinfer.engine.requests import BatchRequest, BatchResult
     from glinfer.engine.sampler import Sampler, SamplingOptions
-    from glinfer.engine.stream import TextStream, TokenStream
+    from glinfer.engine.scheduler import Scheduler
+    from glinfer.engine.score import TextScore
+    from glinfer.engine.stream import GeneratedText, TextStream, TokenStream
+    from glinfer.engine.textures import TexturesReport
+    from glinfer.engine.threaded import ThreadedModel
     from glinfer.gl.context import Device as OpenDevice
     from glinfer.gl.context import Limits
+    from glinfer.models.plan import DrawTable
     from glinfer.ops.kernels import KernelOptions
     from glinfer.tensors.device import Device
     from glinfer.tensors.tensor import Tensor
@@ -45,26 +54,56 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BatchRequest",
+    "BatchResult",
+    "Captured",
+    "ChatReply",
+    "ChatSession",
+    "ChatStream",
     "Device",
+    "DrawTable",
+    "GeneratedText",
     "GlinferError",
+    "KernelOptions",
+    "Limits",
+    "Model",
     "ModelConfig",
     "Sampler",
     "SamplingOptions",
+    "Scheduler",
     "Seen",
+    "Session",
     "Tensor",
+    "TextScore",
+    "TextStream",
+    "TexturesReport",
+    "ThreadedModel",
+    "TokenStream",
+    "Tokenizer",
     "__version__",
     "generate",
     "load",
     "stream",
 ]
-_LATE = {
-    "BatchRequest": "glinfer.engine.requests",
-    "Device": "glinfer.tensors.device",
-    "Sampler": "glinfer.engine.sampler",
-    "SamplingOptions": "glinfer.engine.sampler",
-    "Seen": "glinfer.engine.capture",
-    "Tensor": "glinfer.tensors.tensor",
+_PLACES = {
+    "engine.capture": ("Captured", "Seen"),
+    "engine.chat": ("ChatReply", "ChatSession", "ChatStream"),
+    "engine.decode": ("DecodeSession",),
+    "engine.model": ("Model",),
+    "engine.requests": ("BatchRequest", "BatchResult"),
+    "engine.sampler": ("Sampler", "SamplingOptions"),
+    "engine.scheduler": ("Scheduler",),
+    "engine.score": ("TextScore",),
+    "engine.stream": ("GeneratedText", "TextStream", "TokenStream"),
+    "engine.textures": ("TexturesReport",),
+    "engine.threaded": ("ThreadedModel",),
+    "gl.context": ("Limits",),
+    "models.plan": ("DrawTable",),
+    "ops.kernels": ("KernelOptions",),
+    "tensors.device": ("Device",),
+    "tensors.tensor": ("Tensor",),
+    "text.tokenizer": ("Tokenizer",),
 }
+_LATE = {name.removeprefix("Decode"): (module, name) for module, names in _PLACES.items() for name in names}
 
 
 if not TYPE_CHECKING:  # to a type checker they are as imported above, and any other name is a mistake
@@ -73,15 +112,17 @@ if not TYPE_CHECKING:  # to a type checker they are as imported above, and any o
         """Import what brings OpenGL along when it is first asked for."""
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_LATE[name]), name)
+        module, own_name = _LATE[name]
+        value = getattr(importlib.import_module(f"glinfer.{module}"), own_name)
         globals()[name] = value
         return value
 
     def __dir__() -> list[str]:
-        """What there is, what was not asked for yet among it."""
-        return sorted({*globals(), *_LATE})
+        """The public names."""
+        return list(__all__)
 
 
+@named_options()
 def load(
     path: str | PathLike[str],
     *,
@@ -157,20 +198,32 @@ def load(
     )
 
 
-def generate(path: str | PathLike[str], prompt: str | Sequence[int], **options: Any) -> str | list[int]:
-    """Load, continue one prompt, close. ``options`` are those of :func:`load` and of ``Model.generate`` together."""
-    loading, running = _split(options)
+@overload
+def generate(path: str | PathLike[str], prompt: str, **options: Any) -> GeneratedText: ...
+@overload
+def generate(path: str | PathLike[str], prompt: Ids, **options: Any) -> list[int]: ...
+@overload
+def generate(path: str | PathLike[str], prompt: Iterable[str], **options: Any) -> list[GeneratedText]: ...
+@overload
+def generate(path: str | PathLike[str], prompt: Iterable[Ids], **options: Any) -> list[list[int]]: ...
+def generate(path: str | PathLike[str], prompt: Any, **options: Any) -> Any:
+    """Load, generate, close. ``options`` are those of :func:`load` and of ``Model.generate`` together."""
+    loading, running = _split("generate()", options)
     with load(path, **loading) as model:
         return model.generate(prompt, **running)
 
 
-def stream(path: str | PathLike[str], prompt: str | Sequence[int], **options: Any) -> TextStream | TokenStream:
+@overload
+def stream(path: str | PathLike[str], prompt: str, **options: Any) -> TextStream: ...
+@overload
+def stream(path: str | PathLike[str], prompt: Ids, **options: Any) -> TokenStream: ...
+def stream(path: str | PathLike[str], prompt: str | Ids, **options: Any) -> TextStream | TokenStream:
     """Load and continue one prompt piece by piece; the model closes when the stream ends or is closed.
 
     ``options`` are those of :func:`load` and of ``Model.stream`` together. A stream that is not read to its end
     has to be closed, best by a ``with`` block around it.
     """
-    loading, running = _split(options)
+    loading, running = _split("stream()", options)
     then = running.pop("on_end", None)
     model = load(path, **loading)
 
@@ -186,10 +239,12 @@ def stream(path: str | PathLike[str], prompt: str | Sequence[int], **options: An
         raise
 
 
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of ``load``, and the others."""
+def _split(call: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of ``load``, and those of ``Model.generate``; unknown ones are refused before anything is loaded."""
     from glinfer.engine.loading import load_model
+    from glinfer.engine.model import StreamOptions
 
     names = signature(load_model).parameters
+    check_options(call, options, {*names, *StreamOptions.__annotations__} - {"path"})
     loading = {name: value for name, value in options.items() if name in names}
     return loading, {name: value for name, value in options.items() if name not in names}

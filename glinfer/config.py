@@ -444,11 +444,12 @@ class ModelConfig:
     def long_after(self) -> int:
         """Tokens of the longest text that turns by the first of two sets of angles; 0 where a model has one set.
 
-        That is scaling of type ``longrope``, unless the context has room for no longer text. A model that embeds texts
-        takes the set of its context.
+        That is scaling of types ``longrope`` and ``dynamic``, unless the context has room for no longer text. A model
+        that embeds texts takes the set of its context.
         """
         scaling = dict(self.rope_scaling)
-        if scaling.get("rope_type", scaling.get("type")) != "longrope" or self.embeds or not self.family.rotary:
+        kind = scaling.get("rope_type", scaling.get("type"))
+        if kind not in ("longrope", "dynamic") or self.embeds or not self.family.rotary:
             return 0
         original = scaling.get("original_max_position_embeddings") or scaling.get("max_position_embeddings") or 0
         known = isinstance(original, (int, float)) and 0 < original < self.max_position_embeddings
@@ -459,18 +460,28 @@ class ModelConfig:
         """Rows of a table of angles: one for each position, of two sets those of the second behind the first."""
         return self.max_position_embeddings * (2 if self.long_after else 1)
 
+    @property
+    def most_positions(self) -> int:
+        """Tokens of the longest context: with scaling of type ``dynamic``, its factor times that of the training."""
+        scaling, longest = dict(self.rope_scaling), self.max_position_embeddings
+        trained, factor = scaling.get("max_position_embeddings"), scaling.get("factor")
+        if scaling.get("rope_type", scaling.get("type")) != "dynamic" or self.embeds:
+            return longest
+        if not isinstance(trained, (int, float)) or not isinstance(factor, (int, float)):
+            return longest
+        return max(longest, int(min(MAX_CONFIG_NUMBER, trained * factor)))
+
     def with_context(self, positions: int | None) -> ModelConfig:
         """The same model for sequences of at most ``positions`` tokens; None leaves it as it is.
 
         Raises:
-            ConfigError: the model has no such positions.
+            ConfigError: ``positions`` is above :attr:`most_positions`.
         """
         if positions is None:
             return self
-        if not _is_number(positions, int) or not 1 <= positions <= self.max_position_embeddings:
+        if not _is_number(positions, int) or not 1 <= positions <= self.most_positions:
             raise ConfigError(
-                f"a context of {shown(positions)} was asked for; this model has "
-                f"1 to {self.max_position_embeddings} positions"
+                f"a context of {shown(positions)} was asked for; this model has 1 to {self.most_positions} positions"
             )
         return dataclasses.replace(self, max_position_embeddings=positions)
 
@@ -478,7 +489,7 @@ class ModelConfig:
         """The same model with the ``tanh`` or the ``erf`` form of GELU; None leaves the form it has."""
         if form is None:
             return self
-        if form not in _ACTIVATION_OF_GELU:
+        if form not in list(_ACTIVATION_OF_GELU):  # any value, a dict too
             raise ConfigError(f"gelu is {form!r}; expected 'tanh' or 'erf'")
         return dataclasses.replace(self, hidden_act=_ACTIVATION_OF_GELU[form])
 

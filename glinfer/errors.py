@@ -7,6 +7,7 @@ The command line prints that line and exits with status 2; nothing else is caugh
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -25,7 +26,20 @@ class ConfigError(GlinferError):
 
 
 class InputError(GlinferError):
-    """A request of the user cannot be run: an empty prompt, a token outside the vocabulary, a bad option."""
+    """A request of the user cannot be run: an empty prompt, a token outside the vocabulary, a bad option.
+
+    Attributes:
+        public: the message without paths of this machine, for clients of a server.
+    """
+
+    def __init__(self, message: str = "", public: str | None = None) -> None:
+        """Keep both; without paths they are the same."""
+        super().__init__(message)
+        self.public = message if public is None else public
+
+
+class OptionError(InputError, TypeError):
+    """A call was given an option that it does not have; a TypeError too, as Python itself raises for such calls."""
 
 
 class NumbersError(InputError):
@@ -67,6 +81,17 @@ class GLError(GlinferError):
 
 class GlinferWarning(RuntimeWarning):
     """A problem that glinfer can continue after, and that its user should know of."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The names that a mistyped or shortened one may stand for, joined by "or"; empty where none is near."""
+    import difflib  # which errors alone need
+
+    # Without the marks of options, which would make every two of them alike.
+    bare = {each.lstrip("-/"): each for each in names}
+    wanted = name.lstrip("-/").lower()
+    begun = [each for each in bare if len(wanted) > 1 and each.startswith(wanted)]
+    return " or ".join(bare[each] for each in begun[:3] or difflib.get_close_matches(wanted, bare, n=1))
 
 
 def install_command(extra: str) -> str:

@@ -69,9 +69,11 @@ MAX_GGUF_ENTRIES = 1 << 16
 """Pieces of metadata, or tensors; the largest models have some thousands."""
 MAX_GGUF_ELEMENTS = 1 << 21
 """Elements of all arrays in the metadata together; a vocabulary of 262 144 comes with 1.3 million."""
+MAX_GGUF_SKIPPED = 1 << 22
+"""Strings that are skipped in arrays that are too large or nested, an array counted as 8; it takes some seconds."""
 MAX_GGUF_PARTS = 1000
 """Files of one model; published ones have up to some dozens."""
-MAX_GGUF_NAME_BYTES, MAX_GGUF_STRING_BYTES = 1 << 10, 1 << 24
+MAX_GGUF_NAME_BYTES, MAX_GGUF_STRING_BYTES = (1 << 16) - 1, 1 << 24
 MAX_GGUF_DIMENSIONS = 4
 
 # Vocabularies

@@ -32,6 +32,6 @@ def picture(png: bytes, alt: str, width: int) -> str:
 
 
 def _cell(value: object) -> str:
-    number = isinstance(value, (int, float))
-    text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    text = f"{value:{',' if isinstance(value, int) else '.4g'}}" if number else str(value)
     return f'<td style="text-align: {"right" if number else "left"}">{escape(printable(text))}</td>'

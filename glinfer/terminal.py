@@ -6,6 +6,7 @@ commands goes through :func:`emit`; a pipe gets a model's text as it is.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from typing import Any, TextIO
@@ -33,7 +34,7 @@ def emit(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) ->
     """
     if err or sys.stdout.isatty():
         text = printable(text)
-    click.echo(click.style(text, **style) if style else text, err=err, nl=nl)
+    click.echo(click.style(text, **style) if style and not os.environ.get("NO_COLOR") else text, err=err, nl=nl)
 
 
 class PrintableStream:

@@ -101,10 +101,10 @@ def _records(data: bytes, label: str) -> Iterator[Record]:
     try:
         found = json.loads(data)
     except ValueError:
-        raise InputError(f"{label}: is no JSON; expected an advisory of OSV or a list of them") from None
+        raise InputError(f"{label}: is not JSON; expected an advisory of OSV or a list of them") from None
     for each in found if isinstance(found, list) else [found]:
         if not isinstance(each, dict) or "id" not in each or not isinstance(each.get("affected", []), list):
-            raise InputError(f"{label}: is no advisory of OSV, which has an id and a list 'affected'")
+            raise InputError(f"{label}: is not an advisory of OSV, which has an id and a list 'affected'")
         yield each
 
 

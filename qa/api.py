@@ -64,16 +64,13 @@ def current() -> dict[str, str]:
 
 def _python() -> Iterator[tuple[str, str]]:
     """What ``glinfer`` has, the classes of what it returns, and the errors that it raises."""
-    from glinfer.engine.decode import DecodeSession
-    from glinfer.engine.model import Model
-    from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
-    from glinfer.ops.kernels import KernelOptions
+    from glinfer.engine.stream import GenerationStats
     from glinfer.tensors.ops import Ops
 
     for name in glinfer.__all__:
         if name != "__version__":
             yield from _described(f"glinfer.{name}", getattr(glinfer, name))
-    for kind in (DecodeSession, GenerationStats, KernelOptions, Model, Ops, TextStream, TokenStream):
+    for kind in (GenerationStats, Ops):
         yield from _described(kind.__name__, kind)
     for name, found in vars(errors).items():
         if isinstance(found, type) and issubclass(found, (errors.GlinferError, Warning)) and name != "GlinferError":
@@ -89,10 +86,12 @@ def _described(name: str, found: Any) -> Iterator[tuple[str, str]]:
     yield name, "class"
     if issubclass(found, Exception):  # of whose members Python has other ones in each version
         return
-    yield from _parameters(name, found)
+    if not issubclass(found, dict):  # which is made in many ways
+        yield from _parameters(name, found)
     own = {field.name for field in fields(found)} if is_dataclass(found) else set()
+    pythons = {member for base in found.__mro__ if base.__module__ == "builtins" for member in vars(base)}
     for member in sorted({*dir(found), *own}):
-        if member.startswith("_"):
+        if member.startswith("_") or member in pythons:
             continue
         value = inspect.getattr_static(found, member, None)
         value = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value

@@ -448,7 +448,7 @@ def check_all(results: Path, source: Path, form: Form = PROMPTS) -> None:
     try:
         found = Counter(json.loads(line)[form.key] for line in data.splitlines())
     except (ValueError, KeyError, TypeError) as error:
-        raise BrokenPromiseError(f"a line of {results.name} is no result: {error!r}") from None
+        raise BrokenPromiseError(f"a line of {results.name} is not a result: {error!r}") from None
     if twice := [key for key, count in found.items() if count > 1]:
         raise BrokenPromiseError(f"{len(twice)} prompts have several results, such as {twice[0]!r}")
     if lost := set(wanted) - set(found):

@@ -68,7 +68,7 @@ def _version(options: Options) -> Line:
 def _tag(options: Options) -> Line:
     tag = tag_of(glinfer.__version__)
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
-        return Line(SKIPPED, f"this is no checkout of git; the tag is {tag}")
+        return Line(SKIPPED, f"this is not a checkout of git; the tag is {tag}")
     if changed := run("git", "status", "--porcelain").splitlines():
         return Line(FAILED, f"{len(changed)} files are not committed: {changed[0][3:]}")
     tagged = run("git", "tag", "--list", tag).strip()

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from glinfer.cli.common import LIMITS, json_option, out, print_json, stage_bars, table, tokenizer_option
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
-from glinfer.engine.ids import check_ids, check_max_tokens
+from glinfer.engine.ids import check_count, check_ids
 from glinfer.engine.loading import bind, read_model
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -37,7 +37,7 @@ REFERENCE_TOKENS = 24
 REFERENCE_POSITIONS = 8
 """Positions at which logits of the reference plan are compared; each costs a whole run."""
 _TEMPERATURE = 0.8
-_NO_REPORT = "this is no report to compare with; expected what 'python -m qa same --json' prints"
+_NO_REPORT = "this is not a report to compare with; expected what 'python -m qa same --json' prints"
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,8 @@ def question_of(report: bytes, config: ModelConfig) -> Question:
     try:
         question = found["question"]
         samplings = tuple(SamplingOptions(**options) for options in question["samplings"])
-        return Question(tuple(check_ids(question["prompt"], config)), check_max_tokens(question["tokens"]), samplings)
+        tokens = check_count("max_tokens", question["tokens"])
+        return Question(tuple(check_ids(question["prompt"], config)), tokens, samplings)
     except (KeyError, TypeError):
         raise InputError(_NO_REPORT) from None
 

@@ -23,7 +23,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import httpx
@@ -117,17 +117,20 @@ def server(model: str, slots: int, queue: int) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def started(command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def started(
+    command: Sequence[str], log: int | IO[str] = subprocess.PIPE
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address and the process of a server, ready; it ends with the block.
 
     Args:
         command: starts a server whose first line on standard output has its address, as that of ``glinfer serve``.
+        log: takes its standard error. A server that writes much there stands still when a pipe is full.
 
     Raises:
         InputError: it has not started.
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=log, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://\S+(?=/v1)", process.stdout.readline())
@@ -135,7 +138,7 @@ def started(command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]
             while found is None or not _ready(found[0]):
                 if process.poll() is not None or found is None or time.monotonic() > deadline:
                     process.kill()
-                    said = (process.communicate()[1].strip().splitlines() or ["it was not ready in time"])[-1]
+                    said = ((process.communicate()[1] or "").strip().splitlines() or ["it was not ready in time"])[-1]
                     raise InputError(f"the server has not started: {said}")
                 time.sleep(0.05)
             yield found[0], process

@@ -38,7 +38,7 @@ class Case:
         try:
             jsonschema.Draft202012Validator(self.value).validate(json.loads(text))
         except ValueError as error:
-            return f"is no JSON: {error}"
+            return f"is not JSON: {error}"
         except jsonschema.ValidationError as error:
             return f"has not the schema: {error.message}"
         return ""

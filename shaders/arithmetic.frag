@@ -1,5 +1,5 @@
 #version 300 es
-// z = x + y, x - y or x · y (OPERATION 0, 1, 2), element by element, with broadcasting.
+// z = x + y, x - y, x · y or x / y (OPERATION 0 to 3), element by element, with broadcasting.
 // An operand with <X>_DIRECT has the shape of z. Otherwise row r of z takes the operand's row of walked(r), which gives one
 // number for each operand. An operand has the columns of z with <X>_ACROSS, and one column for all of them without it.
 #include "common/flat.glsl"
@@ -29,8 +29,10 @@ void main() {
     z = a + b;
 #elif OPERATION == 1
     z = a - b;
-#else
+#elif OPERATION == 2
     z = a * b;
+#else
+    z = trimmed(a / b, at.y, OUT_COLS);  // 0 / 0 in the padding
 #endif
 #if !X_ACROSS || !Y_ACROSS
     z = trimmed(z, at.y, OUT_COLS);  // a single column fills the padding too

@@ -16,7 +16,7 @@ uniform sampler2D v;
 uniform int offset;
 #endif
 EACH_ROW(DECLARE_TARGET)
-const float MASKED = -1e30;
+const float MASKED = -3.4028234663852886e38;  // the least finite number
 
 #define K(i) TEXEL(k, keys[i] * K_TEXELS + column, K_WIDTH, K_HEIGHT)
 #define BEGIN(n, X, R, Y, V, A, B, C, D, E, F, S) \

@@ -2,8 +2,8 @@
 // One query's attention: softmax of its scores over the cached tokens, times their values, for each head.
 // scores and cache [positions, k | v | q] lie as shaders/cached_scores.frag has them, a head HEAD_TEXELS texels wide.
 // Output [1, heads · HEAD_TEXELS · 4] in blocks, the heads one after the other.
-// With QUAD the four fragments of a quad share the tokens. Each subtracts its own largest score, rounded up to a whole
-// number: whole numbers pass between fragments exactly, so all four agree on the largest of all.
+// With QUAD the four fragments of a quad share the tokens. Each subtracts its own largest score, rounded up; then all four
+// agree on the largest of all.
 // With MANY there is a query for each of MANY sequences, and row r of the output belongs to sequence r.
 // With SINKS each head has a sink (common/sinks.glsl).
 // With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl).
@@ -27,7 +27,7 @@ flat in int part;
 #endif
 layout(location = 0) out vec4 y;
 
-#define LEAST -1048576.0
+#define LEAST -1e29  // below any score, and above the -1e30 of tokens that are not seen
 #include "common/sinks.glsl"
 // What is done for each value, of token t and texel g of the quad, is written out (shaders/gemv.frag says why).
 #if QUAD
@@ -114,9 +114,7 @@ void main() {
         EACH_VALUE(ADD_VALUE)
     }
 #if QUAD
-    // Whole numbers pass between fragments exactly.
-    float all = max(peak, across(vec4(peak), at.lane).x);
-    all = max(all, along(vec4(all), at.lane).x);
+    float all = quad_max(peak, at.lane);
     float scale = exp(peak - all);
     weights = quad_sum(weights * scale, at.lane);
     for (int g = 0; g < GROUPS; g++) sum[g] *= scale;

@@ -25,7 +25,7 @@ EACH_ROW(DECLARE_TARGET)
 flat in int part;
 #endif
 
-#define LEAST -1048576.0
+#define LEAST -1e29  // below any score, and above the -1e30 of tokens that are not seen
 #include "common/sinks.glsl"
 #if QUAD
 #define SHARE 4
@@ -63,8 +63,7 @@ flat in int part;
 #define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += V.x * t0; D += V.y * t1; D += V.z * t2; D += V.w * t3;
 #if QUAD
 #define COMBINE(A, B, C, D, E, S) \
-    all = max(S, across(vec4(S), at.lane).x); \
-    all = max(all, along(vec4(all), at.lane).x); \
+    all = quad_max(S, at.lane); \
     scale = exp(S - all); \
     E = quad_sum(E * scale, at.lane); \
     A *= scale; B *= scale; C *= scale; D *= scale; \
@@ -132,6 +131,6 @@ void main() {
         group += SHARE;
     } while (group < groups);
     vec4 total;
-    float all, scale;  // the largest score of all four fragments: whole numbers pass between them exactly
+    float all, scale;  // all: the largest score of all four fragments
     EACH_ROW(FINISH)
 }

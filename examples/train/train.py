@@ -16,6 +16,7 @@ import math
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -25,8 +26,8 @@ from torch import nn
 from torch.nn import functional
 
 from glinfer import ModelConfig
+from glinfer.engine.score import windows
 from glinfer.formats import BpeModel, Checkpoint, save_checkpoint, weight_shapes, write_bpe
-from glinfer.inspect.evaluate import windows
 from glinfer.text.tokenizer import Tokenizer, learn_bpe
 
 
@@ -212,7 +213,7 @@ def train(text: str, settings: Settings, device: str) -> tuple[Gab, BpeModel, di
     return average, bpe, facts
 
 
-def plot(facts: dict, path: Path) -> None:
+def plot(facts: dict[str, Any], path: Path) -> None:
     """The loss curve as a PNG."""
     import matplotlib
 

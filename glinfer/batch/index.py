@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from types import TracebackType
 from typing import Generic, NamedTuple
 
 from glinfer.batch.lines import Key, L, LineForm, Shard, hash_of
+from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.jsonl import at_line, short
@@ -33,7 +33,7 @@ class _Base(sqlite3.Connection):
             self.close()
 
 
-class LineIndex(Generic[L]):
+class LineIndex(Closing, Generic[L]):
     """The lines of an input by their ids; use it in a ``with`` block.
 
     The database has no name, so that nothing is left of it however the process ends. It lies where SQLite keeps
@@ -142,16 +142,6 @@ class LineIndex(Generic[L]):
     def close(self) -> None:
         """Let go of the database; harmless when repeated."""
         self._base.close()
-
-    def __enter__(self) -> LineIndex[L]:
-        """Enter the block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from glinfer.batch.places import open_source
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.jsonl import at_line, parse_object, read_lines, short
+from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
 
 Key = str | int
@@ -95,7 +95,7 @@ class LineForm(ABC, Generic[L]):
         """
         with open_source(path) as file:
             for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
-                if data.strip():
+                if not is_blank(data):
                     with at_line(path, number):
                         yield self.parse(number, parse_object(data, self.example))
 

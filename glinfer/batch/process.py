@@ -65,7 +65,7 @@ class ProcessMember(Member):
         try:
             self._take()
         except (OSError, ValueError, LookupError, TypeError) as error:
-            said = f"what it says is no result ({words_of(error)})"
+            said = f"what it says is not a result ({words_of(error)})"
             self.process.kill()
         status = self.process.wait()
         self._events.put((self, Died(said or _said(status))))

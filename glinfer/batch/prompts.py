@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from glinfer.batch.lines import Key, LineForm, LineResult, seed_of, text_of
-from glinfer.engine.ids import check_ids, check_tokens, whole_numbers
+from glinfer.engine.ids import check_ids, check_keep, check_tokens, whole_numbers
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.sampler import SamplingOptions
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from glinfer.engine.requests import BatchResult
 
 _SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingOptions))
-_OPTIONS = ("max_tokens", *_SAMPLING, "stop", "stop_ids", *STRUCTURES)
+_OPTIONS = ("max_tokens", *_SAMPLING, "stop", "stop_ids", "keep", *STRUCTURES)
 _KEYS = ("prompt", "ids", "id", *_OPTIONS, "lora")
 
 
@@ -147,6 +147,7 @@ def check_prompts(
             prompt = line.prompt
             ids = model.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt
             longest = max(longest, len(check_ids(ids, model.config)) + line.options["max_tokens"])
+            check_keep(line.options.get("keep", 0), model.config.max_position_embeddings, len(ids))
             check_tokens("stop_ids", line.options["stop_ids"] or (), model.config)
             model.adapters.number(line.options.get("lora"))
             if (structure := structure_of(line.options)) is not None:

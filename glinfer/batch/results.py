@@ -14,6 +14,7 @@ from typing import Any
 from glinfer.batch.index import LineIndex
 from glinfer.batch.lines import L, LineForm, LineResult
 from glinfer.batch.places import Target, open_source
+from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, opened, reason, shown
 from glinfer.formats.jsonl import parse_object, read_lines, short
@@ -96,7 +97,7 @@ def _problem(found: dict[str, Any] | None, index: LineIndex[L]) -> str:
     form, source = index.form, shown(index.source)
     told = None if found is None else form.finished(found)
     if told is None:
-        return "this is no result of an earlier run"
+        return "this is not a result of an earlier run"
     key, digest = told
     entry = index.find(key)
     if entry is None:
@@ -110,7 +111,7 @@ def _problem(found: dict[str, Any] | None, index: LineIndex[L]) -> str:
     return ""
 
 
-class ResultFile:
+class ResultFile(Closing):
     """Appends results to a file, each line whole and at once; use it in a ``with`` block."""
 
     def __init__(self, target: Target, finished: FinishedLines) -> None:
@@ -179,16 +180,6 @@ class ResultFile:
                 self._file.close()
             except OSError as error:  # some network file systems write only now
                 raise self._failed(error) from None
-
-    def __enter__(self) -> ResultFile:
-        """Enter the block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        self.close()
 
 
 class ResultFiles:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from glinfer.errors import InputError, install_command
-from glinfer.formats.files import AnyPath, opened, shown, words_of
-from glinfer.formats.jsonl import at_line, parse_object, read_lines, short
+from glinfer.formats.files import AnyPath, decode_text, opened, shown, words_of
+from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
 
 _EXAMPLE = '{"text": "Once upon a time"}'
@@ -41,19 +42,14 @@ def read_texts(path: AnyPath, column: str | None = None) -> Iterator[str]:
 def _lines(path: AnyPath, column: str | None) -> Iterator[str]:
     with opened(path) as (file, _):
         for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
-            try:
-                yield data.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{shown(path)}:{number}: this is not UTF-8 (byte {error.start} of the line); expected text"
-                ) from None
+            yield decode_text(data, f"{shown(path)}:{number}").rstrip("\r\n")
 
 
 def _objects(path: AnyPath, column: str | None) -> Iterator[str]:
     key = column or "text"
     with opened(path) as (file, _):
         for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
-            if not data.strip():
+            if is_blank(data):
                 continue
             with at_line(path, number):
                 found = parse_object(data, _EXAMPLE)
@@ -63,8 +59,11 @@ def _objects(path: AnyPath, column: str | None) -> Iterator[str]:
 
 
 def _csv_rows(path: AnyPath, column: str | None) -> Iterator[str]:
-    with opened(path) as (file, _), io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        rows = csv.reader(text, strict=True)
+    with opened(path) as (file, _):
+        lines = read_lines(file, path, MAX_PROMPT_LINE_BYTES)
+        # A line of a file of old Macs ends in CR: csv finds it in a text that is opened without newline=None.
+        texts = (io.StringIO(decode_text(data, f"{shown(path)}:{number}"), newline="") for number, data in lines)
+        rows = csv.reader(itertools.chain.from_iterable(texts), strict=True)
         try:
             place = _column(next(rows, []), column, path)
             for row in rows:
@@ -74,8 +73,8 @@ def _csv_rows(path: AnyPath, column: str | None) -> Iterator[str]:
                             f"{shown(path)}:{rows.line_num}: found {len(row)} columns; expected {place + 1}"
                         )
                     yield row[place]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InputError(f"{shown(path)}:{rows.line_num + 1}: this is no CSV: {words_of(error)}") from None
+        except csv.Error as error:
+            raise InputError(f"{shown(path)}:{rows.line_num + 1}: this is not a CSV: {words_of(error)}") from None
 
 
 def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:
@@ -95,7 +94,7 @@ def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:
                 yield text
             first += batch.num_rows
     except (OSError, ValueError, arrow.ArrowException) as error:
-        raise InputError(f"{shown(path)}: this is no Parquet file: {words_of(error)}") from None
+        raise InputError(f"{shown(path)}: this is not a Parquet file: {words_of(error)}") from None
 
 
 def arrow_modules() -> tuple[Any, Any]:

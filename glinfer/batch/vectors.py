@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.batch.texts import arrow_modules
+from glinfer.closing import Closing
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, reason, replacing, shown
 
@@ -27,7 +28,7 @@ _HEAD = 512
 _ROWS = 1024
 
 
-class VectorFile:
+class VectorFile(Closing):
     """The vectors of one run, in the part beside its result; use it in a ``with`` block.
 
     Attributes:
@@ -101,14 +102,6 @@ class VectorFile:
     def close(self) -> None:
         """Close the part, which stays."""
         self._file.close()
-
-    def __enter__(self) -> VectorFile:
-        """Enter the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the part."""
-        self.close()
 
     def _failed(self, error: OSError) -> FormatError:
         return FormatError(

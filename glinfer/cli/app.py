@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import os
 import signal
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from glinfer import __version__
-from glinfer.errors import GlinferError, GlinferWarning
+from glinfer.errors import GlinferError, GlinferWarning, nearest
 from glinfer.terminal import PrintableStream, emit
 
 _EXIT_BAD_INPUT = 2
@@ -33,6 +33,7 @@ class Commands(click.Group):
         table: Mapping[str, Callable[[], click.Command]],
         sections: Mapping[str, Mapping[str, str]],
         program: str,
+        variables: Mapping[str, str] | None = None,
         **options: Any,
     ):
         """Make the group.
@@ -42,10 +43,11 @@ class Commands(click.Group):
             table: every command by its name, as a function that imports it.
             sections: the sections of the help, each with its commands and their summaries.
             program: what a user types to call the group; messages begin with it.
+            variables: the environment variables of the help, each with its summary.
             options: as :class:`click.Group` takes them.
         """
         super().__init__(*args, **options)
-        self._table, self.sections, self.program = table, sections, program
+        self._table, self.sections, self.program, self._variables = table, sections, program, variables
         self.arguments: tuple[str, ...] = ()
         self.chosen = ""
 
@@ -65,6 +67,18 @@ class Commands(click.Group):
         for section, commands in self.sections.items():
             with formatter.section(section):
                 formatter.write_dl([(f"{name:{width - 2}}", summary) for name, summary in commands.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the environment variables at the end of the help."""
+        if self._variables:
+            with formatter.section("Environment variables"):
+                formatter.write_dl(list(self._variables.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command or an option, without importing any command."""
+        commands = {name: summary for section in self.sections.values() for name, summary in section.items()}
+        found = [CompletionItem(name, help=text) for name, text in commands.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -97,6 +111,7 @@ def _drop_output() -> None:
 _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "bench": lambda: import_module("glinfer.cli.bench").bench_command,
     "chat": lambda: import_module("glinfer.cli.chat").chat,
+    "completion": lambda: import_module("glinfer.cli.help").completion,
     "convert": lambda: import_module("glinfer.cli.convert").convert,
     "demo": lambda: import_module("glinfer.cli.demo").demo,
     "diff": lambda: import_module("glinfer.cli.diff").diff_command,
@@ -105,6 +120,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "eval": lambda: import_module("glinfer.cli.evaluate").eval_command,
     "export-web": lambda: import_module("glinfer.cli.web").export_command,
     "generate": lambda: import_module("glinfer.cli.generate").generate,
+    "help": lambda: import_module("glinfer.cli.help").help_command,
     "info": lambda: import_module("glinfer.cli.info").info,
     "look": lambda: import_module("glinfer.cli.look").look,
     "models": lambda: import_module("glinfer.cli.models").models,
@@ -147,6 +163,25 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "profile": "Time every draw, with the bytes that it moves.",
         "tune": "Find the fastest shape of the passes here.",
     },
+    "Command line": {
+        "help": "Show this list, or the help of a command.",
+        "completion": "Print what completes commands in bash, zsh or fish.",
+    },
+}
+_VARIABLES: Mapping[str, str] = {
+    "GLINFER_DEVICE": "Which device renders, as --device.",
+    "GLINFER_API": "es or desktop, as --api; GLINFER_GL is its older name.",
+    "GLINFER_MEMORY": "Gigabytes of memory to count on.",
+    "GLINFER_CACHE": "The folder for glinfer's own files; empty keeps no measurements.",
+    "GLINFER_KEEP_AWAKE": "1 keeps idle cores awake, for software renderers.",
+    "GLINFER_API_KEY": "Keys that 'serve' requires, separated by commas.",
+    "XDG_CACHE_HOME": "Where GLINFER_CACHE is by default; else ~/.cache.",
+    "HF_HOME, HF_HUB_CACHE": "The cache of Hugging Face's hub.",
+    "HF_ENDPOINT, HF_TOKEN": "The hub, and who asks it; HF_HUB_OFFLINE=1 never asks.",
+    "HTTPS_PROXY, ALL_PROXY": "How the hub is reached.",
+    "CUDA_VISIBLE_DEVICES": "The GPU of a process, for 'run-batch' on a cluster.",
+    "LP_NUM_THREADS": "Threads of Mesa's software renderer.",
+    "NO_COLOR": "Any value turns colours off.",
 }
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -155,11 +190,12 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
     cls=Commands,
     table=_COMMANDS,
     sections=_SECTIONS,
+    variables=_VARIABLES,
     program="glinfer",
     invoke_without_command=True,
     context_settings=CONTEXT_SETTINGS,
 )
-@click.version_option(__version__, prog_name="glinfer")
+@click.version_option(__version__, "-V", "--version", prog_name="glinfer")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Run transformer language models on WebGL2-class graphics, without a window.
@@ -221,8 +257,8 @@ def _say_warnings_in_one_line(program: str) -> None:
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     """A suggestion for a name that does not exist, or nothing."""
-    found = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    found = nearest(name, names)
+    return f"; did you mean {found}?" if found else ""
 
 
 def _no_such_option(error: click.NoSuchOption) -> str:

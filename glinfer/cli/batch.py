@@ -75,6 +75,7 @@ def generate_batch(
     *,
     max_tokens: int,
     stop: tuple[str, ...],
+    keep: int,
     structured: Mapping[str, Any],
     sampling: Mapping[str, Any],
     as_json: bool,
@@ -87,6 +88,7 @@ def generate_batch(
     model = os.fspath(found_model(model, tell=say))
     chosen = dataclasses.asdict(merged(default_sampling(model), sampling))
     defaults = {"max_tokens": max_tokens, "stop": stop, "stop_ids": None, **structure, **chosen}
+    defaults |= {"keep": keep} if keep else {}  # which digests of earlier results do not have
     paths = (model, model_options["tokenizer"])
     digests = [None if path is None else file_digest(path) for path in paths]
     how = {name: model_options[name] for name in ("weights", "cache", "gelu", "context")}

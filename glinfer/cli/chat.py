@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import sys
@@ -29,12 +28,12 @@ from glinfer.cli.generate import chosen_model, closing_line, model_option, sampl
 from glinfer.cli.structure import structure_options, take_structured
 from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
 from glinfer.engine.defaults import merged
-from glinfer.engine.ids import check_max_tokens
+from glinfer.engine.ids import check_count
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError, InputError, nearest
 from glinfer.formats import replacing
-from glinfer.formats.files import shown
+from glinfer.formats.files import decode_text, shown
 from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_CHAT_BYTES
 from glinfer.terminal import emit
@@ -46,6 +45,7 @@ _HELP = """\
   /help              this list
   /system TEXT       what the conversation begins with; 'none' takes it out, nothing shows it
   /regen             another reply to the last message
+  /continue          go on with the last reply where it ended
   /reset             forget the conversation
   /save FILE         write the conversation to a JSON file
   /load FILE         go on with the conversation in such a file
@@ -69,6 +69,13 @@ _HELP = """\
     "--system", default="", help="What the conversation begins with, for models whose chat template takes it."
 )
 @click.option("--think", is_flag=True, help="Let the model think before it answers.")
+@click.option(
+    "--template-arg",
+    "template_args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument for the model's chat template, enable_thinking=false, say; VALUE is JSON, or else text.",
+)
 @structure_options
 @draft_options
 @lora_option
@@ -84,10 +91,10 @@ def chat(model: str | None, named_model: str | None, think: bool, system: str, *
     """
     path, _ = chosen_model(named_model, model)
     max_tokens, given, drafts = options.pop("max_tokens"), take_sampling(options), take_drafts(options)
-    structured = take_structured(options)
+    structured, arguments = take_structured(options), dict(map(_argument, options.pop("template_args")))
     one_adapter(options)
     with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
-        session = opened.chat_session(system=system, think=think)
+        session = opened.chat_session(system=system, think=think, template_kwargs=arguments)
         name = model_title(path)
         refused = talk(opened, name, session, merged(opened.sampling, given), max_tokens, {**guesses, **structured})
     if refused:
@@ -126,6 +133,7 @@ class _Chat:
             "/help": lambda _: _HELP,
             "/system": self.set_system,
             "/regen": self.regenerate,
+            "/continue": lambda _: self.show(self.session.continue_reply(**self.options)),
             "/reset": self.reset,
             "/save": self.save,
             "/load": self.load,
@@ -204,8 +212,11 @@ class _Chat:
                 lines.append(line if block else line[:-1])
 
     def ask(self, prompt: str) -> str | None:
+        if not self.interactive:
+            line = sys.stdin.buffer.readline()
+            return decode_text(line, "standard input").removesuffix("\n") if line else None
         try:
-            return input(prompt if self.interactive else "")
+            return input(prompt)
         except EOFError:
             return None
         except UnicodeDecodeError as error:
@@ -213,8 +224,8 @@ class _Chat:
 
     def command(self, name: str, value: str) -> None:
         if name not in self.commands:
-            near = ["/quit"] if name in _LEAVING else difflib.get_close_matches(name, [*self.commands, "/quit"], n=1)
-            meant = f"did you mean {near[0]}? " if near else ""
+            near = "/quit" if name in _LEAVING else nearest(name, [*self.commands, "/quit"])
+            meant = f"did you mean {near}? " if near else ""
             raise InputError(f"there is no command {name}; {meant}/help lists them")
         if (answer := self.commands[name](value)) is not None:
             emit(answer)
@@ -230,7 +241,7 @@ class _Chat:
         return "  the system prompt is taken out" if not self.session.system else "  the system prompt is set"
 
     def set_max_tokens(self, value: str) -> str:
-        self.max_tokens = check_max_tokens(_number("max_tokens", value, int))
+        self.max_tokens = check_count("max_tokens", _number("max_tokens", value, int))
         return f"  max_tokens is {self.max_tokens}"
 
     def set(self, field: str, value: str, kind: Callable[[str], Any]) -> str:
@@ -317,6 +328,16 @@ class _Chat:
         emit(f"  {closing_line(self.model, stream.stats, renderer=False)}", dim=True)
 
 
+def _argument(text: str) -> tuple[str, Any]:
+    name, given, value = text.partition("=")
+    if not name or not given:
+        raise InputError(f"--template-arg is {text!r}; expected NAME=VALUE, such as enable_thinking=false")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+
+
 def _number(field: str, value: str, kind: Callable[[str], Any]) -> Any:
     try:
         return kind(value)
@@ -343,7 +364,7 @@ def _read_chat(file: Path) -> list[Any]:
         raise InputError(str(error)) from None
     messages = found.get("messages")
     if found.get("format") != FORMAT or not isinstance(messages, list):
-        raise InputError(f"{shown(file)}: this is no conversation that /save wrote; name another file")
+        raise InputError(f"{shown(file)}: this is not a conversation that /save wrote; name another file")
     return messages
 
 

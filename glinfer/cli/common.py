@@ -35,7 +35,7 @@ from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.engine.report import plain
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, find_model
-from glinfer.formats.files import shown
+from glinfer.formats.files import decode_text, shown
 from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.hub import named_on_a_hub, title_of
@@ -158,37 +158,18 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {megabytes(size)}" for name, size in sizes.items() if size)
 
 
-def read_bytes(path: str) -> bytes:
-    """Read a file or a pipe.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{shown(path)}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
-
-
 def read_text(path: str) -> str:
-    """Read a UTF-8 text from a file or a pipe, line ends as they are.
+    """Read a text from a file, a pipe, or standard input (``-``), as :func:`glinfer.formats.files.decode_text` does.
 
     Raises:
         InputError: it cannot be read, or is not UTF-8.
     """
-    return utf8(read_bytes(path), shown(path), "a text file")
-
-
-def utf8(data: bytes, source: str, expected: str = "text") -> str:
-    """Decode a text.
-
-    Raises:
-        InputError: it is not UTF-8; names ``source`` and the byte.
-    """
+    if path == "-":
+        return decode_text(sys.stdin.buffer.read(), "standard input")
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source} is not UTF-8 (byte {error.start}); expected {expected}") from None
+        return decode_text(Path(path).read_bytes(), shown(path), "a text file")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{shown(path)}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -289,13 +270,22 @@ model_options = options(
 """``--plan``, ``--weights``, ``--cache``, ``--gelu`` and ``--context``."""
 
 
+def split_name(text: str) -> tuple[str, str]:
+    """(NAME, PATH) of ``NAME=PATH``; the name is empty where there is none, and where ``text`` itself is a path.
+
+    A name may have slashes between its parts, as ``org/name`` has.
+    """
+    name, _, path = text.partition("=")
+    is_path = os.path.lexists(text) or name.startswith((".", "~", "/")) or name.endswith("/") or "\\" in name
+    return ("", text) if is_path or not name or not path else (name, path)
+
+
 def _named_paths(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
     """The adapters of ``--lora`` by name, as :func:`glinfer.engine.loading.load_model` takes them."""
     found: dict[str, str] = {}
     for value in values:
-        name, is_named, path = value.partition("=")
-        if not (is_named and name and path and os.sep not in name) or Path(value).exists():
-            name, path = DEFAULT_ADAPTER, value
+        name, path = split_name(value)
+        name = name or DEFAULT_ADAPTER
         if name in found:
             what = "without a name" if name == DEFAULT_ADAPTER else f"with the name {name}"
             raise InputError(f"found two adapters {what}; give each a name of its own: --lora NAME={shown(path)}")

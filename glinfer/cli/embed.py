@@ -78,6 +78,8 @@ def embed(
     glinfer embed all-MiniLM-L6-v2 --in lines.txt --out lines.npy
     """
     check_out(out)
+    if source == "-":
+        raise InputError("--in needs a file, not standard input: it is read more than once")
     settings: dict[str, Any] = {
         "prompt_name": prompt_name,
         "prompt": prompt,

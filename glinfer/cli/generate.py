@@ -26,7 +26,6 @@ from glinfer.cli.common import (
     read_text,
     strict_option,
     tokenizer_option,
-    utf8,
 )
 from glinfer.cli.drafts import draft_options, opened_drafts, take_drafts
 from glinfer.cli.structure import structure_options, take_structured
@@ -39,6 +38,7 @@ from glinfer.formats.files import shown
 from glinfer.terminal import emit
 
 _DEFAULT = "Default: the model's own, else {:g}."
+_NO_PROMPT = "found neither a PROMPT nor --file nor --ids"
 model_option = click.option(
     "-m",
     "--model",
@@ -67,7 +67,7 @@ def sampling_options(max_tokens: int) -> Callable[[Command], Command]:
             help=f"0 takes the likeliest token each time. {_DEFAULT.format(USUAL.temperature)}",
         ),
         click.option(
-            "--top-k", type=int, help=f"Only the k likeliest tokens; 0 for all. {_DEFAULT.format(USUAL.top_k)}"
+            "--top-k", type=int, help=f"Only the k likeliest tokens; 0 or -1 for all. {_DEFAULT.format(USUAL.top_k)}"
         ),
         click.option(
             "--top-p",
@@ -116,11 +116,17 @@ def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
 @click.argument("prompt", required=False)
 @model_option
 @click.option("-p", "--prompt", "named_prompt", metavar="PROMPT", help="The prompt, in place of the argument PROMPT.")
-@click.option("-f", "--file", type=click.Path(), help="A file with the prompt, less one newline at its end.")
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(),
+    help="A file with the prompt, less one newline at its end; '-' is standard input.",
+)
 @tokenizer_option
 @click.option("--ids", help="A prompt of token ids, such as 13,132,251; prints ids. Needs no tokenizer.")
 @sampling_options(128)
 @click.option("--stop", multiple=True, help="End at this text; may be given several times.")
+@click.option("--keep", type=int, default=0, help="First tokens that stay when the context is full; -1: the prompt.")
 @structure_options
 @draft_options
 @batch_options
@@ -149,8 +155,7 @@ def generate(
     """Continue PROMPT with MODEL and stream the text.
 
     MODEL is a .gab, .safetensors or .gguf file, the directory of a Hugging Face model, the manifest of a Gab, or the
-    name of a bundled model. PROMPT is text, or '-' to read it from standard input, less one newline at its end,
-    as shells do.
+    name of a bundled model. Without a PROMPT, or with '-', it is read from standard input, less one newline at its end.
     The closing line on standard error counts draw calls, tokens and speed.
 
     With --batch, the prompts of a file go through the model together: lines such as {"prompt": "Once"} or
@@ -166,6 +171,7 @@ def generate(
     glinfer generate model.gab --batch prompts.jsonl --out results.jsonl --seed 1
     """
     path, prompt = chosen_model(named_model, model, prompt)
+    text = prompt if named_prompt is None else named_prompt
     sources = {"a PROMPT": prompt, "--prompt": named_prompt, "--file": file, "--ids": ids}
     found = [name for name, source in sources.items() if source is not None]
     batch, drafts = take_batch(options, single=bool(found)), take_drafts(options)
@@ -173,25 +179,28 @@ def generate(
     if batch is not None:
         for name in drafts:
             raise InputError(f"--{name} is for one prompt at a time; leave it out beside --batch")
-        chosen = {name: options.pop(name) for name in ("max_tokens", "stop")}
+        chosen = {name: options.pop(name) for name in ("max_tokens", "stop", "keep")}
         sampling = take_sampling(options)
         chosen["structured"] = structured
         generate_batch(path, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
         return
-    if not found:
-        raise InputError("found neither a PROMPT nor --file nor --ids; give one of them")
+    if not found and sys.stdin.isatty():
+        raise InputError(f"{_NO_PROMPT}; give one of them")
     if len(found) > 1:
         raise InputError(f"found both {found[0]} and {found[1]}; give one of them")
     if ids is not None:
         given: str | list[int] = parse_ids(ids)
-    elif file is not None:
-        given = read_text(file).removesuffix("\n")
+    elif text is None or text == "-":
+        given = read_text("-" if file is None else file).removesuffix("\n")
+        if not given and not found:
+            raise InputError(f"{_NO_PROMPT}, and standard input is empty; give one of them")
     else:
-        given = _text_of((prompt if named_prompt is None else named_prompt) or "")
+        given = text
     one_adapter(options)
-    max_tokens, stop, sampling = options.pop("max_tokens"), options.pop("stop"), take_sampling(options)
+    max_tokens, sampling = options.pop("max_tokens"), take_sampling(options)
+    ends = {name: options.pop(name) for name in ("stop", "keep")}
     with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
-        stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **sampling, **structured, **guesses)
+        stream = opened.stream(given, max_tokens=max_tokens, **ends, **sampling, **structured, **guesses)
         if as_json:
             print_json(_collected(opened, given, stream, max_tokens))
             return
@@ -200,10 +209,6 @@ def generate(
         show(stream)
         if not quiet:
             emit(closing_line(opened, stream.stats), err=True)
-
-
-def _text_of(prompt: str) -> str:
-    return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
 
 
 def show(stream: Iterable[str | int]) -> None:

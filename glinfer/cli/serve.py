@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import LIMITS, device_options, lora_option, model_options, model_title, say, tokenizer_option
+from glinfer.cli.common import (
+    LIMITS,
+    device_options,
+    lora_option,
+    model_options,
+    model_title,
+    say,
+    split_name,
+    tokenizer_option,
+)
 from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.loading import fetched
 from glinfer.errors import InputError, install_command
@@ -129,8 +138,8 @@ def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: A
 
 def named_model(text: str) -> tuple[str, str]:
     """(name, path) of a model: ``NAME=MODEL``, or the name of its file."""
-    name, found, path = text.partition("=")
-    if found and name and path and os.sep not in name:
+    name, path = split_name(text)
+    if name:
         return name, path
     if named_on_a_hub(text) is not None:
         return model_title(text), text

@@ -132,7 +132,7 @@ def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
 @click.option(
     "--allow-nan",
     is_flag=True,
-    help="Weights that are NaN or infinite are no failure; their bits are compared, and nothing is run.",
+    help="Weights that are NaN or infinite are not a failure; their bits are compared, and nothing is run.",
 )
 @everywhere_options
 @model_options

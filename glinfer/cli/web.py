@@ -44,7 +44,12 @@ from glinfer.terminal import emit
     show_default=True,
     help="Lay textures out for 4096 texels a side, which nearly every browser has, or within WebGL2's minimum, 2048.",
 )
-@click.option("--single-file", "single", is_flag=True, help="One page with everything in it, to be opened as a file.")
+@click.option(
+    "--single-file",
+    "single",
+    is_flag=True,
+    help="One page with everything in it, to be opened as a file; OUT may then end in .html.",
+)
 @json_option
 def export_command(model: str, out: str, single: bool, as_json: bool, **options: Any) -> None:
     """Write MODEL into the folder OUT as a site that runs it in a browser, with WebGL2 and no server of its own.
@@ -56,6 +61,7 @@ def export_command(model: str, out: str, single: bool, as_json: bool, **options:
 
     \b
     glinfer export-web shakespeare site/ --weights q8
+    glinfer export-web shakespeare site.html --single-file
     """
     made = export_web(model, out, single=single, **options)
     for note in made.notes:
@@ -66,7 +72,8 @@ def export_command(model: str, out: str, single: bool, as_json: bool, **options:
     each = "run" if "embedding" in made.plan else "token"
     what = f"plan {options['plan']}, weights {made.plan['model']['weights']}, {made.draws} draws a {each}"
     emit(f"wrote {out}: {what}, {megabytes(made.bytes)}")
-    emit(f"open {out.rstrip('/')}/index.html" if single else f"look at it: glinfer serve-web {out}")
+    page = out if made.folder.is_file() else f"{out.rstrip('/')}/index.html"
+    emit(f"open {page}" if single else f"look at it: glinfer serve-web {out}")
 
 
 def _summary(made: ExportedSite, single: bool) -> dict[str, object]:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.closing import Closing
 from glinfer.engine.cached import CachedSession
-from glinfer.engine.closing import Closing
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions

@@ -147,7 +147,7 @@ class Choices(NamedTuple):
     """The outcome of a step, by place: chosen tokens, errors that end sequences, and dead ends of structures."""
 
     chosen: dict[int, int]
-    broken: dict[int, InputError]
+    broken: dict[int, Exception]
     dead: set[int]
 
     def lacks(self, place: int) -> bool:
@@ -294,8 +294,10 @@ class Batch:
             token = sample_shortlist(each.sampler, lists[place], each.held) if place in lists else None
             try:
                 found.chosen[place] = self._sampled(place, each, masks.get(place)) if token is None else token
-            except NumbersError as error:
-                found.broken[place] = error
+            except Exception as error:
+                if not isinstance(error, NumbersError) and each.own_sampler is None:
+                    raise
+                found.broken[place] = error  # of this sequence alone
         return found
 
     def _masks_of(self, active: Mapping[int, Running], found: Choices) -> dict[int, Words]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.decode import DecodeSession, Floats
+from glinfer.engine.own_sampler import OwnSampler
 from glinfer.engine.prefill import DRAFT_ROWS, Prefill
 from glinfer.engine.runs import Chunks, DraftedRows
 from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
@@ -158,6 +159,8 @@ class CachedSession(DecodeSession):
         return self._sampled(self._keep(self._read_logits()), sampler) if token is None else token
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
+        if isinstance(sampler, OwnSampler):
+            return super()._choose(1, sampler)
         if not self.chooses(sampler.options):
             return self._append([self._choose_listed(sampler)]) if self._logits is None else super()._choose(1, sampler)
         self._catch_up()
@@ -181,7 +184,7 @@ class CachedSession(DecodeSession):
         return chosen
 
     def _choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
-        if self._logits is not None:
+        if self._logits is not None or isinstance(sampler, OwnSampler):
             return super()._choose_allowed(allowed, sampler)
         self._run_head()
         self._bound.device.flush()  # so that the GPU computes while the mask is made
@@ -199,7 +202,7 @@ class CachedSession(DecodeSession):
         return self._sampled(self._keep(self._read_logits()), sampler, words) if listed is None else listed
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
-        if not draft or self._bound.observers:  # observers see one token at a time
+        if not draft or self._bound.observers or isinstance(sampler, OwnSampler):  # observers see one token at a time
             return self._choose(1, sampler)
         draft = draft[: self._alike(DRAFT_ROWS[-1]) - 1]
         self._catch_up()

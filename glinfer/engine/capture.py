@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,14 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.engine import Engine
-from glinfer.engine.ids import whole_number
+from glinfer.engine.ids import Ids, check_callback, whole_number
 from glinfer.engine.probabilities import softmax
 from glinfer.errors import InputError
 from glinfer.models.capture.names import capture_points, chosen, sinks_tensor
 from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
+from glinfer.models.oracle import MASK_LIMIT
 from glinfer.models.plan import Plan
 from glinfer.models.session import Observer, Session
 from glinfer.notebook import table
@@ -56,11 +58,12 @@ class Captured(dict[str, Floats]):
         return f"Captured({', '.join(f'{name} {list(array.shape)}' for name, array in self.items())})"
 
     def _repr_html_(self) -> str:
-        cells = [
-            (name, "×".join(map(str, array.shape)), *map(float, (array.min(), array.mean(), array.max())))
-            for name, array in self.items()
-        ]
-        return table(("name", "shape", "least", "mean", "greatest"), cells, f"{len(self)} float32 arrays")
+        cells = []
+        for name, array in self.items():
+            seen = array[~(array <= -MASK_LIMIT)]  # NaN counts
+            numbers = map(float, (seen.min(), seen.mean(dtype=np.float64), seen.max())) if seen.size else ("", "", "")
+            cells.append((name, "×".join(map(str, array.shape)), *numbers, array.size - seen.size or ""))
+        return table(("name", "shape", "least", "mean", "greatest", "masked"), cells, f"{len(self)} float32 arrays")
 
 
 Hook = Callable[[Seen], None]
@@ -126,7 +129,7 @@ class _Patcher(Observer):
                 point.write(textures, number, span, changed)
 
 
-class Inspected(ABC):
+class Inspected(Closing):
     """The inspection methods of :class:`glinfer.engine.model.Model`."""
 
     config: ModelConfig
@@ -144,11 +147,8 @@ class Inspected(ABC):
         """A new sequence of tokens."""
 
     @abstractmethod
-    def _ids_of(self, prompt: str | Sequence[int]) -> list[int]:
+    def _ids_of(self, prompt: str | Ids) -> list[int]:
         """The ids of a prompt, checked."""
-
-    @abstractmethod
-    def _require_open(self) -> None: ...
 
     def names(self) -> list[str]:
         """The names of tensors that can be captured, watched and patched, in order of computation.
@@ -157,7 +157,7 @@ class Inspected(ABC):
         """
         return list(capture_points(self.plan, self.config))
 
-    def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> Captured:
+    def capture(self, patterns: str | Sequence[str], prompt: str | Ids) -> Captured:
         """Run a prompt anew and keep what is computed on the way: float32 arrays by name, in order of computation.
 
         Args:
@@ -191,7 +191,7 @@ class Inspected(ABC):
         return Captured((name, _together(points[name], arrays, len(ids))) for name, arrays in runs.items())
 
     def attention_steps(
-        self, block: int, prompt: str | Sequence[int], *, piece: int = ATTENTION_PIECE
+        self, block: int, prompt: str | Ids, *, piece: int = ATTENTION_PIECE
     ) -> Generator[int, None, Floats]:
         """Run a prompt piece by piece, and return what its last token looks at: probabilities [heads, tokens], float32.
 
@@ -240,6 +240,7 @@ class Inspected(ABC):
             InputError: the plan has no such name; within the block, what runs several sequences at once is refused.
         """
         self._require_open()
+        check_callback("hook", hook)
         names = frozenset(chosen(capture_points(self.plan, self.config), patterns, self.plan.name))
         with self._from_the_start(_Watcher(self.config, names, hook)):
             yield
@@ -265,7 +266,7 @@ class Inspected(ABC):
         self._require_open()
         points = capture_points(self.plan, self.config)
         if name not in points:
-            chosen(points, [_literal(name)], self.plan.name)
+            chosen(points, [_literal(name)] if isinstance(name, str) else name, self.plan.name)
         function = change if callable(change) else _replacement(points[name], change)
         self.engine.patches += 1
         try:

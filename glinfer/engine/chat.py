@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, TypedDict
 
+from glinfer.closing import Closing
 from glinfer.config import ModelConfig
-from glinfer.engine.closing import Closing
-from glinfer.engine.ids import check_max_tokens
-from glinfer.engine.stream import CHUNK, GenerationStats, TokenStream, require_complete
+from glinfer.engine.ids import Ids, check_count
+from glinfer.engine.option_names import named_options
+from glinfer.engine.own_sampler import SamplerFunction
+from glinfer.engine.stream import CHUNK, GeneratedText, GenerationStats, OneStream, TokenStream, require_complete
 from glinfer.errors import InputError
+from glinfer.formats.json_files import quoted
 from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole
 from glinfer.text.assembler import TextAssembler
-from glinfer.text.chat import ChatForm, Conversation, ReplySplitter, check_last, check_messages
+from glinfer.text.chat import NO_KWARGS, ChatForm, ReplySplitter, check_last, check_messages
+from glinfer.text.conversation import Conversation
 from glinfer.text.reply import ChatPart, ReplyAssembler
 from glinfer.text.templates import Message
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 MAX_TOKENS = 512
 """Default limit for the tokens of a reply."""
@@ -31,13 +36,13 @@ class ChatOptions(TypedDict, total=False):
     ``max_tokens`` is 512 where it is left out.
     """
 
-    max_tokens: int
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    seed: int | None
+    max_tokens: SupportsIndex
+    temperature: SupportsFloat | None
+    top_k: SupportsIndex | None
+    top_p: SupportsFloat | None
+    min_p: SupportsFloat | None
+    repetition_penalty: SupportsFloat | None
+    seed: SupportsIndex | None
     stop: str | Sequence[str]
     on_end: Callable[[], None] | None
     speculate: str | None
@@ -48,46 +53,33 @@ class ChatOptions(TypedDict, total=False):
     choices: Sequence[str] | None
     incomplete: Literal["error", "partial"]
     lora: str | None
+    sampler: SamplerFunction | None
 
 
-class ChatReply(str):
-    """The answer of a model: a string that knows how it came to be.
+class TalkOptions(ChatOptions, total=False):
+    """The options of a reply to a whole conversation."""
+
+    template_kwargs: Mapping[str, Any]
+    continue_final_message: bool
+
+
+class ChatReply(GeneratedText):
+    """The answer of a model.
 
     Attributes:
         thinking: the thoughts before the answer; empty where the model was not asked for any.
-        stats: counts and times, see :class:`glinfer.engine.stream.GenerationStats`.
     """
 
     thinking: str
-    stats: GenerationStats
 
-    def __new__(cls, text: str, thinking: str, stats: GenerationStats) -> ChatReply:
+    def __new__(cls, text: str, stats: GenerationStats, thinking: str = "") -> Self:
         """Make the string."""
-        made = super().__new__(cls, text)
-        made.thinking, made.stats = thinking, stats
+        made = super().__new__(cls, text, stats)
+        made.thinking = thinking
         return made
 
-    def __getnewargs__(self) -> tuple[str, str, GenerationStats]:  # type: ignore[override]
-        """Copy and pickle with both attributes."""
-        return str(self), self.thinking, self.stats
 
-    @property
-    def finish_reason(self) -> str | None:
-        """Why it ended: ``stop`` (by itself, or at a stop string), ``length`` (max_tokens), or ``context`` (full)."""
-        return self.stats.finish_reason
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The number of tokens of all messages, in the model's form."""
-        return self.stats.prompt_tokens
-
-    @property
-    def tokens(self) -> int:
-        """The number of generated tokens, with the thoughts and the token that ended the reply."""
-        return self.stats.tokens
-
-
-class ChatStream(Closing, Iterator[str]):
+class ChatStream(OneStream, Iterator[str]):
     """An iterator over pieces of an answer: whole characters, as soon as they are certain.
 
     :meth:`next_part` gives the thoughts before the answer too; iterating passes over them.
@@ -121,7 +113,7 @@ class ChatStream(Closing, Iterator[str]):
         self._done = False
 
     @property
-    def stats(self) -> GenerationStats:
+    def stats(self) -> GenerationStats:  # type: ignore[override]
         """Counts and times so far; ``finish_reason`` is ``context`` where the context was full."""
         return self._tokens.stats
 
@@ -161,7 +153,7 @@ class ChatStream(Closing, Iterator[str]):
         self._tokens.chunk = CHUNK
         while self.next_part() is not None:
             pass
-        return ChatReply(self.text, self.thinking, self.stats)
+        return ChatReply(self.text, self.stats, self.thinking)
 
     def close(self) -> None:
         """End the reply here; what was certain of it stays. Harmless when repeated."""
@@ -189,19 +181,44 @@ class ChatSession:
 
     What a turn shares with the one before is not computed again. When the context is full, the oldest turns are left
     out.
-
-    Attributes:
-        think: whether the model is to think before it answers; see :meth:`set_think`.
-        system: the system prompt; see :meth:`set_system`.
     """
 
-    def __init__(self, model: Chatting, *, system: str = "", think: bool = False) -> None:
+    def __init__(
+        self,
+        model: Chatting,
+        *,
+        system: str = "",
+        think: bool = False,
+        template_kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> None:
         """Use :meth:`glinfer.engine.model.Model.chat_session`."""
-        self._model, self.system, self.think = model, "", False
-        self._conversation = Conversation(model.chat_form(system), model.config.max_position_embeddings)
-        self.system = system
+        self._model, self._think, self._system = model, False, system
+        form, self._template_kwargs = model.chat_form(system, template_kwargs), template_kwargs
+        self._conversation = Conversation(form, model.config.max_position_embeddings)
         self.set_think(think)
         self._newest: object = None
+
+    def __repr__(self) -> str:
+        """The number of messages that are remembered."""
+        return f"<ChatSession: {len(self.messages)} messages>"
+
+    @property
+    def system(self) -> str:
+        """The system prompt; assigning one is :meth:`set_system`."""
+        return self._system
+
+    @system.setter
+    def system(self, system: str) -> None:
+        self.set_system(system)
+
+    @property
+    def think(self) -> bool:
+        """Whether the model thinks before it answers; assigning is :meth:`set_think`."""
+        return self._think
+
+    @think.setter
+    def think(self, think: bool) -> None:
+        self.set_think(think)
 
     @property
     def messages(self) -> list[Message]:
@@ -215,7 +232,8 @@ class ChatSession:
         Raises:
             InputError: the model's form has no place for one.
         """
-        self._conversation.template, self.system = self._model.chat_form(system), system
+        self._conversation.template = self._model.chat_form(system, self._template_kwargs)
+        self._system = system
 
     def set_think(self, think: bool) -> None:
         """Let the model think before the answers that follow, or not.
@@ -226,7 +244,7 @@ class ChatSession:
         form = self._conversation.template
         if think and form.think is None:
             raise InputError(form.no_think)
-        self.think = think
+        self._think = think
 
     def restore(self, messages: Sequence[Message]) -> None:
         """Replace the conversation by these messages, the last of which is the assistant's.
@@ -237,14 +255,15 @@ class ChatSession:
         system, texts = check_messages(messages)
         if len(texts) % 2:
             raise InputError("the last message is the user's; expected the assistant's reply to it")
-        form = self._model.chat_form(system)
+        form = self._model.chat_form(system, self._template_kwargs)
         self._conversation.restore(zip(texts[::2], texts[1::2], strict=True))
-        self._conversation.template, self.system = form, system
+        self._conversation.template, self._system = form, system
 
     def reset(self) -> None:
         """Forget all turns; the system prompt stays."""
         self._conversation.reset()
 
+    @named_options(ChatOptions)
     def stream(self, message: str, **options: Unpack[ChatOptions]) -> ChatStream:
         """Send a message; the stream of the reply, which is remembered when it ends, or is closed.
 
@@ -253,10 +272,12 @@ class ChatSession:
         """
         return self._stream(options, message)
 
+    @named_options(ChatOptions)
     def send(self, message: str, **options: Unpack[ChatOptions]) -> ChatReply:
         """Send a message; the whole reply. Options and errors are those of :meth:`stream`."""
         return self.stream(message, **options).reply()
 
+    @named_options(ChatOptions)
     def regenerate(self, **options: Unpack[ChatOptions]) -> ChatStream:
         """Take the newest reply back, and stream another one to the same message.
 
@@ -265,20 +286,32 @@ class ChatSession:
         """
         return self._stream(options)
 
-    def _stream(self, options: ChatOptions, message: str | None = None, *, drop: bool = True) -> ChatStream:
-        """Stream a reply to a new message, or without one another reply to the newest."""
+    @named_options(ChatOptions)
+    def continue_reply(self, **options: Unpack[ChatOptions]) -> ChatStream:
+        """Continue the newest reply where it ended; the stream has what is new, and the reply becomes longer.
+
+        Raises:
+            InputError: there is no reply yet.
+        """
+        return self._stream(options, continued=True)
+
+    def _stream(
+        self, options: ChatOptions, message: str | None = None, *, drop: bool = True, continued: bool = False
+    ) -> ChatStream:
+        """Stream a reply to a new message; without one the rest of the newest reply, or another reply in its place."""
         given: dict[str, Any] = dict(options)
         whole = wants_whole(given.pop("incomplete", ERROR))
-        if self.think and structure_of(given) is not None:
+        think = self.think and not continued
+        if think and structure_of(given) is not None:
             raise InputError("thoughts have no structure; ask for one without think")
         stop, then = given.pop("stop", ()), given.pop("on_end", None)
         TextAssembler(stop)  # which checks it, before anything changes
-        max_tokens = check_max_tokens(given.pop("max_tokens", MAX_TOKENS))
+        max_tokens = check_count("max_tokens", given.pop("max_tokens", MAX_TOKENS))
         context = self._model.config.max_position_embeddings
         reserve = min(max_tokens, max(1, context // 2)) if drop else 1
-        form, think = self._conversation.template, self.think
+        form = self._conversation.template
         if message is None:
-            prompt = self._conversation.prompt_again(think=think, reserve=reserve)
+            prompt = self._conversation.prompt_again(think=think, reserve=reserve, drop=drop, continued=continued)
         else:
             prompt = self._conversation.prompt(message, think=think, reserve=reserve, drop=drop)
         room = context - len(prompt.ids)
@@ -309,30 +342,27 @@ class ChatSession:
         )
 
 
-class Chatting(ABC):
+class Chatting(Closing):
     """The chat methods of :class:`glinfer.engine.model.Model`."""
 
     config: ModelConfig
-    _find_form: Callable[[str], ChatForm] | None
-    _form: tuple[str, ChatForm] | None = None
+    _find_form: Callable[..., ChatForm] | None
+    _form: tuple[Any, ChatForm] | None = None
 
     @abstractmethod
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer."""
 
     @abstractmethod
-    def _stream_ids(self, ids: Sequence[int], **options: Any) -> TokenStream:
+    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
         """Continue a prompt of ids, as :meth:`glinfer.engine.model.Model.stream` does."""
 
-    @abstractmethod
-    def _require_open(self) -> None: ...
-
-    def chat_form(self, system: str = "") -> ChatForm:
+    def chat_form(self, system: str = "", template_kwargs: Mapping[str, Any] = NO_KWARGS) -> ChatForm:
         """The form of the model's chats: its Jinja template, or Gab's; see :func:`glinfer.text.chat.find_chat`.
 
         Raises:
             FormatError: a file of the template is damaged.
-            InputError: the model cannot chat, or its form has no place for a system prompt.
+            InputError: the model cannot chat, or its form has no place for a system prompt or these arguments.
         """
         self._require_open()
         self.require_tokenizer()
@@ -340,24 +370,35 @@ class Chatting(ABC):
             raise InputError(f"the system prompt is {type(system).__name__}; expected text")
         if self._find_form is None:
             raise InputError("this model was made without files, and has no chat form; load it from its file")
-        if self._form is None or self._form[0] != system:  # rendering a template takes a process
-            self._form = system, self._find_form(system)
+        try:
+            given = system, json.dumps(dict(template_kwargs))
+        except (TypeError, ValueError):
+            found = quoted(template_kwargs)
+            raise InputError(f"template_kwargs is {found}; expected a dict of names and values of JSON") from None
+        if self._form is None or self._form[0] != given:  # rendering a template takes a process
+            self._form = given, self._find_form(system=system, kwargs=json.loads(given[1]))
         return self._form[1]
 
-    def chat_session(self, *, system: str = "", think: bool = False) -> ChatSession:
+    @named_options()
+    def chat_session(
+        self, *, system: str = "", think: bool = False, template_kwargs: Mapping[str, Any] = NO_KWARGS
+    ) -> ChatSession:
         """A conversation that remembers its turns.
 
         Args:
             system: what the conversation begins with, for models whose chat template takes it.
             think: whether the model is to think before it answers, where it has learned to.
+            template_kwargs: arguments for the model's chat template, of those that it names:
+                ``{"enable_thinking": False}``.
 
         Raises:
             InputError: as :meth:`chat_form`, or the model cannot be asked to think.
         """
-        return ChatSession(self, system=system, think=think)
+        return ChatSession(self, system=system, think=think, template_kwargs=template_kwargs)
 
+    @named_options(TalkOptions)
     def stream_chat(
-        self, messages: str | Sequence[Message], *, think: bool = False, **options: Unpack[ChatOptions]
+        self, messages: str | Sequence[Message], *, think: bool = False, **options: Unpack[TalkOptions]
     ) -> ChatStream:
         """Reply to a conversation piece by piece.
 
@@ -366,7 +407,9 @@ class Chatting(ABC):
                 first and the user's last: ``[{"role": "user", "content": "Hello"}]``. A ``system`` message may come
                 first, where the model's template takes it.
             think: whether the model is to think before it answers; iterating gives the answer alone.
-            **options: ``max_tokens`` (512) and the others of :class:`ChatOptions`.
+            **options: ``max_tokens`` (512) and the others of :class:`ChatOptions`; ``template_kwargs`` as in
+                :meth:`chat_session`; and ``continue_final_message`` to continue the last message, which is then the
+                assistant's: the stream has what is new.
 
         The reply ends at the model's own end tokens. Close the stream where it is not read to its end.
 
@@ -375,13 +418,15 @@ class Chatting(ABC):
                 option that cannot be.
         """
         system, texts = check_messages(messages)
-        check_last(texts)
-        session = self.chat_session(system=system, think=think)
-        session._conversation.restore(zip(texts[:-1:2], texts[1::2], strict=True))
-        return session._stream(options, texts[-1], drop=False)
+        kwargs, continued = options.pop("template_kwargs", NO_KWARGS), options.pop("continue_final_message", False)
+        check_last(texts, continued=continued)
+        session = self.chat_session(system=system, think=think, template_kwargs=kwargs)
+        session._conversation.restore(zip(texts[::2], texts[1::2], strict=False))
+        return session._stream(options, None if continued else texts[-1], drop=False, continued=continued)
 
+    @named_options(TalkOptions)
     def chat(
-        self, messages: str | Sequence[Message], *, think: bool = False, **options: Unpack[ChatOptions]
+        self, messages: str | Sequence[Message], *, think: bool = False, **options: Unpack[TalkOptions]
     ) -> ChatReply:
         """Reply to a conversation: a string, with ``finish_reason``, ``tokens`` and more as attributes.
 

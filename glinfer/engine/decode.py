@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.closing import Closing
 from glinfer.config import ModelConfig
-from glinfer.engine.closing import Closing
-from glinfer.engine.ids import check_tokens, whole_number, whole_numbers
+from glinfer.engine.ids import Ids, check_tokens, room_made, whole_number, whole_numbers
+from glinfer.engine.own_sampler import OwnSampler, SamplerFunction
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, InputError, NumbersError
+from glinfer.notebook import table
 from glinfer.ops.fused.allowed import Words, allowed_tokens
+from glinfer.text.labels import token_label
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -40,10 +44,13 @@ class DecodeSession(Closing):
     it is no longer needed, or use it in a ``with`` block.
 
     A model holds ``context`` tokens. When that is full and one more has to be run, the oldest half is dropped and
-    the rest is run again from position 0, so that a sequence may go on for ever. A token that was only chosen needs
-    no place yet: a session may hold one token more than the context until then.
+    the rest is run again from position 0, so that a sequence may go on for ever. What the tokenizer puts before every
+    text (``<s>``, say) stays first, and so do the first ``keep`` tokens. A token that was only chosen needs no place
+    yet: a session may hold one token more than the context until then.
 
     Attributes:
+        keep: how many of the first tokens are never dropped.
+        before: the ids that the tokenizer puts before every text, which are not dropped either.
         dropped: tokens dropped so far because the context was full.
         draws_saved: draws skipped because prefill, :meth:`logits` or :meth:`probs` already computed them.
         logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
@@ -66,13 +73,14 @@ class DecodeSession(Closing):
         self._config = config
         self._context = config.max_position_embeddings
         self._ids: list[int] = []
+        self.before: list[int] = []
         self._logits: Floats | None = None
         # The probabilities of those logits, where the plan computes them.
         self._probs: Floats | None = None
         # The draws that a token takes, which a choice from held logits saves.
         self._token_draws = 0
         self._closed = ""
-        self._patches = self.adapter = 0
+        self._patches = self.adapter = self.keep = 0
         self.dropped = self.draws_saved = self.logit_reads = self.drafted = self.accepted = 0
 
     @property
@@ -89,11 +97,19 @@ class DecodeSession(Closing):
         state = "closed" if self._closed else f"{len(self._ids)} of {self._context} tokens"
         return f"<{type(self).__name__}: {state}>"
 
+    def _repr_html_(self) -> str:
+        tokenizer = None
+        if self.require_tokenizer is not None:
+            with suppress(InputError):  # ids alone
+                tokenizer = self.require_tokenizer()
+        rows = [(place, token, token_label(token, tokenizer)) for place, token in enumerate(self._ids)]
+        return table(("position", "id", "token"), rows, repr(self))
+
     @property
     def room(self) -> int:
         """The number of tokens that can be chosen before the context is full; at least 1."""
-        held = len(self._ids) if len(self._ids) <= self._context else self._context // 2 + 1
-        return self._context + 1 - held
+        dropped = len(self._ids[self._oldest]) if len(self._ids) > self._context else 0
+        return self._context + 1 - len(self._ids) + dropped
 
     @property
     def closed(self) -> bool:
@@ -109,7 +125,7 @@ class DecodeSession(Closing):
         """Whether the GPU can choose tokens with these options, several without a readback in between."""
         return False
 
-    def prefill(self, ids: str | Sequence[int]) -> None:
+    def prefill(self, ids: str | Ids) -> None:
         """Append tokens, and run all of them but the last, which runs when its logits or a choice are needed.
 
         Args:
@@ -150,11 +166,11 @@ class DecodeSession(Closing):
             self._ids.append(token)
         self._computing(self._catch_up)
 
-    def step(self, token: int) -> None:
+    def step(self, token: SupportsIndex) -> None:
         """Append one token; errors as in :meth:`prefill`."""
         self.prefill([token])
 
-    def rewind(self, count: int) -> None:
+    def rewind(self, count: SupportsIndex) -> None:
         """Forget the last ``count`` tokens; all of them leave an empty session.
 
         What the context has dropped before does not come back.
@@ -170,7 +186,7 @@ class DecodeSession(Closing):
         if number:
             self._cut(len(self._ids) - number)
 
-    def hold(self, ids: str | Sequence[int]) -> None:
+    def hold(self, ids: str | Ids) -> None:
         """Hold exactly these tokens, ready to go on: what is the same at the beginning is not run again.
 
         ``ids`` may be a text, with all that a tokenizer puts around one. Errors as in :meth:`prefill`.
@@ -223,11 +239,12 @@ class DecodeSession(Closing):
         logits = self.logits()
         return softmax(logits).astype(np.float32) if self._probs is None else self._probs.copy()
 
-    def generate_ids(self, count: int, sampler: Sampler | None = None) -> list[int]:
+    def generate_ids(self, count: SupportsIndex, sampler: Sampler | SamplerFunction | None = None) -> list[int]:
         """Choose and append ``count`` tokens, with one readback where the GPU can choose; greedy without a sampler.
 
-        The choices are those of ``sampler.sample`` on :meth:`logits`, token by token. No token stops it: read what
-        was chosen, and :meth:`rewind` what is too much.
+        The choices are those of ``sampler.sample`` on :meth:`logits`, token by token, or those of a function, see
+        :meth:`glinfer.engine.model.Model.stream`. No token stops it: read what was chosen, and :meth:`rewind` what is
+        too much.
 
         Raises:
             InputError: no token is held, or the model's output is broken (NaN).
@@ -235,13 +252,14 @@ class DecodeSession(Closing):
         """
         wanted = whole_number("of tokens to generate", count)
         sampler = Sampler(SamplingOptions(temperature=0)) if sampler is None else sampler
+        sampler = sampler if isinstance(sampler, Sampler) else OwnSampler(sampler, {})
         chosen: list[int] = []
         while len(chosen) < wanted:
             self._require_tokens()
             chosen += self._computing(self._choose, min(wanted - len(chosen), self.room), sampler)
         return chosen
 
-    def accept(self, draft: Sequence[int], sampler: Sampler) -> list[int]:
+    def accept(self, draft: Ids, sampler: Sampler) -> list[int]:
         """Choose and append tokens as :meth:`generate_ids` does, several in one run where they were guessed.
 
         The newest token and the drafted ones run together, and each choice of ``sampler`` is made from the logits that
@@ -293,6 +311,7 @@ class DecodeSession(Closing):
         made._token_draws = self._token_draws
         made.nan_guard, made.usable, made.require_tokenizer = self.nan_guard, self.usable, self.require_tokenizer
         made.patches, made._patches, made.adapter = self.patches, self._patches, self.adapter
+        made.before, made.keep = self.before, self.keep
         return made
 
     def forget(self) -> None:
@@ -328,12 +347,15 @@ class DecodeSession(Closing):
         if len(self._ids) > self._context:
             self._drop_oldest()
 
+    @property
+    def _oldest(self) -> slice:
+        return room_made(self._ids, self.before, self.keep, self._context)
+
     def _drop_oldest(self) -> None:
-        """Drop the oldest half of a full context, at least one token."""
-        count = (self._context + 1) // 2
+        oldest = self._oldest
         self._forget(0)
-        del self._ids[:count]
-        self.dropped += count
+        del self._ids[oldest]
+        self.dropped += oldest.stop - oldest.start
 
     def _cut(self, length: int) -> None:
         self._forget(length)

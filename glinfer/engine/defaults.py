@@ -7,37 +7,48 @@ GGUF file. Where they say nothing, :data:`USUAL` holds, since a small model ramb
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import GlinferWarning, InputError
 from glinfer.formats.files import AnyPath
-from glinfer.formats.sampling import named_sampling
+from glinfer.formats.sampling import recommended_sampling
 
 USUAL = SamplingOptions(temperature=0.7, top_k=40, top_p=0.95)
 """Sampling of models whose files name none: mostly the likely tokens, and never one from the long tail."""
 
 
-def default_sampling(path: AnyPath) -> SamplingOptions:
-    """The sampling defaults of a model: those that its files name, else :data:`USUAL`.
+def usable_sampling(path: AnyPath) -> tuple[dict[str, Any], SamplingOptions]:
+    """The checked sampling options that a model's files name, and the sampling defaults that follow from them.
 
     A file that names a temperature or a filter is taken as a whole: filters that it leaves out are off, and the
-    temperature is 1. The repetition penalty is 1 unless it is named.
+    temperature is 1. The repetition penalty is 1 unless it is named. Where the files name none, the defaults are
+    :data:`USUAL`. A file or an option that cannot be used is left out with a GlinferWarning.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
 
     Raises:
-        FormatError: the file with the defaults cannot be read, or a number in it is out of range.
         InputError: the package gguf, which reads GGUF files, is not installed.
     """
-    named, source = named_sampling(path)
-    start = NEUTRAL if named.keys() - {"repetition_penalty"} else USUAL
-    try:
-        return dataclasses.replace(start, **named)
-    except InputError as error:
-        raise FormatError(f"{source}: {error}; mend the file, or take the value out") from None
+    found, source = recommended_sampling(path)
+    usable, problems = dict[str, Any](), dict[str, InputError]()
+    for name, value in found.items():
+        try:
+            usable[name] = getattr(SamplingOptions(**{name: value}), name)
+        except InputError as error:
+            problems[name] = error
+    start = NEUTRAL if usable.keys() - {"repetition_penalty"} else USUAL
+    for name, problem in problems.items():
+        warnings.warn(f"{source}: {problem}; using {getattr(start, name):g}", GlinferWarning, stacklevel=3)
+    return usable, dataclasses.replace(start, **usable)
+
+
+def default_sampling(path: AnyPath) -> SamplingOptions:
+    """The sampling defaults of a model; see :func:`usable_sampling`, also for the errors."""
+    return usable_sampling(path)[1]
 
 
 def merged(defaults: SamplingOptions, given: Mapping[str, Any]) -> SamplingOptions:

@@ -152,9 +152,11 @@ class ModelDrafts:
         # A shorter context begins later in the sequence, and there until it is full again.
         if self._start >= len(ids):
             self._start = 0
-        if len(ids) - self._start + count > self._context:
-            self._start = len(ids) - max(1, min(self._context // 2, self._context - count))
-        held = list(ids[self._start :])
+        before = self._session.before
+        before = before if list(ids[: len(before)]) == before else []  # which stays first in the shorter context too
+        if len(ids) - self._start + count > self._context - (len(before) if self._start else 0):
+            self._start = len(ids) - max(1, min(self._context // 2, self._context - len(before) - count))
+        held = [*(before if self._start else []), *ids[self._start :]]
         if max(held) >= self._vocab:
             return []
         own = Sampler(dataclasses.replace(sampler.options, seed=sampler.seed))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.embed import Embedder, Ranked, Vectors, checked, ranked, run_steps, sigmoid
 from glinfer.engine.engine import EncodeEngine, Engine
+from glinfer.engine.ids import Ids
+from glinfer.engine.option_names import named_options
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
 from glinfer.formats.embedding import Embedding
@@ -32,7 +35,7 @@ _NO_SCORES = (
 )
 
 
-class Embeds(ABC):
+class Embeds(Closing):
     """What a model offers if it embeds texts; others refuse.
 
     Attributes:
@@ -50,15 +53,13 @@ class Embeds(ABC):
         """The tokenizer."""
 
     @abstractmethod
-    def logits(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
+    def logits(self, prompt: str | Ids) -> npt.NDArray[np.float32]:
         """The logits of the token that follows."""
 
-    @abstractmethod
-    def _require_open(self) -> None: ...
-
+    @named_options()
     def embed(
         self,
-        texts: str | Iterable[str | Sequence[int]],
+        texts: str | Iterable[str | Ids],
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
@@ -96,6 +97,7 @@ class Embeds(ABC):
         found: Vectors = run_steps(self.embedder.steps(request), on_progress)
         return found[0] if one else found
 
+    @named_options()
     def rerank(self, query: str, texts: Iterable[str], *, on_progress: Progress = no_progress) -> list[Ranked]:
         """Texts with their scores for a query, best first.
 
@@ -148,7 +150,7 @@ class Embeds(ABC):
         return Embedder(self.engine.encoder, self.embedding, self.require_tokenizer)
 
 
-def _listed(texts: Iterable[str | Sequence[int]]) -> list[str]:
+def _listed(texts: Iterable[str | Ids]) -> list[str]:
     """Texts as a list.
 
     Raises:

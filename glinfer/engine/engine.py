@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -97,7 +98,7 @@ class Engine(ABC):
         self,
         texts: Sequence[Sequence[int]],
         *,
-        stride: int | None = None,
+        stride: SupportsIndex | None = None,
         adapter: int | None = None,
         on_progress: Progress = no_progress,
     ) -> list[TextScore]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 
+Ids = Sequence[SupportsIndex] | npt.NDArray[np.integer[Any]]
+"""Token ids as callers give them."""
 
-def check_tokens(what: str, ids: Sequence[int], config: ModelConfig, *, first: int = 0) -> list[int]:
+
+def check_tokens(what: str, ids: Iterable[SupportsIndex], config: ModelConfig, *, first: int = 0) -> list[int]:
     """Check ids against a model's vocabulary and return a plain list; ``first`` is the place of the first one.
 
     Raises:
@@ -26,27 +31,30 @@ def check_tokens(what: str, ids: Sequence[int], config: ModelConfig, *, first: i
     return checked
 
 
-def whole_numbers(what: str, values: Sequence[int]) -> list[int]:
+def whole_numbers(what: str, values: Iterable[SupportsIndex]) -> list[int]:
     """Return a sequence of whole numbers as a plain list.
 
     Raises:
         InputError: it is something else.
     """
-    # Bytes and booleans pass for whole numbers in Python, and are surely a mistake here.
+    # Bytes and booleans pass for whole numbers in Python, dicts and sets for sequences; here they are mistakes.
+    found, numbers = f"{type(values).__name__} for {what}", list[int]()
     if isinstance(values, (bytes, bytearray)):
-        raise InputError(f"{what} is {type(values).__name__}; expected text (a str) or token ids")
-    numbers = []
+        raise InputError(f"found {found}; expected text (a str) or token ids")
     try:
-        for value in values:
+        if isinstance(values, (Mapping, set, frozenset)):
+            raise TypeError
+        for place, value in enumerate(values):
+            found = f"{type(value).__name__} at place {place} of {what}"
             if isinstance(value, (bool, np.bool_)):
                 raise TypeError
             numbers.append(operator.index(value))
     except TypeError:
-        raise InputError(f"{what} is no sequence of whole numbers; expected token ids") from None
+        raise InputError(f"found {found}; expected a sequence of whole numbers, which are token ids") from None
     return numbers
 
 
-def whole_number(what: str, value: int) -> int:
+def whole_number(what: str, value: SupportsIndex) -> int:
     """Check a count.
 
     Raises:
@@ -61,7 +69,33 @@ def whole_number(what: str, value: int) -> int:
     return number
 
 
-def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
+def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> int:
+    """Check how many of the first tokens stay where a context is full; -1 is the whole prompt, of ``prompt`` tokens.
+
+    Raises:
+        InputError: it is not a whole number, or no other token would fit the context.
+    """
+    number = prompt if prompt is not None and keep == -1 else whole_number("of tokens to keep", keep)
+    if number >= context:
+        raise InputError(f"keep is {number} tokens; the context holds {context}; expected fewer")
+    return number
+
+
+def room_made(ids: Sequence[int], before: Sequence[int], keep: int, context: int) -> slice:
+    """The tokens that a full context drops: the oldest half of those that do not stay, at least one.
+
+    Args:
+        ids: the tokens that are held.
+        before: what the tokenizer puts before every text; it stays where ``ids`` begin with it.
+        keep: how many of the first tokens stay besides.
+        context: how many tokens the model holds.
+    """
+    before = before[: context - 1]
+    stay = max(keep, len(before)) if ids[: len(before)] == before else keep
+    return slice(stay, stay + (context - stay + 1) // 2)
+
+
+def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
     """Check ids that a model of this shape shall run, and return a plain list.
 
     Raises:
@@ -76,7 +110,7 @@ def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
     return check_tokens("the prompt", checked, config)
 
 
-def check_stop_ids(stop_ids: Sequence[int], config: ModelConfig) -> list[int]:
+def check_stop_ids(stop_ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
     """Check ids that end a sequence, and return a plain list.
 
     Raises:
@@ -89,8 +123,8 @@ def check_stop_ids(stop_ids: Sequence[int], config: ModelConfig) -> list[int]:
     return checked
 
 
-def check_max_tokens(value: object) -> int:
-    """Check the limit for generated tokens.
+def check_count(name: str, value: object) -> int:
+    """Check a count, such as the limit for generated tokens.
 
     Raises:
         InputError: it is not a whole number of at least 1.
@@ -101,5 +135,15 @@ def check_max_tokens(value: object) -> int:
     except TypeError:
         number = 0
     if number < 1:
-        raise InputError(f"max_tokens is {value!r}; expected a whole number of at least 1")
+        raise InputError(f"{name} is {value!r}; expected a whole number of at least 1")
     return number
+
+
+def check_callback(name: str, value: object) -> None:
+    """Check a function that will be called later.
+
+    Raises:
+        InputError: it cannot be called.
+    """
+    if value is not None and not callable(value):
+        raise InputError(f"{name} is {type(value).__name__}; expected a function")

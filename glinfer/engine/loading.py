@@ -18,6 +18,7 @@ from glinfer.engine.defaults import default_sampling
 from glinfer.engine.engine import EncodeEngine, Engine, FastEngine, WholeEngine
 from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.fetching import Fetching, found_model
+from glinfer.engine.ids import check_callback
 from glinfer.engine.model import Loaded, Model
 from glinfer.engine.oracle import NumpyDevice, NumpyEngine, NumpySession, device_of
 from glinfer.engine.source import FileWeights, WeightSource
@@ -86,7 +87,7 @@ def read_model(
     """
     path = unpacked(found_model(path))
     checkpoint = for_use(load_checkpoint(path), gelu=gelu, context=context)
-    adapters = {name: read_adapter(where, checkpoint.config) for name, where in (lora or {}).items()}
+    adapters = {name: read_adapter(where, checkpoint.config, base=checkpoint) for name, where in (lora or {}).items()}
     return path, dataclasses.replace(checkpoint, adapters=adapters)
 
 
@@ -234,7 +235,12 @@ def load_model(
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
     device = device_of(executor, device, api, limits, shader_root, lora)
     given, own_adapter = named_adapters(lora)
-    check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights, cache)
+    check_choice(plan, weights, cache, auto=True)
+    check_callback("on_upload", on_upload)
+    if not isinstance(kernels, KernelOptions | None):
+        raise InputError(f"kernels is {type(kernels).__name__}; expected glinfer.KernelOptions")
+    if not isinstance(shader_root, Path | None):
+        raise InputError(f"shader_root is {type(shader_root).__name__}; expected a pathlib.Path")
     if plan == "reference" and kernels is not None:
         raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
     how: dict[str, Any] = {"plan": plan, "weights": weights, "cache": cache, "kernels": kernels}
@@ -275,7 +281,7 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    find_form = None if found is None else lambda system: find_chat(path, found, config, system=system)
+    find_form = None if found is None else partial(find_chat, path, found, config)
     return Model(Loaded(engine, found, reason, stop_ids, owns_device, sampling, find_form, embedding), strict=strict)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -13,18 +13,19 @@ import numpy.typing as npt
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
 from glinfer.engine.chat import ChatOptions, Chatting
-from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.defaults import merged
 from glinfer.engine.drafts import ModelDrafts, Ngrams, RunTimes, Speculation, check_speculation
 from glinfer.engine.embedding import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
+from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_stop_ids, check_tokens
+from glinfer.engine.option_names import named_options
+from glinfer.engine.own_sampler import OwnSampler, SamplerFunction
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stream import CHUNK, TextStream, TokenStream, require_complete
+from glinfer.engine.stream import CHUNK, GeneratedText, TextStream, TokenStream, require_complete
 from glinfer.engine.textures import TexturesReport
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding
@@ -34,6 +35,7 @@ from glinfer.models.session import Session
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.structure import ERROR, structure_of, wants_whole
 from glinfer.text.chat import ChatForm
+from glinfer.text.labels import token_label
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ _CLOSED = "this model was closed; load it again"
 class StreamOptions(ChatOptions, total=False):
     """The options of :meth:`Model.stream`, which explains them, and of :meth:`Model.generate`."""
 
-    stop_ids: Sequence[int] | None
+    stop_ids: Ids | None
+    keep: SupportsIndex
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Loaded:
         stop_ids: the ids that end a text by default.
         owns_device: whether the device was opened for this model.
         sampling: the options for choosing tokens where a caller gives none.
-        find_form: finds the form of the model's chats with a system prompt, or None.
+        find_form: finds the form of the model's chats, given ``system`` and ``kwargs``; or None.
         embedding: what a model that embeds texts does beside its passes.
     """
 
@@ -69,11 +72,11 @@ class Loaded:
     stop_ids: tuple[int, ...]
     owns_device: bool
     sampling: SamplingOptions = NEUTRAL
-    find_form: Callable[[str], ChatForm] | None = None
+    find_form: Callable[..., ChatForm] | None = None
     embedding: Embedding = field(default_factory=Embedding)
 
 
-class Model(Inspected, Embeds, Chatting, Closing):
+class Model(Inspected, Embeds, Chatting):
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
     Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
@@ -89,7 +92,7 @@ class Model(Inspected, Embeds, Chatting, Closing):
         cache: that of keys and values.
         kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
         sampling: the options for choosing tokens where a caller gives none, see
-            :func:`glinfer.engine.defaults.default_sampling`; assign others to change them.
+            :func:`glinfer.engine.defaults.default_sampling`; assign a SamplingOptions to change them.
         embedding: the prompts, lengths and so on of a model that embeds texts.
         adapters: the LoRA adapters that it was loaded with; ``adapters.names`` has their names.
     """
@@ -114,7 +117,7 @@ class Model(Inspected, Embeds, Chatting, Closing):
         self._compiler: Compiler | None = None
         self._run_times, self._same_tokens = RunTimes(), WeakSet[Model]()
         self._own = self.engine.session(own=True)
-        self._own.require_tokenizer = self.require_tokenizer
+        self._own.require_tokenizer, self._own.before = self.require_tokenizer, self._before
 
     def __repr__(self) -> str:
         """Shape, plan, formats, sampling and renderer on one line."""
@@ -133,15 +136,38 @@ class Model(Inspected, Embeds, Chatting, Closing):
         """The bound plan."""
         return self.bound.plan
 
-    def session(self) -> DecodeSession:
+    @property
+    def sampling(self) -> SamplingOptions:
+        """The options for choosing tokens where a caller gives none."""
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, options: SamplingOptions) -> None:
+        if not isinstance(options, SamplingOptions):
+            found = type(options).__name__
+            raise InputError(f"sampling is {found}; expected options such as glinfer.SamplingOptions(temperature=0)")
+        self._sampling = options
+
+    @property
+    def _before(self) -> list[int]:
+        """What the tokenizer puts before every text."""
+        return [] if self.tokenizer is None else self.tokenizer.around[0]
+
+    def session(self, *, keep: SupportsIndex = 0) -> DecodeSession:
         """A new sequence of tokens over the same weights, empty; close it, or use it in a ``with`` block.
+
+        Args:
+            keep: how many of the first tokens stay when the context is full, beside what the tokenizer puts before
+                every text.
 
         Raises:
             ContextError: the model was closed.
+            InputError: no other token would fit the context.
         """
         self._require_tokens()
+        keep = check_keep(keep, self.config.max_position_embeddings)
         made = self.engine.session()
-        made.require_tokenizer = self.require_tokenizer
+        made.require_tokenizer, made.before, made.keep = self.require_tokenizer, self._before, keep
         return made
 
     def _require_open(self) -> None:
@@ -155,7 +181,7 @@ class Model(Inspected, Embeds, Chatting, Closing):
         if self.config.embeds:
             raise InputError(EMBEDS)
 
-    def _ids_of(self, prompt: str | Sequence[int]) -> list[int]:
+    def _ids_of(self, prompt: str | Ids) -> list[int]:
         """The ids of a prompt, checked."""
         self._require_tokens()
         return check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
@@ -165,7 +191,7 @@ class Model(Inspected, Embeds, Chatting, Closing):
         self._require_open()
         self._require_unobserved("a scheduler")
 
-    def forward(self, prompt: str | Sequence[int]) -> int:
+    def forward(self, prompt: str | Ids) -> int:
         """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
 
         Raises:
@@ -174,14 +200,14 @@ class Model(Inspected, Embeds, Chatting, Closing):
         self._require_open()
         return self.engine.forward(self._ids_of(prompt))
 
-    def logits(self, prompt: str | Sequence[int], *, lora: str | None = None) -> npt.NDArray[np.float32]:
+    def logits(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Logits [vocab] of the token that follows ``prompt``, text or ids, float32; ``lora`` as in :meth:`stream`."""
         self._require_open()
         self._own.use_adapter(self.adapters.number(lora))
         self._own.hold(self._ids_of(prompt))
         return self._own.logits()
 
-    def probs(self, prompt: str | Sequence[int], *, lora: str | None = None) -> npt.NDArray[np.float32]:
+    def probs(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Softmax probabilities [vocab] of the token after ``prompt``, float32; arguments as in :meth:`logits`."""
         self._require_open()
         self._own.use_adapter(self.adapters.number(lora))
@@ -191,20 +217,21 @@ class Model(Inspected, Embeds, Chatting, Closing):
     @overload
     def stream(self, prompt: str, **options: Unpack[StreamOptions]) -> TextStream: ...
     @overload
-    def stream(self, prompt: Sequence[int], **options: Unpack[StreamOptions]) -> TokenStream: ...
+    def stream(self, prompt: Ids, **options: Unpack[StreamOptions]) -> TokenStream: ...
+    @named_options()
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Ids,
         *,
-        max_tokens: int = 128,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        seed: int | None = None,
+        max_tokens: SupportsIndex = 128,
+        temperature: SupportsFloat | None = None,
+        top_k: SupportsIndex | None = None,
+        top_p: SupportsFloat | None = None,
+        min_p: SupportsFloat | None = None,
+        repetition_penalty: SupportsFloat | None = None,
+        seed: SupportsIndex | None = None,
         stop: str | Sequence[str] = (),
-        stop_ids: Sequence[int] | None = None,
+        stop_ids: Ids | None = None,
         on_end: Callable[[], None] | None = None,
         speculate: str | None = None,
         draft: Chatting | None = None,
@@ -214,13 +241,16 @@ class Model(Inspected, Embeds, Chatting, Closing):
         choices: Sequence[str] | None = None,
         incomplete: str = ERROR,
         lora: str | None = None,
+        keep: SupportsIndex = 0,
+        sampler: SamplerFunction | None = None,
     ) -> TextStream | TokenStream:
         """Continue a prompt piece by piece: text for a text prompt, ids for a prompt of ids.
 
         Args:
             prompt: text (needs a tokenizer; control tokens such as ``<|user|>`` are recognised), or ids.
             max_tokens: how many tokens at most. When the context is full the oldest half of its tokens is dropped,
-                see ``stats.dropped``, and generation goes on.
+                see ``stats.dropped``, and generation goes on. What the tokenizer puts before every text, such as
+                ``<s>``, stays.
             temperature: 0 takes the likeliest token every time.
             top_k: only the k likeliest tokens (0: all).
             top_p: only the likeliest tokens whose probabilities reach this sum.
@@ -243,6 +273,10 @@ class Model(Inspected, Embeds, Chatting, Closing):
                 which has the ``text``, and ``partial`` lets it be; ``stats.complete`` says so.
             lora: the name of one of the adapters that the model was loaded with, or ``base`` for none; left out, the
                 one that :func:`glinfer.load` was given without a name, else none.
+            keep: how many of the first tokens stay when the context is full; -1 keeps the whole prompt.
+            sampler: a function that chooses every token: it gets the logits, float32 [vocab] with -inf for tokens that
+                a structure forbids, and the ids so far, and returns an id. What it raises comes through. All logits
+                are read back for every token, and none is chosen ahead on the GPU.
 
         At most one of json_schema, regex, grammar and choices may be given. They need a tokenizer, and do not go with
         ``speculate`` and ``draft``. The model's own end tokens may end the text where its structure allows that, those
@@ -266,6 +300,9 @@ class Model(Inspected, Embeds, Chatting, Closing):
             "seed": seed,
         }
         sampling = merged(self.sampling, given)
+        own_sampler = None if sampler is None else OwnSampler(sampler, given)
+        if own_sampler is not None and (speculate is not None or draft is not None):
+            raise InputError("sampler does not go with guesses; leave out speculate and draft")
         is_text = isinstance(prompt, str)
         if stop and not is_text:
             raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
@@ -275,9 +312,10 @@ class Model(Inspected, Embeds, Chatting, Closing):
         whole = wants_whole(incomplete)
         default_stops = self._stop_ids if is_text or structure is not None else ()
         ends = default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config)
+        ids = self._ids_of(prompt)
         tokens = TokenStream(
             self._own,
-            self._ids_of(prompt),
+            ids,
             sampling,
             max_tokens=max_tokens,
             stop_ids=ends,
@@ -286,6 +324,8 @@ class Model(Inspected, Embeds, Chatting, Closing):
             constraint=None if structure is None else self.compiler().constraint(structure, ends),
             whole=whole and not is_text,
             adapter=self.adapters.number(lora),
+            keep=check_keep(keep, self.config.max_position_embeddings, len(ids)),
+            sampler=own_sampler,
         )
         return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
 
@@ -331,58 +371,70 @@ class Model(Inspected, Embeds, Chatting, Closing):
             )
         self._same_tokens.add(draft)  # comparing vocabularies takes a while
 
-    def _stream_ids(self, ids: Sequence[int], **options: Any) -> TokenStream:
+    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
         return self.stream(ids, **options)
 
     @overload
-    def generate(self, prompt: str, **options: Unpack[StreamOptions]) -> str: ...
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: str, **options: Unpack[StreamOptions]
+    ) -> GeneratedText: ...
     @overload
-    def generate(self, prompt: Sequence[int], **options: Unpack[StreamOptions]) -> list[int]: ...
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: Ids, **options: Unpack[StreamOptions]
+    ) -> list[int]: ...
     @overload
-    def generate(self, prompt: list[str], **options: Unpack[StreamOptions]) -> list[str]: ...
+    def generate(self, prompt: Iterable[str], **options: Unpack[StreamOptions]) -> list[GeneratedText]: ...
     @overload
-    def generate(self, prompt: list[list[int]], **options: Unpack[StreamOptions]) -> list[list[int]]: ...
+    def generate(self, prompt: Iterable[Ids], **options: Unpack[StreamOptions]) -> list[list[int]]: ...
+    @named_options(StreamOptions)
     def generate(
-        self, prompt: str | Sequence[int] | list[str] | list[list[int]], **options: Unpack[StreamOptions]
-    ) -> str | list[int] | list[str] | list[list[int]]:
-        """The whole continuation at once: a string for text, a list of ids for ids; options as in stream.
+        self, prompt: str | Iterable[Any], **options: Unpack[StreamOptions]
+    ) -> GeneratedText | list[int] | list[GeneratedText] | list[list[int]]:
+        """Continue a prompt: a string for text, a list of ids for ids; options and errors as in :meth:`stream`.
 
-        For a list of prompts a list of continuations, decoded together; each is what it would be alone.
+        The string knows its ``finish_reason``, ``tokens`` and ``stats``, see :class:`GeneratedText`.
+
+        For several prompts, in a list, an array of rows or any iterable in order, a list of continuations, decoded
+        together; each is what it would be alone. No prompts give an empty list.
         """
-        # Anything else, such as an array or no sequence at all, is a single prompt, and may be refused as one.
-        many = isinstance(prompt, (list, tuple)) and len(prompt) > 0
-        if many and all(isinstance(each, (str, list, tuple)) for each in prompt):
-            return self._generate_many(prompt, options)  # type: ignore[arg-type]
         if isinstance(prompt, str):
             text = self.stream(prompt, **options)
             text.chunk = CHUNK
-            return "".join(text)
-        ids = self.stream(prompt, **options)  # type: ignore[arg-type]
+            return GeneratedText("".join(text), text.stats)
+        listed: Any = prompt
+        ordered = isinstance(prompt, Iterable) and not isinstance(prompt, (bytes, bytearray, Mapping, set, frozenset))
+        if ordered and getattr(prompt, "ndim", True):  # an array without axes is no iterable
+            listed = list(prompt)
+            if all(isinstance(each, Iterable) for each in listed):
+                return self._generate_many(listed, options)
+        ids = self.stream(listed, **options)
         ids.chunk = CHUNK
         return list(ids)
 
     def _generate_many(
-        self, prompts: Sequence[str | Sequence[int]], options: StreamOptions
-    ) -> list[str] | list[list[int]]:
+        self, prompts: Sequence[str | Ids], options: StreamOptions
+    ) -> list[GeneratedText] | list[list[int]]:
         then = options.pop("on_end", None)
+        check_callback("on_end", then)
         found: list[Any] = [None] * len(prompts)
         whole = wants_whole(options.get("incomplete", ERROR))
         for result in self.batch([BatchRequest(each, options, place) for place, each in enumerate(prompts)]):
             assert isinstance(result.request.key, int)
             if whole:
                 require_complete(result.stats, result.text)
-            found[result.request.key] = result.ids if result.text is None else result.text
+            found[result.request.key] = result.ids if result.text is None else GeneratedText(result.text, result.stats)
         if then is not None:
             then()
         return found
 
+    @named_options()
     def batch(
         self,
         requests: Iterable[BatchRequest],
         *,
-        slots: int | None = None,
-        memory: int | None = None,
-        longest: int | None = None,
+        slots: SupportsIndex | None = None,
+        memory: SupportsIndex | None = None,
+        longest: SupportsIndex | None = None,
     ) -> Iterator[BatchResult]:
         """Continue many prompts together; results come in the order in which they are finished.
 
@@ -423,13 +475,14 @@ class Model(Inspected, Embeds, Chatting, Closing):
 
         return results()
 
+    @named_options()
     def scheduler(
         self,
         *,
-        slots: int | None = None,
-        memory: int | None = None,
-        longest: int | None = None,
-        piece: int | None = None,
+        slots: SupportsIndex | None = None,
+        memory: SupportsIndex | None = None,
+        longest: SupportsIndex | None = None,
+        piece: SupportsIndex | None = None,
     ) -> Scheduler:
         """Continue prompts that come and go at any time: insert, next, cancel; use it in a ``with`` block.
 
@@ -450,26 +503,23 @@ class Model(Inspected, Embeds, Chatting, Closing):
         bounds = self._bounds("scheduler", slots=slots, memory=memory, longest=longest, piece=piece)
         return self.engine.scheduler(self.checked, self._require_alone, SchedulerOptions(**bounds))()
 
-    def _bounds(self, what: str, **given: int | None) -> dict[str, int]:
+    def _bounds(self, what: str, **given: SupportsIndex | None) -> dict[str, int]:
         """Check the given numbers, and that sequences can run together now; leaves out those that are None."""
         self._require_tokens()
         self._require_unobserved(what)
-        bounds = {name: whole_number(f"for {name}", number) for name, number in given.items() if number is not None}
-        for name, number in bounds.items():
-            if number < 1:
-                raise InputError(f"{name} is 0; expected at least 1")
-        return bounds
+        return {name: check_count(name, number) for name, number in given.items() if number is not None}
 
     @overload
     def score(  # type: ignore[overload-overlap]
-        self, texts: str, *, stride: int | None = None, lora: str | None = None
+        self, texts: str, *, stride: SupportsIndex | None = None, lora: str | None = None
     ) -> TextScore: ...
     @overload
     def score(
-        self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None, lora: str | None = None
+        self, texts: Iterable[str | Ids], *, stride: SupportsIndex | None = None, lora: str | None = None
     ) -> list[TextScore]: ...
+    @named_options()
     def score(
-        self, texts: str | Sequence[str | Sequence[int]], *, stride: int | None = None, lora: str | None = None
+        self, texts: str | Iterable[str | Ids], *, stride: SupportsIndex | None = None, lora: str | None = None
     ) -> TextScore | list[TextScore]:
         """Score texts: the log-probability of every token but the first, given those before it.
 
@@ -493,12 +543,17 @@ class Model(Inspected, Embeds, Chatting, Closing):
             raise InputError(f"score takes a text or a list of texts, and found {type(texts).__name__}")
         ids = []
         for place, text in enumerate(texts):
-            tokens: Sequence[int] = self.require_tokenizer().encode(text) if isinstance(text, str) else text
+            tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
             ids.append(check_tokens(f"text {place}", tokens, self.config))
         if self.plan.name != "fast":
             raise InputError("score needs the fast plan; load the model without plan='reference'")
         adapter = self.adapters.number(lora)
-        return self.engine.score(ids, stride=stride, adapter=adapter) if ids else []
+        scores = self.engine.score(ids, stride=stride, adapter=adapter) if ids else []
+        if (tokenizer := self.tokenizer) is None:
+            return scores
+        named = ({*each.ids, *each.likeliest.tolist()} for each in scores)
+        labels = [{token: token_label(token, tokenizer) for token in tokens} for tokens in named]
+        return [replace(score, labels=each) for score, each in zip(scores, labels, strict=True)]
 
     def checked(self, request: BatchRequest, which: str = "") -> Running:
         """A request that is ready for :meth:`glinfer.engine.scheduler.Scheduler.add`; any thread may call this.
@@ -513,14 +568,21 @@ class Model(Inspected, Embeds, Chatting, Closing):
         try:
             tokenizer = self.require_tokenizer() if request.has_text or isinstance(request.prompt, str) else None
             return check_request(
-                request, self.config, tokenizer, self._stop_ids, self.sampling, self.compiler, self.adapters
+                request,
+                self.config,
+                tokenizer,
+                self._stop_ids,
+                self.sampling,
+                self.compiler,
+                self.adapters,
+                self._before,
             )
         except StructureError as error:
             raise StructureError(f"{which}{error}") from None
         except InputError as error:
-            raise InputError(f"{which}{error}") from None
+            raise InputError(f"{which}{error}", f"{which}{error.public}") from None
 
-    def draws(self, tokens: int = 1) -> DrawTable:
+    def draws(self, tokens: SupportsIndex = 1) -> DrawTable:
         """Count the passes for the last of ``tokens`` tokens, by kind, with ``.total`` draw calls.
 
         The reference plan runs all of the tokens in them again, the fast plan that one alone.
@@ -551,7 +613,7 @@ class Model(Inspected, Embeds, Chatting, Closing):
             InputError: there is none.
         """
         if self.tokenizer is None:
-            raise InputError(self._no_tokenizer_reason)
+            raise InputError(self._no_tokenizer_reason, "this model has no tokenizer; send token ids")
         return self.tokenizer
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class NanGuard:
         if not NO_SCORE < best < np.inf:
             usable = bool(best == np.inf)
             whole = [*ids, *further]
-            found = f"the best logit after {len(whole)} tokens is {best if usable else 'no number'}"
+            found = f"the best logit after {len(whole)} tokens is {best if usable else 'not a number'}"
             self._tell(found, whole, usable=usable)
         return best_candidate(candidates)
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.engine.defaults import merged
-from glinfer.engine.ids import check_ids, check_max_tokens, check_stop_ids, whole_number
+from glinfer.engine.ids import Ids, check_count, check_ids, check_keep, check_stop_ids, whole_number
 from glinfer.engine.logits import LogitChanges, TokenLogprob
+from glinfer.engine.option_names import check_options
+from glinfer.engine.own_sampler import OwnSampler
 from glinfer.engine.sampler import NEUTRAL, Sampler, SamplingOptions, gpu_chooses
 from glinfer.engine.stream import GenerationStats
 from glinfer.errors import InputError
@@ -43,7 +45,7 @@ class BatchRequest:
         client: whose request it is: clients take turns, and a prefix is reused among requests of one client only.
     """
 
-    prompt: str | Sequence[int]
+    prompt: str | Ids
     options: Mapping[str, Any] = field(default_factory=dict)
     key: object = None
     text: bool | None = None
@@ -80,7 +82,7 @@ class BatchResult:
     stats: GenerationStats
     thinking: str = ""
     logprobs: list[TokenLogprob] | None = None
-    error: InputError | None = None
+    error: Exception | None = None
 
 
 @dataclass(eq=False)
@@ -101,6 +103,9 @@ class Running:
         queued: forced tokens that are pushed one a step.
         logprobs: of the tokens chosen so far, a stop id among them, if they were asked for.
         adapter: the number of its LoRA adapter.
+        keep: how many of the first tokens stay where the context is full.
+        before: what the tokenizer puts before every text, which stays too.
+        own_sampler: chooses the tokens in place of one with ``sampling``.
         error: what broke the sequence.
     """
 
@@ -115,6 +120,9 @@ class Running:
     top: int | None = None
     constraint: Constraint | None = None
     adapter: int = 0
+    keep: int = 0
+    before: list[int] = field(default_factory=list)
+    own_sampler: OwnSampler | None = None
 
     def __post_init__(self) -> None:
         """Start with the prompt alone."""
@@ -123,11 +131,11 @@ class Running:
         self.resumes, self.queued = False, deque[int]()
         self.long = False
         """Whether what is cached has turned by the second set of angles, where the model has two."""
-        self.sampler = Sampler(self.sampling)
+        self.sampler = Sampler(self.sampling) if self.own_sampler is None else self.own_sampler
         self.stats = GenerationStats(prompt_tokens=len(self.prompt))
         self.parts: list[ChatPart] = []
         self.logprobs: list[TokenLogprob] = []
-        self.error: InputError | None = None
+        self.error: Exception | None = None
         self._told = 0, 0
 
     @property
@@ -138,7 +146,7 @@ class Running:
     @property
     def needs_row(self) -> bool:
         """Whether every token is chosen from the whole row of logits."""
-        return self.changes is not None or self.top is not None
+        return self.changes is not None or self.top is not None or self.own_sampler is not None
 
     @property
     def ended(self) -> bool:
@@ -237,6 +245,7 @@ def check_request(
     sampling: SamplingOptions = NEUTRAL,
     compiler: Callable[[], Compiler] | None = None,
     adapters: AdapterRanks = NO_ADAPTERS,
+    before: Sequence[int] = (),
 ) -> Running:
     """Check a request.
 
@@ -248,22 +257,26 @@ def check_request(
         sampling: the sampler's options by default.
         compiler: gives what compiles structures, where it is needed.
         adapters: the model's LoRA adapters.
+        before: what the model's tokenizer puts before every text.
 
     Raises:
         InputError: a prompt or an option that cannot be run.
     """
+    if not isinstance(request.options, Mapping):
+        raise InputError(f"the options are {type(request.options).__name__}; expected a dict of names and values")
     given = dict(request.options)
     for name in ("speculate", "draft"):
         if given.pop(name, None) is not None:
             raise InputError(f"{name} is for one prompt at a time; leave it out where prompts run together")
+    check_options("a request", given, DEFAULTS)
     options = {**DEFAULTS, **given}
-    if unknown := sorted(set(options) - set(DEFAULTS)):
-        raise InputError(f"there is no option {unknown[0]!r} for a batch; expected some of {', '.join(DEFAULTS)}")
     structure = take_structure(options)
     wants_whole(options.pop("incomplete"))
-    adapter = adapters.number(options.pop("lora"))
+    adapter, keep = adapters.number(options.pop("lora")), options.pop("keep")
     max_tokens, stop, stop_ids, top = (options.pop(name) for name in ("max_tokens", "stop", "stop_ids", "logprobs"))
     presence, frequency, bias = (options.pop(name) for name in ("presence_penalty", "frequency_penalty", "logit_bias"))
+    function = options.pop("sampler")
+    own_sampler = None if function is None else OwnSampler(function, options)
     sampling = merged(sampling, options)
     changed = LogitChanges.checked(presence, frequency, bias, config.vocab_size)
     top = None if top is None else whole_number("of logprobs", top)
@@ -281,7 +294,8 @@ def check_request(
     if stop and not request.has_text:
         raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
     ends = frozenset(default_stops if stop_ids is None else check_stop_ids(stop_ids, config))
-    ids, most = check_ids(prompt, config), check_max_tokens(max_tokens)
+    ids, most = check_ids(prompt, config), check_count("max_tokens", max_tokens)
+    keep = check_keep(keep, config.max_position_embeddings, len(ids))
     constraint = None
     if structure is not None:
         assert compiler is not None
@@ -290,7 +304,7 @@ def check_request(
         request,
         ids,
         sampling,
-        gpu_chooses(sampling, config) and changed is None and top is None and structure is None,
+        gpu_chooses(sampling, config) and not any((changed, own_sampler, structure)) and top is None,
         most,
         ends,
         reply,
@@ -298,6 +312,9 @@ def check_request(
         top,
         constraint,
         adapter,
+        keep,
+        list(before),
+        own_sampler,
     )
 
 
@@ -310,6 +327,8 @@ DEFAULTS: Mapping[str, Any] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "logit_bias": None,
+    "sampler": None,
+    "keep": 0,
     "lora": None,
     **dict.fromkeys(OPTIONS),
     "incomplete": ERROR,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.notebook import table
 from glinfer.ops.noise import Drawn, fold_seed, gumbel_at, noise_keys
 
 FloatArray = npt.NDArray[np.float64]
@@ -38,7 +39,7 @@ class SamplingOptions:
     Attributes:
         temperature: divides the logits; 1 leaves them, 0 means greedy (always the most probable token), and
             so does anything below MIN_TEMPERATURE, 0.0001.
-        top_k: keep only this many of the most probable tokens; 0 keeps all.
+        top_k: keep only this many of the most probable tokens; 0 or -1 keeps all, and is stored as 0.
         top_p: keep the smallest set of most probable tokens whose mass reaches this; 1 keeps all.
         min_p: keep tokens at least this fraction as probable as the most probable one; 0 keeps all.
         repetition_penalty: above 1 makes tokens already in the context less likely; 1 changes nothing.
@@ -71,9 +72,15 @@ class SamplingOptions:
             if not 0.0 <= fraction <= 1.0:
                 raise _bad(name, getattr(self, name), expected)
             object.__setattr__(self, name, fraction)
-        object.__setattr__(self, "top_k", _whole("top_k", self.top_k, "a whole number, 0 (off) or more"))
+        off = isinstance(self.top_k, (int, np.integer)) and self.top_k == -1  # as vLLM and llama.cpp write it
+        top_k = 0 if off else _whole("top_k", self.top_k, "a whole number, 0 or -1 (off) or more")
+        object.__setattr__(self, "top_k", top_k)
         if self.seed is not None:
             object.__setattr__(self, "seed", _whole("seed", self.seed, "a whole number, 0 or more, or None"))
+
+    def _repr_html_(self) -> str:
+        values = [(name, "fresh" if value is None else value) for name, value in asdict(self).items()]
+        return table(("option", "value"), values, "greedy" if self.greedy else "")
 
     @property
     def greedy(self) -> bool:

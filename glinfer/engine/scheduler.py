@@ -18,9 +18,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from glinfer.closing import Closing
 from glinfer.engine.batch import Batch, Choices, Step
-from glinfer.engine.closing import Closing
 from glinfer.engine.decode import common_prefix
+from glinfer.engine.ids import room_made
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
 from glinfer.errors import ContextError, InputError, StructureError
@@ -385,10 +386,10 @@ class Scheduler(Closing):
 
     def _make_room(self, each: Running) -> None:
         """Drop the oldest half of a full context, as a session does; the rest runs again before the waiting prompts."""
-        count = (self.batch.config.max_position_embeddings + 1) // 2
-        del each.held[:count]
+        oldest = room_made(each.held, each.before, each.keep, self.batch.config.max_position_embeddings)
+        del each.held[oldest]
         each.cached = each.prompted = 0
-        each.stats.dropped += count
+        each.stats.dropped += oldest.stop - oldest.start
         self._turns(each)
         self._line.appendleft(each)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.closing import Closing
+from glinfer.closing import Closing
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.fast.parts import cache_slots
@@ -17,6 +18,7 @@ from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.feed import chunk_values
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
+from glinfer.notebook import table
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.fused.score import RowScores, log_probabilities
@@ -37,12 +39,14 @@ class TextScore:
         logprobs: natural logarithm of the probability of each token but the first, given those before it, float64.
         likeliest: the token that the model predicted in each of those places.
         best: the log-probability of that token, float64.
+        labels: the text of each of these tokens by its id, where there is a tokenizer, for a notebook.
     """
 
     ids: list[int]
     logprobs: LogProbs
     likeliest: Tokens
     best: LogProbs
+    labels: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def unknown(cls, ids: Sequence[int]) -> TextScore:
@@ -53,6 +57,14 @@ class TextScore:
     def __repr__(self) -> str:
         """The number of tokens, and how likely they are."""
         return f"TextScore({len(self.ids)} tokens, total {self.total:.2f}, perplexity {self.perplexity:.2f})"
+
+    def _repr_html_(self) -> str:
+        numbers = zip(self.logprobs.tolist(), self.likeliest.tolist(), self.best.tolist(), strict=True)
+        rows: list[tuple[object, ...]] = [(self.labels.get(self.ids[0], str(self.ids[0])), "", "", "", "")]
+        for token, (found, likeliest, best) in zip(self.ids[1:], numbers, strict=True):
+            names = [self.labels.get(each, str(each)) for each in (token, likeliest)]
+            rows.append((names[0], found, math.exp(found), names[1], math.exp(best)))
+        return table(("token", "log-probability", "probability", "likeliest", "its probability"), rows, repr(self))
 
     @property
     def total(self) -> float:
@@ -88,7 +100,7 @@ def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, i
         scored, start = stop + 1, start + stride
 
 
-def windows_of(texts: Sequence[Sequence[int]], context: int, stride: int | None) -> list[Window]:
+def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:
     """The windows over all texts; ``stride`` defaults to half of the context.
 
     Raises:
@@ -108,7 +120,7 @@ def check_likelihoods(logprobs: LogProbs) -> None:
         NumbersError: one is not finite.
     """
     if not np.isfinite(logprobs).all():
-        raise NumbersError("a likelihood is no finite number; expected finite logits: the model's output is broken")
+        raise NumbersError("a likelihood is not a finite number; expected finite logits: the model's output is broken")
 
 
 @dataclass(frozen=True)
@@ -151,11 +163,14 @@ class TextScorer(Closing):
         self.rows = plan.max_rows
         self._table = row_table(plan.table[ROWS].shape[0])
 
+    def _require_open(self) -> None:
+        self.session.require_alive()
+
     def score(
         self,
         texts: Sequence[Sequence[int]],
         *,
-        stride: int | None = None,
+        stride: SupportsIndex | None = None,
         adapter: int | None = None,
         on_progress: Progress = no_progress,
     ) -> list[TextScore]:
@@ -182,7 +197,7 @@ class TextScorer(Closing):
                 return found
 
     def steps(
-        self, texts: Sequence[Sequence[int]], *, stride: int | None = None, adapter: int | None = None
+        self, texts: Sequence[Sequence[int]], *, stride: SupportsIndex | None = None, adapter: int | None = None
     ) -> Generator[tuple[int, int], None, list[TextScore]]:
         """:meth:`score` a run at a time, between which others may use the model, but no other score of this.
 
@@ -254,14 +269,13 @@ class TextScorer(Closing):
         self.session.release()
 
 
-def check_stride(stride: int | None, context: int) -> int:
+def check_stride(stride: SupportsIndex | None, context: int) -> int:
     """Check the distance between the starts of windows (default: half of the context).
 
     Raises:
         InputError: it is not a whole number from 1 to the context.
     """
     stride = max(1, context // 2) if stride is None else stride
-    whole = isinstance(stride, (int, np.integer)) and not isinstance(stride, bool)
-    if not whole or not 1 <= stride <= context:
+    if not isinstance(stride, (int, np.integer)) or isinstance(stride, bool) or not 1 <= stride <= context:
         raise InputError(f"the stride is {stride!r}; expected 1 to {context}, the context of this model")
     return int(stride)

@@ -6,17 +6,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
-from glinfer.engine.closing import Closing
+from glinfer.closing import Closing
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.drafts import Speculation
-from glinfer.engine.ids import check_max_tokens
+from glinfer.engine.ids import check_callback, check_count
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.errors import StructureError
+from glinfer.errors import ContextError, StructureError
 from glinfer.structured.constraint import Constraint, DeadEnd
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHUNK = 8
 """Tokens that the GPU may choose between two readbacks of a stream that is read as a whole."""
@@ -77,7 +80,57 @@ class GenerationStats:
         return (self.draws + self.draws_saved) / computed if computed else 0.0
 
 
-class TokenStream(Closing, Iterator[int]):
+class GeneratedText(str):
+    """A generated text: a string that knows how it came to be.
+
+    Attributes:
+        stats: counts and times, see :class:`GenerationStats`.
+    """
+
+    stats: GenerationStats
+
+    def __new__(cls, text: str, stats: GenerationStats) -> Self:
+        """Make the string."""
+        made = super().__new__(cls, text)
+        made.stats = stats
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """The arguments of a copy, which gets all attributes after that."""
+        return str(self), self.stats
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why it ended: ``stop`` (by itself, or at a stop string), ``length`` (max_tokens), or ``context`` (full)."""
+        return self.stats.finish_reason
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The number of tokens of the prompt; in a chat of all messages, in the model's form."""
+        return self.stats.prompt_tokens
+
+    @property
+    def tokens(self) -> int:
+        """The number of generated tokens, with thoughts and the token that ended the text."""
+        return self.stats.tokens
+
+
+class OneStream(Closing):
+    """What the streams of ids, of text and of chats share."""
+
+    stats: GenerationStats
+
+    def __repr__(self) -> str:
+        """The number of tokens so far, and why it ended."""
+        stats = self.stats
+        return f"<{type(self).__name__}: {stats.tokens} tokens, {stats.finish_reason or 'unfinished'}>"
+
+    def _require_open(self) -> None:
+        if self.stats.finish_reason == "closed":
+            raise ContextError("this stream was closed; start another one")
+
+
+class TokenStream(OneStream, Iterator[int]):
     """An iterator over generated ids.
 
     Attributes:
@@ -93,13 +146,15 @@ class TokenStream(Closing, Iterator[int]):
         prompt: Sequence[int],
         options: SamplingOptions,
         *,
-        max_tokens: int,
+        max_tokens: SupportsIndex,
         stop_ids: Sequence[int] = (),
         on_end: Callable[[], None] | None = None,
         speculation: Speculation | None = None,
         constraint: Constraint | None = None,
         whole: bool = False,
         adapter: int = 0,
+        keep: int = 0,
+        sampler: Sampler | None = None,
     ) -> None:
         """Prepare; nothing runs before the first ``next()``.
 
@@ -114,23 +169,36 @@ class TokenStream(Closing, Iterator[int]):
             constraint: says which tokens are allowed; not together with ``speculation``.
             whole: whether to raise StructureError at the end of a text that ends before it has its structure.
             adapter: the number of the LoRA adapter; 0 for none.
+            keep: how many of the first tokens stay where the context is full.
+            sampler: chooses the tokens in place of one with ``options``.
 
         Raises:
-            InputError: ``max_tokens`` is not a whole number of at least 1.
+            InputError: ``max_tokens`` is not a whole number of at least 1, or ``on_end`` not a function.
         """
+        check_callback("on_end", on_end)
         self.ids: list[int] = []
         self.stats = GenerationStats(prompt_tokens=len(prompt))
         self._session, self._on_end, self._speculation = session, on_end, speculation
-        self._constraint, self._whole, self._adapter = constraint, whole, adapter
+        self._constraint, self._whole, self._adapter, self._keep = constraint, whole, adapter, keep
         # The tokens that the session has to hold, and the last of them that are still to be yielded.
         self._held = list(prompt)
         self._waiting: deque[int] = deque()
         # Whether the tokens before were forced: what their run saves the next token is in ``draws`` already.
         self._after_forced = False
-        self._sampler, self._by_gpu = Sampler(options), session.chooses(options)
-        self._max_tokens = check_max_tokens(max_tokens)
+        self._sampler = Sampler(options) if sampler is None else sampler
+        self._by_gpu = sampler is None and session.chooses(options)
+        self._max_tokens = check_count("max_tokens", max_tokens)
         self.chunk = 1
         self._stop_ids = frozenset(stop_ids)
+
+    @property
+    def chunk(self) -> int:
+        """The number of tokens that are computed between two readbacks."""
+        return self._chunk
+
+    @chunk.setter
+    def chunk(self, count: SupportsIndex) -> None:
+        self._chunk = check_count("chunk", count)
 
     def __next__(self) -> int:
         """The next generated id."""
@@ -170,6 +238,7 @@ class TokenStream(Closing, Iterator[int]):
         started, draws, dropped = time.perf_counter(), self._draws, session.dropped
         before, forced = (session.draws_saved, session.drafted, session.accepted), stats.forced
         session.use_adapter(self._adapter)
+        session.keep = self._keep
         session.hold(self._held)
         read, read_draws = time.perf_counter(), self._draws
         chunk, most = self.chunk if self._by_gpu else 1, min(self._max_tokens - stats.tokens, session.room)
@@ -244,7 +313,7 @@ def require_complete(stats: GenerationStats, text: str | None = None) -> None:
         )
 
 
-class TextStream(Closing, Iterator[str]):
+class TextStream(OneStream, Iterator[str]):
     """An iterator over pieces of text: whole characters, as soon as they are certain, without stop strings.
 
     ``stats`` and ``ids`` are those of the token stream below; ``close()`` ends it early.
@@ -260,7 +329,7 @@ class TextStream(Closing, Iterator[str]):
         self._done = False
 
     @property
-    def stats(self) -> GenerationStats:
+    def stats(self) -> GenerationStats:  # type: ignore[override]
         """Counts and times so far."""
         return self._tokens.stats
 

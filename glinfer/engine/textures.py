@@ -18,6 +18,7 @@ from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.texture import Texture
 from glinfer.models.session import Session, WrongTexture, line_checksums, weight_matrix
 from glinfer.models.transforms.restore import is_in_file
+from glinfer.notebook import table
 from glinfer.ops.spec import Array, TensorSpec
 
 MAX_TEXELS = 16
@@ -119,6 +120,17 @@ class TexturesReport(Report):
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values."""
         return {**super().to_json(), "checked": self.checked._asdict()}
+
+    def _repr_html_(self) -> str:
+        if self.ok:
+            return table(("checked", "number"), self.checked._asdict().items(), "all as they should be")
+        rows: list[tuple[object, ...]] = [
+            (each.name, f"{each.width}×{each.height} {each.format}", each.differing or f"{len(each.lines)} lines")
+            for each in self.different
+        ]
+        rows += [(f"{each.draw}, {each.sampler}", each.found, each.expected) for each in self.wrong_textures]
+        caption = f"{len(rows)} problems in {self.checked.textures} textures"
+        return table(("texture, or input of a draw", "found", "different numbers, or expected"), rows, caption)
 
 
 class _Weight(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from glinfer.engine.defaults import default_sampling
+from glinfer.engine.defaults import usable_sampling
 from glinfer.engine.fetching import found_model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
@@ -91,11 +91,11 @@ def convert_model(
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
     if lora is not None:
-        checkpoint = merged(checkpoint, [read_adapter(lora, checkpoint.config, lora_scale)])
+        checkpoint = merged(checkpoint, [read_adapter(lora, checkpoint.config, lora_scale, base=checkpoint)])
     in_itself = Path(target).suffix.lower() == ".gguf"
     parts = text_parts(path, tokenizer, checkpoint.config) if with_tokenizer else TextParts(None)
     if parts.sampling:
-        default_sampling(path)  # refuses numbers out of range
+        parts = replace(parts, sampling=usable_sampling(path)[0])
     beside = {} if in_itself else files_beside(parts, target)
     found = (*checkpoint.files, *(() if tokenizer is None else (Path(tokenizer),)), *_own_file(parts))
     _check_target(Path(target), found)

@@ -70,7 +70,7 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
     context = config.max_position_embeddings
     encoder = TextEncoder(tokenizer, min(embedding.most_tokens or context, context), lower=embedding.lower)
     probes = encoder.texts(PROBES)
-    before, after = around_text(tokenizer)
+    before, after = tokenizer.around
     if not embedding.ranks and any(any(each.types) for each in probes):
         raise InputError("this tokenizer gives tokens of a single text another type than 0; sites do not take that")
     return {
@@ -116,15 +116,6 @@ def _span(sequences: Sequence[int | None], number: int) -> slice:
     """Return the places of the tokens of a text among those of a pair."""
     first = sequences.index(number)
     return slice(first, first + sequences.count(number))
-
-
-def around_text(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the ids of the tokens that a tokenizer puts before and behind a text."""
-    whole = tokenizers.Tokenizer.from_str(tokenizer.library_json()).encode("a")
-    marks = whole.special_tokens_mask
-    first = marks.index(0) if 0 in marks else len(marks)
-    behind = marks[::-1].index(0) if 0 in marks else 0
-    return whole.ids[:first], whole.ids[len(marks) - behind :]
 
 
 def characters_of(values: dict[str, Any]) -> dict[str, str] | None:

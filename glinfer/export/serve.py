@@ -145,11 +145,13 @@ def site_server(folder: str | PathLike[str], port: int = 0) -> ThreadingHTTPServ
         port: a port, or 0 for any free one.
 
     Raises:
-        InputError: the folder is not an exported site, or the port is taken.
+        InputError: the folder is not an exported site, or a file, or the port is taken.
     """
     site = Path(folder)
+    if site.is_file():
+        raise InputError(f"{shown(folder)}: this is a file; open it in a browser, or give the folder of a site")
     if not is_export(site):
-        raise InputError(f"{shown(folder)}: this is no exported site; write one with 'glinfer export-web MODEL OUT/'")
+        raise InputError(f"{shown(folder)}: this is not an exported site; make one with 'glinfer export-web MODEL OUT'")
     try:
         return _Server((HOST, port), functools.partial(_Handler, directory=str(site)))
     except (OSError, OverflowError) as error:

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from glinfer.export.plan import PlanExport
 from glinfer.export.texts import TextSupport, continued_texts
 from glinfer.export.weights import FORMAT, is_weights_file, write_weights
 from glinfer.formats import Checkpoint
-from glinfer.formats.files import opened, reason, shown
+from glinfer.formats.files import opened, reason, shown, work_folder
 from glinfer.gl.context import Limits
 from glinfer.gl.program import shader_root
 from glinfer.gl.signals import signals_held
@@ -80,7 +79,7 @@ class ExportedSite:
     """A written site.
 
     Attributes:
-        folder: its folder.
+        folder: its folder, or the page of a single file.
         bytes: total size of its files.
         draws: draws of one token, or of one run of texts that are embedded.
         plan: contents of ``plan.json``.
@@ -138,14 +137,15 @@ def export_web(
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
-        folder: a new or empty folder, or an earlier export.
+        folder: a new or empty folder, or an earlier export; with ``single`` also a name that ends in .html.
         plan, weights, cache, context, gelu, tokenizer: as :func:`glinfer.load` takes them.
         limits: a key of :data:`LIMITS`.
         kernels: kernel options; default: :func:`web_kernels`.
         single: write one page with everything in it, which a browser opens as a file.
 
     Raises:
-        InputError: ``folder`` is none of these, or the plan, weights or limits are unknown.
+        InputError: ``folder`` is none of these, or ends in .html without ``single``; or the plan, weights or
+            limits are unknown.
         PlanError: the model does not fit such textures.
         FormatError: the model or its tokenizer cannot be read, or the files cannot be written.
     """
@@ -153,6 +153,9 @@ def export_web(
     if limits not in LIMITS:
         raise InputError(f"there are no limits {limits!r}; expected one of {', '.join(LIMITS)}")
     target = Path(os.path.realpath(folder))
+    page = is_page(target)
+    if page and not single:
+        raise InputError(f"{shown(target)}: found the name of a page; name a folder, or add --single-file")
     check_target(target)
     root = web_root()
     path, checkpoint = read_model(path, gelu=gelu, context=context)
@@ -180,7 +183,7 @@ def export_web(
     values, order = _plan_file(about, made, export, checkpoint)
     if embeds:
         values["embedding"] = {**texts.embedding, **embedding_entry(made, export, checkpoint.config)}
-    with _replacing_folder(target) as new:
+    with _replacing(target, page=page) as new:
         _write_site(new, parts, export, texts)
         digest = hashlib.sha256()
         for name in (TOKENIZER, *(f"shaders/{name}" for name in export.shaders)):
@@ -326,8 +329,13 @@ def _make_single(new: Path, fetch: Path) -> None:
         file.writelines(page)
 
 
+def is_page(target: Path) -> bool:
+    """Whether a name is that of a page, and not of a folder."""
+    return target.suffix.lower() in (".html", ".htm")
+
+
 def check_target(target: Path) -> None:
-    """Check that an export may make or replace a folder.
+    """Check that an export may make or replace a folder, or a page.
 
     Raises:
         InputError: it exists and is not an earlier export, or has further files.
@@ -337,13 +345,18 @@ def check_target(target: Path) -> None:
             raise InputError(f"{shown(target)}: there is no folder {shown(target.parent)}; make it, or name another")
         return
     advice = "name a new folder, or one that export-web has written"
+    if is_page(target):
+        if not target.is_file() or not is_export(target):
+            found = "this page is not an earlier export" if target.is_file() else "found a folder"
+            raise InputError(f"{shown(target)}: {found}; name a new page, or remove it")
+        return
     if not target.is_dir():
         raise InputError(f"{shown(target)}: found a file; {advice}")
     entries = {entry.name for entry in target.iterdir()}
     if not entries:
         return
     if not is_export(target):
-        raise InputError(f"{shown(target)}: this folder is no earlier export; {advice}")
+        raise InputError(f"{shown(target)}: this folder is not an earlier export; {advice}")
     if foreign := sorted(name for name in entries - _OWN if not is_weights_file(name)):
         raise InputError(
             f"{shown(target)}: beside the earlier export there is {foreign[0]!r}, which would be lost; {advice}"
@@ -351,39 +364,40 @@ def check_target(target: Path) -> None:
 
 
 def is_export(folder: Path) -> bool:
-    """Check that :func:`export_web` has written a folder."""
+    """Check that :func:`export_web` has written a folder, or a page."""
     try:
         if (folder / PLAN).is_file():
             found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
             return isinstance(found, dict) and found.get("format") == FORMAT
-        with (folder / PAGE).open("rb") as file:
+        with (folder if folder.is_file() else folder / PAGE).open("rb") as file:
             return single_file_note().encode() in file.read(1024)
     except (OSError, ValueError, RecursionError):
         return False
 
 
 @contextlib.contextmanager
-def _replacing_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder that replaces ``target`` when the block ends, or is removed when it fails.
+def _replacing(target: Path, *, page: bool) -> Iterator[Path]:
+    """Yield a new folder that replaces ``target`` when the block ends, or whose page does; it is removed on failure.
 
     Raises:
         FormatError: the operating system reports an error inside the block (a full disk, say).
     """
-    stem = f".glinfer-{secrets.token_hex(8)}"
-    new, old = target.parent / f"{stem}.tmp", target.parent / f"{stem}.old"
+    old = target
     try:
-        new.mkdir()
-        yield new
-        with signals_held():  # a Ctrl-C between two renames would leave no site
-            _take_place(new, target, old)
+        with work_folder(target.parent) as new:
+            old = new.with_suffix(".old")
+            yield new
+            if page:
+                (new / PAGE).replace(target)
+                return
+            with signals_held():  # a Ctrl-C between two renames would leave no site
+                _take_place(new, target, old)
     except OSError as error:
-        kept = f"; the earlier export is {shown(old)} now" if os.path.lexists(old) else ""
+        kept = f"; the earlier export is {shown(old)} now" if old != target and os.path.lexists(old) else ""
         raise FormatError(
             f"{shown(target)}: cannot write it: {reason(error)}; check the folder, its permissions and the free space"
             f"{kept}"
         ) from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def _take_place(new: Path, target: Path, old: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from glinfer.engine.defaults import default_sampling
 from glinfer.errors import FormatError, InputError
-from glinfer.export.embedding import PROBES, around_text, characters_of
+from glinfer.export.embedding import PROBES, characters_of
 from glinfer.export.examples import examples_for
 from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS, library_files
 from glinfer.formats import BpeModel, Checkpoint, read_bpe
@@ -98,6 +98,7 @@ def continued_texts(
     sampling = default_sampling(path)
     about: dict[str, Any] = {
         "stop_ids": list(default_stops(path, found, config)),
+        "before": [] if found is None else found.around[0],
         "chat": None,
         "why": None,
         "examples": [],
@@ -139,7 +140,7 @@ def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(tokenizer.library_json())
     values.update(truncation=None, padding=None, post_processor=None, decoder=None)
     _check_steps(values)
-    before, after = around_text(tokenizer)
+    before, after = tokenizer.around
     whole = slice(len(before), -len(after) or None)
     names = list(tokenizer.control_tokens)[:3]
     texts = (*PROBES, " ".join(f"{name}a{name[:-1]} {name}" for name in names), "'ſ 'S 1234567 ٣٤ a²³ \n\n\n  x\n \t")

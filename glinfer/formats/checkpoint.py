@@ -143,7 +143,9 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
             )
         may_be_packed = not config.family.gab1 and len(shape) == 2
         if kind != "float32" and not (may_be_packed and kind in PACKED_FORMATS):
-            raise FormatError(f"{source}: tensor {name!r} is {kind}; expected float32; convert it first")
+            raise FormatError(
+                f"{source}: tensor {name!r} is {kind}, which is not supported; expected float32; convert it first"
+            )
         if kind != "float32" and shape[-1] % block_weights(kind):
             raise FormatError(
                 f"{source}: tensor {name!r} is {kind} with rows of {shape[-1]} weights; expected whole blocks of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import itertools
@@ -19,6 +20,7 @@ from glinfer.errors import FormatError, InputError
 
 _BLOBS_ABOVE = 3  # folders up to the one that has the blobs, in the cache of Hugging Face's hub
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # pathlib makes one slash of two
+_WORK_FOLDER = re.compile(r"\.glinfer-[0-9a-f]{16}\.tmp")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AnyPath = str | os.PathLike[str]
 WITHOUT_GAB = (
@@ -76,6 +78,23 @@ def words_of(error: object, most: int = 300) -> str:
     text = " ".join(str(error).split())
     text = text if len(text) <= most else f"{text[: most - 1]}…"
     return text if text.isprintable() else ascii(text)[:most]
+
+
+def decode_text(data: bytes, source: str, expected: str = "text") -> str:
+    """Decode a text that a user wrote: UTF-8, without a byte-order mark at its start, and with LF for each CR LF.
+
+    Raises:
+        InputError: it is UTF-16, or not UTF-8; names ``source`` and the byte.
+    """
+    start = data[:2]
+    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or (len(start) == 2 and start.count(0) == 1):
+        raise InputError(
+            f"{source} is UTF-16, as '>' of Windows PowerShell writes it; expected {expected}; save it as UTF-8"
+        )
+    try:
+        return data.decode().removeprefix("\ufeff").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source} is not UTF-8 (byte {error.start}); expected {expected}") from None
 
 
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
@@ -244,10 +263,63 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
 
 
 @contextlib.contextmanager
+def work_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
+    """Make a folder for unfinished files in ``parent``, and remove it at the end, unless the block has renamed it.
+
+    A process holds a lock on its folder until it ends, however it ends. Folders there that nobody holds are leftovers
+    of killed processes, and are removed first.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    folder, held = parent / f".glinfer-{secrets.token_hex(8)}.tmp", -1
+    _remove_leftovers(parent)
+    try:
+        while held < 0:  # another process may remove it before it is locked
+            folder.mkdir(mode, exist_ok=True)
+            held = _held(folder, wait=True)
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # again, in case the first one fails or a Ctrl-C comes before it
+        if held > 0:
+            os.close(held)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    with contextlib.suppress(OSError):
+        for name in filter(_WORK_FOLDER.fullmatch, os.listdir(parent)):  # noqa: PTH208
+            if (held := _held(parent / name, wait=False)) > 0:
+                shutil.rmtree(parent / name, ignore_errors=True)
+                os.close(held)
+
+
+def _held(folder: Path, *, wait: bool) -> int:
+    """Lock a folder: the descriptor to close, -1 if it is another process's or gone, 0 where there are no locks."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return 0
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return -1
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        if folder.is_dir():
+            return place
+        found = -1
+    except OSError as error:  # some network file systems have no locks
+        found = -1 if isinstance(error, BlockingIOError) else 0
+    os.close(place)
+    return found
+
+
+@contextlib.contextmanager
 def replacing(path: AnyPath) -> Iterator[Path]:
     """Write a file whole or not at all.
 
-    Gives the path of a new, empty file in the directory of ``path`` to write to. When the block ends, it
+    Gives the path of a new, empty file to write to, in a :func:`work_folder` beside ``path``. When the block ends, it
     takes the place of ``path`` (keeping the permissions of a file that was there; a symbolic link stays one
     and its target is replaced). When the block fails in any way, Ctrl-C included, it is removed and ``path``
     stays as it was.
@@ -258,23 +330,20 @@ def replacing(path: AnyPath) -> Iterator[Path]:
     """
     # Not Path.resolve, which raises its own kind of error for a link that points at itself.
     target = Path(os.path.realpath(_usable(path)))
-    temporary = target.parent / f".glinfer-{secrets.token_hex(8)}.tmp"
     try:
         if target.exists() and not target.is_file():
             found = kind_of(target.stat().st_mode)
             raise FormatError(f"{shown(path)}: found {found}; expected a regular file to replace or a new name")
-        # "x": never write through something that is there; the mode of a new file then follows the umask.
-        temporary.open("xb").close()
-        if target.exists():
-            shutil.copymode(target, temporary)
-        mode = stat.S_IMODE(temporary.stat().st_mode)
-        yield temporary
-        temporary.chmod(mode)  # libraries that write a file anew give it permissions of their own
-        temporary.replace(target)
+        with work_folder(target.parent) as folder:
+            temporary = folder / target.name
+            temporary.touch(exist_ok=False)  # the mode of a new file follows the umask
+            if target.exists():
+                shutil.copymode(target, temporary)
+            mode = stat.S_IMODE(temporary.stat().st_mode)
+            yield temporary
+            temporary.chmod(mode)  # libraries that write a file anew give it permissions of their own
+            temporary.replace(target)
     except OSError as error:
         raise FormatError(
             f"{shown(path)}: cannot write it: {reason(error)}; check the directory, its permissions and the free space"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

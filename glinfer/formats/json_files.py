@@ -27,7 +27,7 @@ def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
     """
     found = text.count(b",") + text.count(b"[") + text.count(b"{")
     if found > most:
-        raise FormatError(f"{label}: found JSON of some {found} values; expected at most {most}")
+        raise FormatError(f"{label}: found JSON of some {found} values, which exceeds the limit of {most}")
 
 
 def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str, Any]:
@@ -62,11 +62,13 @@ def _parsed(path: Path, longest: int, most: int) -> Any:
     with opened(path) as (file, size):
         text = file.read(min(size, longest) + 1)  # what is asked for is allocated at once
     if len(text) > longest:
-        raise FormatError(f"{label}: found {max(size, len(text))} bytes; expected JSON of at most {longest} bytes")
+        raise FormatError(f"{label}: found JSON of {max(size, len(text))} bytes, which exceeds the limit of {longest}")
     check_values(text, label, most)
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise FormatError(f"{label}: its JSON is nested too deep, which is not supported") from None
+    except ValueError as error:
         words = words_of(error)
         raise FormatError(f"{label}: found no JSON in its {len(text)} bytes ({words}); get the file again") from None
 
@@ -101,7 +103,7 @@ def is_whole(value: object, least: int) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings by name, each checked when it is read.
+    """Settings by name, each checked when it is read; one that is null counts as missing.
 
     Attributes:
         values: as the file has them.
@@ -126,7 +128,7 @@ class Settings:
         Raises:
             FormatError: it is something else, or less than ``least``.
         """
-        value = self.values.get(name, default)
+        value = self.values[name] if self.given(name) else default
         if not is_whole(value, least):
             raise self.refused(name, f"a whole number of at least {least}")
         return int(value)
@@ -137,9 +139,9 @@ class Settings:
         Raises:
             FormatError: it is something else, or is missing.
         """
-        if name not in self.values and default is None:
+        if not self.given(name) and default is None:
             raise FormatError(f"{self.label}: found no {name}; expected a number above 0")
-        value = self.values.get(name, default)
+        value = self.values[name] if self.given(name) else default
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < MAX_JSON_NUMBER:
             raise self.refused(name, "a number above 0")
         return float(value)
@@ -150,7 +152,7 @@ class Settings:
         Raises:
             FormatError: it is something else.
         """
-        value = self.values.get(name, default)
+        value = self.values[name] if self.given(name) else default
         if not isinstance(value, bool):
             raise self.refused(name, "true or false")
         return value
@@ -161,7 +163,7 @@ class Settings:
         Raises:
             FormatError: it is none of the names in ``known``.
         """
-        value = self.values.get(name, default)
+        value = self.values[name] if self.given(name) else default
         if not isinstance(value, str) or value not in known:
             raise FormatError(
                 f"{self.label}: {name} is {quoted(value)}, which is not supported; expected one of {', '.join(known)}"

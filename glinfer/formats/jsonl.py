@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import itertools
 import json
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, NoReturn
 
 from glinfer.errors import InputError
-from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.files import AnyPath, decode_text, shown
 from glinfer.limits import MAX_LINE_BRACKETS
 
 _MAX_SHOWN_CHARACTERS = 60
@@ -33,6 +34,11 @@ def read_lines(file: BinaryIO, path: AnyPath, most: int) -> Iterator[tuple[int, 
         yield number, data
 
 
+def is_blank(data: bytes) -> bool:
+    """Whether a line has only spaces, or the byte-order mark of an empty first line."""
+    return data.strip() in (b"", codecs.BOM_UTF8)
+
+
 @contextlib.contextmanager
 def at_line(path: AnyPath, number: int) -> Iterator[None]:
     """Put file and line in front of the InputErrors of a block."""
@@ -53,14 +59,11 @@ def parse_object(data: bytes, example: str) -> dict[str, Any]:
             f"this has more than {MAX_LINE_BRACKETS} brackets; expected an object a line, such as {example}"
         )
     try:
-        # A byte-order mark, which some editors begin a file with, is let pass.
-        text = data.decode("utf-8-sig").strip()
+        text = decode_text(data, "this line").strip()
         found = json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number)
-    except UnicodeDecodeError as error:
-        raise InputError(f"this is not UTF-8 (byte {error.start} of the line); expected text") from None
     except json.JSONDecodeError as error:
         raise InputError(
-            f"this is no JSON ({error.msg}, at character {error.colno}); expected an object a line, such as {example}"
+            f"this is not JSON ({error.msg}, at character {error.colno}); expected an object a line, such as {example}"
         ) from None
     except (ValueError, RecursionError):  # thousands of digits, thousands of brackets
         raise InputError(f"this is too much for JSON; expected an object a line, such as {example}") from None
@@ -79,7 +82,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(constant: str) -> NoReturn:
-    raise InputError(f"found {constant}, which is no JSON; expected a finite number")
+    raise InputError(f"found {constant}, which is not JSON; expected a finite number")
 
 
 def short(value: object) -> str:

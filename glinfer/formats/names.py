@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from glinfer.errors import FormatError
+from glinfer.errors import FormatError, nearest
 from glinfer.families import SHAPES
 from glinfer.formats.bundled import bundled_models
 from glinfer.formats.files import WITHOUT_GAB, AnyPath, check_path
-from glinfer.formats.installed import by_short_name, in_package, names_a_package
+from glinfer.formats.installed import SHORT_NAMES, by_short_name, in_package, names_a_package
 
 _MAX_NAME_CHARACTERS = 64
 
@@ -31,7 +31,7 @@ def find_model(path_or_name: AnyPath) -> AnyPath:
     name = os.fspath(path_or_name)
     if isinstance(name, str) and names_a_package(name) and not os.path.lexists(name):
         return in_package(name)
-    could_be_one = isinstance(name, str) and name.isidentifier() and len(name) <= _MAX_NAME_CHARACTERS
+    could_be_one = isinstance(name, str) and name.replace("-", "_").isidentifier() and len(name) <= _MAX_NAME_CHARACTERS
     if not could_be_one or os.path.lexists(name):
         return path_or_name
     models: dict[str, Path] = {model.name: model.path for model in bundled_models()}
@@ -39,7 +39,7 @@ def find_model(path_or_name: AnyPath) -> AnyPath:
     if found is None and name.lower() in SHAPES:
         raise FormatError(f"{name}: there is no such file; {WITHOUT_GAB}")
     if found is None:
-        raise FormatError(
-            f"{name}: there is no such file, and no bundled model of that name; bundled: {', '.join(models)}"
-        )
+        near = nearest(name, [*models, *SHORT_NAMES])
+        advice = f"did you mean {near}?" if near else f"bundled: {', '.join(models)}"
+        raise FormatError(f"{name}: there is no such file, and no bundled model of that name; {advice}")
     return found

@@ -47,7 +47,7 @@ class PackedTensor:
             )
         inputs = inputs_in(self.format, self.blocks.shape[1])
         if inputs < 1 or row_bytes(self.format, inputs) != self.blocks.shape[1]:
-            raise InputError(f"a row of {self.blocks.shape[1]} bytes is no whole number of {self.format} blocks")
+            raise InputError(f"a row of {self.blocks.shape[1]} bytes is not a whole number of {self.format} blocks")
 
     @property
     def shape(self) -> tuple[int, int]:

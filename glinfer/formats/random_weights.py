@@ -86,7 +86,7 @@ def random_packed_checkpoint(
             kept = experts if experts is not None and tensor.role in EXPERT_ROLES and tensor.letter else form
             rows, inputs = tensor.shape
             if inputs % block_weights(kept):
-                raise InputError(f"a row of {name} has {inputs} weights, which are no whole blocks of {kept}")
+                raise InputError(f"a row of {name} has {inputs} weights, which are not whole blocks of {kept}")
             packed[name] = _by_lot(kept, (rows, inputs), drawn_rows(kept, inputs), generator)
         else:
             drawn = generator.standard_normal(tensor.shape, dtype=np.float32) * np.float32(scale)

@@ -20,12 +20,16 @@ from safetensors import SafetensorError, safe_open
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import check_size, opened, shown, words_of
-from glinfer.formats.json_files import check_values
+from glinfer.formats.json_files import check_values, quoted
 from glinfer.limits import MAX_HEADER_BYTES, MAX_HEADER_VALUES
 
 _LENGTH = struct.Struct("<Q")
 # The types that can be widened to float32, as NumPy reads them; it has no bfloat16, and reads whole numbers.
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_KNOWN = (
+    *STORED,
+    *("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "I16", "U16", "I32", "U32", "I64", "U64", "F64"),
+)
 _CHUNK = 1 << 22  # bytes that are compared together
 
 Bytes = npt.NDArray[np.uint8]
@@ -63,12 +67,13 @@ def read_header(path: Path, longest: int = MAX_HEADER_BYTES) -> tuple[dict[str, 
     with opened(path) as (file, size):
         start = file.read(_LENGTH.size)
         length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else 0
-        most = min(size - _LENGTH.size, longest)
-        if len(start) < _LENGTH.size or length > most:
-            promise = f"promise a safetensors header of {length} bytes; expected at most {most} in a file of {size}"
+        if len(start) < _LENGTH.size or length > size - _LENGTH.size:
             needed = f"found {size} bytes; expected at least the {_LENGTH.size} that say how long a header is"
-            found = f"its first {_LENGTH.size} bytes {promise}" if most >= 0 else needed
-            raise FormatError(f"{label}: {found}; the file is no safetensors file, or cut short; get it again")
+            promise = f"promise a safetensors header of {length} bytes in a file of {size}"
+            found = f"its first {_LENGTH.size} bytes {promise}" if len(start) == _LENGTH.size else needed
+            raise FormatError(f"{label}: {found}; the file is not a safetensors file, or cut short; get it again")
+        if length > longest:
+            raise FormatError(f"{label}: its header has {length} bytes, which exceeds the limit of {longest}")
         data_start = _LENGTH.size + length
         text = file.read(length)
         check_values(text, label, MAX_HEADER_VALUES)
@@ -79,8 +84,13 @@ def read_header(path: Path, longest: int = MAX_HEADER_BYTES) -> tuple[dict[str, 
             with safe_open(path, framework="numpy") as opened_tensors:
                 metadata = opened_tensors.metadata() or {}
             if header is None:
-                raise SafetensorError("its header is no JSON object of tensors")
+                raise SafetensorError("its header is not a JSON object of tensors")
         except SafetensorError as error:
+            for name, (dtype, _, _) in (header or {}).items():
+                if dtype not in _KNOWN:  # the library opens no file with a type that it does not know
+                    raise FormatError(
+                        f"{label}: tensor {quoted(name)} is {quoted(dtype)}, which is not supported; convert it first"
+                    ) from None
             raise FormatError(
                 f"{label}: damaged safetensors file of {size} bytes: {words_of(error)}; get the file again"
             ) from None

@@ -7,12 +7,14 @@ they have the names of the fields of SamplingOptions, which are those of ``gener
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from glinfer.errors import FormatError, GlinferWarning
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
@@ -64,6 +66,15 @@ def named_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
     else:
         return {}, ""
     return {name: _shortest(value) if isinstance(value, float) else value for name, value in named.items()}, source
+
+
+def recommended_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
+    """:func:`named_sampling`, where a file that cannot be read is warned of and names none."""
+    try:
+        return named_sampling(path)
+    except FormatError as error:
+        warnings.warn(f"{error}; its recommendations are not used", GlinferWarning, stacklevel=3)
+        return {}, ""
 
 
 def sampling_metadata(named: Mapping[str, Any]) -> dict[str, Any]:

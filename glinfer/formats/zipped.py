@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import io
 import os
-import secrets
 import shutil
 import stat
 import struct
@@ -30,6 +29,7 @@ from glinfer.formats.files import (
     reason,
     shown,
     words_of,
+    work_folder,
 )
 from glinfer.formats.huggingface.config import read_config
 from glinfer.limits import MAX_ZIP_BYTES, MAX_ZIP_ENTRIES, MAX_ZIP_GROWTH, MAX_ZIP_LIST_BYTES, ZIP_SLACK
@@ -42,10 +42,9 @@ _CHUNK = 1 << 22
 _HEADER_BYTES = 30  # before the name of an entry
 _ENCRYPTED = 0x1 | 0x20 | 0x40 | 0x2000  # encrypted, patched, strongly encrypted, with a hidden list of files
 DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError),
-    *(ValueError, IndexError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, IndexError, OverflowError),
 )
-"""What zipfile raises of damaged files, besides an OSError."""
+"""What zipfile raises of damaged files, and of what it does not support, besides an OSError."""
 _used: set[Path] = set()  # folders of unpacked models that this process reads
 
 
@@ -99,7 +98,7 @@ def is_model_zip(path: Path) -> bool:
     try:
         with _listed(path) as packed:
             return any(PurePosixPath(name).name == _CONFIG for name in packed.namelist())
-    except (OSError, *DAMAGE):
+    except (OSError, FormatError, *DAMAGE):
         return False
 
 
@@ -108,7 +107,10 @@ class _Reader(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > MAX_ZIP_LIST_BYTES:
-            raise zipfile.BadZipFile(f"its list of files has {size} bytes; expected at most {MAX_ZIP_LIST_BYTES}")
+            raise FormatError(
+                f"{shown(self.name)}: its list of files has {size} bytes, which exceeds the limit of "
+                f"{MAX_ZIP_LIST_BYTES}"
+            )
         return super().read(size)
 
 
@@ -148,10 +150,10 @@ def _model_in(folder: Path, path: AnyPath) -> Path:
 
 def _unpack(path: Path, target: Path) -> None:
     """Unpack whole or not at all; the configuration first, and nothing else where it is none."""
-    made = target.with_name(f".making-{secrets.token_hex(8)}")
+    made = target
     try:
-        made.mkdir(mode=0o700, parents=True)
-        with _listed(path) as packed:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with work_folder(target.parent, 0o700) as made, _listed(path) as packed:
             total, free = _check(packed, path), shutil.disk_usage(made).free
             if total > free:
                 raise FormatError(
@@ -162,11 +164,11 @@ def _unpack(path: Path, target: Path) -> None:
             _write(packed, [entry for entry, first in is_first.items() if first], made)
             read_config(_model_in(made, path) / _CONFIG)
             _write(packed, [entry for entry, first in is_first.items() if not first], made)
-        try:
-            made.rename(target)
-        except OSError:
-            if not target.is_dir():  # or another process was faster
-                raise
+            try:
+                made.rename(target)
+            except OSError:
+                if not target.is_dir():  # or another process was faster
+                    raise
     except GlinferError as error:
         raise type(error)(str(error).replace(str(made), shown(path))) from None
     except OSError as error:
@@ -175,9 +177,12 @@ def _unpack(path: Path, target: Path) -> None:
         ) from None
     except DAMAGE as error:
         said = words_of(error) or type(error).__name__
+        if isinstance(error, NotImplementedError):  # a RuntimeError: a newer kind of zip file
+            raise FormatError(f"{shown(path)}: {said}, which is not supported; get the model from elsewhere") from None
         raise FormatError(f"{shown(path)}: damaged zip file: {said}; get the file again") from None
     finally:
-        _remove(made)
+        with contextlib.suppress(OSError):
+            target.parent.rmdir()  # unless something is in it
 
 
 def _remove(folder: Path) -> None:
@@ -208,8 +213,8 @@ def _check(packed: zipfile.ZipFile, path: Path) -> int:
     total, most = sum(entry.file_size for entry in entries), min(MAX_ZIP_BYTES, MAX_ZIP_GROWTH * size + ZIP_SLACK)
     if len(entries) > MAX_ZIP_ENTRIES or total > most:
         raise FormatError(
-            f"{shown(path)}: found {len(entries)} files of {total} bytes; expected at most {MAX_ZIP_ENTRIES} files of "
-            f"{most} bytes together in a zip file of {size}"
+            f"{shown(path)}: found {len(entries)} files of {total} bytes, which exceeds the limit of "
+            f"{MAX_ZIP_ENTRIES} files of {most} bytes together in a zip file of {size}"
         )
     folders = {str(each) for entry in entries for each in PurePosixPath(f"{_key(entry.filename)}x").parents}
     seen, end = set[str](), 0
@@ -222,9 +227,9 @@ def _check(packed: zipfile.ZipFile, path: Path) -> int:
         elif key in seen or key in folders:
             problem = "has the name of another one"
         elif entry.flag_bits & _ENCRYPTED:
-            problem = "is encrypted"
+            problem = "is encrypted, which is not supported"
         elif entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            problem = f"is compressed by method {entry.compress_type}"
+            problem = f"is compressed by method {entry.compress_type}, which is not supported"
         elif entry.header_offset < end:
             problem = "overlaps another one"
         if problem:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Protocol, cast
 import glcontext
 import moderngl
 
+from glinfer.closing import Closing
 from glinfer.errors import ContextError, GLError
 from glinfer.gl import egl, faults
 from glinfer.gl.awake import keep_awake
@@ -94,7 +95,7 @@ class Releasable(Protocol):
         """Give the object back to the driver; harmless when repeated."""
 
 
-class Device:
+class Device(Closing):
     """An open OpenGL context and the owner of every object made in it.
 
     Use :func:`open_device`. A device belongs to the thread and to the process that opened it.
@@ -302,13 +303,8 @@ class Device:
         if errors and not lost and faults.CONTEXT_LOST not in errors:
             raise GLError(f"closing the device: {self.renderer} reported {', '.join(errors)}")
 
-    def __enter__(self) -> Device:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
+    def _require_open(self) -> None:
+        self.require_usable()
 
 
 def _texture_barrier(raw: RawGL, extensions: Collection[str]) -> Callable[[], None] | None:

@@ -63,7 +63,7 @@ class _Egl:
             try:
                 function = getattr(library, name)
             except AttributeError:
-                raise ContextError(f"libEGL.so.1 is no EGL library: it has no {name}; {INSTALL_HINT}") from None
+                raise ContextError(f"libEGL.so.1 is not an EGL library: it has no {name}; {INSTALL_HINT}") from None
             function.restype, function.argtypes = result, list(arguments)
             return function
 

@@ -26,9 +26,10 @@ _NOT_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # projectors of pict
 _SIZES = ("_XXS", "_XS", "_S", "_M", "_L", "_XL")
 _AROUND = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("chat_template.jinja", "chat_template.json", GENERATION_CONFIG),
+    *("chat_template.jinja", "additional_chat_templates/tool_use.jinja", "chat_template.json", GENERATION_CONFIG),
 )
 """What is taken beside configuration and weights. No ``.bin``, ``.pt`` or ``.py`` ever is."""
+_SLOW = ("tokenizer.model", "vocab.json", "merges.txt")  # where there is no tokenizer.json
 _SHOWN = 24
 
 
@@ -246,7 +247,7 @@ def _single(repository: Repository, path: str) -> Chosen:
         chosen = _of_folder(repository, f"{folder}/" if folder else "")
         return chosen if chosen is not None else Chosen((), (), folder)
     raise HubError(
-        f"{repository.name}: {shown(path)} is no model; expected a .gguf, .gab or {WEIGHTS}, or the repository alone"
+        f"{repository.name}: {shown(path)} is not a model; expected a .gguf, .gab or {WEIGHTS}, or the repository alone"
     )
 
 
@@ -280,7 +281,8 @@ def folder_of(repository: Repository) -> str:
 def around(repository: Repository) -> tuple[RemoteFile, ...]:
     """Configuration, tokenizer and templates of a Hugging Face model."""
     prefix = folder_of(repository)
-    found = (repository.files.get(f"{prefix}{name}") for name in (CONFIG, *_AROUND))
+    slow = () if f"{prefix}tokenizer.json" in repository.files else _SLOW
+    found = (repository.files.get(f"{prefix}{name}") for name in (CONFIG, *_AROUND, *slow))
     return tuple(each for each in found if each is not None)
 
 

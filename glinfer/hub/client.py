@@ -103,7 +103,7 @@ class Client:
             check_values(text, label)
             found = json.loads(text)
         except (ValueError, RecursionError):
-            raise HubError(f"{label} is no JSON; check HF_ENDPOINT and the proxy") from None
+            raise HubError(f"{label} is not JSON; check HF_ENDPOINT and the proxy") from None
         if not isinstance(found, dict):
             raise HubError(f"{label} is a JSON {type(found).__name__}; expected an object; check HF_ENDPOINT")
         return found

@@ -107,8 +107,8 @@ def _write(copy: RepositoryCache, repository: Repository, file: RemoteFile, star
 def _whole(client: Client, repository: Repository, file: RemoteFile) -> bytes:
     if file.size > MAX_SMALL_FILE_BYTES:
         raise HubError(
-            f"{repository.name}: {shown(file.path)} has {file.size} bytes; expected at most {MAX_SMALL_FILE_BYTES} of "
-            "such a file"
+            f"{repository.name}: {shown(file.path)} has {file.size} bytes, which exceeds the limit of "
+            f"{MAX_SMALL_FILE_BYTES} for such a file"
         )
     data = client.piece(repository.commit, file.path, 0, file.size) if file.size else b""
     hasher = file.hasher()
@@ -145,7 +145,7 @@ def _gguf_header(client: Client, repository: Repository, file: RemoteFile, label
         end = min(file.size, max(_FIRST, 4 * len(held)))
         if len(held) >= MAX_REMOTE_HEADER_BYTES:
             raise HubError(
-                f"{label}: its header has more than {MAX_REMOTE_HEADER_BYTES} bytes; expected less of any model"
+                f"{label}: its header has more than {MAX_REMOTE_HEADER_BYTES} bytes, which exceeds the limit"
             )
         held += client.piece(repository.commit, file.path, len(held), end) if end > len(held) else b""
         if (ends := header_end(held, file.size, label)) is not None:

@@ -151,13 +151,13 @@ def _checked(text: str, name: HubName) -> HubName:
     """The name, if all its parts are such as a hub has them."""
     what = ""
     if not _is_repo(name.repo):
-        what = f"{shown(name.repo)} is no name of a repository"
+        what = f"{shown(name.repo)} is not a name of a repository"
     elif not _REVISION.fullmatch(name.revision) or ".." in name.revision or "//" in name.revision:
-        what = f"{shown(name.revision)} is no revision"
+        what = f"{shown(name.revision)} is not a revision"
     elif name.quant and not _QUANT.fullmatch(name.quant):
-        what = f"{shown(name.quant)} is no quantisation"
+        what = f"{shown(name.quant)} is not a quantisation"
     elif name.path and not is_plain_path(name.path):
-        what = f"{shown(name.path)} is no path in a repository"
+        what = f"{shown(name.path)} is not a path in a repository"
     elif name.path and name.quant:
         what = f"found both {shown(name.path)} and :{name.quant}"
     if what or text.rstrip().endswith((":", "@")):

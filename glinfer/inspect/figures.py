@@ -30,7 +30,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon, Rectangle
 from matplotlib.text import Text
 
-from glinfer.inspect.labels import shortened
+from glinfer.text.labels import shortened
 
 DPI = 100
 FONT = "DejaVu Sans Mono"
@@ -76,6 +76,7 @@ _SVG_STYLE: Mapping[str, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # names are shown literally
 }
+_LEGEND = 1.2  # inches of a name in a legend
 _EDGE = 0.15  # margin of a sheet
 _HEAD = 0.79  # height of the title, the line below it, and the margin above
 _MIN_WIDTH = 7.6
@@ -118,7 +119,8 @@ class Chart:
         """Explain the colours that are shown, above the axes."""
         names = [name for name in colours if name in shown]
         handles = [Rectangle((0, 0), 1, 1, color=colours[name]) for name in names]
-        self.figure.legend(handles, names, loc="outside upper left", ncols=len(names), handlelength=1, handleheight=1)
+        columns = min(len(names), int(self.figure.get_figwidth() / _LEGEND))
+        self.figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=1, handleheight=1)
 
     def svg(self, name: str, title: str, about: str) -> str:
         """Return an ``svg`` element whose ids begin with ``name``; ``about`` describes it to screen readers."""

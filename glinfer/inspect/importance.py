@@ -18,7 +18,7 @@ from glinfer.engine.capture import Seen
 from glinfer.engine.loading import load_model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.files import AnyPath, decode_text, shown
 from glinfer.formats.gguf.config import form_of
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
@@ -115,7 +115,7 @@ def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
         with np.errstate(invalid="ignore"):  # NaN, which is refused below
             mean = squares.astype(np.float64).reshape(experts, inputs) / np.maximum(1.0, tokens)[:, None]
         if not np.isfinite(mean).all() or (mean < 0).any():
-            raise FormatError(f"{file.source}: tensor {quoted(sums.name)} has numbers that are no mean squares")
+            raise FormatError(f"{file.source}: tensor {quoted(sums.name)} has numbers that are not mean squares")
         for tensor in stored.tensors:
             name, own = tensor.name(config.family.names), mean[int(tensor.letter) if experts > 1 else 0]
             if name in shapes:
@@ -135,11 +135,7 @@ def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **option
     if is_gguf(path):
         return read_importance(path, config)
     try:
-        text = Path(path).read_text("utf-8")
-    except UnicodeDecodeError:
-        raise FormatError(
-            f"{shown(path)}: found neither UTF-8 text nor GGUF; expected a text, or an importance matrix in GGUF"
-        ) from None
+        text = decode_text(Path(path).read_bytes(), shown(path), "a text, or an importance matrix in GGUF")
     except OSError as error:
         raise FormatError(f"{shown(path)}: cannot read it: {error.strerror or error}") from None
     return importance_of_text(model, text, **options)  # type: ignore[arg-type]

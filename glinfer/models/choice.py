@@ -55,18 +55,21 @@ def same_draws(config: ModelConfig, name: str, formats: Formats | None = None) -
     return name == "fast" or is_published(config, formats)
 
 
-def check_choice(plan: str, weights: str, cache: str = DEFAULT_CACHE) -> None:
+def check_choice(plan: str, weights: str, cache: str = DEFAULT_CACHE, *, auto: bool = False) -> None:
     """Refuse an unknown plan, weight format or cache format, and those that do not go together.
+
+    ``auto`` is whether the weights may be :data:`AUTO`.
 
     Raises:
         InputError: naming the choice.
     """
     if plan not in PLANS:
         raise InputError(f"there is no plan {plan!r}; expected one of {', '.join(PLANS)}")
-    if weights == AUTO and plan == "fast":
+    if weights == AUTO and plan == "fast" and not auto:
         raise InputError(f"{AUTO} is a choice for running a model; name a format here: {', '.join(WEIGHTS)}")
     if weights not in (*WEIGHTS, AUTO):
-        raise InputError(f"there is no weight format {weights!r}; expected one of {', '.join(WEIGHTS)}")
+        known = (*WEIGHTS, AUTO) if auto else WEIGHTS
+        raise InputError(f"there is no weight format {weights!r}; expected one of {', '.join(known)}")
     if plan == "reference" and weights not in ("f32", FROM_FILE):
         raise InputError(
             f"the reference plan keeps its weights in f32, found {weights}; leave weights out or use the fast plan"

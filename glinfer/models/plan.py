@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
@@ -67,15 +68,15 @@ class Plan:
         """The tensor whose texels a tensor has: itself, unless it is a view of another."""
         return self.table[name].view_of or name
 
-    def values_for(self, tokens: int) -> dict[str, int | float]:
+    def values_for(self, tokens: SupportsIndex) -> dict[str, int | float]:
         """The run values of a sequence of ``tokens`` tokens.
 
         Raises:
             PlanError: the plan takes fewer tokens.
         """
-        if not 1 <= tokens <= self.max_rows:
-            raise PlanError(f"found {tokens} tokens; expected 1 to {self.max_rows}, the context of this model")
-        return {value.name: value.for_tokens(tokens) for value in self.run_values}
+        if not isinstance(tokens, SupportsIndex) or not 1 <= operator.index(tokens) <= self.max_rows:
+            raise PlanError(f"found {tokens!r} tokens; expected 1 to {self.max_rows}, the context of this model")
+        return {value.name: value.for_tokens(operator.index(tokens)) for value in self.run_values}
 
     def texture_bytes(self, max_texture_size: int, kind: str | None = None) -> int:
         """Bytes of texture memory of all tensors, or of one kind, on a renderer with textures of this size."""
@@ -202,7 +203,7 @@ def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec], run_values: se
     extents = (*draw.size, draw.first, draw.instances, draw.points)
     for key in (*(key for _, key in draw.per_run), *(part for part in extents if isinstance(part, str))):
         if key not in run_values:
-            raise PlanError(f"draw {draw.name}: {key!r} is no run value of the plan; known: {', '.join(run_values)}")
+            raise PlanError(f"draw {draw.name}: {key!r} is not a run value of the plan; known: {', '.join(run_values)}")
     if draw.cover not in COVERS:
         raise PlanError(f"draw {draw.name} covers its target with {draw.cover!r}; known: {', '.join(COVERS)}")
 
@@ -213,7 +214,7 @@ def _check_view(tensor: TensorSpec, table: Mapping[str, TensorSpec]) -> None:
     root = table.get(tensor.view_of)
     if root is None or root.view_of or root.kind != tensor.kind or root.format != tensor.format:
         raise PlanError(
-            f"tensor {tensor.name} is a view of {tensor.view_of}, which is no tensor of its kind and format"
+            f"tensor {tensor.name} is a view of {tensor.view_of}, which is not a tensor of its kind and format"
         )
     ragged = tensor.shape[1] != root.shape[1] and (tensor.shape[1] % LANES or root.shape[1] % LANES)
     if not isinstance(root.layout, FlatLayout) or ragged or tensor.layout != root.layout.seen_as(*tensor.shape):
@@ -339,7 +340,7 @@ class PlanBuilder:
         if not isinstance(tensor.layout, FlatLayout) or (
             cols != tensor.shape[1] and (cols % LANES or tensor.shape[1] % LANES)
         ):
-            raise PlanError(f"tensor {tensor.name} cannot be seen as {rows}×{cols}: its rows are no whole texels")
+            raise PlanError(f"tensor {tensor.name} cannot be seen as {rows}×{cols}: its rows are not whole texels")
         root = tensor.view_of or tensor.name
         made = TensorSpec(
             f"{root}@{rows}x{cols}", (rows, cols), tensor.kind, tensor.format, tensor.layout.seen_as(rows, cols), root
@@ -403,6 +404,14 @@ class DrawTable:
         """The total."""
         return self.total
 
+    def __iter__(self) -> Iterator[DrawRow]:
+        """Iterate over :attr:`rows`."""
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        """The number of kinds."""
+        return len(self.rows)
+
     def __repr__(self) -> str:
         """The total, and the count of each kind: ``DrawTable(fast, 39 draws: embed 1, …)``."""
         times = {kind: f" in {spent:.3g} ms" for kind, spent in self.milliseconds.items()}
@@ -420,7 +429,7 @@ class DrawTable:
         return table(headings, [cell[: len(headings)] for cell in cells], f"{self.total} draws {run}")
 
 
-def draw_table(plan: Plan, tokens: int) -> DrawTable:
+def draw_table(plan: Plan, tokens: SupportsIndex) -> DrawTable:
     """Count the passes of a plan by kind; sizes are (rows, cols) of the last output for ``tokens`` tokens.
 
     Raises:
@@ -435,4 +444,4 @@ def draw_table(plan: Plan, tokens: int) -> DrawTable:
         height, width = draws[-1].extent(values)
         shaders = ", ".join(dict.fromkeys(draw.op for draw in draws))
         rows.append(DrawRow(kind, shaders, len(draws), height, width, len(draws) / len(plan.draws)))
-    return DrawTable(plan.name, tokens, tuple(rows), len(plan.draws))
+    return DrawTable(plan.name, operator.index(tokens), tuple(rows), len(plan.draws))

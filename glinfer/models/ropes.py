@@ -44,6 +44,6 @@ def rope_of(config: ModelConfig, rope: Rope) -> Array:
     """
     scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in rope.scaling}
     positions, limit = config.max_position_embeddings, config.long_after
-    lengths = (limit, limit + 1) if limit else (positions,)
+    lengths = (limit, positions) if limit else (positions,)
     found = [rope_frequencies(length, rope.dim, rope.theta, scaling or None) for length in lengths]
     return np.concatenate([cosines_and_sines(positions, *angles) for angles in found])

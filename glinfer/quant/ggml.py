@@ -53,15 +53,15 @@ def inputs_of(values: npt.NDArray[Any], name: str) -> int:
     length = int(values.shape[-1])
     if values.dtype != np.uint8:
         if form.weights and length % form.weights:
-            raise InputError(f"a row of {length} weights is no whole number of {name} blocks of {form.weights}")
+            raise InputError(f"a row of {length} weights is not a whole number of {name} blocks of {form.weights}")
         return length
     if not form.weights:
         inputs, rest = divmod(length - SCALE_BYTES, form.nbytes)
         if inputs < 1 or rest:
-            raise InputError(f"a row of {length} bytes is no {name}: integers of {form.nbytes} bytes, then a float32")
+            raise InputError(f"a row of {length} bytes is not {name}: integers of {form.nbytes} bytes, then a float32")
         return inputs
     if length % form.nbytes:
-        raise InputError(f"a row of {length} bytes is no whole number of {name} blocks of {form.nbytes} bytes")
+        raise InputError(f"a row of {length} bytes is not a whole number of {name} blocks of {form.nbytes} bytes")
     return length // form.nbytes * form.weights
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from glinfer.server.auth import OPEN_ROUTES, Access, KeyGuard, SiteGuard
+from glinfer.server.auth import OPEN_ROUTES, Access, Guard, check_key, check_site
 from glinfer.server.errors import ApiError, api_error, http_error, unexpected_error
 from glinfer.server.json_text import json_answer
 from glinfer.server.metrics import Metrics
@@ -86,7 +87,8 @@ def make_app(state: ServerState, access: Access) -> Starlette:
     else:
         routes.append(Mount("/", Folder(directory=state.page, html=True)))
     metrics = state.worker.metrics
-    middleware = [Middleware(Answers, metrics=metrics), Middleware(SiteGuard, access=access, metrics=metrics)]
+    sites = Middleware(Guard, check=partial(check_site, access), metrics=metrics)
+    middleware = [Middleware(Answers, metrics=metrics), sites]
     if access.origins:
         cors = Middleware(
             CORSMiddleware,
@@ -96,7 +98,7 @@ def make_app(state: ServerState, access: Access) -> Starlette:
             expose_headers=_EXPOSED,
         )
         middleware.append(cors)
-    middleware.append(Middleware(KeyGuard, access=access, metrics=metrics, open_paths=open_paths))
+    middleware.append(Middleware(Guard, check=partial(check_key, access, open_paths), metrics=metrics))
     handlers: dict[Any, Any] = {ApiError: api_error, HTTPException: http_error, Exception: unexpected_error}
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
     app.state.glinfer = state

@@ -7,8 +7,7 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -107,13 +106,15 @@ def _key_of(given: str) -> bytes | None:
         return None
 
 
-class _Guard(ABC):
-    """Refuses what :meth:`check` does, before any route sees it."""
+class Guard:
+    """Refuses what ``check`` does, before any route sees it."""
 
-    def __init__(self, app: ASGIApp, access: Access, metrics: Metrics) -> None:
-        self.app, self.access, self.metrics = app, access, metrics
+    def __init__(self, app: ASGIApp, check: Callable[[Scope, Headers], None], metrics: Metrics) -> None:
+        """Guard ``app``."""
+        self.app, self.check, self.metrics = app, check, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
         if scope["type"] == "http":
             try:
                 self.check(scope, Headers(scope=scope))
@@ -123,52 +124,45 @@ class _Guard(ABC):
                 return
         await self.app(scope, receive, send)
 
-    @abstractmethod
-    def check(self, scope: Scope, headers: Headers) -> None:
-        """Raise an ApiError to refuse a request."""
+
+def check_site(access: Access, scope: Scope, headers: Headers) -> None:
+    """Refuse names and sites that are not known.
+
+    Raises:
+        ApiError: the Host or the Origin is not known.
+    """
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if not access.knows_host(host):
+        raise ApiError(
+            f"the Host {host[:100]!r} is not known here; use an address, or start with --allowed-host NAME",
+            status=421,
+            code="unknown_host",
+        )
+    if origin is not None and not access.knows_origin(origin, host):
+        raise ApiError(
+            f"pages of {origin[:100]!r} may not ask this server; start it with --cors-origin ORIGIN",
+            status=403,
+            code="origin_not_allowed",
+        )
 
 
-class SiteGuard(_Guard):
-    """Refuses names and sites that are not known."""
+def check_key(access: Access, open_paths: Collection[str], scope: Scope, headers: Headers) -> None:
+    """Refuse requests without a key, but to ``open_paths``, and note whose request it is.
 
-    def check(self, scope: Scope, headers: Headers) -> None:
-        """Look at Host and Origin."""
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if not self.access.knows_host(host):
-            raise ApiError(
-                f"the Host {host[:100]!r} is not known here; use an address, or start with --allowed-host NAME",
-                status=421,
-                code="unknown_host",
-            )
-        if origin is not None and not self.access.knows_origin(origin, host):
-            raise ApiError(
-                f"pages of {origin[:100]!r} may not ask this server; start it with --cors-origin ORIGIN",
-                status=403,
-                code="origin_not_allowed",
-            )
-
-
-class KeyGuard(_Guard):
-    """Refuses requests without a key, and notes whose request it is."""
-
-    def __init__(self, app: ASGIApp, access: Access, metrics: Metrics, open_paths: Collection[str]) -> None:
-        """Guard ``app``; ``open_paths`` ask for no key."""
-        super().__init__(app, access, metrics)
-        self.open_paths = open_paths
-
-    def check(self, scope: Scope, headers: Headers) -> None:
-        """Look at the key."""
-        client = scope.get("client")
-        scope[CLIENT] = ("address", client[0] if client else None)
-        if not self.access.keys or scope["path"] in self.open_paths or scope["method"] == "OPTIONS":
-            return
-        number = self.access.client(headers.get("authorization", ""))
-        if number is None:
-            missing = "no API key was given" if "authorization" not in headers else "this API key is not known"
-            raise ApiError(
-                f"{missing}; send the header 'Authorization: Bearer KEY'",
-                status=401,
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": 'Bearer, Basic realm="glinfer", charset="UTF-8"'},
-            )
-        scope[CLIENT] = ("key", number)
+    Raises:
+        ApiError: the key is missing or not known.
+    """
+    client = scope.get("client")
+    scope[CLIENT] = ("address", client[0] if client else None)
+    if not access.keys or scope["path"] in open_paths or scope["method"] == "OPTIONS":
+        return
+    number = access.client(headers.get("authorization", ""))
+    if number is None:
+        missing = "no API key was given" if "authorization" not in headers else "this API key is not known"
+        raise ApiError(
+            f"{missing}; send the header 'Authorization: Bearer KEY'",
+            status=401,
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": 'Bearer, Basic realm="glinfer", charset="UTF-8"'},
+        )
+    scope[CLIENT] = ("key", number)

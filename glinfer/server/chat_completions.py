@@ -11,11 +11,11 @@ from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.requests import BatchRequest
 from glinfer.server.chunks import Chunks
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Choice, Usage, generating, new_id, now, structured_options
+from glinfer.server.generation import Choice, Usage, chat_requests, generating, new_id, now
 from glinfer.server.protocol import ChatCompletionRequest, conversation
 from glinfer.server.state import Asked
 from glinfer.server.streaming import EventStream
-from glinfer.server.structured import ToolUse, tool_use
+from glinfer.server.structured import tool_use
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import CallForm
 from glinfer.text.tokenizer import Tokenizer
@@ -23,31 +23,22 @@ from glinfer.text.tokenizer import Tokenizer
 
 async def chat_completions(asked: Asked[ChatCompletionRequest]) -> ASGIApp:
     """Reply to a conversation."""
-    served, body = asked.served, asked.body
+    body = asked.body
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
 
-    def read() -> tuple[ToolUse | None, list[int]]:
-        used = tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
-        return used, served.chat_ids(conversation(body.messages), None if used is None else used.definitions)
-
-    used, ids = await asked.off_loop(read, "messages", slow=True)
-    structures = {**body.structures(), **({} if used is None else {"tools": {"grammar": used.grammar}})}
-    structure = await structured_options(asked, structures)
-    room = served.room(ids)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}
-    requests = [
-        BatchRequest(
-            ids,
-            {**body.sampling(index=index), "max_tokens": min(room, wanted or room), **logprobs, **structure},
-            form=served.chat_form(),
-            client=asked.client,
-            calls=used is not None and used.apart,
-        )
-        for index in range(body.n or 1)
-    ]
-    answer = _Answer(asked, requests, len(ids), None if used is None else used.form)
+    requests, form = await chat_requests(
+        asked,
+        lambda: conversation(body.messages),
+        tool_use,
+        body.structures(),
+        [{**body.sampling(index=index), "max_tokens": wanted, **logprobs} for index in range(body.n or 1)],
+        param="messages",
+        how=body.rendering(),
+    )
+    answer = _Answer(asked, requests, form)
     return EventStream(answer.events()) if body.stream else await answer.whole()
 
 
@@ -58,12 +49,11 @@ class _Answer:
         self,
         asked: Asked[ChatCompletionRequest],
         requests: Sequence[BatchRequest],
-        prompt_tokens: int,
         form: CallForm | None,
     ) -> None:
         self.asked, self.requests, self.form = asked, requests, form
         self.body, self.tokenizer = asked.body, asked.served.tokenizer
-        self.id, self.created, self.usage = new_id("chatcmpl-"), now(), Usage(prompt_tokens)
+        self.id, self.created, self.usage = new_id("chatcmpl-"), now(), Usage(len(requests[0].prompt))
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model}

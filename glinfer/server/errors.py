@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import click
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glinfer.errors import GlinferError
+from glinfer.errors import ConfigError, FormatError, GlinferError, HubError, InputError, ShaderError
 from glinfer.server.json_text import json_answer
+from glinfer.terminal import printable
 
+_FAILED = "the server failed; its log says where"
+_OF_FILES = (ConfigError, FormatError, HubError, ShaderError)
 _WORDS = {404: "there is no such route", 405: "this route does not take the method"}
 
 
@@ -60,6 +65,27 @@ def not_ready(message: str) -> ApiError:
     return ApiError(message, status=503, code="not_ready", headers={"Retry-After": "2"})
 
 
+def refused(error: GlinferError, name: str, **how: Any) -> ApiError:
+    """The answer to a request that cannot be run, without any path of this machine.
+
+    Args:
+        error: why; of files of the server, the client is told nothing, and the log everything.
+        name: of the model, as clients know it; it stands for the model's files.
+        how: further arguments of :class:`ApiError`.
+    """
+    if isinstance(error, _OF_FILES):
+        log(f"{name}: {error}")
+        return ApiError(_FAILED, status=500, code="internal_error")
+    words = error.public if isinstance(error, InputError) else str(error)
+    return ApiError(words if words == str(error) else f"{name}: {words}", **how)
+
+
+def log(line: object) -> None:
+    """Write a line to standard error, if anybody reads it."""
+    with suppress(OSError, ValueError):
+        click.echo(printable(f"glinfer: {line}"), err=True)
+
+
 async def api_error(request: Request, error: Exception) -> Response:
     """Answer with an :class:`ApiError`."""
     assert isinstance(error, ApiError)
@@ -80,4 +106,4 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 async def unexpected_error(request: Request, error: Exception) -> Response:
     """Answer after an exception that nobody expected; the server's log has its traceback."""
-    return ApiError("the server failed; its log says where", status=500, code="internal_error").response()
+    return ApiError(_FAILED, status=500, code="internal_error").response()

@@ -13,11 +13,16 @@ from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest, BatchResult
 from glinfer.engine.score import TextScore
+from glinfer.errors import GlinferError
 from glinfer.server.errors import ApiError
 from glinfer.server.state import Asked
+from glinfer.server.structured import ToolUse
 from glinfer.server.worker import Channel, Outcome, Steps, Update, broken
 from glinfer.structured.structure import structure_of
+from glinfer.structured.tools import CallForm
+from glinfer.text.chat import Rendering
 from glinfer.text.reply import ChatPart
+from glinfer.text.templates import Message
 
 
 def new_id(prefix: str) -> str:
@@ -111,7 +116,8 @@ class Generation:
             update = await self._channel.get()
             assert isinstance(update, Update)
             if update.result is not None and update.result.error is not None:
-                raise broken(update.result.error)
+                assert isinstance(update.result.error, GlinferError)  # no request has a sampler of its own
+                raise broken(update.result.error, self._channel.served.name)
             self.choices[update.index].add(update)
             yield update
 
@@ -189,3 +195,44 @@ async def structured_options(asked: Asked[Any], structures: Mapping[str, Mapping
         await asked.off_loop(compiled, name, slow=True)
         return dict(options)
     return {}
+
+
+async def chat_requests(
+    asked: Asked[Any],
+    messages: Callable[[], Sequence[Message]],
+    tools: Callable[..., ToolUse | None],
+    structures: Mapping[str, Mapping[str, Any]],
+    options: Sequence[Mapping[str, Any]],
+    *,
+    param: str,
+    how: Rendering,
+) -> tuple[list[BatchRequest], CallForm | None]:
+    """The sequences that reply to a conversation, and the form in which they may call tools.
+
+    ``messages`` makes the conversation, off the event loop, and ``tools`` finds the tools, as
+    :func:`glinfer.server.structured.tool_use` does. ``options`` are those of each sequence; ``max_tokens`` becomes at
+    most what the context has room for. ``param`` is the field of the conversation, for errors.
+
+    Raises:
+        ApiError: the model cannot chat, a field is wrong, or the context has no room.
+    """
+    served, body = asked.served, asked.body
+
+    def read() -> tuple[ToolUse | None, list[int]]:
+        used = tools(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+        return used, served.chat_ids(messages(), None if used is None else used.definitions, how)
+
+    used, ids = await asked.off_loop(read, param, slow=True)
+    own = {} if used is None else {"tools": {"grammar": used.grammar}}
+    structure, room = await structured_options(asked, {**structures, **own}), served.room(ids)
+    requests = [
+        BatchRequest(
+            ids,
+            {**each, "max_tokens": min(room, each["max_tokens"] or room), **structure},
+            form=served.chat_form(),
+            client=asked.client,
+            calls=used is not None and used.apart,
+        )
+        for each in options
+    ]
+    return requests, None if used is None else used.form

@@ -8,10 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, PrivateAttr, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from glinfer.formats.json_files import quoted
+from glinfer.formats.sampling import NAMES
 from glinfer.server.errors import ApiError
 from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS
-from glinfer.server.strict import Several, Strict, few
+from glinfer.server.strict import MAX_FIELDS, Several, Strict, few
 from glinfer.server.structured import (
     Choices,
     NamedResponseTool,
@@ -22,8 +23,9 @@ from glinfer.server.structured import (
     ToolCall,
     ToolName,
     Tools,
-    asked_by_format,
+    asked_by,
 )
+from glinfer.text.chat import Rendering
 
 Number = StrictInt | StrictFloat
 Ids = Annotated[Several[StrictInt], Field(min_length=1)]
@@ -38,6 +40,7 @@ Prompts = (
 )
 Body = TypeVar("Body", bound="RequestBody")
 _MAX_SEED = (1 << 63) - 1
+_SAMPLING = (*NAMES, "presence_penalty", "frequency_penalty")
 _MAX_NAME = 80  # characters of the name of a field that an error tells; a client may make one of millions
 
 
@@ -70,7 +73,7 @@ class RequestBody(Strict):
         try:
             found = parsed_json(data, LIMITS.body_values)
         except ValueError as error:
-            raise ApiError(f"the body is no JSON: {error}; expected an object", code="invalid_json") from None
+            raise ApiError(f"the body is not JSON: {error}; expected an object", code="invalid_json") from None
         if not isinstance(found, dict):
             raise ApiError(f"the body is a JSON {type(found).__name__}; expected an object", code="invalid_json")
         for name, allowed in cls.neutral.items():
@@ -140,6 +143,19 @@ class DrawnBody(RequestBody):
     stream_options: StreamOptions | None = None
     """What the events have beside the answer; ignored by /v1/responses, whose last event has the counts."""
 
+    def sampling(self, *, index: int = 0) -> dict[str, Any]:
+        """The options of :class:`glinfer.engine.requests.BatchRequest` for answer ``index``, less those of its length.
+
+        Raises:
+            ApiError: a key of ``logit_bias`` is no token id.
+        """
+        found = {name: value for name in _SAMPLING if (value := getattr(self, name, None)) is not None}
+        if self.adapter is not None:
+            found["lora"] = self.adapter
+        if self.seed is not None:
+            found["seed"] = (self.seed + index) % (1 << 64)
+        return found
+
 
 class SamplingBody(DrawnBody):
     """The fields that say how tokens are chosen; what is left out is the model's own."""
@@ -169,19 +185,8 @@ class SamplingBody(DrawnBody):
     """Strings that end the answer, and are no part of it."""
 
     def sampling(self, *, index: int = 0) -> dict[str, Any]:
-        """The options of :class:`glinfer.engine.requests.BatchRequest` for answer ``index``, less those of its length.
-
-        Raises:
-            ApiError: a key of ``logit_bias`` is no token id.
-        """
-        names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        found = {name: value for name in names if (value := getattr(self, name)) is not None}
-        if self.adapter is not None:
-            found["lora"] = self.adapter
-        if self.top_k is not None:
-            found["top_k"] = max(0, self.top_k)
-        if self.seed is not None:
-            found["seed"] = (self.seed + index) % (1 << 64)
+        """The same with strings that end the answer and with biases."""
+        found = super().sampling(index=index)
         if self.stop:
             found["stop"] = self.stop
         if self.logit_bias:
@@ -215,7 +220,7 @@ class StructuredBody(SamplingBody):
         Raises:
             ApiError: ``response_format`` contradicts itself.
         """
-        form = asked_by_format(self.response_format)
+        form = asked_by(self.response_format)
         guided = {
             "guided_json": ("json_schema", self.guided_json),
             "guided_regex": ("regex", self.guided_regex),
@@ -241,7 +246,7 @@ class ChatMessage(Strict):
     """A message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: StrictStr | Annotated[Several[TextPart], Field(min_length=1)] | None = None
+    content: StrictStr | Several[TextPart] | None = None
     """The text; an assistant's message with calls needs none."""
     name: StrictStr | None = None
     """Of a tool, for templates that want it; otherwise ignored."""
@@ -265,7 +270,7 @@ class ChatMessage(Strict):
         Raises:
             ApiError: the content is missing, or there are calls that cannot be.
         """
-        if self.content is None and not self.tool_calls:
+        if self.content in (None, []) and not self.tool_calls:
             raise ApiError(
                 f"message {place} has no content; expected a text", param="messages", code="missing_parameter"
             )
@@ -290,10 +295,34 @@ def conversation(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 Messages = Annotated[Several[ChatMessage], Field(min_length=1, max_length=LIMITS.messages)]
-_NO_TEMPLATES: Mapping[str, tuple[Any, ...]] = {"chat_template": (), "chat_template_kwargs": ()}
+_NO_TEMPLATES: Mapping[str, tuple[Any, ...]] = {"chat_template": ()}
+TemplateArguments = Annotated[dict[StrictStr, Any], few(MAX_FIELDS, "arguments")]
 
 
-class ChatCompletionRequest(StructuredBody):
+class RenderedBody(RequestBody):
+    """The fields that say how a conversation becomes a prompt."""
+
+    add_generation_prompt: bool | None = None
+    """Whether the prompt ends with what opens an answer; it does where this is left out."""
+    continue_final_message: bool | None = None
+    """Whether to continue the last message, the assistant's; the answer has what is new."""
+    chat_template_kwargs: TemplateArguments | None = None
+    """Arguments for the model's chat template, of those that it names: ``{"enable_thinking": false}``."""
+
+    def rendering(self) -> Rendering:
+        """How the conversation becomes a prompt.
+
+        Raises:
+            ApiError: the fields contradict each other.
+        """
+        if self.continue_final_message and self.add_generation_prompt:
+            message = "found both add_generation_prompt and continue_final_message; give one of them"
+            raise ApiError(message, param="continue_final_message")
+        opened, continued = self.add_generation_prompt is not False, self.continue_final_message is True
+        return Rendering(opened, continued, self.chat_template_kwargs or {})
+
+
+class ChatCompletionRequest(StructuredBody, RenderedBody):
     """POST /v1/chat/completions."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -370,7 +399,7 @@ class InputItem(Strict):
     name: ToolName | None = None
     """Of the function that is called."""
     arguments: StrictStr | None = None
-    """Of a call, as JSON."""
+    """Of a call, as JSON; nothing but white space is ``{}``."""
     output: StrictStr | Several[TextPart] | None = None
     """What a function has returned."""
 
@@ -411,6 +440,8 @@ class ResponseRequest(DrawnBody):
     """Whether it calls none, some if it likes, at least one, or this one."""
     parallel_tool_calls: StrictBool | None = None
     """Whether one answer may have several calls; it may where this is left out."""
+    chat_template_kwargs: TemplateArguments | None = None
+    """Arguments for the model's chat template, as for chats."""
 
 
 class ScoreRequest(RequestBody):
@@ -469,7 +500,7 @@ class RerankRequest(RequestBody):
         return [each if isinstance(each, str) else each.text for each in self.documents]
 
 
-class TokenizeRequest(RequestBody):
+class TokenizeRequest(RenderedBody):
     """POST /tokenize."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = _NO_TEMPLATES
@@ -496,7 +527,7 @@ class DetokenizeRequest(RequestBody):
     """Token ids."""
 
 
-class ApplyTemplateRequest(RequestBody):
+class ApplyTemplateRequest(RenderedBody):
     """POST /apply-template."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = _NO_TEMPLATES

@@ -10,49 +10,30 @@ from starlette.types import ASGIApp
 
 from glinfer.engine.requests import BatchRequest
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Choice, Usage, generating, new_id, now, structured_options
+from glinfer.server.generation import Choice, Usage, chat_requests, generating, new_id, now
 from glinfer.server.protocol import ResponseRequest
 from glinfer.server.response_items import OutputItems, messages_of
 from glinfer.server.state import Asked
 from glinfer.server.streaming import EventStream, event_bytes
-from glinfer.server.structured import ResponseText, ToolUse, asked_by_text, response_tool_use
+from glinfer.server.structured import ResponseText, asked_by, response_tool_use
 from glinfer.structured.tools import CallForm
+from glinfer.text.chat import Rendering
 
 
 async def responses(asked: Asked[ResponseRequest]) -> ASGIApp:
     """Respond to an input."""
-    served, body = asked.served, asked.body
-
-    def read() -> tuple[ToolUse | None, list[int]]:
-        used = response_tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
-        messages = messages_of(body.input, body.instructions)
-        return used, served.chat_ids(messages, None if used is None else used.definitions)
-
-    used, ids = await asked.off_loop(read, "input", slow=True)
-    room = served.room(ids)
-    given = {"temperature": body.temperature, "top_p": body.top_p}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if body.seed is not None:
-        options["seed"] = body.seed % (1 << 64)
-    if body.adapter is not None:
-        options["lora"] = body.adapter
-    options["max_tokens"] = min(room, body.max_output_tokens or room)
-    form = asked_by_text(body.text)
-    structures = {"text.format": form, "tools": None if used is None else {"grammar": used.grammar}}
-    options |= await structured_options(
-        asked, {field: found for field, found in structures.items() if found is not None}
-    )
-    answer = _Answer(
+    body = asked.body
+    structure = asked_by(None if body.text is None else body.text.format)
+    (request,), form = await chat_requests(
         asked,
-        BatchRequest(
-            ids,
-            options,
-            form=served.chat_form(),
-            client=asked.client,
-            calls=used is not None and used.apart,
-        ),
-        None if used is None else used.form,
+        lambda: messages_of(body.input, body.instructions),
+        response_tool_use,
+        {} if structure is None else {"text.format": structure},
+        [{**body.sampling(), "max_tokens": body.max_output_tokens}],
+        param="input",
+        how=Rendering(kwargs=body.chat_template_kwargs or {}),
     )
+    answer = _Answer(asked, request, form)
     return EventStream(answer.events(), answer.failed) if body.stream else await answer.whole()
 
 

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 
 from glinfer.errors import InputError
 from glinfer.formats.files import reason
 from glinfer.gl.context import Limits, open_device
+from glinfer.gl.malloc import return_large_blocks
 from glinfer.server.app import make_app
 from glinfer.server.auth import Access, is_loopback
-from glinfer.server.connections import bounded
+from glinfer.server.connections import BoundedConnection, bounded
 from glinfer.server.errors import not_ready
 from glinfer.server.limits import ConnectionLimits
 from glinfer.server.metrics import Metrics
@@ -34,7 +36,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OFF_LOOP_SECONDS = 1
 """How long work off the event loop may take after SIGTERM, such as tokenizing."""
 _CLOSING_SECONDS = 5
-"""How long the step under way may take after the grace, and connections to close after the last answer."""
+"""How long the step under way may take after the grace."""
+_LAST_SECONDS = 2
+"""How long connections may take to close after the last answer."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,22 @@ class ServerOptions:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to :class:`HttpServer`."""
+    """Leaves signals to :class:`HttpServer`, and ends connections that do not close in time."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close; requests on connections that are ended see that their client has gone, and log no error."""
+        asyncio.get_running_loop().call_later(0 if self.force_exit else _LAST_SECONDS, self.end_connections)
+        await super().shutdown(sockets)
+
+    def end_connections(self) -> None:
+        """End all connections, whatever they wait for."""
+        for each in tuple(self.server_state.connections):
+            cast(BoundedConnection, each).end()
 
 
 class HttpServer:
@@ -93,6 +107,7 @@ class HttpServer:
         names = [name for source in sources for name in (source.name, *source.adapters)]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise InputError(f"two models have the name {twice}; name one with NAME=MODEL")
+        return_large_blocks()
         self.options = options
         self._socket = _bound(options.access.host, options.port)
         opening = partial(open_device, options.device, api=options.api, limits=options.limits)
@@ -116,7 +131,7 @@ class HttpServer:
             use_colors=False,  # standard error shows escapes as text
             lifespan="off",
             server_header=False,
-            timeout_graceful_shutdown=_CLOSING_SECONDS,
+            timeout_graceful_shutdown=_LAST_SECONDS + _CLOSING_SECONDS,
         )
         self._uvicorn = _Uvicorn(config)
         self._ending: asyncio.Task[None] | None = None
@@ -179,6 +194,7 @@ class HttpServer:
         """Take no new requests; a second call waits for no running ones either."""
         if self._ending is not None:
             self._uvicorn.force_exit = True
+            self._uvicorn.end_connections()
             self._stop_uvicorn()
             return
         self.state.ending = True

@@ -13,13 +13,13 @@ from glinfer.engine.batch import SchedulerOptions
 from glinfer.engine.engine import EMBEDS
 from glinfer.engine.loading import DEFAULT_ADAPTER
 from glinfer.engine.model import Model
-from glinfer.errors import InputError
+from glinfer.errors import InputError, OptionError
 from glinfer.export.examples import examples_for
 from glinfer.export.licence import licence_of
 from glinfer.formats import weight_shapes
 from glinfer.formats.sampling import NAMES
-from glinfer.server.errors import ApiError, not_ready
-from glinfer.text.chat import ChatForm
+from glinfer.server.errors import ApiError, log, not_ready, refused
+from glinfer.text.chat import OPEN, ChatForm, Rendering
 from glinfer.text.templates import Message, Tools
 from glinfer.text.tokenizer import Tokenizer
 
@@ -102,7 +102,9 @@ class Served:
         try:
             self.form = model.chat_form()
         except InputError as error:
-            self.form, self.no_chat = None, str(error)
+            self.form, self.no_chat = None, str(refused(error, self.name))
+            if error.public != str(error):
+                log(f"{self.name}: {error}")
         chats = self.form is not None
         self.facts = {
             "max_model_len": model.config.max_position_embeddings,
@@ -155,10 +157,10 @@ class Served:
             raise ApiError(self.no_chat, code="no_chat_template", param="model")
         return self.form
 
-    def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None) -> list[int]:
+    def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None, how: Rendering = OPEN) -> list[int]:
         """Token ids of a conversation, up to where the model replies; takes as long as its template does.
 
-        ``tools`` are those that the model is told of.
+        ``tools`` and ``how`` are those of :meth:`glinfer.text.chat.ChatForm.encode_messages`.
 
         Raises:
             ApiError: the model cannot chat.
@@ -166,7 +168,10 @@ class Served:
         """
         form = self.chat_form()
         self._refuse_bytes([message["content"] for message in messages], self.context)
-        return list(form.encode_messages(messages, tools, self.refuse_long))
+        try:
+            return list(form.encode_messages(messages, tools, self.refuse_long, how))
+        except OptionError as error:
+            raise refused(error, self.name, param="chat_template_kwargs", code="unsupported_parameter") from None
 
     def refuse_long(self, texts: Sequence[str], most: int | None = None) -> None:
         """Refuse texts of more than ``most`` tokens (default: the context) soon, however long they are.

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from glinfer.errors import GlinferError
-from glinfer.server.errors import ApiError, not_ready
+from glinfer.server.errors import ApiError, not_ready, refused
 from glinfer.server.json_text import json_answer
 from glinfer.server.limits import LIMITS, ConnectionLimits
 from glinfer.server.off_loop import Threads
@@ -128,7 +128,7 @@ class Asked(Generic[Body]):
         except ApiError:
             raise
         except GlinferError as error:
-            raise ApiError(str(error), param=param) from None
+            raise refused(error, self.served.name, param=param) from None
 
     async def answer(self, make: Callable[[], dict[str, Any]]) -> Response:
         """The answer that ``make`` gives, made and written off the event loop."""
@@ -180,36 +180,29 @@ async def read_body(request: Request, seconds: float) -> bytes:
     )
     given = request.headers.get("content-length", "0")
     promised = int(given) if given.isascii() and given.isdecimal() and len(given) <= 20 else 1 << 80
-    if promised > most:
-        if "expect" not in request.headers and promised <= 2 * most:
-            await _throw_away(request)
-        raise too_large
+    parts = list[bytes]()
 
-    async def read() -> bytes:
-        parts, size = list[bytes](), 0
+    async def read() -> None:
+        size = 0
         async for part in request.stream():
             size += len(part)
-            if size > most:
-                raise too_large
-            parts.append(part)
-        return b"".join(parts)
+            if promised <= most:
+                if size > most:
+                    raise too_large
+                parts.append(part)
 
     try:
-        return await asyncio.wait_for(read(), seconds)
+        if promised <= most:
+            await asyncio.wait_for(read(), seconds)
+            return b"".join(parts)
+        if "expect" not in request.headers and promised <= 2 * most:
+            # A client that still sends when it is closed may not see the answer.
+            with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect):
+                await asyncio.wait_for(read(), _THROWING_SECONDS)
+        raise too_large
     except asyncio.TimeoutError:
         raise ApiError(
             f"the body has not come within {seconds:g} s", status=408, code="body_too_slow", headers=_CLOSE
         ) from None
     except ClientDisconnect:
         raise ApiError("the client has gone", status=499, code="client_gone") from None
-
-
-async def _throw_away(request: Request) -> None:
-    """Take a body that is refused, for a while: a client that still sends when it is closed may not see the answer."""
-
-    async def read() -> None:
-        async for _ in request.stream():
-            pass
-
-    with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect):
-        await asyncio.wait_for(read(), _THROWING_SECONDS)

@@ -20,17 +20,22 @@ from glinfer.structured.tools import CallForm, MessageForm, Tool, call_grammar, 
 ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
-class NamedSchema(Strict):
-    """``json_schema`` of a ``response_format``."""
+class SchemaFields(Strict):
+    """What a schema has beside it."""
 
     name: StrictStr | None = None
     """Ignored."""
     description: StrictStr | None = None
     """Ignored."""
-    schema_: Annotated[dict[StrictStr, Any] | StrictBool, Field(alias="schema")]
-    """The JSON schema."""
     strict: StrictBool | None = None
     """The answer always has the schema, strict or not; a keyword that is not supported is refused."""
+
+
+class NamedSchema(SchemaFields):
+    """``json_schema`` of a ``response_format``."""
+
+    schema_: Annotated[dict[StrictStr, Any] | StrictBool, Field(alias="schema")]
+    """The JSON schema."""
 
 
 class ResponseFormat(Strict):
@@ -41,18 +46,12 @@ class ResponseFormat(Strict):
     """For the type ``json_schema``."""
 
 
-class TextFormat(Strict):
+class TextFormat(SchemaFields):
     """``text.format`` of a response, which has in itself what a ``response_format`` has in its ``json_schema``."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: StrictStr | None = None
-    """Ignored."""
-    description: StrictStr | None = None
-    """Ignored."""
     schema_: Annotated[dict[StrictStr, Any] | StrictBool | None, Field(alias="schema")] = None
     """The JSON schema, for the type ``json_schema``."""
-    strict: StrictBool | None = None
-    """The answer always has the schema, strict or not; a keyword that is not supported is refused."""
 
 
 class ResponseText(Strict):
@@ -112,7 +111,7 @@ class CalledFunction(Strict):
 
     name: ToolName
     arguments: StrictStr
-    """Its arguments, as JSON."""
+    """Its arguments, as JSON; nothing but white space is ``{}``."""
 
 
 class ToolCall(Strict):
@@ -133,12 +132,12 @@ class ToolCall(Strict):
             ApiError: the arguments are no JSON object.
         """
         try:
-            arguments = parsed_json((self.function.arguments or "{}").encode(), LIMITS.call_values)
+            arguments = parsed_json((self.function.arguments.strip() or "{}").encode(), LIMITS.call_values)
         except ValueError:
             arguments = None
         if not isinstance(arguments, dict):
             where = "message" if param == "messages" else "item"
-            raise ApiError(f"the arguments of a call in {where} {place} are no JSON object; expected one", param=param)
+            raise ApiError(f"the arguments of a call in {where} {place} are not a JSON object", param=param)
         function = {"name": self.function.name, "arguments": arguments}
         return {**({} if self.id is None else {"id": self.id}), "type": "function", "function": function}
 
@@ -184,24 +183,29 @@ class ToolUse:
 
 
 def tool_use(
-    served: Served, tools: Sequence[ToolDefinition], choice: str | NamedTool | None, parallel: bool
+    served: Served,
+    tools: Sequence[ToolDefinition | ResponseTool | Mapping[str, Any]],
+    choice: str | NamedTool | NamedResponseTool | None,
+    parallel: bool,
 ) -> ToolUse | None:
-    """The tools that an answer may use, or None.
+    """The tools that an answer may use, or None; of a response's, the functions.
 
     Raises:
         ApiError: the model's template takes none, there is no such tool, or two have one name.
     """
-    wanted = choice if choice is None or isinstance(choice, str) else choice.function.name
-    if not tools:
+    given = (each.function if isinstance(each, ToolDefinition) else each for each in tools)
+    functions = [each for each in given if isinstance(each, FunctionDefinition)]
+    if not functions:
         if choice in (None, "none", "auto"):
             return None
         raise ApiError("tool_choice asks for a tool, and there are none; send tools too", param="tool_choice")
     if choice == "none":
         return None
-    names = [each.function.name for each in tools]
+    names = [each.name for each in functions]
     if len(set(names)) < len(names):
         raise ApiError("two tools have the same name; expected names that differ", param="tools")
-    one = None if choice is None or isinstance(choice, str) else wanted
+    named = choice.function if isinstance(choice, NamedTool) else choice
+    one = None if named is None or isinstance(named, str) else named.name
     if one is not None and one not in names:
         raise ApiError(f"there is no tool {one} to call; expected one of {', '.join(names)}", param="tool_choice")
     template = served.chat_form().template_source
@@ -221,16 +225,16 @@ def tool_use(
             code="no_tools",
         )
     callable_tools = [
-        Tool(each.function.name, each.function.parameters, bool(each.function.strict))
-        for each in tools
-        if one in (None, each.function.name)
+        Tool(each.name, each.parameters, bool(each.strict)) for each in functions if one in (None, each.name)
     ]
     grammar = call_grammar(
         form, callable_tools, required=one is not None or choice == "required", parallel=parallel and one is None
     )
-    definitions = [each.model_dump(exclude_none=True) for each in tools]
-    for each in definitions if apart else ():  # those templates write a line of description in any case
-        each["function"].setdefault("description", "")
+    definitions = []
+    for each in functions:
+        described = {"description": each.description or ""} if apart else {}  # those templates write a line of it
+        function = {**each.model_dump(exclude_none=True, exclude={"type"}), **described}
+        definitions.append({"type": "function", "function": function})
     return ToolUse(form, definitions, grammar)
 
 
@@ -248,50 +252,28 @@ def response_tool_use(
     Raises:
         ApiError: as :func:`tool_use` does.
     """
-    functions = [
-        ToolDefinition(type="function", function=FunctionDefinition(**each.model_dump(exclude={"type"})))
-        for each in tools
-        if isinstance(each, ResponseTool)
-    ]
-    named: str | NamedTool | None
-    if isinstance(choice, NamedResponseTool):
-        named = NamedTool(type="function", function=FunctionName(name=choice.name))
-    else:
-        named = choice
     try:
-        return tool_use(served, functions, named, parallel)
+        return tool_use(served, tools, choice, parallel)
     except ApiError as error:
         if error.code == "no_tools" and choice in (None, "auto"):
             return None
         raise
 
 
-def asked_by_format(form: ResponseFormat | None) -> Mapping[str, Any] | None:
-    """The option that a ``response_format`` stands for.
+def asked_by(form: ResponseFormat | TextFormat | None) -> Mapping[str, Any] | None:
+    """The option that a ``response_format``, or the ``text.format`` of a response, stands for.
 
     Raises:
         ApiError: it has a schema and should not, or none and should.
     """
     if form is None:
         return None
-    schema = None if form.json_schema is None else form.json_schema.schema_
-    return _asked_by("response_format", "json_schema", form.type, schema)
-
-
-def asked_by_text(text: ResponseText | None) -> Mapping[str, Any] | None:
-    """The option that ``text`` of a response stands for.
-
-    Raises:
-        ApiError: its format has a schema and should not, or none and should.
-    """
-    if text is None or text.format is None:
-        return None
-    return _asked_by("text.format", "schema", text.format.type, text.format.schema_)
-
-
-def _asked_by(field: str, key: str, kind: str, schema: Mapping[str, Any] | bool | None) -> Mapping[str, Any] | None:
-    if (schema is not None) != (kind == "json_schema"):
+    if isinstance(form, ResponseFormat):
+        field, key, schema = "response_format", "json_schema", form.json_schema and form.json_schema.schema_
+    else:
+        field, key, schema = "text.format", "schema", form.schema_
+    if (schema is not None) != (form.type == "json_schema"):
         raise ApiError(f"{field} has a {key} if its type is json_schema, and only then", param=field)
-    if kind == "text":
+    if form.type == "text":
         return None
     return {"json_schema": ANY_OBJECT if schema is None else schema}

@@ -14,25 +14,22 @@ from glinfer.server.limits import LIMITS
 from glinfer.server.protocol import (
     ApplyTemplateRequest,
     AttentionRequest,
-    ChatMessage,
     DetokenizeRequest,
     ScoreRequest,
     TokenizeRequest,
     conversation,
 )
-from glinfer.server.served import Served
 from glinfer.server.state import Asked
-
-
-def _chat_ids(served: Served, messages: list[ChatMessage]) -> list[int]:
-    return served.chat_ids(conversation(messages))
+from glinfer.text.chat import OPEN
 
 
 async def _ids(asked: Asked[Any], body: TokenizeRequest, reply: str = "") -> list[int]:
     """The ids of a text or of a conversation, and of a reply behind it."""
-    served, prompt = asked.served, body.prompt
+    served, prompt, how = asked.served, body.prompt, body.rendering()
     if (prompt is None) == (body.messages is None):
         raise ApiError("expected either prompt or messages", param="prompt")
+    if prompt is not None and how != OPEN:
+        raise ApiError("add_generation_prompt and the like are for messages; leave them out", param="prompt")
     if (size := len(((prompt or "") + reply).encode())) > LIMITS.tokenize_bytes:
         raise ApiError(f"the text has {size} bytes; expected at most {LIMITS.tokenize_bytes} at once", param="prompt")
 
@@ -40,7 +37,10 @@ async def _ids(asked: Asked[Any], body: TokenizeRequest, reply: str = "") -> lis
         if prompt is not None:
             return served.tokenizer.encode(prompt + reply)
         # What the model has said spells no control token.
-        return _chat_ids(served, body.messages or []) + served.tokenizer.encode(reply, allow_special=False)
+        return [
+            *served.chat_ids(conversation(body.messages or []), None, how),
+            *served.tokenizer.encode(reply, allow_special=False),
+        ]
 
     return await asked.off_loop(work, "messages" if prompt is None else "prompt", slow=prompt is None)
 
@@ -88,7 +88,8 @@ async def detokenize(asked: Asked[DetokenizeRequest]) -> ASGIApp:
 async def apply_template(asked: Asked[ApplyTemplateRequest]) -> ASGIApp:
     """The prompt that a conversation becomes, as text and as token ids."""
     served = asked.served
-    ids = await asked.off_loop(lambda: _chat_ids(served, asked.body.messages), "messages", slow=True)
+    messages, how = conversation(asked.body.messages), asked.body.rendering()
+    ids = await asked.off_loop(lambda: served.chat_ids(messages, None, how), "messages", slow=True)
     return await asked.answer(lambda: {"prompt": served.tokenizer.decode(ids), "tokens": ids})
 
 

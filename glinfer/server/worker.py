@@ -18,8 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import click
-
 from glinfer.engine.loading import load_model
 from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.model import Model
@@ -27,11 +25,10 @@ from glinfer.engine.requests import BatchResult, Running
 from glinfer.engine.scheduler import Scheduler
 from glinfer.errors import ContextError, GLError, GlinferError, StructureError
 from glinfer.gl.context import Device
-from glinfer.server.errors import ApiError, not_ready
+from glinfer.server.errors import ApiError, log, not_ready, refused
 from glinfer.server.limits import share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
-from glinfer.terminal import printable
 from glinfer.text.reply import ChatPart
 
 REOPEN_TRIES = 5
@@ -370,7 +367,7 @@ class Worker:
         Raises:
             GlinferError: that did not work.
         """
-        _log(error)
+        log(error)
         for channel in {owner for owner, _ in runner.requests.values()}:
             self._told.append((channel, refused_by_driver(error)))
         runner.requests.clear()
@@ -420,7 +417,7 @@ class Worker:
             raise
         except GlinferError as error:
             runner.works.popleft()
-            self._told.append((channel, broken(error)))
+            self._told.append((channel, broken(error, runner.served.name)))
         if not runner.works or runner.works[0][0] is not channel:  # whose client has its next turn after all others
             runner.works = deque(sorted(runner.works, key=lambda work: work[0].client == channel.client))
         if runner.scheduler is None and runner.served.model is not None:
@@ -438,7 +435,7 @@ class Worker:
                 self.metrics.prompt_tokens.labels(runner.served.name).inc(len(each.prompt))
         except GlinferError as error:
             self._cancel(channel)
-            self._told.append((channel, ApiError(str(error))))
+            self._told.append((channel, refused(error, runner.served.name)))
         self._count_sequences(runner)
 
     def _insert_work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
@@ -453,7 +450,8 @@ class Worker:
             runner.works.append((channel, _nothing()))  # to be told as all others
             self._recover(runner, error)
         except GlinferError as error:
-            self._told.append((channel, broken(error) if isinstance(error, GLError) else ApiError(str(error))))
+            answer = refused_by_driver(error) if isinstance(error, GLError) else refused(error, runner.served.name)
+            self._told.append((channel, answer))
         except Exception as error:  # which ends this request, and not the thread
             traceback.print_exception(error)
             self._told.append((channel, ApiError("the server failed; its log says where", status=500)))
@@ -487,7 +485,7 @@ class Worker:
         Raises:
             GlinferError: that did not work.
         """
-        _log(f"{error}; opening the context again")
+        log(f"{error}; opening the context again")
         self.metrics.losses.inc()
         self._close()
         lost = ApiError(
@@ -551,19 +549,13 @@ def _nothing() -> Steps:
     yield from ()
 
 
-def _log(line: object) -> None:
-    """Write a line to standard error, if anybody reads it."""
-    with suppress(OSError, ValueError):
-        click.echo(printable(f"glinfer: {line}"), err=True)
-
-
-def broken(error: GlinferError) -> ApiError:
+def broken(error: GlinferError, name: str) -> ApiError:
     """The answer to a request whose numbers broke, or whose structure did, or for which the driver has no memory."""
     if isinstance(error, StructureError):
-        return ApiError(str(error), code="structure_too_complex")
+        return refused(error, name, code="structure_too_complex")
     if isinstance(error, GLError):
         return refused_by_driver(error)
-    return ApiError(str(error), status=500, code="broken_numbers")
+    return refused(error, name, status=500, code="broken_numbers")
 
 
 def refused_by_driver(error: GLError) -> ApiError:

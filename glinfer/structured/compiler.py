@@ -165,9 +165,8 @@ def _grammar(structure: Structure) -> str:
     try:
         from llguidance import LLMatcher, regex_to_lark
     except ImportError:
-        raise InputError(
-            f"structured output needs the package llguidance, which is not installed; {install_command('structured')}"
-        ) from None
+        missing = "structured output needs the package llguidance, which is not installed"
+        raise InputError(f"{missing}; {install_command('structured')}", missing) from None
     if structure.kind == "json_schema":
         try:
             return str(LLMatcher.grammar_from_json_schema(structure.text, _JSON_DEFAULTS, _JSON_ALWAYS))

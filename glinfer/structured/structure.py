@@ -11,6 +11,7 @@ from typing import Any, Literal
 from glinfer.errors import InputError, StructureError
 from glinfer.formats.json_files import is_unicode, quoted
 from glinfer.limits import MAX_CHOICES, MAX_SCHEMA_PROPERTIES, MAX_STRUCTURE_BYTES, MAX_STRUCTURE_DEPTH
+from glinfer.structured.names import named_by_patterns
 
 Kind = Literal["json_schema", "regex", "grammar", "choices"]
 OPTIONS: tuple[Kind, ...] = ("json_schema", "regex", "grammar", "choices")
@@ -95,7 +96,7 @@ def _schema_text(given: object) -> str:
         try:
             given = json.loads(given)
         except (ValueError, RecursionError) as error:
-            raise StructureError(f"json_schema is no JSON: {' '.join(str(error).split())}") from None
+            raise StructureError(f"json_schema is not JSON: {' '.join(str(error).split())}") from None
     elif callable(make):
         given = make()
     if given is False:
@@ -115,7 +116,7 @@ def _schema_text(given: object) -> str:
     if properties > MAX_SCHEMA_PROPERTIES:
         raise StructureError(f"json_schema has {properties} properties; expected at most {MAX_SCHEMA_PROPERTIES}")
     try:
-        return json.dumps(given, ensure_ascii=False, allow_nan=False)
+        return named_by_patterns(json.dumps(given, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise StructureError(f"json_schema cannot be written as JSON: {error}") from None
 

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from glinfer.errors import StructureError
+from glinfer.structured.names import named_by_patterns
 
 _TAG, _END_TAG = "<tool_call>", "</tool_call>"
 _JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -167,7 +168,12 @@ def _schema(tool: Tool, **separators: str) -> str:
     """The schema of a tool's arguments, with what llguidance is to know of their JSON."""
     schema = {**(tool.parameters or _NO_ARGUMENTS)}
     schema["x-guidance"] = {**_JSON_FORM, **separators, "lenient": not tool.strict}
-    return json.dumps(schema)
+    try:
+        return named_by_patterns(json.dumps(schema))
+    except StructureError:
+        if tool.strict:
+            raise
+        return json.dumps(schema)
 
 
 @dataclass(frozen=True)

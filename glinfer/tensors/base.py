@@ -120,7 +120,7 @@ def expect_tensor(call: str, name: str, value: object) -> Tensor:
     """
     if isinstance(value, Tensor):
         return value
-    raise InputError(f"{call}: {name} is a {type(value).__name__}; make a tensor of it with device.tensor({name})")
+    raise InputError(f"{call}: {name} is {type(value).__name__}; make a tensor of it with device.tensor({name})")
 
 
 def expect_floats(call: str, **tensors: Tensor | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.closing import Closing
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Limits, open_device
 from glinfer.gl.layouts.flat import FlatLayout
@@ -37,7 +38,7 @@ class Memory:
     bytes: int
 
 
-class Device:
+class Device(Closing):
     """Tensors and kernels on one OpenGL ES 3.0 context.
 
         with glinfer.Device() as dev:
@@ -272,13 +273,13 @@ class Device:
             self.programs.release()
         self.context.close()
 
-    def __enter__(self) -> Device:
-        """Use as a context manager: closed at the end of the block."""
-        return self
+    def __repr__(self) -> str:
+        """The number of tensors, and the renderer."""
+        state = "closed" if self.context.closed else f"{len(self._storages)} tensors"
+        return f"<Device: {state}; {self.description}>"
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
+    def _require_open(self) -> None:
+        self.context.require_usable()
 
 
 def numbers(values: Any) -> Array:

@@ -36,6 +36,10 @@ class Elementwise(Group):
         """``x * y``, see :meth:`add`."""
         return self._arithmetic("multiply", "multiply", x, y, dtype, out)
 
+    def divide(self, x: Tensor, y: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+        """``x / y``, see :meth:`add`; a division by zero gives infinity or NaN, as in NumPy."""
+        return self._arithmetic("divide", "divide", x, y, dtype, out)
+
     def add_bias(
         self, x: Tensor, bias: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
     ) -> Tensor:

@@ -53,7 +53,7 @@ def parts_of(call: str, shape: Shape, index: Sequence[Index]) -> list[Part]:
             found.append(Part(axis, operator.index(part) % edge, 1, 1, False))
         else:
             expected = f"and no whole number from {-edge} to {edge - 1}" if edge else "and the axis has no elements"
-            raise InputError(f"{at}; {_spelt(part)} is no slice, {expected}")
+            raise InputError(f"{at}; {_spelt(part)} is not a slice, {expected}")
         axis += 1
     return found
 
@@ -68,7 +68,7 @@ def _steps(at: str, part: slice, size: int) -> tuple[int, int, int]:
     try:
         taken = range(size)[part]
     except (TypeError, ValueError) as error:
-        raise InputError(f"{at}; {_spelt(part)} is no slice of whole numbers: {error}") from None
+        raise InputError(f"{at}; {_spelt(part)} is not a slice of whole numbers: {error}") from None
     return (taken[0], len(taken), taken.step) if taken else (0, 0, 1)
 
 

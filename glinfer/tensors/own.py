@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.formats.files import shown
+from glinfer.formats.files import decode_text, shown
 from glinfer.gl.program import OwnShader
 from glinfer.ops.flat.draws import flat_draw
 from glinfer.tensors.base import expect_tensor
@@ -39,7 +39,7 @@ def own_pass(
     own = _read(shader, name, "ivec4" if whole else "vec4")
     for given, what in ((inputs, "inputs"), (uniforms, "uniforms")):
         if not isinstance(given, Mapping):
-            raise InputError(f"{what} is a {type(given).__name__}; expected a dict by the names in the shader")
+            raise InputError(f"{what} is {type(given).__name__}; expected a dict by the names in the shader")
     for sampler, tensor in inputs.items():
         if not str(sampler).isidentifier() or [each.upper() for each in inputs].count(sampler.upper()) > 1:
             raise InputError(f"found the input {sampler!r}; expected names of samplers that differ in more than case")
@@ -47,7 +47,7 @@ def own_pass(
     numbers = [(key, value.item() if isinstance(value, np.generic) else value) for key, value in uniforms.items()]
     for key, value in numbers:
         if not isinstance(value, (int, float)):
-            raise InputError(f"uniform {key!r} is a {type(value).__name__}; expected a number")
+            raise InputError(f"uniform {key!r} is {type(value).__name__}; expected a number")
     passes = Passes(device, "draw")
     wanted = "int32" if whole else float_type("draw", dtype)
     if 0 in shape:
@@ -76,7 +76,7 @@ def _read(shader: str | PathLike[str], name: str | None, kind: str) -> OwnShader
     text = str(shader)
     if not isinstance(shader, str) or "\n" not in shader:
         try:
-            text = Path(shader).read_text(encoding="utf-8")
+            text = decode_text(Path(shader).read_bytes(), f"the shader {shown(shader)}", "GLSL")
         except (OSError, ValueError, TypeError) as error:
             why = getattr(error, "strerror", None) or error
             raise InputError(

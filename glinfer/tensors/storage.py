@@ -40,6 +40,11 @@ class Storage:
         return self._texture is not None
 
     @property
+    def gone(self) -> bool:
+        """Whether it was released, by its tensors or its device."""
+        return self._texture is None and self._matrix is None and bool(self.layout.height)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of texture memory that it takes now."""
         return self.layout.nbytes if self.uploaded else 0

@@ -6,7 +6,8 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,40 @@ def named(call: str) -> Callable[[Method], Method]:
         return cast(Method, called)
 
     return decorated
+
+
+Operand = Union["Tensor", npt.NDArray[Any], float, "np.number[Any]", Sequence[Any]]
+"""What an operator takes beside a tensor."""
+Operator = Callable[["Tensor", Operand], "Tensor"]
+
+
+def _on_both_sides(kernel: str) -> tuple[Operator, Operator]:
+    """The operator of a kernel with the tensor first, and with it second; the result has NumPy's type.
+
+    The other operand may be an array or a number, which is uploaded for this draw: numbers in the type of the tensor,
+    whole ones as floats.
+    """
+
+    def operands(x: Tensor, other: Operand) -> AbstractContextManager[Tensor] | None:
+        if isinstance(other, Tensor):
+            return nullcontext(other)
+        if isinstance(other, (int, float, np.number)) and not isinstance(other, bool):
+            return x.device.tensor(other, x.dtype if x.dtype == "float16" else "float32")
+        if isinstance(other, (np.ndarray, list, tuple)):
+            return x.device.tensor(other, "float32" if np.asarray(other).dtype.kind in "iu" else None)
+        return None
+
+    def combined(x: Tensor, other: Operand, *, second: bool = False) -> Tensor:
+        """The result for a tensor, an array or a number, with broadcasting; see the kernel for errors."""
+        held = operands(x, other)
+        if held is None:
+            return NotImplemented  # type: ignore[no-any-return]  # as operators do
+        with held as y:
+            dtype = "float16" if x.dtype == y.dtype == "float16" else "float32"
+            found: Tensor = getattr(x.device.ops, kernel)(*((y, x) if second else (x, y)), dtype=dtype)
+        return found
+
+    return combined, lambda x, other: combined(x, other, second=True)
 
 
 def as_matrix(shape: Shape) -> tuple[int, int]:
@@ -189,8 +224,28 @@ class Tensor:
 
     def __repr__(self) -> str:
         """Shape, type and state."""
-        state = "released" if self._storage is None else "uploaded" if self._storage.uploaded else "not uploaded yet"
+        gone = self._storage is None or self._storage.gone
+        state = "released" if gone else "uploaded" if self.storage.uploaded else "not uploaded yet"
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, {state})"
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802
+        """A copy with all axes in reverse."""
+        swapped: Tensor = self.device.ops.transpose(self)
+        return swapped
+
+    def __neg__(self) -> Tensor:
+        """``-x``."""
+        negative: Tensor = self.device.ops.scale(self, -1.0, dtype=self.dtype)
+        return negative
+
+    __array_priority__ = 1000.0
+    """Of ``array + tensor`` NumPy leaves the sum to the tensor."""
+    __add__, __radd__ = _on_both_sides("add")
+    __sub__, __rsub__ = _on_both_sides("subtract")
+    __mul__, __rmul__ = _on_both_sides("multiply")
+    __truediv__, __rtruediv__ = _on_both_sides("divide")
+    __matmul__, __rmatmul__ = _on_both_sides("matmul")
 
     @named("numpy")
     def numpy(self) -> Array:
@@ -262,7 +317,13 @@ class Tensor:
             self.device.forget(storage)
 
     def __enter__(self) -> Tensor:
-        """Use as a context manager: released at the end of the block."""
+        """Use as a context manager: released at the end of the block.
+
+        Raises:
+            InputError: it was released before, or its device closed.
+        """
+        if self.storage.gone:
+            raise InputError(f"this tensor {list(self.shape)} was released with its device; open another and make it")
         return self
 
     def __exit__(self, *_: object) -> None:

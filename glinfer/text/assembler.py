@@ -28,10 +28,10 @@ class TextAssembler:
         """Start with no text; ``stop`` is the string that ends it, or several."""
         stop = (stop,) if isinstance(stop, str) else stop
         if isinstance(stop, bytes) or not isinstance(stop, Sequence):
-            raise InputError(f"stop is a {type(stop).__name__}; expected a string, or a list of strings")
+            raise InputError(f"stop is {type(stop).__name__}; expected a string, or a list of strings")
         for index, text in enumerate(stop):
             if not isinstance(text, str):
-                raise InputError(f"stop string {index} is a {type(text).__name__}; expected a string")
+                raise InputError(f"stop string {index} is {type(text).__name__}; expected a string")
             if not text:
                 raise InputError(f"stop string {index} is empty and would stop everything; leave it out")
         self._stop = tuple(sorted(set(stop), key=len, reverse=True))

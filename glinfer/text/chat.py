@@ -17,16 +17,15 @@ reply may go on with it.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
-
-import numpy as np
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
 
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
+from glinfer.errors import InputError, OptionError
 from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
 from glinfer.formats.json_files import quoted
@@ -38,6 +37,10 @@ ReplyKind = Literal["thinking", "answer", "call"]
 _END_OF_TEXT = "<|endoftext|>"
 _NO_SYSTEM = "this model's chat form has no place for a system prompt; leave it out"
 _NO_TOOLS = "this model's chat form has no place for tools; leave them out"
+_NO_KWARGS = "this model's chat form has no template; leave its arguments out"
+NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+"""No arguments for a chat template."""
+_NOT_LAST = "the last message is not a text of the assistant's; expected one, to continue it"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking"})
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
 _FINAL = "final"
@@ -102,11 +105,22 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class ChatPrompt:
-    """The token ids of a prompt, and the number of oldest turns that were dropped to make it fit."""
+class Rendering:
+    """How a conversation becomes a prompt.
 
-    ids: tuple[int, ...]
-    dropped_turns: int
+    Attributes:
+        add_generation_prompt: whether what opens the assistant's next message comes at the end.
+        continue_final_message: end within the last message, the assistant's, and add nothing.
+        kwargs: arguments for the chat template, of those that it names.
+    """
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+OPEN = Rendering()
+"""The usual one: up to where the model writes a reply."""
 
 
 class ChatForm(Protocol):
@@ -145,7 +159,7 @@ class ChatForm(Protocol):
         ...
 
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """Everything up to where the model writes: the turns, and the message of the newest."""
+        """Everything up to where the model writes: the turns, and the newest with its reply if it has one."""
         ...
 
     @property
@@ -154,11 +168,15 @@ class ChatForm(Protocol):
         ...
 
     def encode_messages(
-        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None
+        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """Everything up to where the model writes its reply to a conversation, told of ``tools``.
+        """Token ids of a conversation, up to where the model writes its reply.
 
-        ``check`` may refuse the texts, before they are encoded.
+        Args:
+            messages: the conversation, oldest message first.
+            tools: those that the model is told of.
+            check: may refuse the texts, before they are encoded.
+            how: how it ends, and the arguments of the chat template.
         """
         ...
 
@@ -228,9 +246,9 @@ class ChatTemplate:
         return (*self.opening(turn.user_ids), *turn.reply_ids, self.end)
 
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """The finished turns, oldest first, and the opening of the newest."""
+        """The finished turns, oldest first, and the newest up to where the model writes."""
         past = (token for turn in turns for token in self.finished(turn))
-        return (*past, *self.opening(newest.user_ids, think=think))
+        return (*past, *self.opening(newest.user_ids, think=think), *newest.reply_ids)
 
     @property
     def template_source(self) -> str:
@@ -238,24 +256,29 @@ class ChatTemplate:
         return ""
 
     def encode_messages(
-        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None
+        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """Everything up to where the model writes its reply.
+        """As :meth:`ChatForm.encode_messages`.
 
         Raises:
-            InputError: see :func:`check_messages`; there is a system prompt or a tool, or the last message is not the
-                user's.
+            InputError: see :func:`check_messages`; there is a system prompt, a tool or an argument, or the last
+                message is not the one that is wanted.
         """
         if tools:
             raise InputError(_NO_TOOLS)
+        if how.kwargs:
+            raise OptionError(_NO_KWARGS)
         system, texts = check_messages(messages)
         if system:
             raise InputError(_NO_SYSTEM)
-        check_last(texts)
+        open_ended = how.add_generation_prompt or how.continue_final_message
+        if open_ended:
+            check_last(texts, continued=how.continue_final_message)
         if check is not None:
             check(texts)
-        turns = [_given_turn(self, *each) for each in zip(texts[::2], [*texts[1::2], ""], strict=True)]
-        return self.prompt(turns[:-1], turns[-1])
+        turns = [given_turn(self, *each) for each in zip_longest(texts[::2], texts[1::2], fillvalue="")]
+        ids = self.prompt(turns[:-1], turns[-1])
+        return ids if open_ended else ids[:-1] if len(texts) % 2 else (*ids, self.end)
 
     def reply_text(self, turn: Turn) -> str:
         """The text of a turn's reply."""
@@ -265,26 +288,32 @@ class ChatTemplate:
 class TemplateChat:
     """The form of a Jinja template.
 
-    What a message spells never becomes a control token; see :mod:`glinfer.text.templates` for how, and for
-    where the ids differ from those of the rendered text. As in transformers' ``apply_chat_template``, a ``<s>`` comes
-    first only where the template writes one.
+    What a message spells never becomes a control token; see :mod:`glinfer.text.templates`. Otherwise the ids are those
+    of transformers' ``apply_chat_template``: a ``<s>`` comes first only where the template writes one.
 
     Args:
         template: the model's.
         tokenizer: the model's.
         ends: ids that end a text of the model; the control token that the template puts after a reply ends one too.
         system: what the conversation begins with, in the role ``system``; nothing where it is empty.
+        kwargs: arguments for the template, in every conversation.
 
     Raises:
-        InputError: the template cannot be used, or refuses a system prompt.
+        InputError: the template cannot be used, refuses a system prompt, or does not name an argument.
     """
 
     def __init__(
-        self, template: JinjaTemplate, tokenizer: Tokenizer, ends: Iterable[int] = (), *, system: str = ""
+        self,
+        template: JinjaTemplate,
+        tokenizer: Tokenizer,
+        ends: Iterable[int] = (),
+        *,
+        system: str = "",
+        kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> None:
         """Render a short conversation, so that a template that cannot be used shows at once."""
         self._tokenizer = tokenizer
-        self._encoder = TemplateEncoder(template, tokenizer)
+        self._encoder, self._kwargs = TemplateEncoder(template, tokenizer), kwargs
         self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
         self.think = self.answer = None
         self.no_think = "this model's chat template decides whether it thinks; chat without asking for it"
@@ -294,7 +323,7 @@ class TemplateChat:
         if all(name in known and name in template.source for name in _CHANNEL_TOKENS):
             start, channel, message = (known[name] for name in _CHANNEL_TOKENS)
             self.channels = Channels(start, channel, message, tokenizer.decode)
-        self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}])
+        self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
         ends = tuple(ends)
         # In channels, what a template puts behind a message may be what ends each of several.
         end = None if self.channels is not None and ends else self._encoder.end_of_reply()
@@ -309,7 +338,7 @@ class TemplateChat:
         return _encoded_message(self._tokenizer, message, frozenset())
 
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """The system prompt, the finished turns, oldest first, the newest message, and what opens the reply.
+        """The system prompt, the finished turns, oldest first, and the newest up to where the model writes.
 
         Raises:
             InputError: the template refuses these messages, or thinking is asked for.
@@ -317,10 +346,12 @@ class TemplateChat:
         if think:
             raise InputError(self.no_think)
         messages = list(self._first)
-        for turn in turns:
+        for turn in (*turns, newest):
             reply = {"role": "assistant", "content": self.reply_text(turn)}
             messages += ({"role": "user", "content": turn.message}, reply)
-        return self.encode_messages([*messages, {"role": "user", "content": newest.message}])
+        if newest.reply_ids:
+            return self.encode_messages(messages, how=Rendering(continue_final_message=True))
+        return self.encode_messages(messages[:-1])
 
     @property
     def template_source(self) -> str:
@@ -328,19 +359,24 @@ class TemplateChat:
         return self._encoder.source if self._encoder.takes_tools else ""
 
     def encode_messages(
-        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None
+        self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """Everything up to where the model writes its reply; the template judges roles and their order.
+        """As :meth:`ChatForm.encode_messages`; the template judges roles and their order.
 
         Raises:
-            InputError: a message is none, or the template refuses them; or there are tools, and it takes none.
+            InputError: a message is none, or the template refuses them; or there are tools or arguments that it does
+                not take; or the last message is not the assistant's, to continue.
         """
         with_tools = self._encoder.takes_tools
         if tools and not with_tools:
             raise InputError(_NO_TOOLS)
         for place, message in enumerate(messages):
             _role_and_content(place, message, _TOOL_FIELDS if with_tools else frozenset())
-        return tuple(self._encoder.ids(messages, tools=tools, check=check))
+        last = messages[-1] if messages else {}
+        if how.continue_final_message and (last.get("role") != "assistant" or last.get("tool_calls")):
+            raise InputError(_NOT_LAST)
+        given = {**vars(how), "kwargs": {**self._kwargs, **how.kwargs}}
+        return tuple(self._encoder.ids(messages, tools=tools, check=check, **given))
 
     def reply_text(self, turn: Turn) -> str:
         """The text of a turn's reply."""
@@ -363,7 +399,14 @@ def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> Jin
     return find_template(path) if found is None else found
 
 
-def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
+def find_chat(
+    path: AnyPath,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    *,
+    system: str = "",
+    kwargs: Mapping[str, Any] = NO_KWARGS,
+) -> ChatForm:
     """Find the chat form of a model: that of its Jinja template, see :func:`template_of`, else Gab's.
 
     Args:
@@ -371,6 +414,7 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
         tokenizer: the model's.
         config: the model's shape.
         system: a system prompt, which only a Jinja template knows.
+        kwargs: arguments for the template.
 
     Raises:
         FormatError: a file of the template is damaged.
@@ -379,7 +423,7 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
     path = find_model(path)
     template = template_of(path, tokenizer, config)
     if template is not None:
-        return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system)
+        return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system, kwargs=kwargs)
     missing = next((text for text in _CHAT_TOKENS if text not in tokenizer.control_tokens), None)
     if missing is not None:
         raise InputError(
@@ -389,6 +433,8 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
     form = ChatTemplate(tokenizer)
     if system:
         raise InputError(_NO_SYSTEM)
+    if kwargs:
+        raise OptionError(_NO_KWARGS)
     return form
 
 
@@ -422,17 +468,19 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
     return system, texts
 
 
-def check_last(texts: Sequence[str]) -> None:
-    """Refuse a conversation, as :func:`check_messages` gives it, in which the user does not speak last.
+def check_last(texts: Sequence[str], *, continued: bool = False) -> None:
+    """Refuse a conversation, as :func:`check_messages` gives it, that ends with the wrong message.
 
     Raises:
-        InputError: the last text is the assistant's.
+        InputError: the last text is the assistant's, or, to be ``continued``, the user's.
     """
-    if not len(texts) % 2:
+    if continued and len(texts) % 2:
+        raise InputError(_NOT_LAST)
+    if not continued and not len(texts) % 2:
         raise InputError("the last message is the assistant's; expected the user's, to reply to")
 
 
-def _given_turn(form: ChatForm, message: str, reply: str) -> Turn:
+def given_turn(form: ChatForm, message: str, reply: str) -> Turn:
     """A turn from texts; an empty reply is one that has not come yet."""
     return Turn(form.encode_message(message), form.encode_message(reply) if reply else (), message, reply)
 
@@ -535,126 +583,10 @@ def split_reply(
     return thinking, tuple(token for kind, token in found if kind == "answer")
 
 
-class Conversation:
-    """The turns so far, and prompts made from as many of the newest as fit the model's context.
-
-    Args:
-        template: the form of the model's chats; assign another one to go on in it.
-        context: how many tokens the model can hold, prompt and reply together.
-
-    Raises:
-        InputError: ``context`` is not a whole number of at least 1.
-    """
-
-    def __init__(self, template: ChatForm, context: int) -> None:
-        """Start with no turns."""
-        self.template = template
-        self._context = _whole("context", context, least=1)
-        self._turns: list[Turn] = []
-        self._open: _OpenTurn | None = None
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """The finished turns that are still remembered, oldest first."""
-        return tuple(self._turns)
-
-    @property
-    def messages(self) -> list[Message]:
-        """The finished turns that are still remembered as messages, oldest first."""
-        found: list[Message] = []
-        for turn in self._turns:
-            reply = {"role": "assistant", "content": self.template.reply_text(turn)}
-            found += ({"role": "user", "content": turn.message}, reply)
-        return found
-
-    def restore(self, exchanges: Iterable[tuple[str, str]]) -> None:
-        """Replace all turns by these: each a user's message, and the reply to it.
-
-        Raises:
-            InputError: a message is empty, or a text has no UTF-8 form; the turns stay as they are.
-        """
-        self._turns, self._open = [_given_turn(self.template, *each) for each in exchanges], None
-
-    def prompt(self, message: str, *, think: bool = False, reserve: int, drop: bool = True) -> ChatPrompt:
-        """The ids to run for ``message``: past turns, the message, and the token that opens the reply.
-
-        The oldest turns are left out, whole, until the ids and ``reserve`` tokens for the reply fit the
-        context. Nothing is forgotten before :meth:`add_reply`: until then another prompt takes this one's
-        place, as if this one had not been. Without ``drop`` no turn is left out, and too many are an error.
-
-        Raises:
-            InputError: the message is empty, or the ids do not fit; thinking is not known to the
-                vocabulary; ``reserve`` is not a whole number of at least 0; a Jinja template refuses the conversation.
-        """
-        newest = Turn(self.template.encode_message(message), (), message)
-        return self._prompt(self._turns, newest, think=think, reserve=reserve, drop=drop)
-
-    def prompt_again(self, *, think: bool = False, reserve: int) -> ChatPrompt:
-        """The ids to run for another reply to the newest message; :meth:`add_reply` puts it in place of the first.
-
-        Raises:
-            InputError: there is no turn yet, or as :meth:`prompt`.
-        """
-        if not self._turns:
-            raise InputError("there is no reply yet; send a message first")
-        *past, last = self._turns
-        newest = dataclasses.replace(last, reply_ids=(), reply=None)
-        return self._prompt(past, newest, think=think, reserve=reserve, drop=True)
-
-    def _prompt(self, past: Sequence[Turn], newest: Turn, *, think: bool, reserve: int, drop: bool) -> ChatPrompt:
-        room = self._context - _whole("reserve", reserve, least=0)
-        for dropped in range(len(past) + 1 if drop else 1):
-            ids = self.template.prompt(past[dropped:], newest, think=think)
-            if len(ids) <= room:
-                self._open = _OpenTurn(newest, think, tuple(past[dropped:]))
-                return ChatPrompt(ids, dropped)
-        what, mend = ("message takes", "shorten the message or reserve less")
-        if not drop and past:
-            what, mend = ("messages take", "leave the oldest ones out")
-        raise InputError(
-            f"the {what} {len(ids)} tokens and {reserve} are reserved for the reply, but the "
-            f"context holds {self._context}; {mend}"
-        )
-
-    def add_reply(self, ids: Iterable[int]) -> Turn:
-        """Complete the turn that :meth:`prompt` opened with the tokens that the model generated.
-
-        Only the answer is remembered, so that later prompts have the plain form: a stop token and what
-        follows it are cut, control tokens are left out, and of a thinking reply only what follows the
-        model's own ``<|assistant|>`` (``</think>``) stays. A reply that never came to its answer is remembered as
-        empty. Turns that the prompt left out are forgotten now.
-
-        Raises:
-            InputError: no prompt is open, or an id is not a whole number of at least 0.
-        """
-        if self._open is None:
-            raise InputError("there is no open turn to reply to; ask for a prompt first")
-        checked = [_whole("a token of the reply", token, least=0) for token in ids]
-        _, answer = split_reply(self.template, checked, think=self._open.think)
-        turn = dataclasses.replace(self._open.turn, reply_ids=answer)
-        self._turns = [*self._open.past, turn]
-        self._open = None
-        return turn
-
-    def reset(self) -> None:
-        """Forget all turns, the open one too."""
-        self._turns = []
-        self._open = None
-
-
-@dataclass(frozen=True)
-class _OpenTurn:
-    """A turn that waits for its reply, and the turns before it that its prompt has."""
-
-    turn: Turn
-    think: bool
-    past: tuple[Turn, ...]
-
-
 def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozenset[int]) -> tuple[int, ...]:
     """Encode a message; raises an error if it is not text, or if one of these control tokens is among its ids."""
     if not isinstance(message, str):
-        raise InputError(f"the message is a {type(message).__name__}; expected text")
+        raise InputError(f"the message is {type(message).__name__}; expected text")
     if not message:
         raise InputError("the message is empty; expected at least one character")
     try:
@@ -667,13 +599,3 @@ def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozen
     if not control_ids.isdisjoint(ids):
         raise InputError("the tokenizer made a control token from the message's text; chat needs one that can not")
     return ids
-
-
-def _whole(name: str, value: object, *, least: int) -> int:
-    """Check a whole number of at least ``least``."""
-    expected = f"expected a whole number of at least {least}"
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} is a {type(value).__name__}; {expected}")
-    if value < least:
-        raise InputError(f"{name} is {value}; {expected}")
-    return int(value)

@@ -2,8 +2,8 @@
 
 A ``.gguf`` has them in its metadata. Beside other files they are files under Hugging Face's names, or a ``.bpe``; both
 are what :func:`glinfer.text.tokenizer.find_tokenizer`, :func:`glinfer.text.templates.find_template`,
-:func:`glinfer.text.stops.default_stops` and :func:`glinfer.formats.sampling.named_sampling` read again, so that the
-converted model has the same ids, prompts, ends and sampling defaults.
+:func:`glinfer.text.stops.default_stops` and :func:`glinfer.formats.sampling.recommended_sampling` read again, so that
+the converted model has the same ids, prompts, ends and sampling defaults.
 """
 
 from __future__ import annotations
@@ -24,17 +24,26 @@ from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.vocabulary import VOCABULARY_KEYS, padded, vocabulary_metadata
 from glinfer.formats.huggingface.files import GENERATION_CONFIG
-from glinfer.formats.json_files import read_json
-from glinfer.formats.sampling import find_generation_config, generation_config, named_sampling
+from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.sampling import find_generation_config, generation_config, recommended_sampling
 from glinfer.limits import MAX_CONFIG_BYTES
 from glinfer.text.chat import template_of
 from glinfer.text.stops import named_stops
-from glinfer.text.templates import TEMPLATE_FILE, JinjaTemplate
+from glinfer.text.templates import GGUF_KEY, GGUF_TOOL_KEY, TEMPLATE_FILE, JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer, named_tokens
 from glinfer.text.tokenizers.huggingface import CONFIG_FILE, TOKENIZER_FILE, with_decoder
+from glinfer.text.tokenizers.slow import WORDS_FILE
 
 _K = "tokenizer.ggml."
+_MARKS = (
+    "",
+    " ",
+    "cafe\u0301 \u1112\u1161\u11ab \u212b \ufb01",
+    "  two  spaces\r\n\tx  ",
+    "don't I'LL 1234567 a\u00b2 '\u017f",
+)
+_REPEATED, _LONGEST_RUN = " -=*#_.a0\n", 40  # letters of which tokens are made in several ways
 _ENDS = ("eos", "eot", "eom")  # the tokens that end a text in the metadata of a GGUF file
 
 
@@ -71,7 +80,8 @@ def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) 
     """
     tokenizer, reason = find_tokenizer(checkpoint, given, config)
     generation = find_generation_config(checkpoint)
-    sampling, _ = named_sampling(checkpoint)
+    sampling, source = recommended_sampling(checkpoint)
+    generation = generation if source else None  # one that cannot be read is not copied
     if tokenizer is None:
         return TextParts(None, reason, sampling=sampling, generation=generation)
     template, stops = template_of(checkpoint, tokenizer, config), named_stops(checkpoint, tokenizer, config)
@@ -96,12 +106,14 @@ def gguf_metadata(parts: TextParts, rows: int) -> dict[str, Any] | None:
         values = padded({key: value for key, value in found.items() if key.startswith(VOCABULARY_KEYS)}, rows)
     else:
         values = vocabulary_metadata(tokenizer.vocabulary, rows)
-        if "tokenizer.ggml.scores" in values:
-            _check_pieces(tokenizer, values)
-    if parts.template is None:
-        values.pop("tokenizer.chat_template", None)
-    else:
-        values["tokenizer.chat_template"] = parts.template.source
+        if isinstance(tokenizer.vocabulary, Mapping):
+            _check_again(tokenizer, values)
+    for key in (GGUF_KEY, GGUF_TOOL_KEY):
+        values.pop(key, None)
+    if parts.template is not None:
+        values[GGUF_KEY] = parts.template.source
+        if parts.template.tool_source is not None:
+            values |= {GGUF_TOOL_KEY: parts.template.tool_source, "tokenizer.chat_templates": ["tool_use"]}
         texts = parts.template.tokens
         ids = {name: tokenizer.special_id(texts.get(f"{name}_token", "")) for name in ("bos", "eos")}
         values.update({f"{_K}{name}_token_id": token for name, token in ids.items() if token is not None})
@@ -109,16 +121,31 @@ def gguf_metadata(parts: TextParts, rows: int) -> dict[str, Any] | None:
     return values
 
 
-def _check_pieces(tokenizer: Tokenizer, values: Mapping[str, Any]) -> None:
-    """Refuse SentencePiece's BPE whose merges do not follow from scores of its tokens, as they do in llama.cpp."""
-    again = Tokenizer(gguf_tokenizer(values, "the metadata")).vocabulary
-    own = tokenizer.vocabulary
+def _check_again(tokenizer: Tokenizer, values: Mapping[str, Any]) -> None:
+    """Refuse metadata whose tokenizer gives other ids: those of every token's text, or of special tokens in a text."""
+    again = Tokenizer(gguf_tokenizer(values, "the metadata"))
+    own, read = tokenizer.vocabulary, again.vocabulary
     assert isinstance(own, Mapping)
-    assert isinstance(again, Mapping)
-    if again["model"]["merges"] != own["model"]["merges"]:
+    assert isinstance(read, Mapping)
+    control = again.control_tokens.keys()  # found in a text before any merge
+    # Scores order the tokens that merges make, not the pairs that make one token.
+    made, remade = (
+        dict.fromkeys(text for merge in each["model"]["merges"] if (text := "".join(merge)) not in control)
+        for each in (own, read)
+    )
+    if f"{_K}scores" in values and [*made] != [*remade]:
         raise InputError(
             f"{tokenizer.path}: llama.cpp has no such tokenizer, as its merges do not follow from scores of tokens; "
             "leave it out (--no-tokenizer)"
+        )
+    texts = [f"a {entry['content']} \n{entry['content']}b" for entry in own["added_tokens"]]
+    texts += [*_MARKS, *(letter * length for letter in _REPEATED for length in range(2, _LONGEST_RUN))]
+    texts += [tokenizer.token_bytes(token).decode(errors="replace") for token in range(tokenizer.vocab_size)]
+    other = next((text for text in texts if tokenizer.encode(text) != again.encode(text)), None)
+    if other is not None:
+        raise InputError(
+            f"{tokenizer.path}: found a tokenizer that a GGUF file cannot hold, as {quoted(other)} would get other ids "
+            "from there; expected the same ids; leave it out (--no-tokenizer)"
         )
 
 
@@ -148,18 +175,26 @@ def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
     if tokenizer is None or tokenizer.path is None:
         return generation
     source = tokenizer.path
-    if not parts._is_gguf and source.suffix != ".json":
+    is_json = source.suffix == ".json" and source.name != WORDS_FILE
+    if not is_json and not isinstance(tokenizer.vocabulary, Mapping):
         return {target.with_suffix(".bpe"): _read(source), **generation}
     if parts._is_gguf:
         files = _huggingface_files(tokenizer, source)
+    elif not is_json:
+        files = {TOKENIZER_FILE: tokenizer.library_json().encode()}
     else:
         files = {TOKENIZER_FILE: _read(source)}
         beside = source.with_name(CONFIG_FILE)
         if not is_merges_json(source) and os.path.lexists(beside):
             files[CONFIG_FILE] = _read(inside(beside))
     if parts.template is not None:
-        files[TEMPLATE_FILE] = parts.template.source.encode()
+        usual, tools = parts.template.source, parts.template.tool_source
         files.setdefault(CONFIG_FILE, _json(dict(parts.template.tokens)))
+        if tools is None:
+            files[TEMPLATE_FILE] = usual.encode()
+        else:
+            both = [{"name": "default", "template": usual}, {"name": "tool_use", "template": tools}]
+            files[CONFIG_FILE] = _json({**json.loads(files[CONFIG_FILE]), "chat_template": both})
     return {**{target.with_name(name): data for name, data in files.items()}, **generation}
 
 

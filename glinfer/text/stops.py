@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError
+from glinfer.errors import FormatError, GlinferWarning
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
@@ -22,15 +23,15 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
 
     In a directory they are ``eos_token_id`` (a number or a list) of ``generation_config.json``, else of
     ``config.json``; none where neither has any. Negative ones, by which some configurations mean none, are
-    left out. A GGUF file's are those that :func:`glinfer.text.tokenizers.gguf.gguf_stops` finds; none where
-    its vocabulary cannot be used.
+    left out. Any other value in ``generation_config.json`` is skipped with a GlinferWarning. A file of that name that
+    cannot be read is skipped; :func:`glinfer.formats.sampling.recommended_sampling` warns of it. A GGUF file's are
+    those that :func:`glinfer.text.tokenizers.gguf.gguf_stops` finds; none where its vocabulary cannot be used.
 
     Args:
         path: the directory, a file in it, or the GGUF file.
 
     Raises:
-        FormatError: one of the two files is damaged, or its ``eos_token_id`` is something else; the GGUF file cannot be
-            read.
+        FormatError: ``config.json`` is damaged, or its ``eos_token_id`` is something else; a GGUF file cannot be read.
         InputError: the package gguf, which reads GGUF files, is not installed.
     """
     if is_gguf(path):
@@ -44,13 +45,19 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
         file = folder / name
         if not os.path.lexists(file):
             continue
-        found = read_json(inside(file), MAX_CONFIG_BYTES).get("eos_token_id")
+        try:
+            found = read_json(inside(file), MAX_CONFIG_BYTES).get("eos_token_id")
+        except FormatError:
+            if name == CONFIG:
+                raise
+            continue
         ids = found if isinstance(found, list) else [] if found is None else [found]
-        for token in ids:
-            if isinstance(token, bool) or not isinstance(token, int):
-                raise FormatError(
-                    f"{shown(file)}: eos_token_id is {quoted(found)}; expected a token id or a list of them"
-                )
+        if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+            words = f"{shown(file)}: eos_token_id is {quoted(found)}; expected a token id or a list of them"
+            if name == CONFIG:
+                raise FormatError(words)
+            warnings.warn(f"{words}; using those of {CONFIG}", GlinferWarning, stacklevel=2)
+            continue
         if ids := [token for token in ids if token >= 0]:
             return tuple(dict.fromkeys(ids))
     return ()

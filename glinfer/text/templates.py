@@ -7,27 +7,24 @@ processor, twice that by the clock, and MAX_RENDER_BYTES of memory. What remains
 process each time, and on systems without ``setrlimit`` the clock alone (there, memory is not limited).
 
 :class:`TemplateEncoder` turns conversations into token ids, so that no message can forge a control token. A template
-only knows text, so the ids come from the text that it renders. Before rendering, a mark (a character that nobody uses)
-is put around each message, within the spaces that it begins and ends with, and into each control token that it spells.
-In the rendered text only what has no mark in it is a control token. Then the marks are taken out again, and what lies
-between two control tokens is encoded as one text.
-
-So the ids are those of the whole rendered text, but for two cases. What a message spells is ordinary text, alone and
-together with what the template puts beside it. And a template that looks at the first or the last character of a
-message sees the mark; one that trims or cuts messages, or looks for something within them, works as ever.
+sees the messages unchanged, so the text is that of transformers. The process also keeps the origin of each character;
+see :class:`glinfer.text.template_worker.Text`. A control token is one only where the template wrote each of its
+characters: in its program, as a special token such as ``bos_token``, as one of the usual roles, or as a number.
+Messages, tools and further variables are ordinary text, and so is the result of a function that hides the origin. The
+text between two control tokens is encoded as one.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError, InputError, OptionError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
@@ -46,9 +43,9 @@ from glinfer.text.tokenizers.gguf import named_tokens
 from glinfer.text.tokenizers.huggingface import CONFIG_FILE
 
 TEMPLATE_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
-_GGUF_KEY = "tokenizer.chat_template"
-_MARKS = range(0xF0000, 0xFFFFE)  # of Unicode's private use: no vocabulary has a meaning for them
-_SLICE = 1 << 14  # characters
+_TOOL_FILE = Path("additional_chat_templates", "tool_use.jinja")
+GGUF_KEY, GGUF_TOOL_KEY = "tokenizer.chat_template", "tokenizer.chat_template.tool_use"
+_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as in transformers
 _TOOLS = re.compile(r"\btools\b")
 _EXAMPLE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"})
 
@@ -72,32 +69,43 @@ class JinjaTemplate:
         source: the program.
         tokens: texts of special tokens by the names that the program has for them, such as ``bos_token``.
         label: where it is from, for messages.
+        tool_source: the program for conversations with tools, where that is another one.
 
     Raises:
-        InputError: the program is not a text, or is too long.
+        InputError: a program is not a text, or is too long.
     """
 
     source: str
     tokens: Mapping[str, str]
     label: str
+    tool_source: str | None = None
 
     def __post_init__(self) -> None:
-        """Check type and length; syntax errors show when it is rendered."""
-        if not isinstance(self.source, str):
-            raise InputError(f"{self.label}: the chat template is {quoted(self.source)}; expected the text of one")
-        if len(self.source) > MAX_TEMPLATE_CHARACTERS:
-            raise InputError(
-                f"{self.label}: the chat template has {len(self.source)} characters; "
-                f"expected at most {MAX_TEMPLATE_CHARACTERS}"
-            )
+        """Check types and lengths; syntax errors show when it is rendered."""
+        most = MAX_TEMPLATE_CHARACTERS
+        for each in (self.source, self.with_tools):
+            if not isinstance(each, str):
+                raise self._error(f"the chat template is {quoted(each)}; expected the text of one")
+            if len(each) > most:
+                raise self._error(f"the chat template has {len(each)} characters; expected at most {most}")
+
+    @property
+    def with_tools(self) -> str:
+        """The program for conversations with tools."""
+        return self.source if self.tool_source is None else self.tool_source
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the program looks at tools."""
-        return _TOOLS.search(self.source) is not None
+        """Whether that program looks at tools."""
+        return _TOOLS.search(self.with_tools) is not None
 
     def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Tools | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Tools | None = None,
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """The text of a conversation, as transformers' ``apply_chat_template`` gives it.
 
@@ -105,31 +113,68 @@ class JinjaTemplate:
             messages: the conversation, oldest message first.
             add_generation_prompt: whether what opens the assistant's next message comes at the end.
             tools: what the model is told that it may call.
+            kwargs: further variables, as transformers' ``**kwargs``.
 
         Raises:
             InputError: the program is none, refuses these messages, or takes too much time, memory or text.
         """
+        given: Any = {"add_generation_prompt": add_generation_prompt, "tools": tools, "kwargs": kwargs}
+        return "".join(self.parts((), messages, **given))
+
+    def parts(
+        self,
+        names: Iterable[str],
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Tools | None = None,
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+    ) -> list[str]:
+        """As :meth:`render`, but cut at the control tokens ``names`` that the template wrote.
+
+        Returns:
+            Texts at even places, control tokens between them at odd ones.
+
+        Raises:
+            InputError: as :meth:`render`.
+        """
         variables: dict[str, Any] = {
-            **self.tokens,
+            **kwargs,
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
             "tools": list(tools) if tools else None,
             "documents": None,
         }
-        answer = self._answer({"source": self.source, "variables": variables, "most": MAX_RENDERED_CHARACTERS})
-        if "text" not in answer:
-            raise self._error(f"cannot be used: {words_of(answer.get('error'))}")
-        return str(answer["text"])
+        tokens = {name: text for name, text in self.tokens.items() if name not in variables}
+        source = self.with_tools if tools else self.source
+        request = {"source": source, "variables": variables, "tokens": tokens, "names": list(names)}
+        answer = self._answer({**request, "kwargs": list(kwargs), "most": MAX_RENDERED_CHARACTERS})
+        if "known" in answer:
+            wrong, known = sorted(kwargs.keys() - {*answer["known"]}), ", ".join(answer["known"]) or "no arguments"
+            words = f"the model's chat template has no argument {quoted(wrong[0])}; expected {known}"
+            raise OptionError(f"{self.label}: {words}", words)
+        if "parts" not in answer:
+            raise self._error(f"the model's chat template cannot be used: {words_of(answer.get('error'))}")
+        return list(answer["parts"])
+
+    def continued(self, parts: Sequence[str], final: str) -> list[str]:
+        """The parts up to the tag that stands after the final message's text."""
+        tag = _CONTINUED.strip()
+        at = next((place for place in range(len(parts) - 1, -1, -2) if tag in parts[place]), None)
+        if at is None or final.strip() not in "".join(parts):
+            raise self._error("the model's chat template changes the final message, so that it cannot be continued")
+        text, _, after = parts[at].rpartition(tag)
+        return [*parts[:at], text if after.startswith(" ") else text.rstrip()]
 
     def _error(self, words: str) -> InputError:
-        return InputError(f"{self.label}: the model's chat template {words}")
+        return InputError(f"{self.label}: {words}", words)
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer of the process that renders the template."""
         try:
             return answer_of(template_worker.__file__, request, seconds=MAX_RENDER_SECONDS, memory=MAX_RENDER_BYTES)
         except ProcessError as problem:
-            raise self._error(str(problem)) from None
+            raise self._error(f"the model's chat template {problem}") from None
 
 
 def find_template(path: AnyPath) -> JinjaTemplate | None:
@@ -137,6 +182,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
 
     In a directory it is ``chat_template.jinja``, else ``chat_template.json``, else ``chat_template`` in
     ``tokenizer_config.json``: a text, or a list of several with names, of which it is the one called ``default``.
+    The one called ``tool_use``, there or in ``additional_chat_templates``, is for conversations with tools.
 
     Args:
         path: the directory, a file in it, or the GGUF file.
@@ -152,24 +198,26 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     config = read_json(inside(config_file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(config_file) else {}
     named = {name: value.get("content") if isinstance(value, dict) else value for name, value in config.items()}
     tokens = {name: value for name, value in named.items() if name.endswith("_token") and isinstance(value, str)}
+    tools = _text_of(inside(folder / _TOOL_FILE)) if os.path.lexists(folder / _TOOL_FILE) else None
     if os.path.lexists(file := folder / TEMPLATE_FILE):
-        return JinjaTemplate(_text_of(inside(file)), tokens, shown(file))
+        return JinjaTemplate(_text_of(inside(file)), tokens, shown(file), tools)
     found, file = config.get("chat_template"), config_file
     if os.path.lexists(folder / _JSON_FILE):
         file = folder / _JSON_FILE
         found = read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES).get("chat_template")
-    found = _default_of(found, shown(file)) if isinstance(found, list) else found
-    return None if found is None else JinjaTemplate(found, tokens, shown(file))
+    found, listed = _named_in(found, shown(file)) if isinstance(found, list) else (found, None)
+    return None if found is None else JinjaTemplate(found, tokens, shown(file), listed if tools is None else tools)
 
 
 def _in_gguf(path: AnyPath) -> JinjaTemplate | None:
     file = read_gguf_file(path)
-    source = file.metadata.get(_GGUF_KEY)
+    tools = file.metadata.get(GGUF_TOOL_KEY)
+    source = file.metadata.get(GGUF_KEY, tools)
     if source is None:
         return None
     named = named_tokens(file.metadata, file.source)
     tokens = {f"{name}_token": named[name] for name in ("bos", "eos") if name in named}
-    return JinjaTemplate(source, tokens, file.source)
+    return JinjaTemplate(source, tokens, file.source, tools)
 
 
 def _text_of(file: Path) -> str:
@@ -181,14 +229,15 @@ def _text_of(file: Path) -> str:
         raise FormatError(f"{shown(file)}: found no UTF-8 at byte {error.start} of {size}; expected text") from None
 
 
-def _default_of(several: list[Any], label: str) -> Any:
-    """The template called ``default``, or the only one, in a list of ``{name, template}``."""
+def _named_in(several: list[Any], label: str) -> tuple[Any, Any]:
+    """The templates called ``default``, or the only one, and ``tool_use``, in a list of ``{name, template}``."""
     entries = [entry for entry in several if isinstance(entry, dict)]
     wanted = [entry for entry in entries if entry.get("name") == "default"] or (entries if len(entries) == 1 else [])
     if len(wanted) != 1:
         names = ", ".join(quoted(entry.get("name")) for entry in entries[:5])
         raise FormatError(f"{label}: found chat templates {names or quoted(several)}; expected one named 'default'")
-    return wanted[0].get("template")
+    tools = (entry.get("template") for entry in entries if entry.get("name") == "tool_use")
+    return wanted[0].get("template"), next(tools, None)
 
 
 class TemplateEncoder:
@@ -210,8 +259,8 @@ class TemplateEncoder:
 
     @property
     def source(self) -> str:
-        """The template's program."""
-        return self._template.source
+        """The template's program for conversations with tools."""
+        return self._template.with_tools
 
     def ids(
         self,
@@ -220,103 +269,38 @@ class TemplateEncoder:
         add_generation_prompt: bool = True,
         tools: Tools | None = None,
         check: Check | None = None,
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+        continue_final_message: bool = False,
     ) -> list[int]:
-        """Token ids of a conversation, and of what opens the reply to it; ``tools`` as the template takes them.
+        """Token ids of a conversation; further arguments are those of :meth:`JinjaTemplate.render`.
 
-        ``check`` may refuse the rendered text, before it is encoded.
+        Args:
+            check: may refuse the rendered text, before it is encoded.
+            continue_final_message: end with the text of the last message, as transformers does.
 
         Raises:
             InputError: as :meth:`glinfer.text.templates.JinjaTemplate.render`, or a message has no UTF-8 form.
         """
-        mark = self._unused([*_texts_in(list(messages)), *_texts_in(list(tools or ()))])
-        marked = _marked_all(messages, mark, self._names)
-        named = [_marked_inside(each, mark, self._names) for each in tools or ()]
-        rendered = self._template.render(marked, add_generation_prompt=add_generation_prompt, tools=named)
+        known = self._tokenizer.control_tokens
+        if continue_final_message:
+            *earlier, last = messages
+            messages, add_generation_prompt = [*earlier, {**last, "content": last["content"] + _CONTINUED}], False
+        parts = self._template.parts(
+            known, messages, add_generation_prompt=add_generation_prompt, tools=tools, kwargs=kwargs
+        )
+        if continue_final_message:
+            parts = self._template.continued(parts, last["content"])
         if check is not None:
-            check([rendered.replace(mark, "")])
-        parts, end = list[str | int](), 0
-        for found in _found(self._names, rendered):
-            parts += (rendered[end : found.start()].replace(mark, ""), self._tokenizer.control_tokens[found[0]])
-            end = found.end()
-        return self._tokenizer.encode_mixed([*parts, rendered[end:].replace(mark, "")])
+            check(["".join(parts)])
+        return self._tokenizer.encode_mixed(known[part] if place % 2 else part for place, part in enumerate(parts))
 
     def end_of_reply(self) -> int | None:
         """The control token that the template puts right after a reply, or None."""
-        mark = self._unused(())
+        known = self._tokenizer.control_tokens
         try:
-            rendered = self._template.render(_marked_all(_EXAMPLE, mark, self._names), add_generation_prompt=False)
+            parts = self._template.parts(known, _EXAMPLE, add_generation_prompt=False)
         except InputError:  # it may want other messages than these, and says so when it gets the real ones
             return None
-        found = self._names.match(rendered.rpartition(mark)[2])
-        return None if found is None else self._tokenizer.control_tokens[found[1]]
-
-    @cached_property
-    def _names(self) -> re.Pattern[str]:
-        """A pattern of control tokens, longest first; tokens of one character cannot be told from text."""
-        names = sorted((name for name in self._tokenizer.control_tokens if len(name) > 1), key=len, reverse=True)
-        return re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
-
-    def _unused(self, texts: Iterable[str]) -> str:
-        used = set(self._template.source)
-        for text in texts:
-            used.update(*(text[start : start + _SLICE] for start in range(0, len(text), _SLICE)))
-        mark = next((chr(code) for code in _MARKS if chr(code) not in used), None)
-        if mark is None:
-            raise InputError("the messages have every character from U+F0000 to U+FFFFD; leave one of them out")
-        return mark
-
-
-def _marked_all(messages: Iterable[Message], mark: str, names: re.Pattern[str]) -> list[Message]:
-    return [
-        {**_marked_inside(message, mark, names), "content": _marked(message["content"], mark, names)}
-        for message in messages
-    ]
-
-
-def _texts_in(value: object) -> Iterator[str]:
-    """All texts in a value of JSON, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from (str(key), *_texts_in(each))
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _texts_in(each)
-
-
-def _marked_inside(value: Any, mark: str, names: re.Pattern[str]) -> Any:
-    """A value of JSON with a mark in every control token that one of its texts spells."""
-    if isinstance(value, str):
-        return _split(value, mark, names)
-    if isinstance(value, Mapping):
-        return {_split(str(key), mark, names): _marked_inside(each, mark, names) for key, each in value.items()}
-    return [_marked_inside(each, mark, names) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-def _split(text: str, mark: str, names: re.Pattern[str]) -> str:
-    # Every place where one begins, those too that lie within another.
-    starts = [found.start() + 1 for found in _found(re.compile(f"(?={names.pattern}).", re.DOTALL), text)]
-    return mark.join(text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True))
-
-
-def _found(names: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """As ``names.finditer(text)``, but by slices: a search lets no other thread run meanwhile."""
-    at, longest = 0, len(names.pattern)
-    while at < len(text):
-        end = at + _SLICE
-        for found in names.finditer(text, at, end + longest):
-            if found.start() >= end:
-                break
-            yield found
-            at = found.end()
-        at = max(at, end)
-
-
-def _marked(text: str, mark: str, names: re.Pattern[str]) -> str:
-    """A message with a mark at both ends, inside its outer spaces, and in every control token that it spells."""
-    inner = text.strip()
-    if not inner:
-        return text
-    start = text.index(inner)
-    return f"{text[:start]}{mark}{_split(inner, mark, names)}{mark}{text[start + len(inner) :]}"
+        texts, names = parts[::2], parts[1::2]
+        ends = [known[name] for text, name in zip(texts, names, strict=False) if text.endswith(_EXAMPLE[-1]["content"])]
+        return ends[-1] if ends else None

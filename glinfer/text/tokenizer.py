@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
+import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -35,6 +36,7 @@ from glinfer.text.tokenizers.huggingface import (
     library_ids,
     read_hf_tokenizer,
 )
+from glinfer.text.tokenizers.slow import MERGES_FILE, PIECES_FILE, WORDS_FILE, read_slow_tokenizer
 
 _CONTROL = rb"<\|[a-z_]+\|>"
 _BYTES = 256
@@ -75,6 +77,8 @@ class Tokenizer:
     def from_file(cls, path: AnyPath) -> Tokenizer:
         """The tokenizer in a BPE1 file, a ``tokenizer.json``, a GGUF file or the directory of a model.
 
+        Files of slow tokenizers are read too: a SentencePiece model, and ``vocab.json`` with ``merges.txt``.
+
         A ``tokenizer.json`` may be Hugging Face's or that of a second-generation Gab; its beginning tells.
 
         Raises:
@@ -87,13 +91,21 @@ class Tokenizer:
         if not folder and is_gguf(path):
             return cls(read_gguf_tokenizer(path), path)
         file = Path(path) / TOKENIZER_FILE if folder else path
+        if folder and not os.path.lexists(file):
+            found = next((each for each in _candidates(Path(path)) if each.is_file()), None)
+            return cls(read_hf_tokenizer(path), file) if found is None else cls.from_file(inside(found))
+        if Path(path).name in (WORDS_FILE, MERGES_FILE):
+            return cls(read_slow_tokenizer(Path(path)), path)
         if (not folder or Path(file).is_file()) and is_merges_json(file):
             return cls(read_merges_json(file), file)
         if folder or Path(path).suffix == ".json" or Path(path).name == VOCABULARY_FILE:
             return cls(read_hf_tokenizer(path), file)
         with opened(path) as (start, _):
-            is_json = start.read(64).lstrip().startswith(b"{")
-        return cls(read_hf_tokenizer(path) if is_json else read_bpe(path), path)
+            begin = start.read(64)
+        if begin.lstrip().startswith(b"{"):
+            return cls(read_hf_tokenizer(path), path)
+        is_pieces = begin.startswith(b"\n") or Path(path).name == PIECES_FILE  # a message begins with its first token
+        return cls(read_slow_tokenizer(Path(path)) if is_pieces else read_bpe(path), path)
 
     @property
     def kind(self) -> str:
@@ -163,16 +175,22 @@ class Tokenizer:
         """
         return self._source.ids(encodable(text), allow_special=allow_special)
 
+    @cached_property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The ids that it puts before and after every text, such as those of ``<s>`` and ``</s>``."""
+        whole, none = (self._source.ids(each, allow_special=True) for each in ("a", ""))
+        before = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(whole, none, strict=False)))
+        return none[:before], none[before:]
+
     def encode_more(self, text: str) -> list[int]:
         """Token ids of a text that goes on behind other tokens: as :meth:`encode`, but with nothing put around it.
 
         Raises:
             InputError: as :meth:`encode`.
         """
-        ids, around = (self._later.ids(each, allow_special=True) for each in (encodable(text), ""))
-        before = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, around, strict=False)))
-        after = len(around) - before
-        return ids[before : len(ids) - after] if ids[len(ids) - after :] == around[before:] else ids[before:]
+        ids = self._later.ids(encodable(text), allow_special=True)
+        before, after = map(len, self.around)
+        return ids[before : len(ids) - after]
 
     def beginning(self, text: str, most: int) -> tuple[str, int]:
         """The beginning of a text that surely has more than ``most`` tokens, and how many at least; or all of it.
@@ -273,7 +291,7 @@ class Tokenizer:
         try:
             index = operator.index(token)
         except TypeError:
-            raise InputError(f"a token is a {type(token).__name__}; expected a whole number") from None
+            raise InputError(f"a token is {type(token).__name__}; expected a whole number") from None
         if index < 0 or (index >= self.vocab_size and isinstance(self._source, _Merges)):
             raise InputError(
                 f"token {index} is outside the vocabulary; expected 0 to {self.vocab_size - 1}; "
@@ -337,10 +355,10 @@ def find_tokenizer(
 ) -> tuple[Tokenizer | None, str]:
     """Find the tokenizer of a checkpoint: the given one, else its own or one beside it.
 
-    That is a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json``, the first that
-    fits; a checkpoint may be a directory too, and they are then in it. A ``tokenizer.json`` that was only found fits a
-    model of the gab family when both have the same number of tokens, and any other model that has a row for each of its
-    tokens.
+    That is a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe``, ``tokenizer.json`` or the files of a
+    slow tokenizer, the first that fits; a checkpoint may be a directory too, and they are then in it. A
+    ``tokenizer.json`` that was only found fits a model of the gab family when both have the same number of tokens, and
+    any other model that has a row for each of its tokens.
 
     Returns:
         The tokenizer, or None with the reason why there is none.
@@ -379,9 +397,9 @@ def find_tokenizer(
 
 
 def _candidates(path: Path) -> tuple[Path, ...]:
+    names = "model.bpe", TOKENIZER_FILE, VOCABULARY_FILE, PIECES_FILE, WORDS_FILE
     if is_directory(path):
-        return path / "model.bpe", path / TOKENIZER_FILE, path / VOCABULARY_FILE
-    names = "model.bpe", TOKENIZER_FILE, VOCABULARY_FILE
+        return tuple(path / name for name in names)
     return path.with_suffix(".bpe"), *(path.with_name(name) for name in names)
 
 

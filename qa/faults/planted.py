@@ -235,9 +235,9 @@ FAULTS = (
     ),
     Fault(
         "message-forges-control-tokens",
-        "glinfer/text/templates.py",
-        'starts = [found.start() + 1 for found in _found(re.compile(f"(?={names.pattern}).", re.DOTALL), text)]',
-        "starts: list[int] = []",
+        "glinfer/text/template_worker.py",
+        "made._own = bytes(len(text)) if own is None else own",
+        'made._own = b"\\1" * len(text) if own is None else own',
         ("tests/text/test_chat.py", "tests/text", "tests/attacks"),
     ),
     Fault(

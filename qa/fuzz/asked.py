@@ -30,7 +30,7 @@ from glinfer.server.errors import ApiError
 from glinfer.server.response_items import messages_of
 from glinfer.server.responses import _format, _plain
 from glinfer.server.routes import ROUTES
-from glinfer.server.structured import ToolDefinition, asked_by_text
+from glinfer.server.structured import ToolDefinition, asked_by
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured import compiler as compilers
 from glinfer.structured.compiler import Compiler
@@ -39,7 +39,7 @@ from glinfer.structured.structure import Structure, structure_of
 from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_grammar
 from glinfer.text.chat import Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
-from glinfer.text.template_worker import compiled, text_of
+from glinfer.text.template_worker import compiled, parts_of, text_of
 from glinfer.text.templates import JinjaTemplate, TemplateEncoder
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
@@ -193,7 +193,7 @@ def body(data: bytes, folder: Path) -> None:
         for form in FORMS.values():
             with_errors(partial(_grammar, form.name, list(read.tools or ())))
     if isinstance(read, protocol.ResponseRequest):
-        with_errors(lambda: asked_by_text(read.text))
+        with_errors(lambda: asked_by(None if read.text is None else read.text.format))
         with_errors(lambda: messages_of(read.input, read.instructions))
         json.dumps([_format(read.text), *map(_plain, read.tools or ()), _plain(read.tool_choice)])
     messages = getattr(read, "messages", None)
@@ -375,7 +375,9 @@ class _InProcess(JinjaTemplate):
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            return {"text": text_of(_compiled(request["source"]), request["variables"], request["most"])}
+            program = _compiled(request["source"])
+            text = text_of(program, request["variables"], request["most"], request["tokens"])
+            return {"parts": parts_of(text, request["names"])}
         except Exception as error:  # of any kind, as jinja2 and what a template calls raise them
             return {"error": str(error)}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
@@ -107,7 +108,13 @@ PEFT = ("adapter_config.json", "adapter_model.safetensors")
 @cache
 def peft() -> Files:
     """What PEFT saves."""
-    return written(lambda folder: write_peft(folder, made_pairs(ADAPTED, rank=1), rank_pattern={}, alpha_pattern={}))
+
+    def write(folder: Path) -> None:
+        path = write_peft(folder, made_pairs(ADAPTED, rank=1), rank_pattern={}, alpha_pattern={}) / PEFT[1]
+        copy = {"base_model.model.model.norm.weight": _base().tensors["model.norm.weight"]}
+        save_file({**load_file(path), **copy}, path)
+
+    return written(write)
 
 
 @cache
@@ -117,7 +124,7 @@ def _base() -> Checkpoint:
 
 def _adapted(path: Path) -> None:
     for scale in (1.0, -0.5):
-        adapter = read_adapter(path, ADAPTED, scale)
+        adapter = read_adapter(path, ADAPTED, scale, base=_base())
         with np.errstate(all="ignore"):
             changed = merged(_base(), [adapter])
         with_errors(lambda changed=changed: use_checkpoint(changed))  # type: ignore[misc]

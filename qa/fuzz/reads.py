@@ -53,6 +53,7 @@ from glinfer.text.templates import TemplateEncoder, find_template
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
+from glinfer.text.tokenizers.slow import read_slow_tokenizer
 from qa.fuzz import seeds
 
 TEXTS = ("hello hihi <|a|> <s>", " é\n日本🚀\0", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!")
@@ -285,6 +286,15 @@ def tokenizer_json(data: bytes, folder: Path) -> None:
     found = Tokenizer(read_hf_tokenizer(path))
     with_errors(lambda: vocabulary_metadata(found.vocabulary, 64))
     use_tokenizer(found)
+
+
+def slow_tokenizer(data: bytes, folder: Path) -> None:
+    """A SentencePiece model; what begins as JSON is a vocab.json, with merges behind its first line."""
+    words, _, merges = data.partition(b"\n")
+    of_words = words.startswith(b"{")
+    path = put(folder, "vocab.json" if of_words else "tokenizer.model", words if of_words else data)
+    put(folder, "merges.txt", merges)
+    use_tokenizer(Tokenizer(read_slow_tokenizer(path)))
 
 
 def prepare_tokenizer_config(folder: Path) -> None:

@@ -81,8 +81,10 @@ _PLAIN: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/responses", {"input": [{"role": "user", "content": "x"}], "max_output_tokens": 2, "stream": True}),
     ("/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 2, "echo": True, "logprobs": 1, "stream": True}),
     ("/v1/score", {"input": ["ab", "cd"]}),
-    ("/apply-template", _HELLO),
-    ("/tokenize", _HELLO),
+    ("/apply-template", {**_HELLO, "chat_template_kwargs": {"enable_thinking": False, "x": [1]}}),
+    ("/tokenize", {**_HELLO, "add_generation_prompt": False}),
+    ("/v1/chat/completions", {"messages": [*_HELLO["messages"], {"role": "assistant", "content": "a"}], "max_tokens": 2,
+                              "continue_final_message": True, "add_generation_prompt": False}),
 )  # fmt: skip
 _QUERIES = (b"", b"a=b", b"%", b"%ff=%ff", b"&&==", b"a" * 9000)
 _CLIENTS: tuple[tuple[str, int] | None, ...] = (("127.0.0.1", 5), ("::1", 5), ("", 0), None)

@@ -311,6 +311,25 @@ def _tokenizer(model: dict[str, Any], **parts: Any) -> bytes:
     return compact({**usual, **parts, "model": model})
 
 
+def slow_tokenizers() -> list[bytes]:
+    """SentencePiece models of both kinds, and a ``vocab.json`` with the lines of ``merges.txt`` behind it."""
+
+    def field(number: int, data: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(data)]) + data
+
+    kinds = {"<unk>": 2, "<s>": 3, "</s>": 3, "<0x0A>": 6, "▁": 1, "h": 1, "e": 1, "he": 1, "▁he": 1, "<tag>": 4}
+    pieces = [
+        field(1, field(1, text.encode()) + b"\x15" + struct.pack("<f", -float(token)) + bytes([3 << 3, kind]))
+        for token, (text, kind) in enumerate(kinds.items())
+    ]
+    models = [
+        b"".join(pieces) + field(2, bytes([3 << 3, kind])) + field(3, bytes([3 << 3, 1, 4 << 3, merged]))
+        for kind, merged in ((1, 1), (2, 0))
+    ]
+    words = json.dumps({word: token for token, word in enumerate(["h", "e", "Ġ", "he", "Ġhe"])}).encode()
+    return [*models, words + "\n#version: 0.2\nh e\nĠ he\n".encode()]
+
+
 def tokenizer_jsons() -> list[bytes]:
     words = ["h", "e", "l", "o", "Ġ", "w", "Ċ", "he", "ll", "hell", "hello"]
     merges = [["h", "e"], ["l", "l"], ["he", "ll"], ["hell", "o"]]

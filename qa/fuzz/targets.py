@@ -151,6 +151,14 @@ _LIST = (
         ),
     ),
     Target(
+        "slow_tokenizer",
+        seeds.slow_tokenizers,
+        reads.slow_tokenizer,
+        any_bytes,
+        modules=("text/tokenizers/slow.py",),
+        longest=6000,
+    ),
+    Target(
         "tokenizer_config",
         seeds.tokenizer_configs,
         reads.tokenizer_config,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glinfer.errors import GlinferError
+from glinfer.errors import GlinferError, GlinferWarning
 from tests.helpers.counting import Calls, TooManyCalls
 
 SECONDS = 1.0
@@ -154,6 +154,7 @@ def watch(
             if not programs:  # what a calculation or a library warns of would be one line too many
                 warnings.simplefilter("error", RuntimeWarning)
                 warnings.simplefilter("error", UserWarning)
+                warnings.simplefilter("ignore", GlinferWarning)
             with Calls(CALLS) if counted else contextlib.nullcontext():
                 read(data, folder)
     except KeyboardInterrupt:

@@ -125,7 +125,8 @@ HUB_WORDS: tuple[Any, ...] = (
 BODY_WORDS: tuple[Any, ...] = (
     "model", "messages", "prompt", "input", "tools", "tool_choice", "response_format", "json_schema", "schema",
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "logit_bias", "stop", "n", "seed", "logprobs",
-    "top_logprobs", "stream", "stream_options", "chat_template", "chat_template_kwargs", "role", "content", "user",
+    "top_logprobs", "stream", "stream_options", "chat_template", "chat_template_kwargs", "enable_thinking",
+    "add_generation_prompt", "continue_final_message", "role", "content", "user",
     "assistant", "tool", "system", "developer", "tool_calls", "tool_call_id", "function", "arguments", "name", "type",
     "text", "input_text", "function_call", "function_call_output", "call_id", "output", "reasoning", "item_reference",
     "instructions", "documents", "query", "tokens", "block", "dimensions", "encoding_format", "base64", "strict",

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import json_option, out, print_json, read_bytes, stage_bars, table
+from glinfer.cli.common import json_option, out, print_json, read_text, stage_bars, table
 from glinfer.engine.progress import StagedProgress
 from glinfer.errors import InputError
 from qa.renderers.environments import ROOT, MissingError, launcher, make, variables
@@ -22,7 +22,7 @@ from qa.renderers.table import COLUMNS, Renderer, Row, chosen, row_of, with_bits
 Texts = Mapping[str, Sequence[Sequence[int]]]
 _CELLS = "qa.renderers.cells"
 _NEWER = "GLIBC_"
-_NO_REPORT = "this is no report to compare with; expected what 'python -m qa renderers --json' prints"
+_NO_REPORT = "this is not a report to compare with; expected what 'python -m qa renderers --json' prints"
 
 
 @click.command("renderers")
@@ -55,7 +55,7 @@ def renderers_command(patterns: tuple[str, ...], against: str | None, listed: bo
         for renderer in selected:
             click.echo(renderer.name)
         return
-    first = None if against is None else first_row(read_bytes(against))
+    first = None if against is None else first_row(read_text(against))
     if first is not None and patterns:
         selected = [each for each in selected if each.name != first.name]
     with stage_bars() as advance:
@@ -68,7 +68,7 @@ def renderers_command(patterns: tuple[str, ...], against: str | None, listed: bo
         raise click.exceptions.Exit(1)
 
 
-def first_row(report: bytes) -> Row:
+def first_row(report: str) -> Row:
     """Read the first row that ran of a report that was printed as JSON.
 
     Raises:

@@ -45,8 +45,8 @@ def test_what_is_wrong_is_found(files: tuple[Path, Path, Path]) -> None:
     for old, new, words in (
         (b'{"id": 7, "text": "text 7"}\n', b"", "1 prompts have no result, such as 7"),
         (b'{"id": 7, "text"', b'{"id": 9, "text"', "1 prompts have several results, such as 9"),
-        (b'"text 7"}\n', b'"text 7"}', "is no result"),
-        (b'"text 7"}\n', b'"text 7"\n', "is no result"),
+        (b'"text 7"}\n', b'"text 7"}', "is not a result"),
+        (b'"text 7"}\n', b'"text 7"\n', "is not a result"),
         (b'"text 7"', b'"text 8"', 'a result differs .*"text 8"'),
         (b'"text 7"}\n', b'"text 7"}\n{"id": 99}\n', "1 results are of no prompt"),
     ):

@@ -39,9 +39,9 @@ def test_the_public_names_are_those_written_down(names: dict[str, str]) -> None:
 
 def test_what_users_call_is_there(names: dict[str, str]) -> None:
     for name in (
-        *("glinfer.load", "glinfer.load(path)", "glinfer.generate", "glinfer.Device.tensor", "Model.stream"),
-        *("Model.stream(max_tokens)", "DecodeSession.prefill", "TextStream.stats", "Ops.matmul"),
-        *("KernelOptions.unroll", "HubError", "glinfer generate", "glinfer generate --max-tokens"),
+        *("glinfer.load", "glinfer.load(path)", "glinfer.generate", "glinfer.Device.tensor"),
+        *("glinfer.Model.stream(max_tokens)", "glinfer.Session.prefill", "glinfer.TextStream.stats", "Ops.matmul"),
+        *("glinfer.KernelOptions.unroll", "HubError", "glinfer generate", "glinfer generate --max-tokens"),
         *("glinfer chat MODEL", "glinfer serve --slots"),
         *("POST /v1/completions prompt", "GET /health"),
     ):

@@ -117,11 +117,11 @@ def test_a_report_gives_its_first_row_that_ran() -> None:
         return {name: getattr(row, name) for name in row.__dataclass_fields__}
 
     rows = [plain(Row("a", "A", "es", problem="not tried: no reason")), plain(finished())]
-    assert first_row(json.dumps({"rows": rows}).encode()) == finished()
+    assert first_row(json.dumps({"rows": rows})) == finished()
     assert row_of(plain(finished())) == finished()
     for text in ("", "[]", "{}", '{"rows": []}', '{"rows": [{"problem": ""}]}', '{"rows": 1}'):
-        with pytest.raises(InputError, match="this is no report to compare with"):
-            first_row(text.encode())
+        with pytest.raises(InputError, match="this is not a report to compare with"):
+            first_row(text)
 
 
 # Rows that are not tried, and rows that fail

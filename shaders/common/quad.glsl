@@ -16,6 +16,21 @@ vec4 along(vec4 v, int lane) {
     return v + ((lane & 2) == 0 ? d : -d);
 }
 
+// The largest x of the four fragments. The halves of a number's bits are whole numbers, which derivatives pass exactly.
+vec4 halves_of(float x) {
+    uint bits = floatBitsToUint(x);
+    return vec4(float(bits >> 16), float(bits & 0xffffu), 0.0, 0.0);
+}
+
+float joined(vec4 halves) {
+    return uintBitsToFloat((uint(halves.x) << 16) | uint(halves.y));
+}
+
+float quad_max(float x, int lane) {
+    x = max(x, joined(across(halves_of(x), lane)));
+    return max(x, joined(along(halves_of(x), lane)));
+}
+
 // The sum of v over the four fragments of a quad.
 vec4 quad_sum(vec4 v, int lane) {
     v += across(v, lane);

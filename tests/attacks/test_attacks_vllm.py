@@ -14,6 +14,7 @@ import pytest
 from hostile_templates import ENDLESS, ENDLESS_FOR_SOME, GROWING
 from running_server import HELLO, Running, running
 from tiers import tiered
+from worker_here import answered_here
 
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import StructureError
@@ -53,21 +54,27 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structures, "answer_of", never)
 
 
-def test_cve_2025_61620(attacked: Running, no_process: None) -> None:
+def test_cve_2025_61620(attacked: Running, no_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chat template that comes with the request, itself or among the arguments: none is taken, on no route."""
-    given: tuple[dict[str, Any], ...] = (
-        {"chat_template": ENDLESS}, {"chat_template_kwargs": {"chat_template": ENDLESS}},
-    )  # fmt: skip
-    for (path, body), each in itertools.product(CHATS, given):
-        assert refused(attacked, path, {"model": "chatty", **body, **each}) == "unsupported_parameter"
+    for path, body in CHATS:
+        assert refused(attacked, path, {"model": "chatty", **body, "chat_template": ENDLESS}) == "unsupported_parameter"
+    monkeypatch.setattr(templates, "answer_of", answered_here)
+    for path, body in CHATS:
+        asked = {"model": "chatty", **body, "chat_template_kwargs": {"chat_template": ENDLESS}}
+        assert refused(attacked, path, asked) == "unsupported_parameter"
 
 
-def test_cve_2025_62426(attacked: Running, no_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cve_2025_62426(attacked: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments of a template that made the server tokenize a long text where every request waited for it.
 
-    No arguments are taken. What cannot fit the context is not tokenized, and what is slow is not on the event loop.
+    Only arguments that the template names are taken, and none that the server sets. What cannot fit the context is not
+    tokenized, and what is slow is not on the event loop.
     """
-    arguments = ({"tokenize": True}, {"tokenize": True, "tools": ["x" * 100]}, {"max_length": 1 << 62}, {"a": 1})
+    monkeypatch.setattr(templates, "answer_of", answered_here)
+    arguments: tuple[dict[str, Any], ...] = (
+        {"tokenize": True}, {"tokenize": True, "tools": ["x" * 100]}, {"max_length": 1 << 62}, {"a": 1},
+        {"messages": []}, {"bos_token": "<|im_end|>"}, {"add_generation_prompt": False}, {"raise_exception": 1},
+    )  # fmt: skip
     for (path, body), given in itertools.product(CHATS, arguments):
         asked = {"model": "chatty", **body, "chat_template_kwargs": given}
         assert refused(attacked, path, asked) == "unsupported_parameter"

@@ -142,8 +142,8 @@ class TestPrompts:
         assert [line.options["seed"] for line in read(tmp_path, *given)] == [seed_of(1), 3, seed_of(4), seed_of(5)]
 
     NONE = (
-        (b'{"prompt": "x"', "this is no JSON (Expecting ',' delimiter, at character 15); expected an object"),
-        (b'{"prompt": "caf\xe9"}', "this is not UTF-8 (byte 15 of the line)"),
+        (b'{"prompt": "x"', "this is not JSON (Expecting ',' delimiter, at character 15); expected an object"),
+        (b'{"prompt": "caf\xe9"}', "this line is not UTF-8 (byte 15)"),
         (b"[" * 100_000, "this is too much for JSON"),
         (b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}", "this is too much for JSON"),
         (["x"], 'found ["x"]; expected a JSON object, such as {"prompt": "Once upon a time"}'),
@@ -155,8 +155,8 @@ class TestPrompts:
         (b'{"prompt": "a", "prompt": "b"}', 'the key "prompt" is there twice'),
         ({"ids": []}, "the prompt is empty"),
         ({"ids": "12"}, 'ids is "12"; expected a list of token ids'),
-        ({"ids": [1, "2"]}, "ids is no sequence of whole numbers"),
-        ({"ids": [True]}, "ids is no sequence of whole numbers"),
+        ({"ids": [1, "2"]}, "ids; expected a sequence of whole numbers"),
+        ({"ids": [True]}, "ids; expected a sequence of whole numbers"),
         ({"prompt": "x", "id": 1.0}, "id is 1.0; expected text or a whole number"),
         ({"prompt": "x", "id": True}, "id is true; expected text or a whole number"),
         (b'{"prompt": "x", "id": "\\udfff"}', "id has half a surrogate pair"),
@@ -165,7 +165,7 @@ class TestPrompts:
         ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected a whole number of at least 1"),
         ({"prompt": "x", "max_tokens": 2.0}, "max_tokens is 2.0"),
         ({"prompt": "x", "temperature": "hot"}, "temperature is 'hot'"),
-        (b'{"prompt": "x", "temperature": NaN}', "found NaN, which is no JSON"),
+        (b'{"prompt": "x", "temperature": NaN}', "found NaN, which is not JSON"),
         (b'{"prompt": "x", "temperature": 1e999}', "temperature is inf"),
         ({"prompt": "x", "top_k": 1.5}, "top_k is 1.5"),
         ({"prompt": "x", "top_p": 2}, "top_p is 2"),
@@ -176,7 +176,7 @@ class TestPrompts:
         ({"prompt": "x", "stop": ["a", 1]}, "stop is 1; expected text"),
         ({"ids": [1], "stop": "x"}, "stop strings need a text prompt"),
         ({"prompt": "x", "stop_ids": 5}, "stop_ids is 5; expected a list of token ids"),
-        ({"prompt": "x", "stop_ids": ["a"]}, "stop_ids is no sequence of whole numbers"),
+        ({"prompt": "x", "stop_ids": ["a"]}, "stop_ids; expected a sequence of whole numbers"),
     )
 
     def test_lines_that_are_none(self, tmp_path: Path) -> None:
@@ -237,7 +237,14 @@ class TestDigest:
     def test_what_decides_the_result_changes_it(self, tmp_path: Path) -> None:
         changes: list[dict[str, Any]] = [
             *({"max_tokens": 5}, {"temperature": 0.5}, {"top_k": 1}, {"top_p": 0.5}, {"min_p": 0.5}, {"stop": "y"}),
-            *({"repetition_penalty": 1.5}, {"seed": 0}, {"stop_ids": []}, {"prompt": "y"}, {"prompt": "\u00e9"}),
+            *(
+                {"repetition_penalty": 1.5},
+                {"seed": 0},
+                {"stop_ids": []},
+                {"keep": 1},
+                {"prompt": "y"},
+                {"prompt": "\u00e9"},
+            ),
         ]
         for change in changes:
             before, after = read(tmp_path, {"prompt": "x", "seed": 1}, {"prompt": "x", "seed": 1, **change})
@@ -354,10 +361,10 @@ class TestFinished:
         first, *others = out.read_bytes().splitlines(keepends=True)
         for broken in (b"", b"{nul", b"\xff", b"[1]", b"{}", b'{"id": 1}', b'{"id": true, "prompt_sha": "x"}'):
             out.write_bytes(first + broken + b"\n" + b"".join(others))
-            assert f"{out}:2: this is no result of an earlier run; " in self.refused(out, lines)
+            assert f"{out}:2: this is not a result of an earlier run; " in self.refused(out, lines)
         for data in (b"precious", b"precious\n", b'{"name": "x"', b'{\n  "id": 5\n}\n', b"\0" * 99):
             out.write_bytes(data)
-            assert "this is no result of an earlier run" in self.refused(out, lines)
+            assert "this is not a result of an earlier run" in self.refused(out, lines)
         monkeypatch.setattr(results_module, "MAX_RESULT_LINE_BYTES", 50)
         out.write_bytes(first)
         with pytest.raises(InputError, match=r"out\.jsonl:1: found a line of more than"):

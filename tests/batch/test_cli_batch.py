@@ -222,7 +222,7 @@ class TestRefused:
             assert out.read_bytes() == data
         out.unlink()
         prompts.write_bytes(b'{"prompt": "a"}\n\n{"prompt"\n')
-        assert "prompts.jsonl:3: this is no JSON" in self.refused(capsys, small, "--batch", prompts, "--out", out)
+        assert "prompts.jsonl:3: this is not JSON" in self.refused(capsys, small, "--batch", prompts, "--out", out)
         assert [path.name for path in prompts.parent.iterdir()] == ["prompts.jsonl"]
 
     def test_with_model_one_bad_prompt_stops_all(self, small: Path, bare: Path, prompts: Path, capsys: Capture) -> None:

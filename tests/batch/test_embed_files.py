@@ -49,13 +49,13 @@ class TestTexts:
         refused: tuple[tuple[str, bytes, str | None, str], ...] = (
             ("a.doc", b"x", None, "the name ends in '.doc'; expected one of .txt, .jsonl, .csv, .parquet"),
             ("a.txt", b"x", "text", "a text file has no columns"),
-            ("a.txt", b"a\nb\xff\n", None, r"a.txt:2: this is not UTF-8 \(byte 1 of the line\)"),
+            ("a.txt", b"a\nb\xff\n", None, r"a.txt:2 is not UTF-8 \(byte 1\)"),
             ("a.jsonl", b'{"text": 3}\n', None, r'a.jsonl:1: "text" is 3; expected a text'),
-            ("a.jsonl", b'{"text": "a"}\nx\n', None, r"a.jsonl:2: this is no JSON"),
+            ("a.jsonl", b'{"text": "a"}\nx\n', None, r"a.jsonl:2: this is not JSON"),
             ("a.csv", b"a,b\n1,2\n", None, r"""found the columns \["a", "b"\], and no 'text' among them"""),
             ("a.csv", b"a,text\n1\n", None, "a.csv:2: found 1 columns; expected 2"),
-            ("a.csv", b'a,text\n1,"x\n', None, "this is no CSV"),
-            ("a.parquet", b"PAR1nonsense", None, "this is no Parquet file|needs? the package pyarrow"),
+            ("a.csv", b'a,text\n1,"x\n', None, "this is not a CSV"),
+            ("a.parquet", b"PAR1nonsense", None, "this is not a Parquet file|needs? the package pyarrow"),
         )
         for name, data, column, said in refused:
             (tmp_path / name).write_bytes(data)

@@ -188,7 +188,7 @@ class TestMembers:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
     ) -> None:
         start = self.starting(monkeypatch, tmp_path / "python", f"printf '{said}\\n'; exec cat > /dev/null")
-        with pytest.raises(ContextError, match="died 5 times in turn before it was ready: what it says is no result"):
+        with pytest.raises(ContextError, match="died 5 times in turn before it was ready: what it says is not a "):
             Pool([start]).__enter__()
 
     def test_a_process_that_cannot_be_started(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,10 +76,10 @@ def results(path: Path | str) -> dict[str, dict[str, Any]]:
 
 
 BROKEN = [
-    (b"{", "this is no JSON (Expecting property name"),
+    (b"{", "this is not JSON (Expecting property name"),
     (b'[{"custom_id": "a"}]', 'found [{"custom_id": "a"}]; expected a JSON object'),
     (b'{"custom_id": "a", "body": {"seed": 1, "seed": 2}}', 'the key "seed" is there twice'),
-    (b'{"custom_id": "a", "body": {"temperature": NaN}}', "found NaN, which is no JSON"),
+    (b'{"custom_id": "a", "body": {"temperature": NaN}}', "found NaN, which is not JSON"),
     ({}, "custom_id is missing; expected custom_id, method, url, body"),
     (request(method=...), "method is missing"),
     (request(url=...), "url is missing"),
@@ -235,7 +235,7 @@ class TestRestart:
         source, out, errors = many(tmp_path, 3), tmp_path / "out.jsonl", tmp_path / "err.jsonl"
         run(source, out, errors=errors)
         errors.write_bytes(b"precious")
-        with pytest.raises(InputError, match=r"err\.jsonl:1: this is no result of an earlier run"):
+        with pytest.raises(InputError, match=r"err\.jsonl:1: this is not a result of an earlier run"):
             run(source, out, errors=errors)
         assert errors.read_bytes() == b"precious"
         out = tmp_path / "another.jsonl"

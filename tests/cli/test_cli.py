@@ -332,7 +332,6 @@ class TestInfo:
         told = ran_json(capsys, "info", model)["model"]
         assert (told["sampling"], told["end_tokens"]) == ({}, [])
         assert "generation_config.json" in told["sampling_problem"]
-        assert "generation_config.json" in told["end_tokens_problem"]
 
     def test_a_tokenizer_and_a_chat_form(self, capsys: Capture) -> None:
         out, _ = ran(capsys, "info", "shakespeare")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from scripted_models import scripted
 from template_models import write_other
+from worker_here import answered_here
 
 from glinfer.cli.app import run
 from glinfer.engine.cached import CachedSession
@@ -142,7 +143,7 @@ def test_slash_commands_good_and_bad_answer_on_one_line(small: Path, chat: Any, 
         "/temperature nan": "temperature is nan; expected a finite number",
         "/temperature -1": "temperature is -1.0; expected a finite number",
         "/top-k 1.5": "top_k is '1.5'; expected a whole number",
-        "/top-k -1": "top_k is -1; expected a whole number, 0 (off) or more",
+        "/top-k -2": "top_k is -2; expected a whole number, 0 or -1 (off) or more",
         "/top-p 2": "top_p is 2.0; expected a number from 0 to 1",
         "/seed -1": "seed is -1; expected a whole number",
         "/seed x": "seed is 'x'; expected a whole number",
@@ -270,6 +271,30 @@ def test_the_form_of_gab_has_no_place_for_a_system_prompt(small: Path, chat: Any
 
 
 @pytest.mark.slow
+def test_a_reply_that_was_cut_goes_on(tmp_path: Path, chat: Any) -> None:
+    path = write_script(tmp_path, [("hi", [*b"hello", END])])
+    assert chat("hi\n/continue\n/continue\n", path, "--max-tokens", "2") == (0, "he\nll\no\n", "")
+    status, _, err = chat("/continue\n", path)
+    assert (status, err) == (2, "glinfer: there is no reply yet; send a message first\n")
+
+
+def test_arguments_of_a_template(
+    tmp_path: Path, chat: Any, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("glinfer.text.templates.answer_of", answered_here)
+    path, words = write_other(tmp_path, {}, "{{ '+' if on else '-' }}{{ note }}{{ messages[0].content }}")
+    assert chat("hi\n", path, "--max-tokens", "1", "--template-arg", "on=false", "--template-arg", "note=[é")[0] == 0
+    assert words.decode(prompts[0]) == "-[éhi"
+    for given, said in (
+        ("on", "NAME=VALUE"),
+        ("=1", "NAME=VALUE"),
+        ("off=1", "has no argument 'off'; expected note, on"),
+    ):
+        status, _, err = chat("hi\n", path, "--template-arg", given)
+        assert status == 2
+        assert said in err
+
+
 def test_turns_in_the_form_of_a_template(tmp_path: Path, chat: Any, prompts: list[list[int]]) -> None:
     message = " x<|im_end|> é"
     first = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"

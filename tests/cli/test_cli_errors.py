@@ -207,12 +207,17 @@ class TestPrompts:
             assert words in refused("generate", small, prompt)
             assert words_of_chat in refused("demo", "--model", small, "--prompt", prompt)
         for data, words in ((b"caf\xe9", "standard input is not UTF-8 (byte 3)"), (b"", "the prompt is empty")):
-            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
-            assert words in refused("generate", small, "-")
+            for arguments in (["-"], ["-p", "-"], ["-f", "-"]):
+                monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+                assert words in refused("generate", small, *arguments)
 
-    def test_one_prompt_and_no_more(self, small: Path, refused: Refused) -> None:
+    def test_one_prompt_and_no_more(self, small: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8"))
+        nothing = "found neither a PROMPT nor --file nor --ids"
+        assert f"{nothing}, and standard input is empty; give one of them" in refused("generate", small)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
         for arguments, found in (
-            ([], "found neither a PROMPT nor --file nor --ids"),
+            ([], nothing),
             (["text", "--ids", "1"], "found both a PROMPT and --ids"),
             (["text", "--ids", ""], "found both a PROMPT and --ids"),
             (["text", "-p", "more"], "found both a PROMPT and --prompt"),
@@ -239,7 +244,7 @@ BAD_OPTIONS: dict[str, dict[str, str]] = {
         "--temperature -1": "temperature is -1.0",
         "--top-p 2": "top_p is 2.0",
         "--min-p -0.1": "min_p is -0.1",
-        "--top-k -1": "top_k is -1",
+        "--top-k -2": "top_k is -2",
         f"--top-k {'9' * 5000}": "is not a valid integer",
         "--repetition-penalty 0": "repetition_penalty is 0.0",
         "--seed -1": "seed is -1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,73 @@ class TestSuggestions:
     def test_every_reader_says_so(self) -> None:
         with pytest.raises(errors.FormatError, match="name of a model on a hub"), opened("org/name"):
             pass
+
+    def test_options_are_compared_without_their_marks(self) -> None:
+        options = ["--gl", "--api", "--top-k", "--top-p", "--tokens", "--device"]
+        for name, found in (
+            ("--plan", ""),
+            ("--ap", "--api"),
+            ("--top", "--top-k or --top-p"),
+            ("--Token", "--tokens"),
+            ("--devcie", "--device"),
+            ("--x", ""),
+        ):
+            assert errors.nearest(name, options) == found
+
+    def test_a_bundled_model(self, capsys: Capture) -> None:
+        for name in ("shakespear", "Shakespeare", "shake-speare"):
+            assert run(["info", name]) == 2
+            said = f"glinfer: {name}: there is no such file, and no bundled model of that name; did you mean "
+            assert capsys.readouterr().err == f"{said}shakespeare?\n"
+
+
+def test_help_names_every_variable_that_the_package_reads(capsys: Capture) -> None:
+    package = Path(errors.__file__).parent
+    names = re.compile(r"\b(?:GLINFER|HF|XDG|LP|CUDA|HTTPS)_[A-Z_]+\b|\bNO_COLOR\b")
+    read = [
+        name
+        for file in package.rglob("*.py")
+        if file.name != "app.py"
+        for line in file.read_text("utf-8").splitlines()
+        if "environ" in line or re.match(r"_?[A-Z_]+ = ", line)
+        for name in names.findall(line)
+    ]
+    assert len(set(read)) >= 10
+    assert run(["--help"]) == 0
+    told = capsys.readouterr().out.partition("Environment variables:")[2]
+    assert [name for name in read if name not in told] == []
+
+
+def test_help_and_version_by_their_other_names(capsys: Capture) -> None:
+    for one, other in (("help", "--help"), ("help chat", "chat --help"), ("-V", "--version")):
+        assert run(one.split()) == 0
+        said = capsys.readouterr().out
+        assert run(other.split()) == 0
+        assert capsys.readouterr().out == said != ""
+    assert run(["help", "caht"]) == 2
+    assert "No such command 'caht'; did you mean chat?" in capsys.readouterr().err
+
+
+class TestCompletion:
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_script(self, capsys: Capture, shell: str) -> None:
+        assert run(["completion", shell]) == 0
+        assert f"_GLINFER_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+    @pytest.mark.slow
+    def test_bash_completes_commands_options_and_values(self, tmp_path: Path) -> None:
+        (tmp_path / "glinfer").write_text(f'#!/bin/sh\nexec {sys.executable} -m glinfer "$@"\n')
+        (tmp_path / "glinfer").chmod(0o755)
+        script = """
+            eval "$(glinfer completion bash)"
+            for line in "$@"; do
+                COMP_WORDS=($line) COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+                COMPREPLY=(); _glinfer_completion glinfer; echo "${COMPREPLY[@]}"
+            done"""
+        lines = ["glinfer se", "glinfer generate --top", "glinfer generate m --plan r"]
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        done = finished(["bash", "-c", script, "bash", *lines], env={**os.environ, "PATH": path})
+        assert done.stdout.splitlines() == ["serve serve-web", "--top-k --top-p", "reference"]
 
 
 class TestExtras:

@@ -310,7 +310,7 @@ class TestBadInput:
             (stub, "get it again"),
             (none, "found a directory without config.json"),
             (shards, "first 'model-00001-of-00001.safetensors'"),
-            (other, "found model_type 'mamba'; expected one of"),
+            (other, "found model_type 'mamba', which is not supported; expected one of"),
             (tmp_path / "absent", "cannot read it: No such file"),
         ):
             for command in ("info", "draws", "generate --ids 1", "verify", "bench", "chat"):

@@ -211,7 +211,7 @@ class TestMemory:
 class TestRefusals:
     def test_before_anything_runs(self, model: Model) -> None:
         refused: list[tuple[Any, str]] = [
-            (BatchRequest([1], {"max_token": 3}), "there is no option 'max_token' for a batch; expected some of max_t"),
+            (BatchRequest([1], {"max_token": 3}), "a request has no option 'max_token'; did you mean 'max_tokens'?"),
             (BatchRequest([]), "the prompt is empty"),
             (BatchRequest(""), "the prompt is empty"),
             (BatchRequest([300]), "token 0 of the prompt is 300; this vocabulary has ids 0 to 299"),
@@ -222,8 +222,8 @@ class TestRefusals:
             (BatchRequest([1], {"stop": ["x"]}), "stop strings need a text prompt"),
             (BatchRequest("x", {"stop": [""]}), "stop"),
             (BatchRequest([1], {"stop_ids": [300]}), "stop id 300 can never come"),
-            (BatchRequest(b"ab"), "the prompt is bytes"),  # type: ignore[arg-type]
-            (BatchRequest(5), "the prompt is no sequence of whole numbers"),  # type: ignore[arg-type]
+            (BatchRequest(b"ab"), "found bytes for the prompt"),  # type: ignore[arg-type]
+            (BatchRequest(5), "the prompt; expected a sequence of whole numbers"),  # type: ignore[arg-type]
             ("Once", "a request is str; expected BatchRequest"),
         ]
         before, draws = model.device.live_objects(), model.device.draws_issued
@@ -233,9 +233,9 @@ class TestRefusals:
             assert words in str(refusal.value)
             assert "\n" not in str(refusal.value)
         for given, words in (
-            ({"slots": 0}, "slots is 0; expected at least 1"),
-            ({"slots": 1.5}, "the number for slots is 1.5"),
-            ({"memory": True}, "the number for memory is True"),
+            ({"slots": 0}, "slots is 0; expected a whole number of at least 1"),
+            ({"slots": 1.5}, "slots is 1.5; expected"),
+            ({"memory": True}, "memory is True; expected"),
         ):
             with pytest.raises(InputError, match=words):
                 model.batch([BatchRequest([1])], **given)  # type: ignore[arg-type]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from scripted_models import BYTES, saying, scripted
+from template_models import CHATML, write_other
+from worker_here import answered_here
 
 import glinfer
 from glinfer.engine.chat import ChatPart, ChatReply
@@ -17,6 +19,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import save_checkpoint, write_bpe
+from glinfer.text import templates
 from glinfer.text.chat import check_messages
 from glinfer.text.tokenizer import Tokenizer
 
@@ -50,6 +53,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     path = speaker(tmp_path_factory.mktemp("chat"), {len(turn("hi")): [*"héy".encode(), END]})
     with glinfer.load(path) as opened:
         yield opened
+
+
+@pytest.fixture
+def templates_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "answer_of", answered_here)
 
 
 def test_a_reply_is_a_string_that_says_how_it_came_to_be(model: Model, prompts: list[list[int]]) -> None:
@@ -141,13 +149,53 @@ def test_messages_and_options_that_cannot_be_are_one_line(model: Model) -> None:
     for options, words in (
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"temperature": -1}, "temperature is -1"),
-        ({"stop": 5}, "stop is a int"),
+        ({"stop": 5}, "stop is int"),
         ({"stop": [""]}, "stop string 0 is empty"),
     ):
         for chat in (model.chat, model.stream_chat):
             with pytest.raises(InputError, match=words):
                 chat("hi", **options)  # type: ignore[operator]
     assert model.bound.runs == before
+
+
+def test_the_last_message_is_continued(model: Model, prompts: list[list[int]]) -> None:
+    begun = [*HELLO, {"role": "assistant", "content": "h"}]
+    assert model.chat(begun, continue_final_message=True) == "éy"
+    assert prompts == [[*turn("hi"), ord("h")]]
+    for messages, words in ((HELLO, "not a text of the assistant's"), (TALK, "not a text of the assistant's")):
+        with pytest.raises(InputError, match=words):
+            model.chat(messages, continue_final_message=True)
+
+
+@pytest.mark.usefixtures("templates_here")
+def test_arguments_of_a_template(model: Model, tmp_path: Path, prompts: list[list[int]]) -> None:
+    """In one call, and for all of a session's."""
+    path, words = write_other(tmp_path, {}, "{{ note }}{{ n }}" + CHATML)
+    with glinfer.load(path) as opened:
+        opened.chat("hi", max_tokens=1, template_kwargs={"note": "é", "n": 2})
+        session = opened.chat_session(template_kwargs={"n": 2}, system="Be kind.")
+        session.send("hi", max_tokens=1)
+        session.continue_reply(max_tokens=1).reply()
+        session.system = ""
+        session.regenerate(max_tokens=1).reply()
+        wrong: tuple[tuple[Any, str], ...] = (
+            ({"other": 1}, "has no argument 'other'; expected n, note$"), ({"n": {1}}, "expected a dict of names"),
+            ({1: 1}, "has no argument '1'; expected n, note$"), (5, "template_kwargs is 5; expected a dict"),
+        )  # fmt: skip
+        for given, said in wrong:
+            with pytest.raises(InputError, match=said):
+                opened.chat("hi", template_kwargs=given)
+    asked = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    system = "<|im_start|>system\nBe kind.<|im_end|>\n"
+    reply = words.decode(prompts[2])[-1]
+    assert list(map(words.decode, prompts)) == [
+        f"é2{asked}",
+        f"2{system}{asked}",
+        f"2{system}{asked}{reply}",
+        f"2{asked}",
+    ]
+    with pytest.raises(InputError, match="this model's chat form has no template; leave its arguments out"):
+        model.chat("hi", template_kwargs={"n": 2})
 
 
 def test_models_that_cannot_chat_say_why(bare: Path, tmp_path: Path) -> None:
@@ -188,6 +236,17 @@ class TestSession:
         assert session.regenerate(max_tokens=1).reply() == "h"
         assert prompts == [turn("hi")] * 2
         assert [message["content"] for message in session.messages] == ["hi", "h"]
+
+    def test_a_reply_that_was_cut_goes_on(self, model: Model, prompts: list[list[int]]) -> None:
+        session = model.chat_session()
+        with pytest.raises(InputError, match="there is no reply yet"):
+            session.continue_reply()
+        assert session.send("hi", max_tokens=2) == "h\ufffd"
+        assert session.continue_reply().reply() == "\ufffdy"
+        assert prompts == [turn("hi"), [*turn("hi"), *"hé".encode()[:2]]]
+        assert session.messages == [*HELLO, {"role": "assistant", "content": "héy"}]
+        session.send("go", max_tokens=1)
+        assert prompts[2] == [*turn("hi"), *"héy".encode(), END, *turn("go")]
 
     def test_restored_it_goes_on_as_it_would_have(self, model: Model, prompts: list[list[int]]) -> None:
         session = model.chat_session()

@@ -154,9 +154,9 @@ class TestHolding:
         bad: list[tuple[Any, str]] = [
             ([vocab], f"token 0 of the tokens is {vocab}; this vocabulary has ids 0 to {vocab - 1}"),
             ([1, -1], "token 1 of the tokens is -1"),
-            ([7.0], "the tokens is no sequence of whole numbers"),
-            (b"ab", "the tokens is bytes"),
-            (5, "the tokens is no sequence of whole numbers"),
+            ([7.0], "the tokens; expected a sequence of whole numbers"),
+            (b"ab", "found bytes for the tokens"),
+            (5, "the tokens; expected a sequence of whole numbers"),
         ]
         with short.session() as session:
             session.prefill([1, 2])

@@ -11,10 +11,11 @@ import pytest
 from scripted_models import SMALL, random_file
 
 import glinfer
+from glinfer.cli.generate import take_sampling
 from glinfer.engine.defaults import USUAL, default_sampling, merged
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import GlinferWarning, InputError
 from glinfer.export.site import export_web
 from glinfer.formats import write_bpe
 from glinfer.formats.sampling import named_sampling
@@ -48,15 +49,27 @@ def test_a_generation_config_is_taken_as_a_whole(tmp_path: Path) -> None:
     ):
         write(tmp_path, values)
         assert default_sampling(tmp_path) == default_sampling(tmp_path / "config.json") == expected
-    for bad, words in (
-        ({"temperature": -1}, r"temperature is -1; expected a finite number, 0 \(greedy\) or more"),
-        ({"top_k": "many"}, r"top_k is 'many'; expected a whole number"),
-        ({"top_p": 2}, r"top_p is 2; expected a number from 0 to 1"),
-        ([1], "found a JSON list"),
+
+
+def test_what_cannot_be_used_is_warned_of_in_one_line(tmp_path: Path) -> None:
+    for bad, words, left in (
+        ({"temperature": -1}, r"temperature is -1; expected a finite number, 0 \(greedy\) or more; using 0\.7", USUAL),
+        ({"top_k": "many", "top_p": 0.5}, r"top_k is 'many'; expected a .*; using 0", SamplingOptions(top_p=0.5)),
+        ({"top_p": 2}, r"top_p is 2; expected a number from 0 to 1 \(1 is off\); using 0\.95", USUAL),
+        ({"min_p": [], "temperature": 1}, r"min_p is \[\]; .*; using 0", NEUTRAL),
+        ({"repetition_penalty": 0}, r"repetition_penalty is 0; .*; using 1", USUAL),
+        ([1], "found a JSON list; .*; its recommendations are not used", USUAL),
     ):
-        with pytest.raises(FormatError, match=rf"generation_config\.json: {words}") as error:
-            default_sampling(write(tmp_path, bad))
-        assert "\n" not in str(error.value)
+        with pytest.warns(GlinferWarning, match=rf"^\S*generation_config\.json: {words}$"):
+            assert default_sampling(write(tmp_path, bad)) == left
+
+
+def test_off_is_the_same_in_files_and_options(tmp_path: Path) -> None:
+    for off in (-1, 0):
+        values = {"temperature": 0.6, "top_k": off, "top_p": None, "min_p": None, "repetition_penalty": None}
+        assert default_sampling(write(tmp_path, values)) == SamplingOptions(temperature=0.6)
+        assert merged(USUAL, {"top_k": off}).top_k == 0
+        assert take_sampling({**dict.fromkeys(vars(USUAL)), "top_k": off}) == {"top_k": off}
 
 
 def test_a_gguf_file_names_them_in_its_metadata(tmp_path: Path) -> None:
@@ -65,7 +78,7 @@ def test_a_gguf_file_names_them_in_its_metadata(tmp_path: Path) -> None:
     def written(**values: float) -> Path:
         writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
         for name, value in values.items():
-            add = writer.add_uint32 if name == "top_k" else writer.add_float32
+            add = writer.add_int32 if name == "top_k" else writer.add_float32
             add(f"general.sampling.{name}", value)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -79,8 +92,9 @@ def test_a_gguf_file_names_them_in_its_metadata(tmp_path: Path) -> None:
     assert found == SamplingOptions(0.5, 20, 0.75, 0.0625, 1.25)
     assert default_sampling(written(temp=0.6)).temperature == 0.6  # float32 has 0.60000002384
     assert default_sampling(written(temp=-1.0)) == SamplingOptions(temperature=0)
-    with pytest.raises(FormatError, match=r"m\.gguf: top_p is 7\.0"):
-        default_sampling(written(top_p=7.0))
+    assert default_sampling(written(temp=0.5, top_k=-1)).top_k == 0
+    with pytest.warns(GlinferWarning, match=r"m\.gguf: top_p is 7\.0; .*; using 0\.95"):
+        assert default_sampling(written(top_p=7.0)) == USUAL
 
 
 def test_explicit_options_win_and_none_is_not_one() -> None:
@@ -88,8 +102,8 @@ def test_explicit_options_win_and_none_is_not_one() -> None:
         USUAL, temperature=1.0, seed=3
     )
     assert merged(USUAL, {"top_k": 0, "top_p": 1.0}) == SamplingOptions(temperature=USUAL.temperature)
-    with pytest.raises(InputError, match="top_k is -1"):
-        merged(USUAL, {"top_k": -1})
+    with pytest.raises(InputError, match="top_k is -2"):
+        merged(USUAL, {"top_k": -2})
 
 
 @pytest.fixture

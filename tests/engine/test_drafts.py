@@ -153,7 +153,7 @@ class TestAccepting:
             session.prefill(PROMPT)
             with pytest.raises(InputError, match="token 1 of the draft is 300; this vocabulary has ids 0 to 299"):
                 session.accept([1, 300], Sampler())
-            with pytest.raises(InputError, match="the draft is no sequence of whole numbers"):
+            with pytest.raises(InputError, match="the draft; expected a sequence of whole numbers"):
                 session.accept(["a"], Sampler())  # type: ignore[list-item]
             assert session.ids == PROMPT
 
@@ -210,7 +210,7 @@ class TestAccepting:
                 return found
 
             monkeypatch.setattr(cached.DraftedRows, "candidates", broken)
-            with pytest.raises(NumbersError, match="the best logit after 8 tokens is no number"):
+            with pytest.raises(NumbersError, match="the best logit after 8 tokens is not a number"):
                 session.accept(expected, sampler)
             monkeypatch.undo()
             assert (sampler.step, session.ids[:-1]) == (0, PROMPT)

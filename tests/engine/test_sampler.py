@@ -57,7 +57,7 @@ def reference(logits: list[float], history: list[int], options: SamplingOptions)
 def test_a_bad_option_is_named_with_what_was_found_and_expected() -> None:
     bad: dict[str, tuple[Any, ...]] = {
         "temperature": (-0.1, math.nan, math.inf, True, "1", None, 10**400, -(10**5000), "x\ny" * 100),
-        "top_k": (-1, 1.0, True, "3", None, math.nan),
+        "top_k": (-2, 1.0, True, "3", None, math.nan),
         "top_p": (-0.01, 1.01, math.nan, False, "0.9", None, math.inf, np.zeros((30, 30))),
         "min_p": (-0.01, 1.01, math.nan, True, "0", None),
         "repetition_penalty": (0.0, -1.0, math.nan, math.inf, True, "1.1", None),
@@ -73,6 +73,7 @@ def test_a_bad_option_is_named_with_what_was_found_and_expected() -> None:
 
 def test_edges_of_the_ranges_are_allowed_and_numpy_numbers_become_plain() -> None:
     SamplingOptions(temperature=0, top_k=0, top_p=0, min_p=0, repetition_penalty=1e-300, seed=0)
+    assert SamplingOptions(top_k=-1).top_k == SamplingOptions(top_k=np.int64(-1)).top_k == 0
     SamplingOptions(temperature=1e300, top_k=10**30, top_p=1, min_p=1, repetition_penalty=1e300, seed=2**200)
     options = SamplingOptions(temperature=np.float32(0.5), top_k=np.int64(3), seed=np.uint8(4))
     assert [type(v) for v in dataclasses.astuple(options)] == [float, int, float, float, float, int]

@@ -436,9 +436,9 @@ class TestQueue:
 
     def test_bounds(self, model: Model) -> None:
         for name in ("slots", "memory", "longest", "piece"):
-            with pytest.raises(InputError, match=f"{name} is 0; expected at least 1"):
+            with pytest.raises(InputError, match=f"{name} is 0; expected a whole number of at least 1"):
                 model.scheduler(**{name: 0})
-            with pytest.raises(InputError, match=f"the number for {name} is 1.5"):
+            with pytest.raises(InputError, match=f"{name} is 1.5; expected"):
                 model.scheduler(**{name: 1.5})  # type: ignore[arg-type]
 
 

@@ -158,11 +158,11 @@ class TestRefusals:
             (["x" * 9, ""], "text 1 has 0 tokens; expected at least 2"),
             (b"Once upon", "score takes a text or a list of texts, and found bytes"),
             (5, "score takes a text or a list of texts, and found int"),
-            ([1, 2, 3], "text 0 is no sequence of whole numbers"),
+            ([1, 2, 3], "text 0; expected a sequence of whole numbers"),
             ([[1, 2], [3, 300]], "token 1 of text 1 is 300; this vocabulary has ids 0 to 299"),
-            ([[1, 2.0]], "text 0 is no sequence of whole numbers"),
-            ([b"ab"], "text 0 is bytes"),
-            ([None], "text 0 is no sequence of whole numbers"),
+            ([[1, 2.0]], "text 0; expected a sequence of whole numbers"),
+            ([b"ab"], "found bytes for text 0"),
+            ([None], "text 0; expected a sequence of whole numbers"),
         ]
         draws = model.device.draws_issued
         for texts, words in refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ import glinfer
 from glinfer.engine.capture import Captured
 from glinfer.engine.loading import load_model
 from glinfer.engine.model import Model
+from glinfer.engine.textures import Checked as TexturesRead
+from glinfer.engine.textures import TextureCheck, TexturesReport
 from glinfer.errors import InputError
 from glinfer.inspect.look.output import LookResult
 from glinfer.inspect.profile.measure import profile
+from glinfer.models.session import WrongTexture
 from glinfer.notebook import MAX_ROWS, picture, table
 
 pytestmark = pytest.mark.gl
@@ -59,6 +63,8 @@ def test_lines_are_short_and_say_what_matters(small: Path) -> None:
         session = model.session()
         session.prefill([1, 2, 3])
         assert repr(session) == "<CachedSession: 3 of 64 tokens>"
+        assert "3 of 64 tokens" in Checked(session._repr_html_()).text
+        assert '<td style="text-align: right">3</td>' in session._repr_html_()
         session.close()
         assert repr(session) == "<CachedSession: closed>"
         assert repr(model.draws()).startswith("DrawTable(fast, 15 draws: embed")
@@ -68,6 +74,13 @@ def test_lines_are_short_and_say_what_matters(small: Path) -> None:
         assert repr(seen).startswith("Captured(blocks.0.attn.")
         profiled = profile(model, runs=2)
         assert repr(profiled).startswith("<ProfileReport: ")
+        likely = Checked(score._repr_html_()).text
+        assert "log-probability" in likely
+        assert all(model.require_tokenizer().token_bytes(token).decode() in likely for token in score.ids[:3])
+        assert "temperature" in Checked(model.sampling._repr_html_()).text
+        assert "all as they should be" in Checked(model.verify_textures()._repr_html_()).text
+        assert repr(list(model.draws())) == repr(list(model.draws().rows))
+        assert len(model.draws()) == len(model.draws().rows)
         shown = [repr(each) for each in (model, session, model.draws(), score, seen, profiled)]
         assert all("\n" not in each and len(each) < 400 for each in shown)
     assert repr(model).endswith("; closed>")
@@ -87,6 +100,30 @@ def test_everything_in_a_table_is_escaped_and_its_length_is_bounded() -> None:
     assert many.tags.count("tr") == MAX_ROWS + 2
     assert "and 5 more" in many.text
     assert Checked(Captured({"<b>": np.zeros((2, 3), np.float32)})._repr_html_()).tags.count("b") == 0
+
+
+def test_masked_scores_do_not_count() -> None:
+    """They are counted by themselves; NaN shows, and nothing but masks is no error."""
+    scores = np.array([[1.0, -1e30], [2.0, 4.5]], np.float32)
+    lowest = np.full(3, np.finfo(np.float32).min)
+    broken = np.array([np.nan, 1.0], np.float32)
+    captured = Captured({"scores": scores, "masks": lowest, "broken": broken})
+    found = captured._repr_html_().split("<tr>")[2:]
+    rows = [re.findall(">([^<]*)</td>", row) for row in found]
+    assert rows == [
+        ["scores", "2×2", "1", "2.5", "4.5", "1"],
+        ["masks", "3", "", "", "", "3"],
+        ["broken", "2", "nan", "nan", "nan", ""],
+    ]
+
+
+def test_wrong_textures_are_listed() -> None:
+    different = TextureCheck(("w",), 4, 2, "rgba32f", 128, identical=False, differing=3, lines=(1,))
+    wrong = WrongTexture("fast", "lm_head", "x", "a", "b")
+    report = TexturesReport(1.0, TexturesRead(2, 16, 256), (different,), (wrong,))
+    shown = Checked(report._repr_html_())
+    assert shown.tags.count("tr") == 3
+    assert all(words in shown.text for words in ("2 problems in 2 textures", "4×2 rgba32f", "lm_head, x"))
 
 
 def test_look_shows_its_pictures(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from goldens.gguf_models import K, byte_level
 
 from glinfer.engine.defaults import USUAL, default_sampling
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import GlinferWarning, InputError
 from glinfer.export.convert import convert_model
 from glinfer.formats import load_checkpoint, random_checkpoint, write_bpe
 from glinfer.formats.gguf.split import read_gguf_file
@@ -75,6 +75,20 @@ def test_from_gguf_and_back(llama: Path, tmp_path: Path) -> None:
     assert len(found) == 1
     first, last = load_checkpoint(llama), load_checkpoint(back)
     assert all((first.floats(name) == last.floats(name)).all() for name in first.formats())
+
+
+def test_a_template_for_tools_goes_along(llama: Path, tmp_path: Path) -> None:
+    (folder := tmp_path / "d").mkdir()
+    there, back = folder / "model.safetensors", tmp_path / "back.gguf"
+    convert_model(llama, there)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    (again := tmp_path / "again").mkdir()
+    for source, target in ((there, back), (back, again / "model.safetensors")):
+        convert_model(source, target)
+        found = find_template(target)
+        assert found is not None
+        assert (found.source, found.tool_source) == (TEMPLATE, "{{ tools }}")
 
 
 def test_a_tokenizer_given_from_elsewhere(llama: Path, tmp_path: Path) -> None:
@@ -221,9 +235,13 @@ def test_a_generation_config_is_copied_and_may_stay_where_it_is(gab: Path, tmp_p
         convert_model(gab, tmp_path / "new.safetensors")
 
 
-def test_sampling_out_of_range_is_refused_before_anything_is_written(gab: Path, tmp_path: Path) -> None:
-    gab.with_name("generation_config.json").write_text('{"top_p": 7}')
-    for ending in (".gguf", ".safetensors"):
-        with pytest.raises(FormatError, match=r"generation_config\.json: top_p is 7; expected a number from 0 to 1"):
-            convert_model(gab, tmp_path / f"m{ending}")
-        assert [path.name for path in tmp_path.iterdir()] == ["in"]
+def test_sampling_that_cannot_be_used_is_left_out_with_a_warning(gab: Path, tmp_path: Path) -> None:
+    named = gab.with_name("generation_config.json")
+    for text, left, words in (
+        ('{"top_p": 7, "top_k": -1, "min_p": 0.5}', {"top_k": 0, "min_p": 0.5}, "top_p is 7; expected .*; using 1"),
+        ("[1]", {}, "found a JSON list; .*; its recommendations are not used"),
+    ):
+        named.write_text(text)
+        with pytest.warns(GlinferWarning, match=rf"generation_config\.json: {words}"):
+            convert_model(gab, tmp_path / "m.gguf")
+        assert named_sampling(tmp_path / "m.gguf")[0] == left

@@ -73,6 +73,7 @@ def test_the_site_has_tokenizer_template_and_libraries(web: Path, tmp_path: Path
     chat = made.plan["model"]["chat"]
     assert (chat["template"], chat["tokens"]) == (given.CHATML, {"eos_token": "<|im_end|>"})
     assert chat["stop_ids"] == [tokenizer.control_tokens["<|im_end|>"]]
+    assert made.plan["model"]["before"] == [0]
     assert chat["system"] is True
     assert len(chat["clock"]) == 5
     encoder = TemplateEncoder(JinjaTemplate(given.CHATML, {}, "m"), tokenizer)

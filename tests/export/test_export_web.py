@@ -473,7 +473,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "plan.json").write_text('{"format": "another"}')
-    with pytest.raises(InputError, match="no earlier export"):
+    with pytest.raises(InputError, match="not an earlier export"):
         export_web(path, other)
     with pytest.raises(InputError, match="found a file"):
         export_web(path, path)
@@ -557,6 +557,24 @@ def test_a_single_file_has_everything(site: Path, tmp_path: Path) -> None:
     assert (out / "plan.json").is_file()
 
 
+def test_a_single_file_may_be_called_so(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, page = site.parent / "model.gab", tmp_path / "site.html"
+    for _ in range(2):
+        assert run(["export-web", str(model), str(page), "--single-file"]) == 0
+        assert capsys.readouterr().out.endswith(f"open {page}\n")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["site.html"]
+        assert page.read_text().startswith("<!DOCTYPE html>")
+    with pytest.raises(InputError, match="the name of a page; name a folder, or add --single-file"):
+        export_web(model, page)
+    with pytest.raises(InputError, match="this is a file; open it in a browser"):
+        site_server(page)
+    (tmp_path / "mine.htm").write_text("mine")
+    (tmp_path / "folder.html").mkdir()
+    for name, said in (("mine.htm", "this page is not an earlier export"), ("folder.html", "found a folder")):
+        with pytest.raises(InputError, match=said):
+            export_web(model, tmp_path / name, single=True)
+
+
 def test_imports_are_renamed_and_odd_ones_refused(tmp_path: Path) -> None:
     source = tmp_path / "a.js"
     source.write_text(
@@ -615,7 +633,7 @@ def test_nothing_else_is_served(served: HTTPConnection) -> None:
 
 
 def test_servers_refuse_what_they_cannot_serve(site: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no exported site"):
+    with pytest.raises(InputError, match="not an exported site"):
         site_server(tmp_path)
     with site_server(site) as server:
         assert server.server_address[0] == "127.0.0.1"

@@ -136,7 +136,7 @@ def test_ranks_may_differ_and_numbers_be_halves(tmp_path: Path) -> None:
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"use_dora": True}, "use_dora is True"),
         ({"bias": "lora_only"}, "bias is 'lora_only'"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"trainable_token_indices": [1]}, "trainable_token_indices"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
         ({"lora_alpha": "8"}, "expected a number"),
         ({"lora_alpha": 10**400}, "expected a number"),
@@ -164,7 +164,7 @@ ONES, MODEL = np.ones((3, 20), np.float32), "base_model.model."
         (f"{QUERY}.lora_A.weight", ONES.astype(np.int8), "is I8"),
         (f"{QUERY}.lora_magnitude_vector.weight", ONES, "is for DoRA"),
         ("model.embed_tokens.lora_embedding_A", ONES, "is for embeddings"),
-        ("model.layers.2.self_attn.q_proj.lora_A.weight", ONES, "no matrix of this model"),
+        ("model.layers.2.self_attn.q_proj.lora_A.weight", ONES, "not a matrix of this model"),
     ],
 )
 def test_tensors_that_are_refused(tmp_path: Path, name: str, array: Any, words: str) -> None:
@@ -202,7 +202,7 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     ones = np.ones((2, 20), np.float32), np.ones((48, 2), np.float32)
     for name, words in (
         ("experts.0.up_proj", r"expected \[rank, 20\] and \[24, rank\]"),
-        ("experts.9.up_proj", "no matrix"),
+        ("experts.9.up_proj", "not a matrix"),
     ):
         with pytest.raises(FormatError, match=words):
             read_adapter(write_peft(tmp_path / "e", {f"model.layers.0.mlp.{name}": ones}), tiny("qwen3_moe"))
@@ -244,3 +244,98 @@ def test_convert_writes_the_sum(tmp_path: Path) -> None:
         convert_model(tmp_path / "m.gguf", tmp_path / "x.gguf", lora=adapter, dtype="q4_k", imatrix=tmp_path / "t")
     with pytest.raises(InputError, match="the source itself"):
         convert_model(tmp_path / "m.gguf", adapter / "adapter_model.safetensors", lora=adapter, with_tokenizer=False)
+
+
+# Copies of the model's own tensors, under the names that PEFT gives them (peft/utils/save_and_load.py)
+
+HEAD = f"{MODEL}lm_head"
+COPIES = [
+    f"{HEAD}.base_layer.weight",
+    f"{HEAD}.weight",
+    f"{HEAD}.modules_to_save.weight",
+    f"{HEAD}.modules_to_save.default.weight",
+    f"{HEAD}.original_module.weight",
+]
+
+
+def with_copies(folder: Path, config: ModelConfig, **copies: np.ndarray) -> Path:
+    """An adapter of head and queries with further tensors; __ in a name stands for a point."""
+    path = write_peft(folder, made_pairs(config, roles=["head", "projection"]), modules_to_save=["lm_head"])
+    held = load_file(path / "adapter_model.safetensors")
+    held.update((name.replace("__", "."), np.ascontiguousarray(array)) for name, array in copies.items())
+    save_file(held, path / "adapter_model.safetensors")
+    return path
+
+
+def test_copies_that_equal_the_model_are_passed_over(tmp_path: Path) -> None:
+    config = tiny("llama", tie_word_embeddings=False)
+    base = in_floats(config)
+    plain = read_adapter(with_copies(tmp_path / "plain", config), config).matrices
+    for number, name in enumerate(COPIES):
+        adapter = with_copies(tmp_path / str(number), config, **{name: base.tensors["lm_head.weight"]})
+        found = read_adapter(adapter, config, base=base).matrices
+        assert found.keys() == plain.keys()
+        assert all(np.array_equal(found[each].up, plain[each].up) for each in plain)
+        with pytest.raises(FormatError, match="is not supported"):  # nothing to compare it with
+            read_adapter(adapter, config)
+    embeddings = base.tensors["model.embed_tokens.weight"]
+    both = {f"{MODEL}model.embed_tokens.weight": embeddings, f"{HEAD}.weight": embeddings}
+    tied = tiny("llama", tie_word_embeddings=True)
+    path = write_peft(tmp_path / "tied", made_pairs(tied, roles=["projection"]))
+    save_file({**load_file(path / "adapter_model.safetensors"), **both}, path / "adapter_model.safetensors")
+    assert read_adapter(path, tied, base=dataclasses.replace(base, config=tied)).matrices
+
+
+def test_copies_that_replace_the_model_are_refused_by_name(tmp_path: Path) -> None:
+    config = tiny("llama", tie_word_embeddings=False)
+    base = in_floats(config)
+    head = base.tensors["lm_head.weight"]
+    near, changed = head.copy(), r"lm_head\S* has other numbers than the model: it was trained, .*not supported; merge"
+    near[-1, -1] = np.nextafter(near[-1, -1], np.float32(9))
+    for number, (array, words) in enumerate(
+        (
+            (near, changed),
+            (np.full_like(head, np.nan), changed),
+            (head[:-1], r"is \[\d+, \d+\], and the model has \[.*\]: it was resized, which is not supported"),
+            (head.T, "it was resized"),
+            (np.zeros(head.shape, np.int8), r"\(I8\) is not supported"),
+        )
+    ):
+        adapter = with_copies(tmp_path / str(number), config, **{COPIES[number % len(COPIES)]: array})
+        with pytest.raises(FormatError, match=words):
+            read_adapter(adapter, config, base=base)
+    adapter = with_copies(tmp_path / "other", config, **{f"{MODEL}score.weight": head})
+    with pytest.raises(FormatError, match=r"score\.weight' \(F32\) is not supported; expected matrices lora_A"):
+        read_adapter(adapter, config, base=base)
+
+
+@each_case(
+    ("stored", "dtype"),
+    [("float16", "float16"), ("float16", "float32"), ("bfloat16", "float32"), ("float32", "float16")],
+)
+def test_a_copy_in_another_precision_is_a_copy(tmp_path: Path, stored: str, dtype: str) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    config = tiny("llama", tie_word_embeddings=False)
+    made = in_floats(config)
+    save_checkpoint(made, tmp_path / "m.gguf", dtype=stored)
+    base, head = load_checkpoint(tmp_path / "m.gguf"), made.tensors["lm_head.weight"].copy()
+    head = np.asarray(head, dtype=dtype)
+    found = read_adapter(with_copies(tmp_path / "a", config, **{COPIES[0]: head}), config, base=base)
+    assert found.matrices
+    head[3, 5] *= 1 + 2**-6
+    with pytest.raises(FormatError, match="has other numbers than the model"):
+        read_adapter(with_copies(tmp_path / "b", config, **{COPIES[0]: head}), config, base=base)
+
+
+@each_case("dtype", ["q8_0", "q6_k", "q4_0", "q2_k", "iq4_nl"])
+def test_a_copy_of_a_quantised_head_is_within_its_error(tmp_path: Path, dtype: str) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    config = tiny("llama", tie_word_embeddings=False, hidden_size=256, num_attention_heads=4, head_dim=64)
+    made = in_floats(config)
+    save_checkpoint(made, tmp_path / "m.gguf", dtype=dtype)
+    base, head = load_checkpoint(tmp_path / "m.gguf"), made.tensors["lm_head.weight"].copy()
+    assert base.formats()["lm_head.weight"] not in ("F32", "F16")
+    assert read_adapter(with_copies(tmp_path / "a", config, **{COPIES[0]: head}), config, base=base).matrices
+    head[7] = -head[7]  # one token's row
+    with pytest.raises(FormatError, match="has other numbers than the model"):
+        read_adapter(with_copies(tmp_path / "b", config, **{COPIES[0]: head}), config, base=base)

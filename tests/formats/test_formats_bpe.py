@@ -125,7 +125,7 @@ def test_truncated_anywhere_is_refused(tmp_path: Path) -> None:
     [
         (_file(magic=0x31455042), "magic is 0x31455042; expected 0x42504531"),
         (_file(magic=0x47414231), "this is a GAB1 checkpoint (magic 0x47414231); expected a BPE1 tokenizer"),
-        (_file(version=2), "BPE version is 2; expected 1"),
+        (_file(version=2), "BPE version is 2, which is not supported; expected 1"),
         (_file(next_id=257), "the next id is 257; expected 258: 256 bytes and 2 merges"),
         (_file(merge_count=1), "the next id is 258; expected 257"),
         (_file(merge_count=3, next_id=259), "the vocabulary has "),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from each_case import each_case
+from own_process import DEADLINE, ROOT
 
 import glinfer.formats
 from glinfer.config import ModelConfig
@@ -29,7 +32,7 @@ SMALL = ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2")
 
 def test_a_finished_block_puts_the_file_in_place_and_leaves_nothing_else(tmp_path: Path) -> None:
     with replacing(tmp_path / "out.bin") as temporary:
-        assert temporary.parent == tmp_path
+        assert temporary.parent.parent == tmp_path
         temporary.write_bytes(b"new")
         assert not (tmp_path / "out.bin").exists()
     assert [p.name for p in tmp_path.iterdir()] == ["out.bin"]
@@ -203,7 +206,7 @@ def test_a_tokenizer_is_recognised(tmp_path: Path) -> None:
         (b"GGUF\x03\0\0\0rest", r"found 12 bytes; expected a GGUF file, whose header alone has 24"),
         (b"PK\x03\x04" + bytes(30), r"found first bytes 50 4b 03 04 .* expected a GAB1, safetensors or GGUF"),
         (struct.pack("<I", 0x47414231), "found 4 bytes; expected at least the 28 of a GAB1 header"),
-        (struct.pack("<Q", 7) + b"{", "promise a safetensors header of 7 bytes; expected at most 1"),
+        (struct.pack("<Q", 7) + b"{", "promise a safetensors header of 7 bytes in a file of 9;"),
     ],
 )
 def test_what_is_no_checkpoint(tmp_path: Path, data: bytes, message: str) -> None:
@@ -231,3 +234,41 @@ def test_saving_under_another_name_says_which_there_are(tmp_path: Path, name: st
 def test_everything_that_the_room_offers_is_there() -> None:
     assert all(hasattr(glinfer.formats, name) for name in glinfer.formats.__all__)
     assert sorted(glinfer.formats.__all__) == glinfer.formats.__all__
+
+
+MAKER = """
+import sys
+from pathlib import Path
+from glinfer.formats.files import work_folder
+
+with work_folder(Path(sys.argv[1])) as made:
+    (made / "part").touch()
+    print(made, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".glinfer-notes.tmp").mkdir()
+    folders, makers = [], []
+    for _ in range(2):
+        maker = subprocess.Popen(
+            [sys.executable, "-c", MAKER, tmp_path], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert maker.stdout is not None
+        makers.append(maker)
+        folders.append(Path(maker.stdout.readline().strip()))
+    dead, alive = makers
+    try:
+        dead.kill()
+        dead.wait(DEADLINE)
+        assert all(folder.is_dir() for folder in folders)
+        with replacing(tmp_path / "new") as temporary:
+            temporary.write_text("new")
+        assert {path.name for path in tmp_path.iterdir()} == {"new", ".glinfer-notes.tmp", folders[1].name}
+        alive.communicate(timeout=DEADLINE)
+        assert not folders[1].exists()
+    finally:
+        for maker in makers:
+            maker.kill()
+            maker.communicate()

@@ -157,7 +157,11 @@ class TestSizes:
         path = zip_of(tmp_path / "a.zip", model)
         size = struct.pack("<I", 1 << 30)
         patched(patched(path, b"PK\x01\x02", 24, size), b"PK\x03\x04", 22, size)
-        refused(path, cache, r"found \d+ files of 1\d{9} bytes; expected at most 4096 files of \d{8} bytes together")
+        refused(
+            path,
+            cache,
+            r"found \d+ files of 1\d{9} bytes, which exceeds the limit of 4096 files of \d{8} bytes together",
+        )
 
     def test_more_than_the_disk_has(
         self, tmp_path: Path, cache: Path, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
@@ -171,7 +175,7 @@ class TestSizes:
         """It would be taken into memory before anything is looked at."""
         monkeypatch.setattr(zipped, "MAX_ZIP_LIST_BYTES", 1000)
         path = zip_of(tmp_path / "a.zip", {f"{number}.txt": b"" for number in range(100)})
-        refused(path, cache, r"its list of files has \d+ bytes; expected at most 1000")
+        refused(path, cache, r"its list of files has \d+ bytes, which exceeds the limit of 1000")
         assert not is_model_zip(path)
 
     def test_the_configuration_is_looked_at_first(

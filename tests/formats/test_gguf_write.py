@@ -447,12 +447,13 @@ def test_vocabularies_that_do_not_fit(path: Path) -> None:
         write_gguf(made, path, tokenizer=few)
     wide = random_checkpoint(dataclasses.replace(GAB, vocab_size=400))
     values = json.loads(json_tokenizer("gpt-2").to_str())
-    for damage in (
-        {"pre_tokenizer": None},
-        {"normalizer": {"type": "NFKC"}},
-        {"model": {**values["model"], "type": "X"}},
+    for damage, words in (
+        ({"pre_tokenizer": None}, "it does not cut text into bytes"),
+        ({"normalizer": {"type": "NFKC"}}, r"its normalizer \(NFKC\) does not go with"),
+        ({"normalizer": {"type": "Lowercase"}}, r"its normalizer \(Lowercase\) does not go with"),
+        ({"model": {**values["model"], "type": "X"}}, "its model is X"),
     ):
-        with pytest.raises(InputError, match=r"llama.cpp has no such tokenizer; expected a byte-level BPE"):
+        with pytest.raises(InputError, match=f"llama.cpp has no such tokenizer: {words}.*; expected SentencePiece's"):
             write_gguf(wide, path, tokenizer={**values, **damage})
     with pytest.raises(InputError, match=r"the tokenizer is not what a tokenizer.json holds"):
         write_gguf(wide, path, tokenizer={"version": "1.0"})

@@ -387,7 +387,7 @@ ES_PACKAGES = "apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
     [
         ("es", {}, VENDORS, "EGL finds no device", ES_PACKAGES),
         ("es", {"libEGL.so.1": NO_LIBRARY}, LIBRARIES, "libEGL.so.1 cannot be loaded", ES_PACKAGES),
-        ("es", {"libEGL.so.1": OTHER_LIBRARY}, LIBRARIES, "libEGL.so.1 is no EGL library", ES_PACKAGES),
+        ("es", {"libEGL.so.1": OTHER_LIBRARY}, LIBRARIES, "libEGL.so.1 is not an EGL library", ES_PACKAGES),
         (
             "desktop",
             {"libEGL.so.1": NO_LIBRARY, "libGL.so.1": NO_LIBRARY},

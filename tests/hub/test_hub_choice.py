@@ -107,7 +107,7 @@ def test_a_folder_of_a_repository_is_a_model_of_its_own() -> None:
     assert taken(repository(*files, path="b/model.safetensors"))[-1] == "b/model.safetensors"
     with pytest.raises(HubError, match="has no file or folder c"):
         choose(repository(*files, path="c"))
-    with pytest.raises(HubError, match=r"b/tokenizer\.json is no model"):
+    with pytest.raises(HubError, match=r"b/tokenizer\.json is not a model"):
         choose(repository(*files, path="b/tokenizer.json"))
     assert choose(repository("config.json", "model.safetensors.index.json")) is None, "shards are in the index"
 

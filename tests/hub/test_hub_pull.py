@@ -35,7 +35,7 @@ def test_a_gguf_file_is_fetched_into_the_cache_that_all_tools_share(hub: Hub, ca
     assert path.resolve() == (place / "blobs" / hashlib.sha256(gguf).hexdigest()).resolve()
     assert (place / "refs" / "main").read_text() == repo.commit
     assert not list(place.rglob("*.incomplete"))
-    assert not list(place.rglob("README.md")), "what is no part of the model stays on the hub"
+    assert not list(place.rglob("README.md")), "what is not a part of the model stays on the hub"
     hub.asked.clear()
     assert find_model(NAME) == str(path) or Path(find_model(NAME)) == path
     assert not stored(hub), "what the cache has is not fetched again"
@@ -155,12 +155,12 @@ def test_a_name_that_looks_like_a_path_never_reaches_the_network(
     ("name", "words"),
     [
         ("https://example.org/m.gguf", "addresses are fetched from the hub alone"),
-        ("https://huggingface.co/org", "is no name of a repository"),
+        ("https://huggingface.co/org", "is not a name of a repository"),
         ("https://huggingface.co/org/name/edit/main/x", "found edit behind the repository's name"),
         ("https://[x/a/b", "found no address"),
-        ("hf://org/na..me", "is no name of a repository"),
-        ("hf://org/name/../x.gguf", "is no path in a repository"),
-        ("hf://org/name@../..", "is no revision"),
+        ("hf://org/na..me", "is not a name of a repository"),
+        ("hf://org/name/../x.gguf", "is not a path in a repository"),
+        ("hf://org/name@../..", "is not a revision"),
         ("hf://org/name/x.gguf:Q8_0", "found both x.gguf and :Q8_0"),
         ("org/name:", "nothing follows its last mark"),
     ],

@@ -152,7 +152,7 @@ class TestTiming:
         slow, fast = Scripted(clock, "slow", 1.0, 2000.0), Scripted(clock, "fast", 1.0, 1.0)
         rows = timed([slow, fast], [32], 4).rows
         assert [row.prefill.samples for row in rows] == [1, 4]
-        assert rows[0].prefill.median == pytest.approx(2000.0), "its warm-up is no sample either"
+        assert rows[0].prefill.median == pytest.approx(2000.0), "its warm-up is not a sample either"
         assert (len(slow.prefilled), len(fast.prefilled)) == (2, 5)
 
     def test_batches_take_turns_at_one_context(self, monkeypatch: Patch) -> None:

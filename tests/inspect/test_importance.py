@@ -135,14 +135,14 @@ def test_llama_cpps_files_are_read(tmp_path: Path) -> None:
     assert refusal({"blk.9.attn_q.weight.in_sum2": squares}).startswith("found importance of no matrix of this model")
     short = {**good, "blk.1.attn_q.weight.in_sum2": squares[:, :7]}
     assert "is F32 [1, 7]; expected F32 with 64 numbers and a count" in refusal(short)
-    assert "has numbers that are no mean squares" in refusal({**good, "blk.1.attn_q.weight.in_sum2": -squares})
+    assert "has numbers that are not mean squares" in refusal({**good, "blk.1.attn_q.weight.in_sum2": -squares})
 
 
 def test_what_cannot_be_used_is_refused(files: tuple[Path, Path], tmp_path: Path, small: Path) -> None:
     model, text = files
     config = load_checkpoint(model).config
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FormatError, match="binary: found neither UTF-8 text nor GGUF"):
+    (tmp_path / "binary").write_bytes(b"\xff\xff\x00")
+    with pytest.raises(InputError, match=r"binary is not UTF-8 .*; expected a text, or an importance matrix in GGUF"):
         importance_from(tmp_path / "binary", model, config)
     with pytest.raises(FormatError, match=r"missing.txt: cannot read it: No such file"):
         importance_from(tmp_path / "missing.txt", model, config)

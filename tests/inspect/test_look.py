@@ -23,7 +23,6 @@ from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, Checkpoint, load_checkpoint, random_checkpoint
 from glinfer.inspect import figures
 from glinfer.inspect.figures import drawable, short, thinned
-from glinfer.inspect.labels import token_label, visible
 from glinfer.inspect.look import lens as lens_module
 from glinfer.inspect.look import statistics as look_statistics
 from glinfer.inspect.look.drawing import labelled_tokens
@@ -36,6 +35,7 @@ from glinfer.inspect.look.statistics import (
     statistics,
     summarize_weight,
 )
+from glinfer.text.labels import token_label, visible
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each_case import each_case
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from tiers import tiered
 
@@ -339,7 +340,7 @@ def test_a_page_needs_nothing_else(page: str) -> None:
 
 def test_a_page_can_be_read_without_seeing_it(page: str) -> None:
     found = Page(page)
-    assert found.tags["svg"] == found.tags["desc"] == 5
+    assert found.tags["svg"] == found.tags["desc"] == 10  # each chart has a form for phones
     assert [name for name, count in found.ids.items() if count > 1] == []
     assert set(found.labels) <= set(found.ids)
     assert page.count("<title>") > 10  # tooltips of bars and tiles
@@ -413,7 +414,7 @@ class TestCompare:
         assert made.total.after.read == 1_003_000
         assert made.notes == ("the two differ in weights: f32 before, q8 after",)
         text = comparison_page(made)
-        assert Page(text).tags["svg"] == 1
+        assert Page(text).tags["svg"] == 2
         assert "the two differ in weights" in text
         assert json.loads(json.dumps(made.to_json()))["total"]["before"]["draws"] == 4
 
@@ -524,6 +525,21 @@ def test_no_label_lies_on_another(drawn: dict[str, Chart], name: str, blocks: in
     made(name, of_blocks(blocks, head=25.0))
     found = list(boxes(drawn[name]))
     assert len(found) >= 9
+    for (one, first), (other, second) in combinations(found, 2):
+        assert not first.overlaps(second), f"{one!r} lies on {other!r}"
+
+
+@each_case("name", ["kinds", "rates"])
+def test_on_a_phone_all_text_is_in_the_picture(drawn: dict[str, Chart], name: str) -> None:
+    with svg_style():
+        getattr(charts, f"_{name}")(of_blocks(6, head=2.0), charts._NARROW)
+    chart = drawn[f"{name}-narrow"]
+    found = [
+        (text, box) for text, box in boxes(chart) if not re.fullmatch(r"\W?[\d.]+", text)
+    ]  # ticks beyond the scale
+    assert found
+    for text, box in found:
+        assert 0 <= box.x0 <= box.x1 <= chart.figure.bbox.width, text
     for (one, first), (other, second) in combinations(found, 2):
         assert not first.overlaps(second), f"{one!r} lies on {other!r}"
 

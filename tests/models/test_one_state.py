@@ -171,7 +171,7 @@ def test_a_barrier_stands_before_every_draw_that_needs_one(device: Device, monke
     shared = set(regions(session))
     for first in (0, 5, len(session.draws) - 2):
         made.clear()
-        assert session.run(values(session, 0, 1), first=first) == len(session.draws) - first, "a barrier is no draw"
+        assert session.run(values(session, 0, 1), first=first) == len(session.draws) - first, "a barrier is not a draw"
         specs = {spec.name: spec for spec in session.plan.draws}
         written: set[str] | None = None  # since the last barrier; None before the first
         read = set[str]()

@@ -9,9 +9,10 @@ import pytest
 from goldens import check_digest, recorded
 from goldens.adapters import ADAPTED, write_adapter
 from goldens.figures import Figures
-from goldens.models import MODELS, write_model
+from goldens.models import EVEN, MODELS, Made, prompt, write_model
 
 import glinfer
+from glinfer.errors import FormatError
 from glinfer.export.convert import convert_model
 from glinfer.formats import load_checkpoint
 
@@ -80,3 +81,36 @@ def test_merged_weights_are_those_of_peft(tmp_path: Path, name: str) -> None:
         adapted = ADAPTED[name].get("target_parameters", ())
         mlp = (3 * base.config.num_experts if adapted else 0) + ("mlp.gate.weight" in adapted)
     assert changed == sum(mlp + (4 if of.delta is None else 5) for of in layers)
+
+
+@pytest.mark.slow
+def test_an_adapter_of_a_head_is_read_as_peft_saves_it(tmp_path: Path) -> None:
+    """Beside A and B of the head, save_pretrained writes the head itself."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
+    peft = pytest.importorskip("peft", reason="peft is not installed (make test-all installs it)")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    made = Made({**EVEN, "model_type": "llama", "tie_word_embeddings": False})
+    path, ids = write_model(made, tmp_path / "model"), prompt(12)
+    for number, changes in enumerate(
+        (
+            {"target_modules": ["lm_head", "q_proj"]},
+            {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens"]},
+        )
+    ):
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, **changes))
+        torch.manual_seed(1)
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.1)
+        adapted.save_pretrained(tmp_path / str(number))
+        with torch.no_grad():
+            expected = adapted(torch.tensor([ids])).logits[0, -1].numpy()
+        with glinfer.load(path, lora=tmp_path / str(number)) as read:
+            assert np.abs(read.logits(ids) - expected).max() <= TOLERANCE * np.ptp(expected)
+            assert np.abs(read.logits(ids, lora="base") - expected).max() > 100 * TOLERANCE * np.ptp(expected)
+        named, saved = dict(adapted.named_parameters()), ("base_layer.weight", "modules_to_save.default.weight")[number]
+        named[f"base_model.model.lm_head.{saved}"].data[3, 5] += 0.1
+        adapted.save_pretrained(tmp_path / f"trained{number}")
+        with pytest.raises(FormatError, match=r"lm_head\S* has other numbers than the model: it was trained"):
+            glinfer.load(path, lora=tmp_path / f"trained{number}")

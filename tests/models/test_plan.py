@@ -84,9 +84,9 @@ def without_k() -> Plan:
 
 
 DEFECTS: dict[str, Plan] = {
-    "draw ln_f: 'tokens' is no run value of the plan; known: rows": with_draw("ln_f", GOOD, size=("tokens", 6)),
-    "draw ln_f: 'cols' is no run value of the plan; known: rows": with_draw("ln_f", GOOD, size=(1, "cols")),
-    "draw ln_f: 'pos' is no run value of the plan; known: rows": with_draw("ln_f", GOOD, per_run=(("rows", "pos"),)),
+    "draw ln_f: 'tokens' is not a run value of the plan; known: rows": with_draw("ln_f", GOOD, size=("tokens", 6)),
+    "draw ln_f: 'cols' is not a run value of the plan; known: rows": with_draw("ln_f", GOOD, size=(1, "cols")),
+    "draw ln_f: 'pos' is not a run value of the plan; known: rows": with_draw("ln_f", GOOD, per_run=(("rows", "pos"),)),
     "draw ln_f samples hidden.a, which it renders to: ...": with_draw("ln_f", GOOD, outputs=("normed", "hidden.a")),
     **{
         f"draw ln_f writes [{rows}, {cols}] elements; normed is [7, 6]": with_draw("ln_f", GOOD, size=(rows, cols))
@@ -373,15 +373,15 @@ def test_a_view_has_the_texels_of_its_tensor() -> None:
 def test_views_that_cannot_be() -> None:
     plan, tensors = viewed(6, 4)
     for rows, cols in ((8, 3), (4, 6), (24, 1)):
-        with refused(f"tensor y cannot be seen as {rows}×{cols}: its rows are no whole texels"):
+        with refused(f"tensor y cannot be seen as {rows}×{cols}: its rows are not whole texels"):
             plan.view(tensors["y"], rows, cols)
     for rows, cols in ((6, 8), (5, 4), (3, 12), (1, 4)):
         with refused(f"a 2×12 matrix does not lie in its texels as one of {rows}×{cols} does"):
             plan.view(tensors["y"], rows, cols)
-    with refused("tensor single cannot be seen as 6×4: its rows are no whole texels"):
+    with refused("tensor single cannot be seen as 6×4: its rows are not whole texels"):
         plan.view(plan.activation("single", 2, 12), 6, 4)
     flat = {shape: FlatLayout.of(shape, "rgba32f", 64) for shape in ((7, 4), (6, 3))}
-    other = "which is no tensor of its kind and format"
+    other = "which is not a tensor of its kind and format"
     changes: list[tuple[dict[str, Any], str]] = [
         *(({"view_of": name}, f"tensor y@6x4 is a view of {name}, {other}") for name in ("x", "w")),
         ({"name": "v", "view_of": "v"}, f"tensor v is a view of v, {other}"),

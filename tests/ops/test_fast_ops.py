@@ -257,7 +257,9 @@ def test_each_head_sees_its_own_columns_alone(device: Device, name: str, make: A
 @with_kernels("GPU", "mantissa", "one by one")
 def test_equal_scores_give_the_mean_of_the_values(device: Device, kernels: KernelOptions) -> None:
     one = values_draw(kernels, 2, 16, 70)
-    levels = [np.full_like(one.arrays["scores"], level) for level in (0.0, 0.3, 90.0, -90.0, 1e4, -1e4)]
+    levels = [
+        np.full_like(one.arrays["scores"], level) for level in (0.0, 0.3, 90.0, -90.0, 1e4, -1e4, -3e6, -1e25, 1e25)
+    ]
     cases = [at(position, scores=level) for level in levels for position in (0, 2, 66)]
     values = one.arrays["cache"][:, 32:64].astype(np.float64)
     for case, found in zip(cases, check(device, one, *cases), strict=True):
@@ -281,7 +283,8 @@ def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels:
 def test_scores_of_every_size_give_exact_weights(device: Device, name: str) -> None:
     """Peaks are rounded up to whole numbers: scores on both sides of one, near together and far apart."""
     one = values_draw(KERNELS[name], 2, 16, 70)
-    check(device, one, *[at(69, scores=one.arrays["scores"] * np.float32(by)) for by in (1e-3, 0.3, 10, 300)])
+    check(device, one, *[at(69, scores=one.arrays["scores"] * np.float32(by)) for by in (1e-3, 0.3, 10, 300, 1e8)])
+    check(device, one, *[at(69, scores=one.arrays["scores"] + np.float32(by)) for by in (-3e5, -5e6, 5e6)])
 
 
 @tiered(("name", "window"), [("one by one", 20), ("GPU", 0), ("llvmpipe", 20)])

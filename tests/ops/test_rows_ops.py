@@ -479,8 +479,8 @@ def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels:
     made = tile_values_draw(kernels, 2, 16, 8)
     cases, tokens = [], (0, 1, 3, 6, 63, 64, 69)
     for token in tokens:
-        scores = np.clip(random_scores(made), -5, 5)
-        scores[:, :, token] = 1e4
+        scores = np.clip(random_scores(made), -5, 5) - np.float32(token * 1e7)
+        scores[:, :, token] = 1e4 - token * 1e7
         cases.append(with_scores(made, made.case(Run(16, 69, 8)), scores, step_of(kernels)))
     for token, found in zip(tokens, made.one.run(device, *cases), strict=True):
         exact = made.cache[16 + token, made.heads.kv_floats : 2 * made.heads.kv_floats]

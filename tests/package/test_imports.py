@@ -21,6 +21,7 @@ PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 ORDER = (
     *(
         "errors",
+        "closing",
         "limits",
         "terminal",
         "notebook",
@@ -52,7 +53,7 @@ for beside, known, first in (
 ALLOWED["families"] = {"families"}
 
 # Where "gpt2" and "llama" are GGUF's names of two kinds of tokenizers.
-TOKENIZER_KINDS = ("formats/gguf/vocabulary.py", "text/tokenizers/gguf.py")
+TOKENIZER_KINDS = ("formats/gguf/vocabulary.py", "text/tokenizers/gguf.py", "text/tokenizers/slow.py")
 GL_LIBRARIES = {"moderngl", "glcontext", "ctypes"}
 GLSL = re.compile(r"#version 3|gl_FragCoord|texelFetch\(")
 BESIDE = {"qa", "tests"}
@@ -98,7 +99,7 @@ def wrong_direction(path: PurePosixPath, source: str) -> list[str]:
     """Imports of a room that this file's room may not know, and files in no known room."""
     room = room_of(path)
     if room not in ALLOWED:
-        return [f"glinfer/{path}: {room!r} is no room of this house; give it a place in ORDER first"]
+        return [f"glinfer/{path}: {room!r} is not a room of this house; give it a place in ORDER first"]
     return [
         f"glinfer/{path}:{line}: {room} may not import {name}"
         for line, name in imported_names(nodes_of(source))

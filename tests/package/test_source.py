@@ -43,6 +43,8 @@ ALLOWED = {
     ("server/run.py", "socket"),
     *((f"server/{name}.py", "asyncio") for name in ("connections", "off_loop", "run", "state", "streaming", "worker")),
     ("server/off_loop.py", "concurrent"),  # threads, and no processes
+    ("engine/threaded.py", "asyncio"),
+    ("engine/threaded.py", "concurrent"),  # a thread, and no processes
     # Batches ask the same application, without a network.
     *(("batch/" + name, "asyncio") for name in ("local.py", "process.py", "turns.py")),
     # A process for each device, by an argument list and never by a shell.
@@ -62,7 +64,7 @@ ALLOWED = {
     ("__init__.py", "import_module"),
     # The one place that prints; the bars of rich; JSON on a pipe to the process that asked for it.
     ("terminal.py", "click.echo"),
-    ("server/worker.py", "click.echo"),  # of what is printable
+    ("server/errors.py", "click.echo"),  # of what is printable
     ("cli/common.py", "Console"),
     ("hub/bar.py", "Console"),
     ("gl/cuda.py", "print"),

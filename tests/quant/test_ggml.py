@@ -124,9 +124,9 @@ def test_a_row_of_integers_is_integers_and_a_float() -> None:
 @each_case(
     ("values", "name", "message"),
     [
-        (np.zeros((2, 33)), "Q4_0", "a row of 33 weights is no whole number of Q4_0 blocks of 32"),
-        (np.zeros((2, 19), np.uint8), "Q4_0", "a row of 19 bytes is no whole number of Q4_0 blocks of 18 bytes"),
-        (np.zeros((2, 4), np.uint8), "Q8_ROW", "a row of 4 bytes is no Q8_ROW"),
+        (np.zeros((2, 33)), "Q4_0", "a row of 33 weights is not a whole number of Q4_0 blocks of 32"),
+        (np.zeros((2, 19), np.uint8), "Q4_0", "a row of 19 bytes is not a whole number of Q4_0 blocks of 18 bytes"),
+        (np.zeros((2, 4), np.uint8), "Q8_ROW", "a row of 4 bytes is not Q8_ROW"),
         (np.zeros((0, 32)), "Q8_0", r"found an array \[0, 32\] for Q8_0; expected rows of weights"),
         (np.float32(1.0), "Q8_0", r"found an array \[\] for Q8_0"),
         (np.zeros((2, 32)), "Q9_9", "there is no packed format 'Q9_9'; known: BF16, Q4_0"),

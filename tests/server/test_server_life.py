@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from broken_driver import GUILTY, BrokenDriver
-from own_process import ROOT, eventually
+from own_process import ROOT, eventually, ran
 from running_server import Running, Steps, running
 
 from glinfer.engine.batch import Batch, SchedulerOptions
@@ -32,6 +34,29 @@ from glinfer.server.served import ModelSource
 pytestmark = pytest.mark.gl
 
 LONG: dict[str, Any] = {"model": "small", "prompt": "x", "max_tokens": 60, "seed": 2}
+
+
+_BLOCKS = """
+import ctypes
+from glinfer.gl.malloc import return_large_blocks
+library, names = ctypes.CDLL(None), ("arena", "free", "fast", "mapped", *"abcdef")
+class Blocks(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in names]
+library.mallinfo2.restype, library.malloc.restype = Blocks, ctypes.c_void_p
+library.free.argtypes, library.malloc.argtypes = [ctypes.c_void_p], [ctypes.c_size_t]
+return_large_blocks()
+library.free(library.malloc(24 << 20))
+before = library.mallinfo2().mapped
+library.malloc(4 << 20)
+print(library.mallinfo2().mapped - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is not glibc 2.33 or later")
+def test_large_blocks_are_returned_to_the_system() -> None:
+    """A block of some megabytes is the system's own, although a larger one was freed before."""
+    assert ran(_BLOCKS) == ["1"]
 
 
 def names() -> list[str]:
@@ -143,7 +168,7 @@ class TestFailures:
 
     def test_a_score_whose_numbers_break(self, server: Running) -> None:
         def scoring(*_: Any) -> Any:
-            raise NumbersError("a likelihood is no finite number")
+            raise NumbersError("a likelihood is not a finite number")
 
         body = {"model": "small", "input": "abc"}
         with pytest.MonkeyPatch.context() as patch:
@@ -259,6 +284,35 @@ class TestEnd:
             assert process.wait(120) == 0
             assert process.stderr is not None
             assert process.stderr.read() == ""
+
+    @pytest.mark.parametrize("twice", [False, True])
+    def test_requests_that_hang_end_without_a_word(
+        self, small: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], twice: bool
+    ) -> None:
+        """Half a header, half a body, and an answer that nobody reads; at a second signal at once."""
+        monkeypatch.setattr("glinfer.server.run._LAST_SECONDS", 900 if twice else 0)
+        monkeypatch.setattr("glinfer.server.run._OFF_LOOP_SECONDS", 900 if twice else 0)
+        with (
+            running(("small", small), slots=2, grace=900.0 if twice else 0.0) as server,
+            contextlib.ExitStack() as stack,
+        ):
+            place = httpx.URL(server.url)
+            for data in (
+                b"POST /v1/",
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+            ):
+                made = stack.enter_context(socket.create_connection((place.host, place.port or 80)))
+                made.sendall(data)
+            streaming = Streaming(server)
+            streaming.read(1)
+            server.wait(lambda: len(server.server._uvicorn.server_state.connections) >= 3)
+            server.server.end()
+            if twice:
+                server.wait(lambda: server.server.state.ending)
+                server.server.end()
+            server.thread.join(120)
+            assert not server.thread.is_alive()
+        assert capfd.readouterr().err == ""
 
     def test_no_new_requests_while_others_finish(self, small: Path, steps: Steps) -> None:
         with running(("small", small), slots=2, grace=600) as server:

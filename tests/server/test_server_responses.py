@@ -76,7 +76,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "item_reference", "id": "x"}]}, "none are kept"),
     ({"input": [{"role": "user"}]}, "lacks role or content"),
     ({"input": [{"type": "function_call", "name": "x"}]}, "lacks call_id, name or arguments"),
-    ({"input": [{"type": "function_call", "name": "x", "call_id": "a", "arguments": "["}]}, "no JSON object"),
+    ({"input": [{"type": "function_call", "name": "x", "call_id": "a", "arguments": "["}]}, "not a JSON object"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "lacks call_id or output"),
     ({"input": [{"type": "computer_call"}]}, "computer_call"),
     ({"input": []}, "at least 1"),

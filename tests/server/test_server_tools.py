@@ -261,7 +261,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"guided_regex": "a"}, "tools", "found both guided_regex and tools"),
     ({"messages": [USER, {"role": "assistant"}]}, "messages", "no content"),
     ({"messages": [{**USER, "tool_calls": [{"function": WRONG}]}]}, "messages", "of the assistant alone"),
-    ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": WRONG}]}]}, "messages", "no JSON object"),
+    ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": WRONG}]}]}, "messages", "not a JSON object"),
     ({"tools": [{"type": "function", "function": STRICT}]}, "tools", '"not"'),
 ]
 

@@ -142,11 +142,71 @@ def test_unsupported_keywords_are_refused_by_name(compiler: Compiler, case: Any)
     assert "\n" not in str(caught.value)
 
 
+DAYS = {"$defs": {"Day": {"enum": ["mon.", 'ö"\n'], "title": "Day", "type": "string"}}}
+
+
+@each_case(
+    ("schema", "fitting", "others"),
+    [
+        ({"propertyNames": {"const": "a"}}, ["", "a"], ["b", "aa"]),
+        ({"propertyNames": {"enum": ["a", "bc", 5]}}, ["a", "bc"], ["abc", "5"]),
+        ({"propertyNames": {"enum": ["a", "bc"], "maxLength": 1}}, ["a"], ["bc"]),
+        ({**DAYS, "propertyNames": {"$ref": "#/$defs/Day"}}, ["mon.", 'ö"\n'], ["monx", "ö"]),
+        ({"propertyNames": {"pattern": "^[a-z]{2}$"}}, ["ab"], ["a", "abc"]),
+        ({"propertyNames": {"pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3}}, ["ab", "abc"], ["a", "abcd"]),
+        ({"patternProperties": {"^a+$": {"type": "integer"}}, "propertyNames": {"minLength": 2}}, ["aa"], ["a", "bb"]),
+        ({"propertyNames": {"minLength": 2}}, ["ab", "é\n", '\\"x'], ["a", "é"]),
+        ({"propertyNames": {"maxLength": 2}}, ["", "ab"], ["abc"]),
+        ({"propertyNames": {"format": "date"}}, ["2024-02-28", "2024-12-31"], ["2024-13-01", "2024-04-31"]),
+        ({"propertyNames": {"format": "date-time"}}, ["2024-02-28T23:59:59Z"], ["2024-02-28"]),
+        ({"propertyNames": {"format": "time"}}, ["23:59:59.5+01:00"], ["24:00:00Z"]),
+        ({"propertyNames": {"format": "uuid"}}, ["01234567-89ab-cdef-0123-456789abcdef"], ["01234567"]),
+        ({"propertyNames": True}, ["", "a"], []),
+        ({"propertyNames": {"type": "string", "title": "X"}}, ["", "a"], []),
+        ({"propertyNames": False}, [], ["", "a"]),
+    ],
+)
+def test_names_of_properties(compiler: Compiler, words: Tokenizer, schema: Any, fitting: Any, others: Any) -> None:
+    """An object with such a name fits, whose value has the schema of further properties."""
+    whole = {"type": "object", "additionalProperties": {"type": "integer"}, **schema}
+
+    def fits(name: str, value: Any = 1) -> bool:
+        constraint = begun(compiler, json_schema=whole)
+        for token in words.encode_plain(json.dumps({name: value}, ensure_ascii=False)):
+            if token not in allowed(constraint):
+                return False
+            constraint.push(token)
+        return constraint.complete
+
+    assert [name for name in (*fitting, *others) if fits(name)] == [name for name in fitting if name or fits("")]
+    assert not any(fits(name, "x") for name in fitting)
+
+
+def test_names_of_properties_stand_anywhere(compiler: Compiler, words: Tokenizer) -> None:
+    """In parts of a schema, beside properties of which one drops out; and a property may have that name itself."""
+    keys = {"additionalProperties": {"const": 1}, "propertyNames": {"enum": ["a", "b"]}}
+    inner = {"type": "object", "properties": {"a": {"const": 2}, "c": {"const": 3}}, **keys}
+    own = {"type": "object", "properties": {"propertyNames": {"enum": [{"propertyNames": 5}]}}}
+    whole = {"anyOf": [{"type": "array", "items": inner}, own]}
+    for text, fits in (
+        ('[{"a": 2, "b": 1}]', True), ('[{"b": 1}]', True), ('[{"a": 1}]', False), ('[{"c": 3}]', False),
+        ('{"propertyNames": {"propertyNames": 5}}', True),
+    ):  # fmt: skip
+        constraint = begun(compiler, json_schema=whole)
+        try:
+            for token in words.encode_plain(text):
+                assert token in allowed(constraint)
+                constraint.push(token)
+            assert (constraint.complete, fits) == (True, True), text
+        except AssertionError:
+            assert not fits, text
+
+
 @each_case(
     ("given", "said"),
     [
         ({"json_schema": 5}, "json_schema is int; expected an object"),
-        ({"json_schema": "[" * 100_000}, "json_schema is no JSON"),
+        ({"json_schema": "[" * 100_000}, "json_schema is not JSON"),
         (
             {"json_schema": {"anyOf": [{"properties": {f"{part}{n}": {} for n in range(501)}} for part in "ab"]}},
             "json_schema has 1002 properties; expected at most 1000",

@@ -154,7 +154,7 @@ def test_bad_calls_are_refused(dev: Device) -> None:
     held.release()
     for run, message in (
         (lambda: x.__setitem__(2, 0),
-         "x[index] = value: x is [2, 3] and the index [2]; 2 is no slice, and no whole number from "
+         "x[index] = value: x is [2, 3] and the index [2]; 2 is not a slice, and no whole number from "
          "-2 to 1"),
         (lambda: x.__setitem__((0, 0, 0), 0),
          "x[index] = value: x is [2, 3] and the index [0, 0, 0]; expected at most 2 numbers "
@@ -172,7 +172,7 @@ def test_bad_calls_are_refused(dev: Device) -> None:
          "x[index] = value: x is [2, 32] of Q8_ROW, whose elements lie in blocks; make it "
          "again"),
         (lambda: x.__setitem__(0, packed), "x[index] = value: value is [2, 32] of Q8_ROW; dequantize it first"),
-        (lambda: dev.ops.assign(np.zeros(3), 0, 1), "assign: x is a ndarray; make a tensor of it with "
+        (lambda: dev.ops.assign(np.zeros(3), 0, 1), "assign: x is ndarray; make a tensor of it with "
          "device.tensor(x)"),
         (lambda: held.__setitem__(0, 1),
          "x[index] = value: this tensor [1] was released; make it again, or release it later"),

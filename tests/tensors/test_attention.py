@@ -66,6 +66,14 @@ def test_large_scores_do_not_overflow(dev: Device) -> None:
         assert relative_error(y.numpy(), mixed) <= 5e-3
 
 
+def test_the_largest_score_has_all_of_the_weight_however_small_it_is(dev: Device) -> None:
+    q, k = np.full((1, 1, 1, 4), 1e16, np.float32), np.full((1, 1, 2, 4), -1e16, np.float32)
+    k[0, 0, 1] *= 2
+    v = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
+    with dev.tensor(q) as a, dev.tensor(k) as b, dev.tensor(v) as c, dev.ops.attention(a, b, c) as y:
+        assert np.array_equal(y.numpy(), v[:, :, :1])
+
+
 def test_rows_that_no_query_sees_may_hold_anything(dev: Device) -> None:
     q, k, v = operands(((), 2, 2, 3, 7, 6, 6, 0))
     mixed = attended(q, k[:, :3], v[:, :3], 0)[2]

@@ -89,7 +89,7 @@ def test_concatenation_leaves_out_what_is_empty(dev: Device) -> None:
 X, ROWS = nothing(0, 4), nothing(3, 0)
 ONES, WHOLE = np.ones((3, 4), np.float32), nothing(3, dtype="int32")
 UNARY = ("silu", "gelu", "gelu_new", "softmax", "log_softmax", "layer_norm", "rms_norm", "rope")
-BINARY = ("add", "subtract", "multiply", "residual_add")
+BINARY = ("add", "subtract", "multiply", "divide", "residual_add")
 GATES = ("silu_gate", "gelu_gate", "gelu_new_gate")
 KERNELS: dict[str, list[tuple[Callable[[Any, Callable[[Array], Any]], Any], Array]]] = {
     **{name: [(lambda o, t, name=name: getattr(o, name)(t(X)), X)] for name in UNARY},
@@ -189,7 +189,7 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         (lambda: dev.ops.attention(x, x, x), "attention: q is [3, 0], without columns whose number sets the scale; "
          "give a scale"),
         (lambda: x.reshape(2, -1, 0), "reshape: a tensor [3, 0] of 0 elements cannot become [2, -1, 0]"),
-        (lambda: x[0, 0], "x[index]: x is [3, 0] and the index [0, 0]; 0 is no slice, and the axis has no elements"),
+        (lambda: x[0, 0], "x[index]: x is [3, 0] and the index [0, 0]; 0 is not a slice, and the axis has no elements"),
         (lambda: dev.ops.softmax(x, dtype="int32"), "softmax: dtype is int32; expected float32 or float16"),
         (lambda: x.storage.texture(), "a tensor without elements has no texture"),
     ):  # fmt: skip

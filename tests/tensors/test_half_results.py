@@ -27,6 +27,7 @@ RUNS: dict[str, Run] = {
     "add": lambda o, x, y, d: o.add(x, y, dtype=d),
     "subtract": lambda o, x, y, d: o.subtract(x, y, dtype=d),
     "multiply": lambda o, x, y, d: o.multiply(x, y, dtype=d),
+    "divide": lambda o, x, y, d: o.divide(x, y, dtype=d),
     "add_bias": lambda o, x, y, d: o.add_bias(x, y[0], dtype=d),
     "residual_add": lambda o, x, y, d: o.residual_add(x, y, dtype=d),
     "scale": lambda o, x, y, d: o.scale(x, 1e4, dtype=d),

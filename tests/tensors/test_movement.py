@@ -214,11 +214,11 @@ REFUSED: list[tuple[Callable[[Any, Tensor], object], str]] = [
     ),
     (
         lambda o, x: o.slice(x, ALL, 3),
-        "slice: x is X and the index [:, 3]; 3 is no slice, and no whole number from -3 to 2",
+        "slice: x is X and the index [:, 3]; 3 is not a slice, and no whole number from -3 to 2",
     ),
     (
         lambda o, x: o.slice(x, slice(0, 2, 0)),
-        "slice: x is X and the index [0:2:0]; 0:2:0 is no slice of whole numbers: slice step cannot be zero",
+        "slice: x is X and the index [0:2:0]; 0:2:0 is not a slice of whole numbers: slice step cannot be zero",
     ),
     (lambda o, x: o.expand(x, (3, 8)), "expand: x is X, which does not broadcast to Z"),
     (lambda o, x: o.repack(x, (2, 3, 7)), "repack: x is X of 48 elements, which cannot become Y"),

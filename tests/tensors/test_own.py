@@ -92,7 +92,7 @@ def test_mistakes_are_one_line_and_leave_nothing(dev: Device) -> None:
         (draw(SCALED), "draw: draw own.pass, shader own: uniform 'scale': the draw does not set it"),
         (draw(SCALED, None, 3, {"scale": 1, "b": 1}), "draw: draw own.pass, shader own: uniform 'b': the shader does "
          "not use it"),
-        (draw(SCALED, None, 3, {"scale": "1"}), "draw: uniform 'scale' is a str; expected a number"),
+        (draw(SCALED, None, 3, {"scale": "1"}), "draw: uniform 'scale' is str; expected a number"),
         (draw(SCALED.replace("float", "int").replace("scale;", "scale;", 1).replace("* scale", "* float(scale)"), None,
          3, {"scale": 1.5}), "draw: shader pass: uniform 'scale' is 1.5; expected a whole number of 32 bits"),
         (draw(PLAIN, {"z": x}), ShaderError),
@@ -103,8 +103,8 @@ def test_mistakes_are_one_line_and_leave_nothing(dev: Device) -> None:
         (draw(PLAIN, {"x": x, "X": x}), "draw: found the input 'x'; expected names of samplers that differ in more "
          "than case"),
         (draw(PLAIN, {"2x": x}), "draw: found the input '2x'; expected names of samplers"),
-        (draw(PLAIN, {"x": normal(2)}), "draw: x is a ndarray; make a tensor of it with device.tensor(x)"),
-        (draw(PLAIN, [x]), "draw: inputs is a list; expected a dict by the names in the shader"),
+        (draw(PLAIN, {"x": normal(2)}), "draw: x is ndarray; make a tensor of it with device.tensor(x)"),
+        (draw(PLAIN, [x]), "draw: inputs is list; expected a dict by the names in the shader"),
         (draw(PLAIN, {"x": held}), "draw: this tensor [3] was released; make it again, or release it later"),
         (draw(PLAIN, {"x": x.reshape(1, 5, 7)}, out=x), "draw: out is read or written by this call already; give it "
          "another tensor"),

@@ -289,5 +289,5 @@ def test_draws_that_do_not_fit_are_refused() -> None:
 
     refuses(r"draw d: x is \[4, 9\]; expected \[any, 8\]", (4, 9), (10, 4), heads=2)
     refuses("draw d: heads of 4 elements have no 6 that turn in pairs", (4, 8), (10, 6), heads=2)
-    refuses("draw d: 4 rows are no whole number of sequences of 3", (4, 8), (10, 8), sequence=3)
+    refuses("draw d: 4 rows are not a whole number of sequences of 3", (4, 8), (10, 8), sequence=3)
     refuses("draw d: position 10 is not in a table of 10 positions", (4, 8), (10, 8), position=10)

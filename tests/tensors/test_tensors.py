@@ -201,8 +201,8 @@ def test_values_that_are_refused(dev: Device) -> None:
         ([1.0], "float64", "dtype is float64; expected one of float32, float16, int32, BF16, .*"),
         ([1], 5, "dtype is 5; expected one of float32, .*"),
         (1.0, "Q8_0", r"found an array \[\] for Q8_0; expected rows of weights"),
-        (np.zeros((2, 33), np.float32), "Q8_0", "a row of 33 weights is no whole number of Q8_0 blocks of 32"),
-        (np.zeros((2, 33), np.uint8), "Q8_0", "a row of 33 bytes is no whole number of Q8_0 blocks of 34 bytes"),
+        (np.zeros((2, 33), np.float32), "Q8_0", "a row of 33 weights is not a whole number of Q8_0 blocks of 32"),
+        (np.zeros((2, 33), np.uint8), "Q8_0", "a row of 33 bytes is not a whole number of Q8_0 blocks of 34 bytes"),
         (dev.tensor([1.0]), None, r"found a tensor; use it as it is, or on another device its copy: tensor\.numpy\(\)"),
     ):
         with refused(f"tensor: {message}"):
@@ -479,7 +479,7 @@ def test_an_out_that_does_not_fit(dev: Device) -> None:
         (dev.zeros((4, 3), "int32"), r"silu: out is \[4, 3\] of int32; the result is \[4, 3\] of float32"),
         (x, taken),
         (x.reshape(2, 2, 3).reshape(4, 3), taken),
-        (counted(4, 3), r"silu: out is a ndarray; make a tensor of it with device\.tensor\(out\)"),
+        (counted(4, 3), r"silu: out is ndarray; make a tensor of it with device\.tensor\(out\)"),
     ):
         with refused(message):
             dev.ops.silu(x, out=out)
@@ -496,7 +496,7 @@ def test_every_kernel_refuses_what_is_no_tensor(dev: Device) -> None:
         for given in (None, [1.0], np.ones((4, 4), np.float32)):
             what = given[0] if name == "concat" and isinstance(given, list) else given  # it takes lists of tensors
             kind = type(what).__name__
-            with refused(rf"{name}: {wanted[0]} is a {kind}; make a tensor of it with device\.tensor\(\w+\)"):
+            with refused(rf"{name}: {wanted[0]} is {kind}; make a tensor of it with device\.tensor\(\w+\)"):
                 getattr(dev.ops, name)(**dict.fromkeys(wanted, given), **named)
 
 
@@ -602,6 +602,7 @@ def test_every_call_with_a_wrong_shape_names_itself(dev: Device) -> None:
         "add": lambda: ops.add(m, ids),
         "subtract": lambda: ops.subtract(m, dev.zeros(2)),
         "multiply": lambda: ops.multiply(m, dev.zeros(2)),
+        "divide": lambda: ops.divide(m, dev.zeros(2)),
         "add_bias": lambda: ops.add_bias(m, m),
         "residual_add": lambda: ops.residual_add(m, v),
         "scale": lambda: ops.scale(m, 1.0, out=v),

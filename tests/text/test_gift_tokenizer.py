@@ -12,7 +12,8 @@ from each_case import each_case
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
-from glinfer.text.chat import Conversation, find_chat, split_reply
+from glinfer.text.chat import find_chat, split_reply
+from glinfer.text.conversation import Conversation
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 # The order of the published file: longest first, which is not the order in which the merges make them.
@@ -83,7 +84,7 @@ def test_the_file_may_be_laid_out_otherwise(tmp_path: Path, tokenizer: Tokenizer
     path.write_text(json.dumps({"merges": MERGES, "reserved": ["a", *RESERVED]}, indent=2), "utf-8")
     found = Tokenizer.from_file(path)
     assert found.encode(TEXTS[3]) == tokenizer.encode(TEXTS[3])
-    assert found.control_tokens == tokenizer.control_tokens, "a single byte is no control token"
+    assert found.control_tokens == tokenizer.control_tokens, "a single byte is not a control token"
 
 
 def test_it_is_found_beside_a_manifest_and_in_its_directory(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def doubling() -> list[list[int]]:
         ({"reserved": [], "merges": [[97, 10**400]]}, "merge 0 uses id 1000"),
         ({"reserved": [], "merges": [[97, 98], [97, 98]]}, "ids 256 and 257 are both b'ab'"),
         ({"reserved": ["<|end|>"], "merges": []}, "no merge makes the reserved text '<|end|>'"),
-        ({"reserved": [], "merges": doubling()}, "bytes; expected 4194304 at most"),
+        ({"reserved": [], "merges": doubling()}, "bytes, which exceeds the limit of 4194304"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, values: Any, said: str) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError, GlinferWarning, InputError
 from glinfer.formats import BpeModel, write_bpe
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.stops import default_stops, stop_ids_of
@@ -313,7 +313,7 @@ class TestRefused:
     def test_damaged_files_are_one_line(self, tmp_path: Path, content: bytes) -> None:
         path = tmp_path / "tokenizer.json"
         path.write_bytes(content)
-        with pytest.raises(FormatError, match=r"tokenizer\.json: this is no tokenizer\.json, or a dam") as caught:
+        with pytest.raises(FormatError, match=r"tokenizer\.json: this is not a tokenizer\.json, or a dam") as caught:
             Tokenizer.from_file(path)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
@@ -330,7 +330,7 @@ class TestRefused:
             read_hf_tokenizer(tmp_path)
         with path.open("wb") as file:
             file.truncate(1 << 31)
-        with pytest.raises(FormatError, match="found 2147483648 bytes"):
+        with pytest.raises(FormatError, match="of 2147483648 bytes, which exceeds the limit"):
             Tokenizer.from_file(path)
 
 
@@ -408,12 +408,19 @@ class TestStops:
             assert stop_ids_of(path) == ids
 
     @each_case("value", ["</s>", True, [1, "x"]])
-    def test_what_is_no_id_is_refused(self, tmp_path: Path, value: object) -> None:
+    def test_what_is_no_id_is_refused_or_warned_of(self, tmp_path: Path, value: object) -> None:
         (tmp_path / "config.json").write_text("{")
         with pytest.raises(FormatError, match=r"config\.json"):
             stop_ids_of(tmp_path)
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
-        with pytest.raises(FormatError, match=r"generation_config\.json: eos_token_id is .*; expected a token id"):
+        (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 6}))
+        words = r"generation_config\.json: eos_token_id is .*; expected a token id .*; using those of config\.json"
+        with pytest.warns(GlinferWarning, match=words):
+            assert stop_ids_of(tmp_path) == (6,)
+        (tmp_path / "generation_config.json").write_text("{")
+        assert stop_ids_of(tmp_path) == (6,)
+        (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": value}))
+        with pytest.raises(FormatError, match=r"config\.json: eos_token_id is .*; expected a token id"):
             stop_ids_of(tmp_path)
 
     def test_what_ends_a_text(self, tmp_path: Path, gpt2: Tokenizer) -> None:

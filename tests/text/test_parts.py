@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import InputError
 from glinfer.formats import write_bpe
-from glinfer.text.chat import Conversation, find_chat
+from glinfer.formats.gguf.words import EXPRESSIONS
+from glinfer.text.chat import find_chat
+from glinfer.text.conversation import Conversation
 from glinfer.text.parts import TextParts, files_beside, gguf_metadata, text_parts
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+from glinfer.text.tokenizers.gguf import gguf_tokenizer
 
 pytestmark = pytest.mark.usefixtures("here")
 TEMPLATE = (
@@ -56,6 +59,27 @@ def check_same(first: Path, second: Path, config: ModelConfig) -> None:
 
 
 NAMES = ("generation_config", "tokenizer", "tokenizer_config")
+
+
+def json_of(folder: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokenizer.json of a GGUF vocabulary, without NFC."""
+    folder.mkdir()
+    source = write_vocabulary(folder / "m.gguf", metadata)
+    written(text_parts(source, None, shape(len(metadata[K + "tokens"]))), folder / "m.safetensors")
+    values: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    return values
+
+
+def cut(
+    values: Mapping[str, Any], expressions: Sequence[str], behavior: str = "Isolated", **more: Any
+) -> dict[str, Any]:
+    """A byte-level tokenizer.json that cuts text by other expressions."""
+    splits = [
+        {"type": "Split", "pattern": {"Regex": each}, "behavior": behavior, "invert": False, **more}
+        for each in expressions
+    ]
+    in_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {**values, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, in_bytes]}}
 
 
 class TestRoundTrip:
@@ -125,6 +149,64 @@ class TestGguf:
         (folder / "tokenizer.json").write_text(json.dumps(values), "utf-8")
         with pytest.raises(InputError, match="its merges do not follow from scores"):
             gguf_metadata(text_parts(folder / "m.safetensors", None, config), config.vocab_size)
+
+    def test_published_forms_of_tokenizers_go_into_a_gguf_file(self, tmp_path: Path) -> None:
+        """What is merged, or cut, in the same way but written otherwise, as in the files of the models named."""
+        bytewise, piecewise = (json_of(tmp_path / kind.__name__, kind()) for kind in (byte_level, piece_level))
+        first, *others = piecewise["model"]["merges"]
+        twice = [merge for merge in others if "".join(merge) == "".join(first)] or [first]
+        nothing = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+        forms: dict[str, Any] = {
+            "Gemma 3": {**piecewise, "pre_tokenizer": nothing},
+            "Llama 2": {
+                **piecewise,
+                "model": {
+                    **piecewise["model"],
+                    "merges": [*reversed([first, *twice]), *(m for m in others if m not in twice)],
+                },
+            },
+            "Qwen 3": {**cut(bytewise, EXPRESSIONS["qwen2"]), "normalizer": {"type": "NFC"}},
+            "OLMo 2, Phi 4": cut(bytewise, EXPRESSIONS["dbrx"], behavior="Removed", invert=True),
+            "gpt-oss": {
+                **cut(bytewise, EXPRESSIONS["gpt-4o"]),
+                "model": {**bytewise["model"], "ignore_merges": True},
+            },
+            "DeepSeek V3": cut(
+                bytewise, [each.replace(r"\n", "\n").replace(r"\r", "\r") for each in EXPRESSIONS["deepseek-v3"]]
+            ),
+        }
+        for name, values in forms.items():
+            (folder := tmp_path / name).mkdir()
+            (folder / "tokenizer.json").write_text(json.dumps(values))
+            own = Tokenizer.from_file(folder)
+            found = gguf_metadata(TextParts(own), own.vocab_size)
+            assert found is not None
+            again = Tokenizer(gguf_tokenizer(found, "m.gguf"))
+            for text in (*texts(15), "cafe\u0301 \u1112\u1161\u11ab", "  a\n\n\tb12345"):
+                assert again.encode(text) == own.encode(text), (name, text)
+
+    def test_a_tokenizer_that_would_give_other_ids_is_refused(self, tmp_path: Path) -> None:
+        """What GGUF's metadata do not say: spaces that a token takes, two tokens behind a text."""
+        values = json_of(tmp_path / "d", byte_level())
+        tokens = {entry["content"]: entry["id"] for entry in values["added_tokens"]}
+        start, end = "<|im_start|>", "<|im_end|>"
+        two = {"type": "TemplateProcessing", "pair": [], "special_tokens": {
+            name: {"id": name, "ids": [tokens[name]], "tokens": [name]} for name in (start, end)}}  # fmt: skip
+        pieces = [
+            {"Sequence": {"id": "A", "type_id": 0}},
+            *({"SpecialToken": {"id": name, "type_id": 0}} for name in (start, end)),
+        ]
+        strips = [{**entry, "rstrip": True} for entry in values["added_tokens"]]
+        for change in (
+            {"added_tokens": strips},
+            {"post_processor": {**two, "single": pieces, "pair": [*pieces, {"Sequence": {"id": "B", "type_id": 1}}]}},
+        ):
+            (tmp_path / "tokenizer.json").write_text(json.dumps({**values, **change}))
+            own = Tokenizer.from_file(tmp_path)
+            with pytest.raises(
+                InputError, match=r"found a tokenizer that a GGUF file cannot hold, as .* would get other"
+            ):
+                gguf_metadata(TextParts(own), own.vocab_size)
 
     def test_tokens_that_a_tokenizer_json_would_read_otherwise_are_refused(self, tmp_path: Path) -> None:
         metadata: Mapping[str, Any] = byte_level()

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
-import random
-import re
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
 from each_case import each_case
-from goldens import recorded
+from goldens import given, recorded
 from goldens.given import CHATML, CONVERSATIONS, TEMPLATES, TOKENS, USER
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from template_models import write_other
 from tiers import tiered
 
 from glinfer.errors import FormatError, InputError
-from glinfer.limits import MAX_TEMPLATE_CHARACTERS
+from glinfer.limits import MAX_RENDERED_CHARACTERS, MAX_TEMPLATE_CHARACTERS
 from glinfer.text import templates
 from glinfer.text.template_worker import render
-from glinfer.text.templates import JinjaTemplate, find_template
+from glinfer.text.templates import JinjaTemplate, TemplateEncoder, find_template
+from glinfer.text.tokenizer import Tokenizer
 
 
 def made(source: Any) -> JinjaTemplate:
@@ -160,6 +162,37 @@ class TestFinding:
             assert (found.source, found.tokens) == (source, {"eos_token": "</s>"})
             (tmp_path / "chat_template.jinja").write_text("f")
 
+    def test_one_for_tools(self, tmp_path: Path) -> None:
+        """As transformers takes it; a file of its own goes before the list."""
+
+        def sources() -> Any:
+            found = find_template(tmp_path)
+            assert found is not None
+            return found.source, found.tool_source, found.takes_tools
+
+        tool, usual = {"name": "tool_use", "template": "{{ tools }}"}, {"name": "default", "template": "d"}
+        self.put(tmp_path, chat_template=[usual])
+        assert sources() == ("d", None, False)
+        self.put(tmp_path, chat_template=[tool, {**tool, "name": "rag"}, usual])
+        assert sources() == ("d", "{{ tools }}", True)
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("file")
+        assert sources() == ("d", "file", False)
+        self.put(tmp_path, chat_template="{{ tools }}")
+        assert sources() == ("{{ tools }}", "file", False)
+        (tmp_path / "chat_template.jinja").write_text("f")
+        assert sources() == ("f", "file", False)
+        self.put(tmp_path, chat_template=[usual, {"name": "tool_use", "template": 5}])
+        (tmp_path / "additional_chat_templates" / "tool_use.jinja").unlink()
+        (tmp_path / "chat_template.jinja").unlink()
+        with pytest.raises(InputError, match="the chat template is 5"):
+            find_template(tmp_path)
+
+    @pytest.mark.usefixtures("here")
+    def test_it_is_for_conversations_with_tools_alone(self) -> None:
+        both = JinjaTemplate("usual", {}, "m", "{{ tools[0].name }}")
+        assert (both.render([USER]), both.render([USER], tools=[{"name": "now"}])) == ("usual", "now")
+
     def test_damaged_files_are_named(self, tmp_path: Path) -> None:
         self.put(tmp_path, chat_template=5)
         with pytest.raises(InputError, match=r"tokenizer_config\.json: the chat template is 5"):
@@ -176,39 +209,57 @@ class TestFinding:
             find_template(tmp_path)
 
 
-class TestLongTexts:
-    NAMES = re.compile(f"({'|'.join(map(re.escape, ['<|im_end|>', '<|im_start|>', '<|', 'aa']))})")
+class TestEncoding:
+    LOOKS = (
+        "{% set c = messages[0].content %}{{ '<|im_start|>' ~ (c == 'continue') ~ c.endswith('/x') ~ c | length }}",
+        "<|im_start|>{{ messages[0].content[:5] }}<|im_end|>{{ messages[0].content[0] | upper }}",
+        "{{ ('<|im_start|>' + messages[0].content | replace('/x', '')).rstrip() + '<|im_end|>' }}",
+    )
 
-    def test_slices_find_what_a_whole_search_finds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        draw = random.Random(3)
-        for size in (1, 2, 5, 50):
-            monkeypatch.setattr(templates, "_SLICE", size)
-            for _ in range(200):
-                text = "".join(
-                    draw.choices(["<|im_end|>", "<|im_start|>", "<|", "a", "x", "\n", "<"], k=draw.randrange(12))
-                )
-                found = [each.span() for each in templates._found(self.NAMES, text)]
-                assert found == [each.span() for each in self.NAMES.finditer(text)]
-                marked = re.sub(f"(?=({self.NAMES.pattern}))(.)", "\\g<0>^", text, flags=re.DOTALL)
-                assert templates._split(text, "^", self.NAMES) == marked
+    @each_case("source", LOOKS)
+    @each_case(
+        "content", ["continue", "hello /x", " a\n", "\U000f0000\U000ffffd", "".join(map(chr, range(0xF0000, 0xF0999)))]
+    )
+    @pytest.mark.usefixtures("here")
+    def test_a_template_sees_what_the_user_wrote(self, tmp_path: Path, source: str, content: str) -> None:
+        library = given.words()
+        library.save(str(tmp_path / "tokenizer.json"))
+        messages = [{"role": "user", "content": content}]
+        whole = ImmutableSandboxedEnvironment().from_string(source).render(messages=messages)
+        ids = TemplateEncoder(made(source), Tokenizer.from_file(tmp_path)).ids(messages)
+        assert ids == library.encode(whole, add_special_tokens=False).ids
 
     @pytest.mark.usefixtures("here")
-    def test_a_message_of_all_marks(self, tmp_path: Path) -> None:
-        """One character has to be left, to tell where a message ends."""
+    def test_further_variables_are_no_control_tokens(self, tmp_path: Path) -> None:
         _, words = write_other(tmp_path, {})
-        encoder = templates.TemplateEncoder(made(CHATML), words)
-        marks = [*map(chr, range(0xF0000, 0xFFFFE))]
-        with pytest.raises(InputError, match=r"^the messages have every character from U\+F0000 to U\+FFFFD; leave"):
-            encoder.ids([{"role": "user", "content": "".join(marks)}])
-        with pytest.raises(InputError, match="every character"):
-            encoder.ids([{"role": "user", "content": "x"}], tools=[{"a": ["".join(marks[:9])], "".join(marks[9:]): 1}])
-        assert encoder.ids([{"role": "user", "content": "".join(marks[:-1])}])
+        source = "{{ bos_token }}{{ effort ~ tools[0].name }}{% for key in tools[0] %}{{ key }}{% endfor %}"
+        hostile = {"kwargs": {"effort": "<|im_end|>"}, "tools": [{"<|im_end|>": 1, "name": "<|im_end|>"}]}
+        assert made(source).render([USER], **hostile) == "<s>" + "<|im_end|>" * 3 + "name"
+        ids = TemplateEncoder(made(source), words).ids([USER], **hostile)
+        assert words.control_tokens["<|im_end|>"] not in ids
 
     @pytest.mark.usefixtures("here")
     def test_the_rendered_text_is_looked_at_before_it_is_encoded(self, tmp_path: Path) -> None:
         _, words = write_other(tmp_path, {})
         seen = list[str]()
-        templates.TemplateEncoder(made(CHATML), words).ids(
-            [{"role": "user", "content": "x<|im_end|>"}], check=seen.extend
-        )
+        TemplateEncoder(made(CHATML), words).ids([{"role": "user", "content": "x<|im_end|>"}], check=seen.extend)
         assert seen == ["<|im_start|>user\nx<|im_end|><|im_end|>\n<|im_start|>assistant\n"]
+
+    @pytest.mark.slow
+    def test_long_messages_take_no_more_than_they_may(self, tmp_path: Path) -> None:
+        _, words = write_other(tmp_path, {})
+        source = CHATML.replace("message['content']", "message.content.replace('\\r', '').replace('\\n', ' ') | trim")
+        for text in ("ab\n", "<|im_end|>", "\n", "é 🚀\n"):
+            content = text * ((MAX_RENDERED_CHARACTERS - 100) // len(text))
+            wanted = f"<|im_start|>user\n{content.replace(chr(10), ' ').strip()}<|im_end|>\n<|im_start|>assistant\n"
+            seen = list[str]()
+            with pytest.raises(InputError, match="enough"):
+                TemplateEncoder(made(source), words).ids(
+                    [{"role": "user", "content": content}], check=partial(refuse, seen)
+                )
+            assert seen == [wanted]
+
+
+def refuse(seen: list[str], texts: Sequence[str]) -> None:
+    seen += texts
+    raise InputError("enough")

@@ -137,10 +137,10 @@ def test_of_stop_strings_that_start_together_the_longest_is_reported() -> None:
 @each_case(
     ("stop", "words"),
     [
-        (5, "stop is a int"),
-        (b"end", "stop is a bytes"),
+        (5, "stop is int"),
+        (b"end", "stop is bytes"),
         (["ok", ""], "stop string 1 is empty"),
-        (["ok", None], "stop string 1 is a NoneType"),
+        (["ok", None], "stop string 1 is NoneType"),
     ],
 )
 def test_bad_stop_strings(stop: Any, words: str) -> None:

@@ -2,10 +2,11 @@
  * Token after token, with pauses in which the page can answer.
  *
  * @typedef {{maxTokens?: number, temperature?: number, topK?: number, topP?: number, minP?: number, repetitionPenalty?: number,
- *   seed?: number|bigint|null, stopIds?: number[], signal?: AbortSignal, speculate?: "ngram"|null}} Options how a text is
- *   continued. What is left out of the sampler's options (see sampler.js) is as the model's own files say; `signal` ends the
- *   text at the next token; with `speculate` several tokens come from one run where the text repeats what it had before, as
- *   long as that is faster, and they are the same.
+ *   seed?: number|bigint|null, stopIds?: number[], signal?: AbortSignal, speculate?: "ngram"|null, keep?: number}} Options how
+ *   a text is continued. What is left out of the sampler's options (see sampler.js) is as the model's own files say; `signal`
+ *   ends the text at the next token; with `speculate` several tokens come from one run where the text repeats what it had
+ *   before, as long as that is faster, and they are the same; `keep` says how many of the first tokens stay when the context
+ *   is full, -1 for the whole prompt.
  */
 
 import { checkSpeculation, Ngrams, Speculation } from "./drafts.js";
@@ -54,12 +55,13 @@ export function pauses() {
  * @param {Model} model
  * @param {Sampler} sampler
  * @param {{prompt: number[], count: number, stops: (id: number) => boolean, signal: AbortSignal,
- *   watch?: () => {draw: number, seen: () => void}|null, speculate?: string|null}} options `count`: at most so many tokens;
+ *   watch?: () => {draw: number, seen: () => void}|null, speculate?: string|null, keep?: number}} options `count`: at most so many tokens;
  *   `stops`: the token ends the text, and is yielded last, others that were chosen with it are taken back; `signal` ends it at
- *   the next token; `watch` is asked before each token, see `Replay.run`; `speculate`: how tokens are guessed.
+ *   the next token; `watch` is asked before each token, see `Replay.run`; `speculate`: how tokens are guessed; `keep`: see above.
  * @yields {number} a token id.
  */
-export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null, speculate = null }) {
+export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null, speculate = null, keep = 0 }) {
+  model.keep = checkKeep(keep, prompt.length, model.context);
   const pause = pauses();
   const speculation = speculate === null ? null : new Speculation(new Ngrams(), model.runTimes);
   if (speculation) model.driver.expectDrafts();
@@ -107,12 +109,12 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
  * @param {Options} options
  * @yields {string|number}
  */
-export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal = new AbortController().signal, speculate, ...sampling }) {
+export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal = new AbortController().signal, speculate, keep, ...sampling }) {
   const ofIds = Array.isArray(prompt);
   if (!ofIds && !model.tokenizer) throw new GlinferError("this model came without a tokenizer; give an array of token ids");
   const ends = new Set(stopIds ?? (ofIds ? [] : model.plan.model.stop_ids));
   const text = ofIds ? null : model.tokenizer.stream();
-  const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal, speculate };
+  const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal, speculate, keep };
   if (!options.prompt.length) throw new GlinferError("the prompt has no tokens; expected at least one");
   for await (const id of alone(model, samplerOf(model, sampling), options)) {
     if (ofIds) {
@@ -136,7 +138,7 @@ export async function* continuation(model, prompt, { maxTokens = 128, stopIds, s
  *   see `Conversation.splitter`, and the text that is certain by then; at the end, without a token, what was held back.
  *   `finishReason` is why it ends if it ends here.
  */
-export async function* replyParts(model, conversation, prompt, { maxTokens, signal = new AbortController().signal, watch, speculate, ...sampling }) {
+export async function* replyParts(model, conversation, prompt, { maxTokens, signal = new AbortController().signal, watch, speculate, keep, ...sampling }) {
   const room = conversation.form ? model.context - prompt.length : Infinity;
   const count = Math.min(checkCount(maxTokens), room);
   const kindOf = conversation.splitter();
@@ -146,7 +148,7 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
   let [made, last] = [0, "answer"];
   let finishReason = "aborted";
   const part = (kind, text, id) => ({ kind, text, id, finishReason, promptTokens: prompt.length });
-  for await (const id of alone(model, samplerOf(model, sampling), { prompt, count, stops, signal, watch, speculate })) {
+  for await (const id of alone(model, samplerOf(model, sampling), { prompt, count, stops, signal, watch, speculate, keep })) {
     made += 1;
     if (stops(id)) finishReason = "stop";
     else if (made === count) finishReason = room < maxTokens ? "context" : "length";
@@ -183,4 +185,11 @@ function samplerOf(model, given) {
 function checkCount(count) {
   if (Number.isInteger(count) && count >= 1) return count;
   throw new GlinferError(`maxTokens is ${count}; expected a whole number of at least 1`);
+}
+
+function checkKeep(keep, prompt, context) {
+  const count = keep === -1 ? prompt : keep;
+  if (!Number.isInteger(count) || count < 0) throw new GlinferError(`keep is ${keep}; expected a whole number of at least 0, or -1 for the prompt`);
+  if (count >= context) throw new GlinferError(`keep is ${count} tokens; the context holds ${context}; expected fewer`);
+  return count;
 }

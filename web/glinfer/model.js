@@ -79,6 +79,8 @@ export class Model {
     this.checker = new TextureChecker(replay, checksumsOf(tables), source);
     this.driver = driverOf(plan, this.replay);
     this.ids = [];
+    this.before = plan.model.before ?? []; // what the tokenizer puts before every text; it is never dropped
+    this.keep = 0; // how many of the first tokens are never dropped
     this.dropped = 0;
     this.known = null; // the logits of the next token, once they were asked for
     this.ahead = 0; // tokens that a stream has chosen and not given, those that it has taken back too
@@ -111,13 +113,13 @@ export class Model {
 
   /** How many tokens can be chosen before the context is full; at least 1. */
   get room() {
-    const held = this.ids.length <= this.context ? this.ids.length : Math.floor(this.context / 2) + 1;
-    return this.context + 1 - held;
+    const dropped = this.ids.length > this.context ? this.oldest.count : 0;
+    return this.context + 1 - this.ids.length + dropped;
   }
 
   /**
    * Appends tokens, and runs all of them but the last, which waits until something is asked of it. Where the context
-   * is full the oldest half is dropped, and the rest runs again from position 0.
+   * is full the oldest half is dropped, and the rest runs again from position 0; `before` and `keep` say what stays.
    * @param {number[]} ids
    * @throws {GlinferError} an id is no token of the vocabulary.
    */
@@ -372,11 +374,18 @@ export class Model {
     if (this.ids.length > this.context) this.dropOldest();
   }
 
+  /** Where the tokens that a full context drops begin, and how many they are; as `room_made` in glinfer/engine/ids.py. */
+  get oldest() {
+    const before = this.before.slice(0, this.context - 1);
+    const from = Math.max(this.keep, before.every((id, place) => this.ids[place] === id) ? before.length : 0);
+    return { from, count: Math.floor((this.context - from + 1) / 2) };
+  }
+
   dropOldest() {
-    const count = Math.floor((this.context + 1) / 2);
+    const { from, count } = this.oldest;
     this.known = null;
     this.driver.forget(0);
-    this.ids.splice(0, count);
+    this.ids.splice(from, count);
     this.dropped += count;
   }
 

@@ -122,6 +122,8 @@ describe("chat templates", { skip }, () => {
     const changed = (values) => () => new TemplateForm(tokenizer, { ...chat, ...values });
     assert.throws(changed({ template: "{{ 'a' * 3 }}" }), /cannot be rendered here \(Unknown operator/);
     assert.throws(changed({ template: "{% if %}" }), /cannot be read here/);
+    const looks = "{% set end = '<|im_end|>' %}{{ end | length }}{{ messages[0].content | length }}";
+    assert.throws(changed({ template: looks }), /cannot be rendered here \(.* looks at its own control tokens/);
     assert.throws(changed({ template: `${chat.template}.` }), /cannot be rendered here \(other tokens than in Python\)/);
     assert.throws(changed({ template: "{% for a in range(10 ** 9) %}{% endfor %}" }), /expected at most 100000/);
   });

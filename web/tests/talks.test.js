@@ -105,6 +105,24 @@ test("prompts and replies are Python's, guessed ahead and not", { skip: noPython
   assert.ok(leftOut > 4);
 });
 
+test("full contexts keep and drop what Python's do", { skip: noPython }, async () => {
+  const { full, vocabulary } = written("talks_in_python.py");
+  assert.ok(full.length > 20);
+  for (const { context, prompt, before, keep, ids, held, dropped } of full) {
+    const model = modelOf(context, vocabulary);
+    model.before = before;
+    const found = [];
+    for await (const id of model.stream(prompt, { maxTokens: 60, keep })) found.push(id);
+    assert.deepEqual({ found, held: model.ids, dropped: model.dropped }, { found: ids, held, dropped });
+  }
+});
+
+test("what cannot be kept is refused", async () => {
+  for (const [keep, says] of [[64, /keep is 64 tokens; the context holds 64/], [-2, /keep is -2; expected/], [1.5, /keep is 1.5; expected/]]) {
+    await assert.rejects(async () => void (await modelOf(64, 100).stream([50], { keep }).next()), says);
+  }
+});
+
 const NO_SIGNAL = new AbortController().signal;
 
 test("a text that goes on over a full context, and one that was cut back, are the same guessed ahead", async () => {

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from texts_in_python import TEMPLATES, chat_tokenizer, given, render_here
 from glinfer.config import ModelConfig
 from glinfer.engine.chat import Chatting
 from glinfer.engine.decode import Floats, RecomputeSession
+from glinfer.engine.ids import check_keep
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import TokenStream
 from glinfer.export.texts import library_entry, template_entry
@@ -54,12 +57,15 @@ class Talker(Chatting):
     def __init__(self, tokenizer: Tokenizer, template: JinjaTemplate, context: int, vocab: int) -> None:
         self.config = ModelConfig.from_options(f"blocks=1,heads=1,dim=4,vocab={vocab},context={context}")
         self._tokenizer, self.prompts = tokenizer, list[list[int]]()
-        self._find_form = lambda system: TemplateChat(template, tokenizer, ENDS, system=system)
+        self._find_form = partial(TemplateChat, template, tokenizer, ENDS)
 
     def require_tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
     def _require_open(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def _stream_ids(self, ids: Sequence[int], *, incomplete: str, **options: Any) -> TokenStream:
@@ -86,6 +92,25 @@ def talk(model: Talker) -> list[dict[str, Any]]:
     return found
 
 
+def full_contexts(vocab: int) -> list[dict[str, Any]]:
+    """Texts that go on over full contexts, and what is held at their ends."""
+    found = []
+    for context, prompt, before, keep in product(
+        (1, 2, 8, 21), ([50], [40, 41, 42]), ([], [40], [40, 41], [7]), (0, 3, -1)
+    ):
+        if len(prompt) >= context or keep >= context:
+            continue
+        config = ModelConfig.from_options(f"blocks=1,heads=1,dim=4,vocab={vocab},context={context}")
+        session = RecomputeSession(config, lambda ids: np.eye(1, vocab, next_token(ids), dtype=np.float32)[0])
+        session.before = before
+        kept = check_keep(keep, context, len(prompt))
+        stream = TokenStream(session, prompt, SamplingOptions(temperature=0), max_tokens=60, keep=kept)
+        ids = list(stream)
+        asked = {"context": context, "prompt": prompt, "before": before, "keep": keep}
+        found.append({**asked, "ids": ids, "held": session.ids, "dropped": session.dropped})
+    return found
+
+
 def main() -> None:
     templates.JinjaTemplate._answer = render_here  # type: ignore[method-assign,assignment]
     tokenizer = chat_tokenizer()
@@ -98,6 +123,7 @@ def main() -> None:
         "system": SYSTEM,
         "vocabulary": vocab,
         "talks": talks,
+        "full": full_contexts(vocab),
     }
     sys.stdout.write(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 

@@ -238,8 +238,8 @@ def scored() -> dict[str, Any]:
 
 def gguf_files() -> dict[str, dict[str, Any]]:
     """The metadata of GGUF files of every kind."""
-    spaces = piece_level(remove_extra_whitespaces=False)
-    return {**vocabularies(), "word pieces": word_pieces(VOCABULARY), "scored": scored(), "spaces": spaces}
+    spaces = {f"spaces, {merged}": piece_level(remove_extra_whitespaces=merged) for merged in (True, False)}
+    return {**vocabularies(), "word pieces": word_pieces(VOCABULARY), "scored": scored(), **spaces}
 
 
 def smollm2() -> Tokenizer | None:
@@ -349,12 +349,9 @@ def of_template(tokenizer: Tokenizer, source: str, count: int) -> dict[str, Any]
 template_worker.compiled = cache(template_worker.compiled)  # type: ignore[assignment]
 
 
-def render_here(_: JinjaTemplate, request: dict[str, Any]) -> dict[str, str]:
+def render_here(_: JinjaTemplate, request: dict[str, Any]) -> dict[str, Any]:
     """Render in this process; the test of the process has others."""
-    try:
-        return {"text": template_worker.render(request["source"], request["variables"], request["most"])}
-    except Exception as error:
-        return {"error": str(error)}
+    return template_worker.answer(request)
 
 
 def main() -> None:

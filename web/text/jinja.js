@@ -34,10 +34,12 @@ mendLoops();
 export class Jinja {
   /**
    * @param {string} source
+   * @param {(text: string) => string} changed what to write in place of a text of the program; those stay with which others are
+   *   compared, searched or changed.
    * @throws {Error} it is none, or needs what the library does not have.
    */
-  constructor(source) {
-    this.program = mended(parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true })));
+  constructor(source, changed = (text) => text) {
+    this.program = mended(parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true })), changed);
   }
 
   /**
@@ -99,11 +101,17 @@ function dated(now, form) {
 }
 
 /** A program in which the filter `trim` is the method `strip`, which knows Python's spaces. */
-function mended(node) {
-  if (Array.isArray(node)) return node.map(mended);
-  if (node instanceof Map) return new Map(Array.from(node, (pair) => pair.map(mended)));
+function mended(node, changed) {
+  if (Array.isArray(node)) return node.map((each) => mended(each, changed));
+  if (node instanceof Map) return new Map(Array.from(node, (pair) => mended(pair, changed)));
   if (node === null || typeof node !== "object") return node;
-  for (const [name, value] of Object.entries(node)) node[name] = mended(value);
+  if (node.type === "StringLiteral") return Object.assign(node, { value: changed(node.value) });
+  const compares = node.type === "BinaryExpression" && !["+", "~"].includes(node.operator.value);
+  const same = (text) => text;
+  for (const [name, value] of Object.entries(node)) {
+    const looks = compares || name === "property" || name === "filter" || (name === "args" && node.callee?.type === "MemberExpression");
+    node[name] = mended(value, looks ? same : changed);
+  }
   if (node.type === "For") LOOPS.add(node.body);
   if (node.type !== "FilterExpression" || node.filter.type !== "Identifier" || node.filter.value !== "trim") return node;
   const [call] = parse(tokenize("{{ text.strip() }}")).body;

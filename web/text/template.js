@@ -1,6 +1,10 @@
 /**
  * The chat form of a Jinja template, in which no message can forge a control token. The browser's side of
- * glinfer/text/templates.py, which tells how, and of `TemplateChat` in glinfer/text/chat.py.
+ * glinfer/text/templates.py, and of `TemplateChat` in glinfer/text/chat.py.
+ *
+ * Texts of JavaScript cannot tell their origin, so a mark (a character that nobody uses) does: around each message and in
+ * each control token that it spells. If the template makes another text then, it looks at ends or lengths of messages. In
+ * that case the marks stand before the control tokens of the template instead, and the messages are as they were.
  */
 
 import { checkMessage } from "../glinfer/chat.js";
@@ -34,6 +38,7 @@ export class TemplateForm {
     const names = Array.from(tokenizer.control.keys()).filter((name) => Array.from(name).length > 1);
     const longest = names.sort((one, other) => Array.from(other).length - Array.from(one).length);
     const escaped = longest.map((name) => name.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|") || "(?!)";
+    this.escaped = escaped;
     this.names = new RegExp(`(${escaped})`, "gu");
     this.inside = new RegExp(`(?=(?:${escaped}))(.)`, "gsu");
     try {
@@ -95,16 +100,23 @@ export class TemplateForm {
       const whole = inner && content.slice(0, start) + mark + split(inner) + mark + content.slice(start + inner.length);
       return { role: split(role), content: whole || content };
     });
-    return this.tokenizer.encodeMixed(
-      this.render(marked, now)
-        .split(this.names)
-        .map((piece, place) => (place % 2 ? this.tokenizer.control.get(piece) : piece.replaceAll(mark, ""))),
-    );
+    const whole = this.render(messages, now);
+    const plain = (text) => text.replaceAll(mark, "");
+    let [text, names] = [this.render(marked, now), this.names];
+    if (plain(text) !== whole) {
+      const before = (constant) => constant.replace(this.names, (name) => mark + name);
+      const tokens = Object.fromEntries(Object.entries(this.tokens).map(([name, token]) => [name, before(token)]));
+      text = this.render(messages, now, new Jinja(this.source, before), tokens);
+      if (plain(text) !== whole) throw new GlinferError("this model's chat template looks at its own control tokens");
+      names = new RegExp(`${mark}(${this.escaped})`, "gu");
+    }
+    const pieces = text.split(names);
+    return this.tokenizer.encodeMixed(pieces.map((piece, place) => (place % 2 ? this.tokenizer.control.get(piece) : plain(piece))));
   }
 
   /** The text of a conversation, and of what opens the reply to it. */
-  render(messages, now = new Date()) {
-    const given = { ...this.tokens, messages, add_generation_prompt: true, tools: null, documents: null };
-    return this.program.render(given, now);
+  render(messages, now = new Date(), program = this.program, tokens = this.tokens) {
+    const given = { ...tokens, messages, add_generation_prompt: true, tools: null, documents: null };
+    return program.render(given, now);
   }
 }

@@ -135,4 +135,4 @@ def refused_name(name: str, config: ModelConfig, names: Names) -> str:
         return f"{quoted(name)} are the embeddings, which glinfer does not adapt; expected projections, MLP or head"
     if stem.rpartition(".")[2] == names.head.rpartition(".")[2] and config.tie_word_embeddings:
         return f"{quoted(name)} is tied to the embeddings, which glinfer does not adapt; expected projections or MLP"
-    return f"{quoted(name)} is no matrix of this model that can be adapted; the adapter belongs to another one"
+    return f"{quoted(name)} is not a matrix of this model that can be adapted; the adapter belongs to another one"

@@ -24,13 +24,15 @@ _ROWS = 1 << 22
 """Numbers of a matrix that are added in float64 together."""
 
 
-def read_adapter(path: AnyPath, config: ModelConfig, scale: float = 1.0) -> Adapter:
+def read_adapter(path: AnyPath, config: ModelConfig, scale: float = 1.0, *, base: Checkpoint | None = None) -> Adapter:
     """Read the adapter at ``path``: a directory of PEFT, a file in it, or a GGUF file.
 
     Args:
         path: where it is.
         config: the shape of the model that it is for.
         scale: a factor of all that it adds, besides its own.
+        base: the model that it is for, with which copies of its matrices in the adapter are compared; without it, an
+            adapter with copies is refused.
 
     Raises:
         FormatError: it cannot be read, is damaged or no plain LoRA, or belongs to another model.
@@ -40,18 +42,18 @@ def read_adapter(path: AnyPath, config: ModelConfig, scale: float = 1.0) -> Adap
         raise InputError(f"the scale of an adapter is {scale!r}; expected a number")
     if config.embeds:
         raise InputError("adapters are for models that continue texts; this one embeds them")
-    found = _found(path, config)
+    found = _found(path, config, base)
     if scale == 1.0:
         return found
     matrices = {name: replace(change, scale=scale * change.scale) for name, change in found.matrices.items()}
     return replace(found, matrices=MappingProxyType(matrices))
 
 
-def _found(path: AnyPath, config: ModelConfig) -> Adapter:
+def _found(path: AnyPath, config: ModelConfig, base: Checkpoint | None) -> Adapter:
     if is_directory(path):
-        return read_peft(path, config)
+        return read_peft(path, config, base)
     if Path(os.fsdecode(path)).name in (CONFIG, WEIGHTS):
-        return read_peft(Path(os.fsdecode(path)).parent, config)
+        return read_peft(Path(os.fsdecode(path)).parent, config, base)
     if is_gguf(path):
         return read_gguf_adapter(path, config)
     if not os.path.lexists(path):

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,50 +20,61 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.families.record import HuggingFace
-from glinfer.formats.adapters.adapter import Adapter, LowRank, Pair, adaptable, low_ranks, refused_name
+from glinfer.families.record import HuggingFace, Names
+from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
 from glinfer.formats.adapters.heads import in_order_of
+from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.huggingface.config import form_of
 from glinfer.formats.huggingface.delta import is_by_key, rows_by_part
+from glinfer.formats.huggingface.model import file_shape, loaded
 from glinfer.formats.json_files import quoted, read_json
-from glinfer.formats.safetensors_file import STORED, load_tensor, read_header
-from glinfer.formats.tensors import ModelTensor, StoredTensor, tensors_of
+from glinfer.formats.packed import PackedTensor, row_bytes
+from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, read_header
+from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors, tensors_of
 from glinfer.limits import MAX_CONFIG_BYTES
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _OTHER_WEIGHTS = "adapter_model.bin"
 _PREFIX, _WRAPPED = "base_model.model.", ".base_layer"
+_WRAPPERS = re.compile(r"\.(base_layer|original_module|modules_to_save(\.default)?)(?=\.)")
+"""What PEFT puts into the names of the model's own tensors."""
+_TOGETHER = 1 << 22  # numbers that are compared together
+_STEPS = 6
+"""Largest error of a row in a format of b bits a weight, in units of 2**-b of the row's length; at most that length."""
+_OTHERS = {"lora_embedding_": "embeddings", "lora_magnitude_vector": "DoRA", ".bias": "biases"}
 _EXPERTS = "mlp.experts"
 """The module whose parameters ``gate_up_proj`` and ``down_proj`` have the matrices of all experts in transformers 5."""
 _PART = re.compile(r"(.+)\.lora_(A|B)(?:\.default)?\.weight")
 _PLAIN: Mapping[str, tuple[object, ...]] = {
-    "use_dora": (False, None),
-    "bias": ("none", None),
-    "lora_bias": (False, None),
-    "modules_to_save": (None, []),
-    "layer_replication": (None, []),
-    "trainable_token_indices": (None, [], {}),
-    "alora_invocation_tokens": (None, []),
-    "use_qalora": (False, None),
-    "use_bdlora": (False, None),
-    "arrow_config": (None,),
+    "use_dora": (False,),
+    "bias": ("none",),
+    "lora_bias": (False,),
+    "layer_replication": ([],),
+    "trainable_token_indices": ([], {}),
+    "alora_invocation_tokens": ([],),
+    "use_qalora": (False,),
+    "use_bdlora": (False,),
+    "arrow_config": (),
 }
-"""Settings that change more than the two matrices say, and the values with which they do not."""
+"""Settings that change more than the two matrices say, and the values besides null with which they do not."""
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations that change the base weights too, which the files of the adapter do not have."""
 
 
-def read_peft(path: AnyPath, config: ModelConfig) -> Adapter:
+def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None) -> Adapter:
     """Read an adapter that ``save_pretrained`` of PEFT wrote, for a model of this shape.
 
     The ranks are those of the matrices; alpha may differ by module (``alpha_pattern``), and ``use_rslora`` divides it
     by the root of the rank. A parameter with the matrices of all experts (``target_parameters``) has two matrices for
-    each expert. Matrices may be float32, float16 or bfloat16, and become float32.
+    each expert. Matrices may be float32, float16 or bfloat16, and become float32. PEFT also saves copies of the model's
+    own head or embeddings where an adapter changes one of them or ``modules_to_save`` names them; these are passed over
+    if they equal those of the model.
 
     Args:
         path: the directory.
         config: the model's shape.
+        base: the model; without it, an adapter with copies is refused.
 
     Raises:
         FormatError: a file is missing or damaged, the adapter is no plain LoRA, or belongs to another model.
@@ -77,7 +89,8 @@ def read_peft(path: AnyPath, config: ModelConfig) -> Adapter:
         )
     form = form_of(config.family)
     stored_as = form.names or config.family.names
-    pairs = _pairs(weights)
+    pairs, others = _pairs(weights)
+    _check_copies(others, config, stored_as, base, shown(weights))
     known, modules = adaptable(config, stored_as), _modules_of_experts(config, form)
     matrices: dict[str, LowRank] = {}
     for name, pair in pairs.items():
@@ -156,13 +169,13 @@ def _located(folder: Path) -> tuple[Path, Path]:
 def _check_plain(settings: Mapping[str, Any], label: str) -> None:
     kind = settings.get("peft_type")
     if kind != "LORA":
-        raise FormatError(f"{label}: peft_type is {quoted(kind)}; expected 'LORA', the one kind that is supported")
+        raise FormatError(f"{label}: peft_type is {quoted(kind)}, which is not supported; expected 'LORA'")
     for key, plain in _PLAIN.items():
-        found = settings.get(key, plain[0])
-        if not any(found == value and type(found) is type(value) for value in plain):
+        found = settings.get(key)
+        if found is not None and not any(found == value and type(found) is type(value) for value in plain):
             raise FormatError(
-                f"{label}: {key} is {quoted(found)}, which is not supported; expected {quoted(plain[0])}; merge the "
-                "adapter with PEFT, and take the merged model"
+                f"{label}: {key} is {quoted(found)}, which is not supported; expected {quoted([*plain, None][0])}; "
+                "merge the adapter with PEFT"
             )
     start = settings.get("init_lora_weights", True)
     if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
@@ -174,7 +187,7 @@ def _check_plain(settings: Mapping[str, Any], label: str) -> None:
 
 def _scale(settings: Mapping[str, Any], name: str, rank: int, label: str) -> float:
     """The factor of one module's product, as PEFT computes it."""
-    alpha: Any = settings.get("lora_alpha", 8)
+    alpha: Any = 8 if settings.get("lora_alpha") is None else settings["lora_alpha"]
     patterns = settings.get("alpha_pattern") or {}
     if not isinstance(patterns, dict):
         raise FormatError(f"{label}: alpha_pattern is {quoted(patterns)}; expected an object of numbers")
@@ -200,24 +213,90 @@ def _matches(pattern: str, name: str, label: str) -> bool:
         raise FormatError(f"{label}: alpha_pattern has the key {quoted(pattern)}; expected a module's name") from None
 
 
-def _pairs(weights: Path) -> dict[str, Pair]:
-    """A and B of each module, by its name without the prefix that PEFT gives it."""
+def _pairs(weights: Path) -> tuple[dict[str, Pair], dict[str, FoundTensor]]:
+    """A and B of each module, by its name without the prefix that PEFT gives it; and all other tensors."""
     label = shown(weights)
     tensors, _ = read_header(weights)
     pairs: dict[str, dict[str, Any]] = {}
+    others: dict[str, FoundTensor] = {}
     for name, found in tensors.items():
         part = _PART.fullmatch(name)
         if part is None:
-            what = {"lora_embedding_": "embeddings", "lora_magnitude_vector": "DoRA", ".bias": "biases"}
-            kind = next((word for piece, word in what.items() if piece in name), "")
-            hint = f", which is for {kind}" if kind else ""
-            raise FormatError(
-                f"{label}: tensor {quoted(name)}{hint}, is not supported; expected matrices lora_A and lora_B alone"
-            )
+            others[name] = found
+            continue
         if found.dtype not in STORED:
             raise FormatError(
-                f"{label}: tensor {quoted(name)} is {found.dtype}; expected one of {', '.join(STORED)}; convert it"
+                f"{label}: tensor {quoted(name)} is {found.dtype}, which is not supported; expected one of "
+                f"{', '.join(STORED)}; convert it first"
             )
         key = "down" if part[2] == "A" else "up"
         pairs.setdefault(part[1].removeprefix(_PREFIX), {})[key] = load_tensor(found)
-    return {name: Pair(**parts) for name, parts in pairs.items()}
+    return {name: Pair(**parts) for name, parts in pairs.items()}, others
+
+
+def _check_copies(
+    others: Mapping[str, FoundTensor], config: ModelConfig, names: Names, base: Checkpoint | None, label: str
+) -> None:
+    """Check that tensors of a file besides A and B are copies of the model's own; without ``base`` none is.
+
+    They have to have the same numbers, rounded to the type of the file or of the model, whichever has fewer bits. Where
+    the model is in blocks of fewer bits, each row has to be as near as these can tell, see :data:`_STEPS`.
+    """
+    known = {each.name: each for each in stored_tensors(config, names)} if others else {}
+    if config.tie_word_embeddings and known:
+        known[f"{names.head}.weight"] = known[f"{names.embeddings}.weight"]
+    for name, found in others.items():
+        bare, where = _WRAPPERS.sub("", name.removeprefix(_PREFIX)), f"{label}: tensor {quoted(name)}"
+        stored = known.get(bare) or known.get(form_of(config.family).prefix + bare)
+        if stored is None or base is None or found.dtype not in STORED:
+            hint = next((f", which is for {word}," for piece, word in _OTHERS.items() if piece in name), "")
+            raise FormatError(
+                f"{where} ({found.dtype}){hint} is not supported; expected matrices lora_A and lora_B, and copies of "
+                "the model's own"
+            )
+        if found.shape != (shape := file_shape(config, stored)):
+            problem = f"is {list(found.shape)}, and the model has {list(shape)}: it was resized"
+        else:
+            copy = loaded(config, [replace(stored, name=name)], {name: found}, label)
+            if all(_is_copy(copy, base, part) for part in copy.formats()):
+                continue
+            problem = "has other numbers than the model: it was trained, or belongs to another model"
+        raise FormatError(f"{where} {problem}, which is not supported; merge the adapter with PEFT")
+
+
+def _is_copy(copy: Checkpoint, base: Checkpoint, name: str) -> bool:
+    """Whether a tensor of a file has the numbers of the model's, as far as the formats of both can tell."""
+    (mine, shape), (own, _) = ((each.formats()[name], _held(each, name).shape) for each in (copy, base))
+    step = max(1, _TOGETHER // shape[-1])
+    for start in range(0, shape[0], step):
+        one, other = (_rows(_held(each, name), start, min(start + step, shape[0])) for each in (copy, base))
+        if own not in STORED:
+            share = min(1.0, _STEPS * 2.0 ** (-8 * row_bytes(own, shape[1]) / shape[1]))
+            good = (np.linalg.norm(one - other, axis=1) <= share * np.linalg.norm(one, axis=1)).all()
+        else:
+            good = np.array_equal(one, _rounded(other, mine)) or np.array_equal(_rounded(one, own), other)
+        if not good:
+            return False
+    return True
+
+
+def _held(checkpoint: Checkpoint, name: str) -> PackedTensor | FloatArray:
+    return checkpoint.packed[name] if name in checkpoint.packed else checkpoint.tensors[name]
+
+
+def _rows(held: PackedTensor | FloatArray, start: int, end: int) -> FloatArray:
+    return (
+        PackedTensor(held.format, held.piece(start, end)).floats()
+        if isinstance(held, PackedTensor)
+        else held[start:end]
+    )
+
+
+def _rounded(numbers: FloatArray, kind: str) -> FloatArray:
+    """The nearest numbers of a type in STORED, as float32."""
+    if kind == "F16":
+        with np.errstate(over="ignore"):
+            return numbers.astype(np.float16).astype(np.float32)
+    bits = np.ascontiguousarray(numbers).view(np.uint32)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)  # ties to even
+    return nearest.view(np.float32) if kind == "BF16" else numbers

@@ -129,7 +129,7 @@ def read_bpe(path: AnyPath) -> BpeModel:
 def _read_model(reader: _Reader, size: int) -> BpeModel:
     if size < _HEADER.size:
         raise FormatError(
-            f"found {size} bytes; expected at least the {_HEADER.size} of a BPE1 header; the file is no BPE1 "
+            f"found {size} bytes; expected at least the {_HEADER.size} of a BPE1 header; the file is not a BPE1 "
             "tokenizer, or cut short"
         )
     magic, version, next_id, merge_count = _HEADER.unpack(reader.take(_HEADER.size, "the header"))
@@ -139,9 +139,9 @@ def _read_model(reader: _Reader, size: int) -> BpeModel:
             f"{BPE1_MAGIC:#010x}); give the model's .bpe file here"
         )
     if magic != BPE1_MAGIC:
-        raise FormatError(f"magic is {magic:#010x}; expected {BPE1_MAGIC:#010x}; the file is no BPE1 tokenizer")
+        raise FormatError(f"magic is {magic:#010x}; expected {BPE1_MAGIC:#010x}; the file is not a BPE1 tokenizer")
     if version != _VERSION:
-        raise FormatError(f"BPE version is {version}; expected {_VERSION}, the one version known")
+        raise FormatError(f"BPE version is {version}, which is not supported; expected {_VERSION}")
     if next_id != _BYTES + merge_count:
         raise FormatError(
             f"the next id is {next_id}; expected {_BYTES + merge_count}: {_BYTES} bytes and {merge_count} merges"
@@ -151,7 +151,7 @@ def _read_model(reader: _Reader, size: int) -> BpeModel:
     if entry_count != next_id:
         raise FormatError(f"the vocabulary has {entry_count} entries; expected {next_id}, the next id")
     if merge_count > MAX_MERGES:
-        raise FormatError(f"found {merge_count} merges; expected at most {MAX_MERGES}")
+        raise FormatError(f"found {merge_count} merges, which exceeds the limit of {MAX_MERGES}")
     vocabulary = _read_vocabulary(reader, entry_count)
     if reader.left:
         raise FormatError(
@@ -221,8 +221,8 @@ def read_merges_json(path: AnyPath) -> BpeModel:
         raise FormatError(f"{label}: reserved is {quoted(reserved)}; expected a list of texts")
     if max(len(found), len(reserved)) > MAX_MERGES or len(reserved) > MAX_RESERVED_TOKENS:
         raise FormatError(
-            f"{label}: found {len(found)} merges and {len(reserved)} reserved texts; expected at most {MAX_MERGES} "
-            f"and {MAX_RESERVED_TOKENS}"
+            f"{label}: found {len(found)} merges and {len(reserved)} reserved texts, which exceeds the limit of "
+            f"{MAX_MERGES} and {MAX_RESERVED_TOKENS}"
         )
     try:
         merges, pieces = _joined(found)
@@ -232,10 +232,10 @@ def read_merges_json(path: AnyPath) -> BpeModel:
         for text in longer:
             # Half a surrogate pair, which JSON can have, is in no piece.
             if text.encode(errors="surrogatepass") not in known or not is_unicode(text):
-                raise FormatError(f"no merge makes the reserved text {quoted(text)}; expected one that does")
+                raise FormatError(f"no merge makes the reserved text {quoted(text)}; get the file again")
         return BpeModel(merges, pieces, longer)
     except FormatError as error:
-        raise FormatError(f"{label}: {error}; get the file again") from None
+        raise FormatError(f"{label}: {error}") from None
 
 
 def _joined(pairs: list[Any]) -> tuple[tuple[tuple[int, int, int], ...], tuple[bytes, ...]]:
@@ -245,16 +245,17 @@ def _joined(pairs: list[Any]) -> tuple[tuple[tuple[int, int, int], ...], tuple[b
     total = 0
     for index, pair in enumerate(pairs):
         if not isinstance(pair, list) or len(pair) != 2 or not all(is_whole(part, 0) for part in pair):
-            raise FormatError(f"merge {index} is {quoted(pair)}; expected two ids, such as [60, 124]")
+            raise FormatError(f"merge {index} is {quoted(pair)}; expected two ids; get the file again")
         if max(pair) >= len(pieces):
             raise FormatError(
-                f"merge {index} uses id {quoted(max(pair))}; expected one made before it, 0 to {len(pieces) - 1}"
+                f"merge {index} uses id {quoted(max(pair))}; expected one made before it, 0 to {len(pieces) - 1}; "
+                "get the file again"
             )
         left, right = pair
         total += len(pieces[left]) + len(pieces[right])
         if total > MAX_VOCABULARY_BYTES:
             raise FormatError(
-                f"the pieces up to merge {index} have {total} bytes; expected {MAX_VOCABULARY_BYTES} at most"
+                f"the pieces up to merge {index} have {total} bytes, which exceeds the limit of {MAX_VOCABULARY_BYTES}"
             )
         merges.append((left, right, len(pieces)))
         pieces.append(pieces[left] + pieces[right])

@@ -119,7 +119,7 @@ def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:
     if len(header) < _HEADER.size:
         raise FormatError(
             f"{label}: found {len(header)} bytes; expected at least the {_HEADER.size} of a GAB1 header; "
-            "the file is no GAB1 checkpoint, or cut short"
+            "the file is not a GAB1 checkpoint, or cut short"
         )
     magic, version, vocab, width, heads, blocks, context = _HEADER.unpack(header)
     if magic == BPE1_MAGIC:
@@ -129,10 +129,10 @@ def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:
         )
     if magic != GAB1_MAGIC:
         raise FormatError(
-            f"{label}: magic is {magic:#010x}; expected {GAB1_MAGIC:#010x}; the file is no GAB1 checkpoint"
+            f"{label}: magic is {magic:#010x}; expected {GAB1_MAGIC:#010x}; the file is not a GAB1 checkpoint"
         )
     if version != _VERSION:
-        raise FormatError(f"{label}: GAB version is {version}; expected {_VERSION}, the one version known")
+        raise FormatError(f"{label}: GAB version is {version}, which is not supported; expected {_VERSION}")
     try:
         return ModelConfig(
             vocab_size=vocab,

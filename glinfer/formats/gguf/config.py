@@ -87,7 +87,9 @@ def family_of(file: GgufFile) -> Family:
     if kind != "model":
         raise FormatError(f"{label}: its general.type is {quoted(kind)}; expected a model")
     if not isinstance(found, str) or found not in families:
-        raise FormatError(f"{label}: found architecture {quoted(found)}; expected one of those known: {known}")
+        raise FormatError(
+            f"{label}: found architecture {quoted(found)}, which is not supported; expected one of those known: {known}"
+        )
     return families[found]
 
 
@@ -117,7 +119,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         keys.only(key, usual)
     keys.only("attention.causal", (not family.encodes,))
     if embeddings not in file.tensors:
-        raise FormatError(f"{file.source}: tensor {embeddings!r} is missing; the file is damaged, get it again")
+        raise FormatError(f"{file.source}: tensor {embeddings!r} is missing; expected a whole model; get another file")
     heads, width = keys.whole("attention.head_count"), keys.whole("embedding_length")
     fields: dict[str, Any] = {
         "vocab_size": file.tensors[embeddings].shape[0],
@@ -324,7 +326,7 @@ def _factors(file: GgufFile, name: str, head_dim: int) -> tuple[float, ...]:
         )
     numbers = tensor.data.view("<f4").astype(np.float64)
     if not (np.isfinite(numbers) & (numbers > 0)).all():
-        raise FormatError(f"{file.source}: tensor {name!r} has numbers that are not above 0; the file is damaged")
+        raise FormatError(f"{file.source}: tensor {name!r} has numbers not above 0; the file is damaged, get it again")
     return tuple(numbers.tolist())
 
 

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.errors import FormatError, InputError, install_command
 from glinfer.formats.files import AnyPath, FileStamp, opened, shown
@@ -33,7 +34,9 @@ from glinfer.limits import (
     MAX_GGUF_ELEMENTS,
     MAX_GGUF_ENTRIES,
     MAX_GGUF_NAME_BYTES,
+    MAX_GGUF_SKIPPED,
     MAX_GGUF_STRING_BYTES,
+    MAX_REMOTE_HEADER_BYTES,
 )
 from glinfer.quant.parts import Bytes
 
@@ -77,7 +80,7 @@ class GgufFile:
     """The contents of a GGUF file.
 
     Attributes:
-        metadata: str, int, float, bool or a list of one of them, by name.
+        metadata: str, int, float, bool, a list of one of them, or :class:`Unread`, by name.
         tensors: by name, in the file's order.
         source: the path, for messages.
         paths: the file, or those of all parts.
@@ -89,8 +92,19 @@ class GgufFile:
     paths: tuple[Path, ...] = ()
 
 
+@dataclass(frozen=True)
+class Unread:
+    """A value that was skipped; it does no harm unless a reader needs its key, whose message then has these words."""
+
+    words: str
+
+    def __repr__(self) -> str:
+        """The words."""
+        return self.words
+
+
 class TruncatedError(FormatError):
-    """The header goes on behind the last byte."""
+    """The header continues after the last byte."""
 
 
 _read: ContextVar[dict[tuple[str, FileStamp], GgufFile] | None] = ContextVar("read", default=None)
@@ -161,6 +175,9 @@ def header_end(start: bytes, size: int, source: str) -> int | None:
     except TruncatedError:
         if len(start) >= size:
             raise
+        if reader.at > MAX_REMOTE_HEADER_BYTES:
+            words = f"its header has {reader.at} bytes or more, which exceeds the limit of {MAX_REMOTE_HEADER_BYTES}"
+            raise FormatError(f"{source}: {words}") from None
         return None
     return reader.at
 
@@ -183,14 +200,14 @@ def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) ->
             raise FormatError(f"{where} is there twice; the file is damaged, get it again")
         try:
             kind = types(type_number)
-        except ValueError:
-            raise FormatError(
-                f"{where} is of type {type_number}, which the package gguf does not know; is it damaged, or newer?"
-            ) from None
+        except ValueError:  # refused where the tensor is needed
+            tensors[name] = GgufTensor(name, f"type {type_number}", dimensions[::-1], mapped[:0])
+            continue
         weights, nbytes = sizes[kind]
         if dimensions[0] % weights:
             raise FormatError(
-                f"{where} is {kind.name} with rows of {dimensions[0]} weights; expected whole blocks of {weights}"
+                f"{where} is {kind.name} with rows of {dimensions[0]} weights; expected whole blocks of {weights}; the "
+                "file is damaged, get it again"
             )
         first, length = start_of_data + offset, math.prod(dimensions) // weights * nbytes
         if first + length > len(mapped):
@@ -222,18 +239,18 @@ def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:
         raise FormatError(f"{label}: found first bytes {magic.hex(' ')}; expected 47 47 55 46 (GGUF)")
     if version & 0xFFFF == 0 and version:
         raise FormatError(
-            f"{label}: this GGUF file is big-endian; expected a little-endian one; get it in the usual byte order"
+            f"{label}: this GGUF file is big-endian, which is not supported; get it in the usual byte order"
         )
     if version not in VERSIONS:
         raise FormatError(
-            f"{label}: found GGUF version {version}; expected {' or '.join(map(str, VERSIONS))}; get a newer conversion"
+            f"{label}: found GGUF version {version}, which is not supported; expected "
+            f"{' or '.join(map(str, VERSIONS))}; get another conversion"
         )
-    most = min(MAX_GGUF_ENTRIES, size)
-    if tensors > most or values > most or tensors * _MIN_TENSOR_BYTES + values * _MIN_VALUE_BYTES > size:
-        raise FormatError(
-            f"{label}: its header promises {tensors} tensors and {values} pieces of metadata, too many for a model in "
-            f"{size} bytes; the file is damaged, get it again"
-        )
+    promised = f"{label}: its header promises {tensors} tensors and {values} pieces of metadata"
+    if tensors * _MIN_TENSOR_BYTES + values * _MIN_VALUE_BYTES > size:
+        raise FormatError(f"{promised}, too many for {size} bytes; the file is damaged, get it again")
+    if max(tensors, values) > MAX_GGUF_ENTRIES:
+        raise FormatError(f"{promised}, which exceeds the limit of {MAX_GGUF_ENTRIES} of each")
     return tensors, values
 
 
@@ -241,7 +258,9 @@ def _alignment(metadata: Mapping[str, Any], label: str) -> int:
     """The alignment of tensors in bytes."""
     found = metadata.get("general.alignment", 32)
     if not isinstance(found, int) or found < 1 or found & (found - 1) or found > 1 << 20:
-        raise FormatError(f"{label}: general.alignment is {quoted(found)}; expected a power of two, usually 32")
+        raise FormatError(
+            f"{label}: general.alignment is {quoted(found)}, which is not supported; expected a power of two, as 32"
+        )
     return found
 
 
@@ -250,83 +269,110 @@ class _Reader:
 
     def __init__(self, mapped: Bytes, label: str) -> None:
         self.at = _HEADER.size
-        self._bytes, self._label, self._elements = mapped.data, label, 0
+        self._bytes, self._label, self._elements, self._skipped = mapped.data, label, 0, 0
 
     def _refuse(self, what: str, words: str) -> NoReturn:
-        raise FormatError(f"{self._label}: {what} {words}; the file is damaged, get it again")
+        raise FormatError(f"{self._label}: {what} {words}")
 
     def _take(self, nbytes: int, what: str) -> memoryview:
-        end = self.at + nbytes
-        if end > len(self._bytes):
+        first, self.at = self.at, self.at + nbytes
+        if self.at > len(self._bytes):
             raise TruncatedError(
-                f"{self._label}: {what} ends at byte {end}, but the file has {len(self._bytes)}: it is truncated; "
+                f"{self._label}: {what} ends at byte {self.at}, but the file has {len(self._bytes)}: it is truncated; "
                 "the file is damaged, get it again"
             )
-        taken = self._bytes[self.at : end]
-        self.at = end
-        return taken
+        return self._bytes[first : self.at]
 
     def _number(self, code: str, what: str) -> int:
         (number,) = struct.unpack("<" + code, self._take(struct.calcsize(code), what))
         return int(number)
 
-    def _string(self, what: str, longest: int) -> str:
-        length = self._number("Q", what)
-        if length > longest:
-            self._refuse(what, f"has a string of {length} bytes; expected at most {longest}")
-        try:
-            return str(self._take(length, what), "utf-8")
-        except UnicodeDecodeError:
-            self._refuse(what, "has a string that is no UTF-8")
-
     def name(self, what: str) -> str:
         """Read the name at the beginning of an entry."""
-        return self._string(what, MAX_GGUF_NAME_BYTES)
+        length = self._number("Q", what)
+        taken = self._take(length, what)
+        if length > MAX_GGUF_NAME_BYTES:
+            self._refuse(what, f"has a name of {length} bytes, which exceeds the limit of {MAX_GGUF_NAME_BYTES}")
+        try:
+            return str(taken, "utf-8")
+        except UnicodeDecodeError:
+            self._refuse(what, "has a name that is not UTF-8; the file is damaged, get it again")
 
     def value(self, what: str) -> Any:
-        """Read a type and a value of it."""
+        """Read a type and a value of it; one that is not supported, or too large, is skipped."""
         kind = self._number("I", what)
         if kind != _ARRAY:
-            return self._values(kind, 1, what)[0]
+            found = self._values(kind, 1, what)
+            return found if isinstance(found, Unread) else found[0]
         kind, count = self._number("I", what), self._number("Q", what)
+        if kind == _ARRAY:
+            self._skip(kind, count, what)
+            return Unread("an array of arrays (not supported)")
+        if self._elements + count > MAX_GGUF_ELEMENTS:
+            self._skip(kind, count, what)
+            return Unread(f"an array of {count} elements (exceeds the limit of {MAX_GGUF_ELEMENTS} in a file)")
         self._elements += count
-        if self._elements > MAX_GGUF_ELEMENTS:
-            self._refuse(what, f"has {count} elements; expected at most {MAX_GGUF_ELEMENTS} in all the metadata")
         return self._values(kind, count, what)
 
-    def _values(self, kind: int, count: int, what: str) -> list[Any]:
-        if kind == _STRING:
-            return self._strings(count, what)
-        if kind not in _NUMBERS:
-            self._refuse(what, f"has values of type {kind}; expected numbers or strings, or an array of either")
-        dtype = _NUMBERS[kind]
-        numbers: list[Any] = np.frombuffer(self._take(count * dtype.itemsize, what), dtype=dtype).tolist()
-        return numbers
+    def _skip(self, kind: int, count: int, what: str) -> None:
+        """Go to the end of an array; arrays in it are walked without recursion, so that their depth does no harm."""
+        open_arrays = [(kind, count)]
+        while open_arrays:
+            kind, count = open_arrays.pop()
+            if kind not in (_STRING, _ARRAY):
+                self._numbers(kind, count, what)
+                continue
+            self._skipped += count if kind == _STRING else 8 * (count > 0)
+            if self._skipped > MAX_GGUF_SKIPPED:
+                self._refuse(what, f"has more than {MAX_GGUF_SKIPPED} elements, which exceeds the limit")
+            if kind == _STRING:
+                self._strings(count, what, keep=False)
+            elif count:
+                open_arrays += (kind, count - 1), (self._number("I", what), self._number("Q", what))
 
-    def _strings(self, count: int, what: str) -> list[str]:
+    def _numbers(self, kind: int, count: int, what: str) -> npt.NDArray[Any]:
+        if kind not in _NUMBERS:
+            self._refuse(what, f"has values of type {kind}, which is not supported; get another conversion")
+        return np.frombuffer(self._take(count * _NUMBERS[kind].itemsize, what), _NUMBERS[kind])
+
+    def _values(self, kind: int, count: int, what: str) -> list[Any] | Unread:
+        return self._strings(count, what) if kind == _STRING else self._numbers(kind, count, what).tolist()
+
+    def _strings(self, count: int, what: str, *, keep: bool = True) -> list[str] | Unread:
         """Read strings one after the other; a vocabulary has hundreds of thousands, so the short ones take no calls."""
         held, end, length_at = self._bytes, len(self._bytes) - _LENGTH.size, _LENGTH.unpack_from
         found: list[str] = []
+        unread = None
         for _ in range(count):
             start = self.at + _LENGTH.size
-            length = length_at(held, self.at)[0] if self.at <= end else MAX_GGUF_STRING_BYTES + 1
-            if length > MAX_GGUF_NAME_BYTES or start + length > len(held):
-                found.append(self._string(what, MAX_GGUF_STRING_BYTES))
+            length = length_at(held, self.at)[0] if self.at <= end else len(held)
+            if start + length > len(held):
+                self._take(self._number("Q", what), what)  # which says where the file ends
+            self.at = start + length
+            if not keep:
+                continue
+            if length > MAX_GGUF_STRING_BYTES:
+                unread = Unread(f"a string of {length} bytes (exceeds the limit of {MAX_GGUF_STRING_BYTES})")
                 continue
             try:
                 found.append(str(held[start : start + length], "utf-8"))
             except UnicodeDecodeError:
-                self._string(what, MAX_GGUF_STRING_BYTES)  # says what is wrong
-            self.at = start + length
-        return found
+                unread = Unread("a string that is not UTF-8 (the file is damaged, get it again)")
+        return found if unread is None else unread
 
     def tensor(self, what: str) -> tuple[str, tuple[int, ...], int, int]:
         """Read an entry: the tensor's name, dimensions (innermost first), type number and offset."""
         name = self.name(what)
         count = self._number("I", what)
         if not 1 <= count <= MAX_GGUF_DIMENSIONS:
-            self._refuse(f"tensor {quoted(name)}", f"has {count} dimensions; expected 1 to {MAX_GGUF_DIMENSIONS}")
+            self._refuse(
+                f"tensor {quoted(name)}",
+                f"has {count} dimensions, which is not supported; expected 1 to {MAX_GGUF_DIMENSIONS}",
+            )
         dimensions = tuple(self._number("Q", what) for _ in range(count))
         if min(dimensions) < 1:
-            self._refuse(f"tensor {quoted(name)}", f"has shape {list(dimensions[::-1])}; expected no dimension of 0")
+            self._refuse(
+                f"tensor {quoted(name)}",
+                f"has shape {list(dimensions[::-1])}, which is not supported; expected no dimension of 0",
+            )
         return name, dimensions, self._number("I", what), self._number("Q", what)

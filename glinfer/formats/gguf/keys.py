@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from glinfer.errors import FormatError
-from glinfer.formats.gguf.file import GgufFile
+from glinfer.formats.gguf.file import GgufFile, Unread
 from glinfer.formats.json_files import quoted
 
 
@@ -25,7 +25,10 @@ class Keys:
 
     def listed(self, key: str) -> Any:
         """A value, an array that may differ from layer to layer, or None."""
-        return self._file.metadata.get(f"{self._architecture}.{key}")
+        value = self._file.metadata.get(f"{self._architecture}.{key}")
+        if isinstance(value, Unread):
+            self.refuse(key, f"is {value}")
+        return value
 
     def get(self, key: str) -> Any:
         """A value, or None; of an array with one value for each layer, the value that all share."""
@@ -62,7 +65,7 @@ class Keys:
 
     def _default(self, key: str, default: float | None) -> float:
         if default is None:
-            self.refuse(key, "is not among the metadata, and is needed; the file is damaged, get it again")
+            self.refuse(key, "is missing, and this architecture needs it; get another conversion")
         return default
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from glinfer.errors import InputError
 from glinfer.formats.gab.bpe import BpeModel
-from glinfer.formats.gguf.words import EXPRESSIONS, GPT2_WORDS, WHOLE_WORDS
+from glinfer.formats.gguf.words import COMPOSED, EXPRESSIONS, GPT2_WORDS, WHOLE_WORDS
 from glinfer.formats.json_files import is_unicode
 
 Vocabulary = BpeModel | Mapping[str, Any]
@@ -27,6 +27,7 @@ _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _ENDS = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "</s>")
 """Spellings of tokens that end a text, the most specific first."""
 _NO_TOKENIZER = "the tokenizer is not what a tokenizer.json holds; leave it out, or give a BPE1 one"
+_KEEPS_ALL = (("isolated", False), ("removed", True))
 _UNCUT = "superbpe"  # cuts digits from what is around them, and nothing else
 
 
@@ -136,11 +137,14 @@ def byte_letters() -> list[str]:
 
 def _of_json(values: Mapping[str, Any]) -> _Found:
     model = values["model"]
-    cut = _cut(values, whole_words=bool(model.get("ignore_merges")))
-    if model["type"] != "BPE" or not cut:
+    cut, problem = _cut(values, whole_words=bool(model.get("ignore_merges")))
+    if model["type"] != "BPE":
+        problem = f"its model is {model['type']}"
+    if problem:
         raise InputError(
-            "llama.cpp has no such tokenizer; expected a byte-level BPE that cuts text in a way that llama.cpp has a "
-            "name for, as GPT-2, Llama 3, Qwen 2 or SmolLM do; leave the tokenizer out (--no-tokenizer)"
+            f"llama.cpp has no such tokenizer: {problem}; expected SentencePiece's BPE, or a byte-level BPE that cuts "
+            "text in a way that llama.cpp has a name for, as GPT-2, Llama 3, Qwen 2 or SmolLM do; leave the tokenizer "
+            "out (--no-tokenizer)"
         )
     tokens = {token: piece for piece, token in model["vocab"].items()}
     kinds = dict.fromkeys(tokens, _NORMAL)
@@ -155,7 +159,11 @@ def _is_of_pieces(values: Mapping[str, Any]) -> bool:
     """Whether a ``tokenizer.json`` is SentencePiece's BPE: whole texts with ▁ for spaces, and tokens for bytes."""
     model, steps = values["model"], _steps(values.get("normalizer"), "normalizers")
     kinds = [step["type"] for step in steps]
-    if model["type"] != "BPE" or not model.get("byte_fallback") or values.get("pre_tokenizer") is not None:
+    cuts = _steps(values.get("pre_tokenizer"), "pretokenizers")
+    # No space is left that a Split at spaces could cut at.
+    if any(cut["type"] != "Split" or cut["pattern"] != {"String": " "} or cut.get("invert") for cut in cuts):
+        return False
+    if model["type"] != "BPE" or not model.get("byte_fallback"):
         return False
     replaced = kinds[-1:] == ["Replace"] and steps[-1]["pattern"] == {"String": " "} and steps[-1]["content"] == "▁"
     return replaced and (len(kinds) == 1 or (kinds[:-1] == ["Prepend"] and steps[0]["prepend"] == "▁"))
@@ -192,30 +200,37 @@ def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
     return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
 
 
-def _cut(values: Mapping[str, Any], *, whole_words: bool) -> str:
-    """llama.cpp's name for the way in which text is cut; empty if it has none.
+def _cut(values: Mapping[str, Any], *, whole_words: bool) -> tuple[str, str]:
+    """llama.cpp's name for what is done to a text before merges, or the reason why it has none.
 
     Some of its names also say that a word which is a token becomes that token before any merge (``whole_words``).
+    A name that says otherwise is second choice: mostly merges give that token too, and the caller compares ids.
     """
     steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
     normalizers = [step["type"] for step in _steps(values.get("normalizer"), "normalizers")]
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1]["add_prefix_space"]:
-        return ""
+        return "", "it does not cut text into bytes (ByteLevel), or puts a space before it (add_prefix_space)"
     found = [_expression(step) for step in steps[:-1]]
     if steps[-1].get("use_regex", True):
         found.append(GPT2_WORDS)
-    names = (name for name, cut in EXPRESSIONS.items() if list(cut) == found and (name in WHOLE_WORDS) == whole_words)
-    cut = next(names, "")
-    return cut if not normalizers or (cut == "qwen2" and normalizers == ["NFC"]) else ""
+    names = [name for name, cut in EXPRESSIONS.items() if list(cut) == found]
+    if not names:
+        return "", "it cuts text in a way that has no name there"
+    names = [name for name in names if (["NFC"] if name in COMPOSED else []) == normalizers]
+    if not names:
+        return "", f"its normalizer ({', '.join(normalizers) or 'none'}) does not go with the way in which it cuts text"
+    return min(names, key=lambda name: (name in WHOLE_WORDS) != whole_words), ""
 
 
 def _expression(step: Mapping[str, Any]) -> str | None:
     """The regular expression by which one step cuts, or None if it does something else."""
     if step["type"] == "Digits" and step["individual_digits"]:
         return r"\p{N}"
-    if step["type"] != "Split" or step["behavior"].lower() != "isolated" or step.get("invert"):
+    # These expressions match all of a text, so that nothing is removed where the rest of it would be.
+    if step["type"] != "Split" or (step["behavior"].lower(), bool(step.get("invert"))) not in _KEEPS_ALL:
         return None
-    return step["pattern"].get("Regex")  # type: ignore[no-any-return]
+    found: str | None = step["pattern"].get("Regex")
+    return found and found.replace("\r", r"\r").replace("\n", r"\n")
 
 
 def _steps(part: Mapping[str, Any] | None, several: str) -> list[Mapping[str, Any]]:

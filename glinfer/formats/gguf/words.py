@@ -1,4 +1,4 @@
-"""Regular expressions by which byte-level vocabularies of GGUF files cut text into words, by name (``pre``).
+"""What byte-level vocabularies of GGUF files do to a text before they merge, by name (``pre``): cut, compose, look up.
 
 The regular expressions are those of llama.cpp's ``llama-vocab.cpp``; where it had to rewrite an expression for C++, it
 is the one of the model's own ``tokenizer.json`` that it quotes. Each cuts what the ones before it left in one piece.
@@ -29,7 +29,7 @@ _GPT4O = (
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
 )
 _DEEPSEEK_V3 = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_REST}"
 )
 _FAR_EAST = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
@@ -72,6 +72,14 @@ EXPRESSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _WHOLE = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 tekken"
 WHOLE_WORDS = frozenset(_WHOLE.split())
 """Names of vocabularies in which a word that is a token becomes that token, whatever the merges give."""
+
+_NFC = "qwen2 qwen35 deepseek-r1-qwen f2llmv2 stablelm2 command-r mpt olmo"
+COMPOSED = frozenset(_NFC.split())
+"""Names of vocabularies that compose letters and their marks (NFC) first.
+
+Files do not say it, and llama.cpp does not do it; the ``tokenizer.json`` of these models does, as Qwen2Tokenizer,
+GPTNeoXTokenizer (``mpt``, ``olmo``) and CohereTokenizer of transformers do.
+"""
 
 BEGIN_WITH_BOS = WHOLE_WORDS
 """Names of vocabularies whose texts begin with the token ``bos`` if the file does not say."""

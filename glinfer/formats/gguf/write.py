@@ -15,6 +15,7 @@ from glinfer.errors import InputError, install_command
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.formats.gguf.config import form_of, metadata_of
+from glinfer.formats.gguf.file import Unread
 from glinfer.formats.gguf.model import is_by_key, rows_for_file
 from glinfer.formats.gguf.vocabulary import Vocabulary, vocabulary_metadata
 from glinfer.formats.huggingface.delta import rows_by_part
@@ -207,7 +208,8 @@ def _write(
         str: writer.add_string,
     }
     for key, value in metadata.items():
-        add.get(type(value), writer.add_array)(key, value)
+        if not isinstance(value, Unread):
+            add.get(type(value), writer.add_array)(key, value)
     for each in planned:
         numbers = gguf.GGMLQuantizationType[each.format]
         writer.add_tensor_info(each.name, each.shape, np.dtype(np.float32), each.nbytes, numbers)

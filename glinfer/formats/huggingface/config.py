@@ -30,6 +30,10 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts
 _SHARED = "shared_expert_intermediate_size"
 _SHARED_EXPERTS = ("n_shared_experts", _SHARED, "shared_intermediate_size")
 _USUAL_FULL_LAYERS = 28
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+_NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor")
+"""Settings to which transformers gives another value where they are null than where they are missing."""
+_NESTED = 3  # settings of angles may be in text_config, by the kind of layers
 
 
 def recognised() -> list[str]:
@@ -74,7 +78,7 @@ def read_config(path: Path) -> ModelConfig:
             is out of range or asks for maths that is not done here; the setting is named as in the file.
     """
     label = shown(path)
-    values = text_settings(read_json(path, MAX_CONFIG_BYTES), label)
+    values = text_settings(_without_nulls(read_json(path, MAX_CONFIG_BYTES)), label)
     known = ", ".join(map(repr, recognised()))
     if "model_type" not in values:
         raise FormatError(f"{label}: found no model_type; expected one of the families known: {known}")
@@ -83,13 +87,14 @@ def read_config(path: Path) -> ModelConfig:
         near = [other for other in recognised() if isinstance(name, str) and name.startswith(other)]
         hint = f" ({near[0]} is another family)" if near else ""
         raise FormatError(
-            f"{label}: found model_type {quoted(name)}; expected one of the families known: {known}{hint}"
+            f"{label}: found model_type {quoted(name)}, which is not supported; expected one of the families known: "
+            f"{known}{hint}"
         )
     quantized = values.get("quantization_config")
     methods = form_of(FAMILIES[name]).quantized
     if quantized is not None and not (isinstance(quantized, dict) and quantized.get("quant_method") in methods):
         raise FormatError(
-            f"{label}: quantization_config is set; expected a model that is not quantised"
+            f"{label}: quantization_config is set, which is not supported; expected a model that is not quantised"
             f"{''.join(f', or quantised by the method {method}' for method in methods)}; "
             "get its float32, float16 or bfloat16 weights, or quantised ones in a GGUF file"
         )
@@ -102,6 +107,15 @@ def read_config(path: Path) -> ModelConfig:
         raise FormatError(f"{label}: it describes no possible model: {error}") from None
     check_scaling(config, label)
     return config
+
+
+def _without_nulls(values: Mapping[str, Any], depth: int = _NESTED) -> dict[str, Any]:
+    """Settings without those that are null, which count as missing, but for those of :data:`_NULLS`."""
+    return {
+        name: _without_nulls(value, depth - 1) if depth and isinstance(value, dict) else value
+        for name, value in values.items()
+        if value is not None or name in _NULLS
+    }
 
 
 class _Reader:
@@ -191,7 +205,7 @@ class _Reader:
         found: dict[str, float] = {}
         for name, usual in self.form.scalars.items():
             value = self.settings.values.get(name, usual)
-            found[name] = 0.0 if value is None or value == 0 else self.settings.number(name, usual)
+            found[name] = 0.0 if value == 0 or (value is None and name in _CAPS) else self.settings.number(name, usual)
         if "query_pre_attn_scalar" in found:
             divisor = found.pop("query_pre_attn_scalar")
             if not divisor:
@@ -268,9 +282,7 @@ class _Reader:
         if field in self.form.old_keys:
             default = settings.whole(self.form.old_keys[field], default)
         name, *others = self.form.keys.get(field, (field,))
-        present = [key for key in (name, *others) if key in settings.values]
-        if default == 0 and not any(map(settings.given, present)):
-            return 0
+        present = [key for key in (name, *others) if settings.given(key)]
         found = [settings.whole(key, default) for key in present]
         for key, value in zip(present[1:], found[1:], strict=True):
             if value != found[0]:

@@ -101,7 +101,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
         else:
             config = replace(config, tie_word_embeddings=False)
     files = (config_file, weights, *{each.file: None for each in found.values()}, *behind.files)
-    read = _loaded(config, stored, found, shown(path))
+    read = loaded(config, stored, found, shown(path))
     dense = {f"{names_behind(config, n)}.{part}": load_tensor(each) for n, part, each in behind.tensors()}
     tensors = MappingProxyType({**read.tensors, **dense})
     read = replace(read, tensors=tensors, files=files, embedding=settings)
@@ -158,7 +158,7 @@ def _counted(config: ModelConfig) -> str:
     return f"{config.num_hidden_layers} layers ({key})"
 
 
-def _loaded(
+def loaded(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], source: str
 ) -> Checkpoint:
     """Load tensors that have been checked."""
@@ -233,7 +233,10 @@ def _check(
         is_packed = isinstance(tensor, FoundBlocks) and is_turned(each, form_of(config.family))
         where = f"{shown(tensor.file)}: tensor {quoted(name)}"
         if tensor.dtype not in STORED and not is_packed:
-            raise FormatError(f"{where} is {tensor.dtype}; expected one of {', '.join(STORED)}; convert it first")
+            raise FormatError(
+                f"{where} is {tensor.dtype}, which is not supported; expected one of {', '.join(STORED)}; convert it "
+                "first"
+            )
         transposed = _is_transposed(config, each)
         shape = each.stacked_shape if is_packed else file_shape(config, each)
         if tensor.shape != shape:

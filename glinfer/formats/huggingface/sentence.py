@@ -122,7 +122,7 @@ def _plain(path: str, label: str) -> str:
     """A path of a module, which is a folder beside the file that names it."""
     parts = PurePosixPath(path).parts
     if len(parts) != 1 or parts[0] in ("..", "/") or "\\" in path or ":" in path:
-        raise FormatError(f"{label}: the path {quoted(path)} is no folder beside it; do not trust these files")
+        raise FormatError(f"{label}: the path {quoted(path)} is not a folder beside it; do not trust these files")
     return parts[0]
 
 
@@ -140,7 +140,7 @@ def _pooling(settings: Settings) -> str:
 
 def _dense(folder: Path, config: Path) -> DenseLayer:
     settings = Settings(read_json(inside(config), MAX_CONFIG_BYTES), shown(config))
-    activation = str(settings.values.get("activation_function", "Tanh")).rpartition(".")[2]
+    activation = str(settings.values.get("activation_function") or "Tanh").rpartition(".")[2]
     if activation not in _ACTIVATIONS:
         raise settings.refused("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
     weights = folder / "model.safetensors"

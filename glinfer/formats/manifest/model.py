@@ -138,13 +138,17 @@ def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], lab
         raise FormatError(f"{label}: found no format_version and no mlp.up_bias; expected format_version {_VERSION}")
     if version is not None and (version != _VERSION or isinstance(version, bool)):
         raise FormatError(
-            f"{label}: found format_version {quoted(version)}; expected {_VERSION}; get the newest files of the model"
+            f"{label}: found format_version {quoted(version)}, which is not supported; expected {_VERSION}; get the "
+            "newest files of the model"
         )
-    name, order = values.get("format", _FORMAT), values.get("endianness", "little")
+    name, order = values.get("format"), values.get("endianness")
+    name, order = _FORMAT if name is None else name, "little" if order is None else order
     if not isinstance(name, str) or not name.startswith(_FORMAT):
-        raise FormatError(f"{label}: found format {quoted(name)}; expected {_FORMAT}-f32 or {_FORMAT}-q8")
+        raise FormatError(
+            f"{label}: found format {quoted(name)}, which is not supported; expected {_FORMAT}-f32 or {_FORMAT}-q8"
+        )
     if order != "little":
-        raise FormatError(f"{label}: found endianness {quoted(order)}; expected 'little'")
+        raise FormatError(f"{label}: found endianness {quoted(order)}, which is not supported; expected 'little'")
 
 
 def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> ModelConfig:
@@ -153,7 +157,7 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
     if not isinstance(found, Mapping):
         raise FormatError(f"{label}: found {quoted(found)} for architecture; expected an object with the model's shape")
     for name, needed in _FORM.only.items():
-        value = found.get(name, needed)
+        value = needed if found.get(name) is None else found[name]
         if type(value) is not type(needed) or value != needed:
             raise FormatError(f"{label}: {name} is {quoted(value)}, which is not supported; expected {needed!r}")
     missing = [name for name in _NEEDED if found.get(name) is None]
@@ -166,7 +170,7 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
             layer_norm_eps=_real(found, "rms_norm_eps", 1e-5, label),
             rope_theta=_real(found, "rope_theta", _FAMILY.rope_theta, label),
             **{name: value for name, value in _FORM.only.items() if name in ModelConfig.__dataclass_fields__},
-            mlp_bias=found.get("mlp_bias", biased),
+            mlp_bias=biased if found.get("mlp_bias") is None else found["mlp_bias"],
         )
     except ConfigError as error:
         raise FormatError(f"{label}: its architecture describes no possible model: {error}") from None
@@ -177,7 +181,7 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
 
 def _real(values: Mapping[str, Any], name: str, default: float, label: str) -> float:
     """Read a number that may be written without a point."""
-    value = values.get(name, default)
+    value = default if values.get(name) is None else values[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e30:
         raise FormatError(f"{label}: {name} is {quoted(value)}; expected a number such as {default}")
     return float(value)
@@ -222,7 +226,7 @@ def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
     if storage in _F32:
         data = entry.get("data", entry if "offset" in entry else None)
         return _Entry(tuple(shape), _place(data, "data", 4 * count, f"shape {shape} in float32", where))
-    raise FormatError(f"{where} is stored as {quoted(storage)}; expected {_F32[0]} or {_Q8[0]}")
+    raise FormatError(f"{where} is stored as {quoted(storage)}, which is not supported; expected {_F32[0]} or {_Q8[0]}")
 
 
 def _is_side(value: object) -> bool:

@@ -33,7 +33,7 @@ from glinfer.inspect.diff.report import DiffReport, ElementPosition, NextToken, 
 from glinfer.inspect.diff.weights import diff_weights
 from glinfer.limits import MAX_DIFF_LOGITS
 from glinfer.models.capture.names import CENTRED, capture_points
-from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
+from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
 from glinfer.models.oracle import relative_errors
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
@@ -169,7 +169,7 @@ def _named(side: str) -> Iterator[None]:
 
 def _read(name: str, side: RunConfig) -> _Loaded:
     with _named(name):
-        check_choice(side.plan, "f32" if (side.plan, side.weights) == ("fast", AUTO) else side.weights, side.cache)
+        check_choice(side.plan, side.weights, side.cache, auto=True)
         path, checkpoint = read_model(side.model, gelu=side.gelu, context=side.context)
         tokenizer, reason = find_tokenizer(path, side.tokenizer, checkpoint.config)
         return _Loaded(name, side, path, checkpoint.config, checkpoint.formats(), tokenizer, reason)

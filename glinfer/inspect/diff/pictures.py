@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.inspect.diff.report import DiffReport
 from glinfer.inspect.figures import FAINT, FONT, OKABE_ITO, Chart, plain_style, short, write_png
-from glinfer.inspect.labels import visible
+from glinfer.text.labels import visible
 
 KINDS = (
     ("attention", OKABE_ITO[0], "o"),

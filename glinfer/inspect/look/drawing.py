@@ -16,12 +16,12 @@ from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, weight_shapes
 from glinfer.inspect.figures import Sheet
-from glinfer.inspect.labels import NO_TOKEN, token_label
 from glinfer.inspect.look import pictures
 from glinfer.inspect.look.lens import Lens, likeliest, logit_lens
 from glinfer.inspect.look.options import ATTENTION, HIDDEN, LENS, WEIGHTS, CapturableModel, LookOptions
 from glinfer.inspect.look.statistics import attention_numbers, layer_of, statistics, summarize_weight, texture_sizes
 from glinfer.limits import MAX_LOOK_BYTES
+from glinfer.text.labels import NO_TOKEN, token_label
 from glinfer.text.tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.floating]

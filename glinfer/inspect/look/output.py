@@ -9,8 +9,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from os import PathLike
@@ -21,7 +19,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint
-from glinfer.formats.files import reason, shown
+from glinfer.formats.files import reason, shown, work_folder
 from glinfer.inspect.look.options import CapturableModel, LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered, require_matplotlib
 from glinfer.models.choice import USUAL_TEXTURE_SIZE
@@ -149,7 +147,7 @@ def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
     except OSError as error:
         raise InputError(f"{shown(folder)}: cannot look into this folder: {reason(error)}") from None
     raise InputError(
-        f"{shown(folder)}: this folder has files that are no earlier output of 'glinfer look'; name a new or empty "
+        f"{shown(folder)}: this folder has files that are not earlier output of 'glinfer look'; name a new or empty "
         "folder, or give --force to write between them"
     )
 
@@ -180,28 +178,29 @@ def filling(target: Path) -> Iterator[Path]:
         FormatError: the operating system reports an error inside the block (a full disk, say).
     """
     made = not target.exists()
-    new = target / f".glinfer-{secrets.token_hex(8)}.tmp"
     try:
-        new.mkdir(parents=True)
-        yield new
-        stale = set(earlier_pictures(target) or ())
-        files = sorted((path for path in new.rglob("*") if path.is_file()), key=lambda path: path.name in (DATA, PAGE))
-        for path in files:
-            into = target / path.relative_to(new)
-            into.parent.mkdir(exist_ok=True)
-            path.replace(into)
-            stale.discard(path.relative_to(new).as_posix())
-        for name in stale:
-            (target / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # not empty, or missing
-                (target / name).parent.rmdir()
+        target.mkdir(parents=True, exist_ok=True)
+        with work_folder(target) as new:
+            yield new
+            stale = set(earlier_pictures(target) or ())
+            files = sorted(
+                (path for path in new.rglob("*") if path.is_file()), key=lambda path: path.name in (DATA, PAGE)
+            )
+            for path in files:
+                into = target / path.relative_to(new)
+                into.parent.mkdir(exist_ok=True)
+                path.replace(into)
+                stale.discard(path.relative_to(new).as_posix())
+            for name in stale:
+                (target / name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # not empty, or missing
+                    (target / name).parent.rmdir()
         made = False
     except OSError as error:
         raise FormatError(
             f"{shown(target)}: cannot write it: {reason(error)}; check the folder, its permissions and the free space"
         ) from None
     finally:
-        shutil.rmtree(new, ignore_errors=True)
         if made:
             with contextlib.suppress(OSError):
                 target.rmdir()

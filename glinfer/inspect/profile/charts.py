@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -19,7 +20,7 @@ from glinfer.inspect.profile.report import DrawProfile, ProfileReport
 from glinfer.inspect.profile.traffic import TextureUse
 from glinfer.inspect.report import megabytes
 
-_WIDTH = 10.0  # inches of a figure, at 72 SVG units each
+_WIDTH, _NARROW = 10.0, 3.6  # inches of a figure, and of one for phones, at 72 SVG units each
 _LABEL_DRAWS = 0.022  # of a chart's width: the room of a block's number
 _SQUASHED = 4.0  # times the time of nine draws in ten: a scale that shows more squashes them
 _NAMED = 3  # draws beyond the scale whose time is written
@@ -38,47 +39,63 @@ TEXTURES = {"weight": "#005a8c", "cache": "#a97500", "activation": "#00754f", "i
 BEFORE, AFTER = FAMILIES["norms and others"], FAMILIES["attention"]
 _HEAD_KINDS = ("lm_head", "pick", "probs", "ln_f", "take")
 
+Shown = TypeVar("Shown", ProfileReport, ProfileComparison)
 Box = tuple[float, float, float, float]
 """Left edge, top edge, width and height."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart for the page; ``name`` begins its ids."""
+    """A chart for the page, and another form of it for phones; ``name`` begins its ids."""
 
     name: str
     title: str
     svg: str
     caption: str
+    narrow: str = ""
 
 
 def profile_charts(report: ProfileReport) -> list[Figure]:
     """Draw all charts of a profile."""
     with svg_style():
-        found = [_kinds(report), _draws(report), _rates(report), _memory(report)]
-        return [*found, _growth(report)] if len(report.growth) > 1 else found
+        drawn = (_kinds, _draws, _rates, _memory, *([_growth] if len(report.growth) > 1 else []))
+        return [_in_both_widths(each, report) for each in drawn]
 
 
 def comparison_chart(comparison: ProfileComparison) -> Figure:
     """Draw the time by kind of draw, before and after."""
+    with svg_style():
+        return _in_both_widths(_changes, comparison)
+
+
+def _in_both_widths(drawn: Callable[[Shown, float], Figure], shown: Shown) -> Figure:
+    return replace(drawn(shown, _WIDTH), narrow=drawn(shown, _NARROW).svg)
+
+
+def _changes(comparison: ProfileComparison, width: float = _WIDTH) -> Figure:
     total, rows = comparison.total, comparison.rows
     caption = f"Draws took {total.before.ms:.2f} ms before and {total.after.ms:.2f} ms after."
-    with svg_style():
-        with _bars([row.kind for row in rows], 0.42) as (chart, axes):
-            for place, row in enumerate(rows):
-                before, after = row.before.ms, row.after.ms
-                for shift, ms, colour, when in ((-0.19, before, BEFORE, "before"), (0.19, after, AFTER, "after")):
-                    (bar,) = axes.barh(place + shift, ms, color=colour, height=0.36)
-                    chart.tip(bar, f"{row.kind}, {when}: {ms:.3f} ms")
-                change = f"{after / before - 1:+.0%}" if before else ""
-                _beside(axes, max(before, after), place, f"{row.change_ms:+.2f} ms", change)
-            axes.set_xlim(0, 1.25 * max(max(row.before.ms, row.after.ms) for row in rows) or 1)
-            chart.legend({"before": BEFORE, "after": AFTER}, {"before", "after"})
-        return _figure("changes", "Time by kind of draw", caption, chart)
+    with _bars([row.kind for row in rows], 0.42, width) as (chart, axes):
+        for place, row in enumerate(rows):
+            before, after = row.before.ms, row.after.ms
+            for shift, ms, colour, when in ((-0.19, before, BEFORE, "before"), (0.19, after, AFTER, "after")):
+                (bar,) = axes.barh(place + shift, ms, color=colour, height=0.36)
+                chart.tip(bar, f"{row.kind}, {when}: {ms:.3f} ms")
+            change = f"{after / before - 1:+.0%}" if before else ""
+            _beside(axes, max(before, after), place, f"{row.change_ms:+.2f} ms", change)
+        _scale(axes, max(max(row.before.ms, row.after.ms) for row in rows) or 1, 1.25)
+        chart.legend({"before": BEFORE, "after": AFTER}, {"before", "after"})
+    return _figure("changes", "Time by kind of draw", caption, chart)
 
 
 def _figure(name: str, title: str, caption: str, chart: Chart) -> Figure:
-    return Figure(name, title, chart.svg(name, title, caption), caption)
+    ids = f"{name}-narrow" if _is_narrow(chart.axes[0]) else name
+    return Figure(name, title, chart.svg(ids, title, caption), caption)
+
+
+def _is_narrow(axes: Axes) -> bool:
+    figure = axes.get_figure()
+    return figure is not None and figure.bbox.width <= _NARROW * 72
 
 
 def family_of(kind: str) -> str:
@@ -90,46 +107,55 @@ def family_of(kind: str) -> str:
 
 
 @contextmanager
-def _bars(labels: Sequence[str], each: float, unit: str = "milliseconds") -> Iterator[tuple[Chart, Axes]]:
-    """Make a chart of horizontal bars, ``each`` inches high."""
-    chart = Chart(_WIDTH, each * len(labels) + 1.1)
+def _bars(labels: Sequence[str], each: float, width: float, unit: str = "milliseconds") -> Iterator[tuple[Chart, Axes]]:
+    """Make a chart of horizontal bars, ``each`` inches high; on a phone text takes room above each bar."""
+    narrow = width == _NARROW
+    chart = Chart(width, (each + 0.18 * narrow) * len(labels) + (1.5 if narrow else 1.1))
     axes = chart.axes[0]
     yield chart, axes
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
-    axes.set_xlabel(unit)
+    axes.set_xlabel(unit.replace("; ", "\n") if narrow else unit)
     axes.margins(y=0.01)
 
 
+def _scale(axes: Axes, most: float, room: float) -> None:
+    """End the scale of bars at ``room`` times the longest, where text stands beside them."""
+    axes.set_xlim(0, (1.03 if _is_narrow(axes) else room) * most)
+
+
 def _beside(axes: Axes, x: float, y: float, *parts: str) -> None:
-    """Write text at the right end of a bar."""
+    """Write text at the right end of a bar, or above it on a phone."""
     text = " · ".join(filter(None, parts))
+    if _is_narrow(axes):
+        axes.annotate(text, (0, y - 0.37), xytext=(1, 1), textcoords="offset points", va="bottom", fontsize=8)
+        return
     axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
 
 
-def _kinds(report: ProfileReport) -> Figure:
+def _kinds(report: ProfileReport, width: float = _WIDTH) -> Figure:
     kinds = report.kinds
     largest = max(kinds, key=lambda kind: kind.ms)
     caption = (
         f"The draws of one run by kind, in the order of the plan. Most time goes to {largest.kind}: "
         f"{largest.ms:.2f} ms, {largest.share:.0%}. A draw's time goes from the end of the one before to its own end."
     )
-    with _bars([kind.kind for kind in kinds], 0.29) as (chart, axes):
+    with _bars([kind.kind for kind in kinds], 0.29, width) as (chart, axes):
         for place, kind in enumerate(kinds):
             (bar,) = axes.barh(place, kind.ms, color=FAMILIES[family_of(kind.kind)], height=0.72)
             draws = "1 draw" if kind.draws == 1 else f"{kind.draws} draws"
             chart.tip(bar, f"{kind.kind}: {kind.ms:.3f} ms, {kind.share:.1%}, {draws}, {', '.join(kind.shaders)}")
             _beside(axes, kind.ms, place, f"{kind.ms:.2f} ms", f"{kind.share:.1%}", draws)
-        axes.set_xlim(0, 1.3 * largest.ms or 1)
+        _scale(axes, largest.ms or 1, 1.3)
         chart.legend(FAMILIES, {family_of(kind.kind) for kind in kinds})
     return _figure("kinds", "Time by kind of draw", caption, chart)
 
 
-def _draws(report: ProfileReport) -> Figure:
+def _draws(report: ProfileReport, width: float = _WIDTH) -> Figure:
     """Draw the time of every draw, with every other block shaded."""
-    draws, chart = report.draws, Chart(_WIDTH, 3.4)
+    draws, chart = report.draws, Chart(width, 3.4)
     slowest = max(draws, key=lambda draw: draw.ms)
     caption = f"Every draw of one run. The slowest is {slowest.name} with {slowest.ms:.3f} ms."
     top = scale_top([each.ms for each in draws])
@@ -146,13 +172,14 @@ def _draws(report: ProfileReport) -> Figure:
         _cut_off(axes, each, len(draws), top, number)
     spans = [(name, [each.index for each in group]) for name, group in groupby(draws, _block) if name]
     each_block = sum(len(places) for _, places in spans) / max(1, len(spans))
-    step = math.ceil(_LABEL_DRAWS * len(draws) / each_block) if spans else 1
+    room = len(draws) * _WIDTH / width
+    step = math.ceil(_LABEL_DRAWS * room / each_block) if spans else 1
     for turn, (name, places) in enumerate(spans):
         if turn % 2 == 0:
             axes.axvspan(places[0] - 0.5, places[-1] + 0.5, color=GRID, alpha=0.7, linewidth=0, zorder=0)
         if turn % step == 0:
             middle = (places[0] + places[-1]) / 2
-            text = f"block {name}" if turn == 0 and len(places) > 0.08 * len(draws) else name
+            text = f"block {name}" if turn == 0 and len(places) > 0.08 * room else name
             axes.annotate(text, (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8)
     if spans:
         caption += " Numbers above the chart, and the shading, are blocks."
@@ -198,7 +225,7 @@ def _block(draw: DrawProfile) -> str:
     return found[1] if found else ""
 
 
-def _rates(report: ProfileReport) -> Figure:
+def _rates(report: ProfileReport, width: float = _WIDTH) -> Figure:
     """Draw bytes read a second by kind, with a mark at the renderer's ceiling."""
     kinds = report.kinds
     caption = "Bytes read a second, each texel in use counted once, however often it is fetched."
@@ -212,7 +239,7 @@ def _rates(report: ProfileReport) -> Figure:
     ceilings = [rate / kind.of_ceiling if kind.of_ceiling else 0.0 for kind, rate in zip(kinds, rates, strict=True)]
     most = max(*rates, *ceilings, 1e-3)
     unit = f"gigabytes read a second{'; the mark is the ceiling' if any(ceilings) else ''}"
-    with _bars([kind.kind for kind in kinds], 0.29, unit) as (chart, axes):
+    with _bars([kind.kind for kind in kinds], 0.29, width, unit) as (chart, axes):
         for place, (kind, rate, ceiling) in enumerate(zip(kinds, rates, ceilings, strict=True)):
             (bar,) = axes.barh(place, rate, color=FAMILIES[family_of(kind.kind)], height=0.72)
             text = f"{rate:.1f} GB/s" + (f" · {kind.of_ceiling:.0%}" if kind.of_ceiling is not None else "")
@@ -222,13 +249,14 @@ def _rates(report: ProfileReport) -> Figure:
             # Beside the bar, or beyond the mark where both would be at the same place.
             end = ceiling if rate < ceiling < rate + _RATE_TEXT * most else rate
             _beside(axes, end, place, text)
-        axes.set_xlim(0, 1.2 * most)
+        _scale(axes, most, 1.2)
     return _figure("rates", "Fetch rate by kind of draw", caption, chart)
 
 
-def _growth(report: ProfileReport) -> Figure:
+def _growth(report: ProfileReport, width: float = _WIDTH) -> Figure:
     """Draw milliseconds by family of draws, and bytes read, over positions in the sequence."""
-    points, chart = report.growth, Chart(_WIDTH, 3.6, 1, 2)
+    points, shape = report.growth, (6.4, 2, 1) if width == _NARROW else (3.6, 1, 2)
+    chart = Chart(width, *shape)
     first, last = points[0], points[-1]
     caption = (
         f"From {first.wall_ms:.2f} ms and {megabytes(first.bytes_read)} read at place {first.tokens} to "
@@ -260,9 +288,9 @@ def _growth(report: ProfileReport) -> Figure:
     return _figure("growth", "Growth with the sequence", caption, chart)
 
 
-def _memory(report: ProfileReport) -> Figure:
+def _memory(report: ProfileReport, width: float = _WIDTH) -> Figure:
     """Draw a mosaic of all textures, to scale by bytes, those of one part of the model together."""
-    width, height = _WIDTH, 5.2
+    height = 5.2
     kinds = ", ".join(f"{kind} {megabytes(size)}" for kind, size in report.memory["kind"].items())
     caption = (
         f"Every texture that the run needs, to scale by bytes, those of one part of the model together: {kinds}. "

@@ -158,7 +158,7 @@ def _summary(found: Mapping[str, Any]) -> ProfileSummary:
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1e18:
-        raise ValueError(f"{_short(value)} is no time, number or size")
+        raise ValueError(f"{_short(value)} is not a time, number or size")
     return value
 
 

@@ -11,8 +11,8 @@ from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, Uniform, flat_draw
 from glinfer.ops.flat.product import seen_keys
+from glinfer.ops.flat.stats import LOWEST
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 _FEW_FRAGMENTS, _FRAGMENTS, _MIN_PART_KEYS = 128, 1024, 32
@@ -156,7 +156,7 @@ def _one_head(q: Array, k: Array, v: Array, params: Params, seen: tuple[int, int
         seen_by = seen_keys(np.arange(len(k)), last, int(params.get("WINDOW", 0)))
         scores = np.where(seen_by, scores, -np.inf)
     scores = scores[:, seen[0] : seen[1]]
-    peak = np.maximum(scores.max(axis=1, keepdims=True), MASKED)
+    peak = np.maximum(scores.max(axis=1, keepdims=True), LOWEST)
     weights = np.exp(scores - peak)
     return weights @ v[seen[0] : seen[1]], np.concatenate([peak, weights.sum(axis=1, keepdims=True)], axis=1)
 

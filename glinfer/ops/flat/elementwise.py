@@ -14,7 +14,7 @@ from glinfer.ops.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed,
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
-OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2}
+OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2, "divide": 3}
 """The operations on two tensors, and the number that shaders/arithmetic.frag knows each by."""
 
 
@@ -51,7 +51,7 @@ def arithmetic(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """``out = x + y``, ``x - y`` or ``x * y``, with broadcasting.
+    """``out = x + y``, ``x - y``, ``x * y`` or ``x / y``, with broadcasting.
 
     Args:
         name: of the draw.
@@ -91,8 +91,9 @@ def _check_arithmetic(shapes: Shapes, params: Params) -> None:
 def _oracle_arithmetic(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, y = float64(inputs, ["x", "y"])
     of_x, of_y = walk(axes_in(params, size[0]), size[0])
-    function = {0: np.add, 1: np.subtract, 2: np.multiply}[int(params["OPERATION"])]
-    return np.broadcast_to(function(x[of_x], y[of_y]), size)
+    function = (np.add, np.subtract, np.multiply, np.divide)[int(params["OPERATION"])]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.broadcast_to(function(x[of_x], y[of_y]), size)
 
 
 def scale(

@@ -112,7 +112,7 @@ def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: Ke
         raise PlanError(f"draw {draw}: {error}") from None
     if form.weights and inputs % form.weights:
         raise PlanError(
-            f"draw {draw}: a row of {inputs} weights is no whole number of {form.name} blocks of {form.weights}"
+            f"draw {draw}: a row of {inputs} weights is not a whole number of {form.name} blocks of {form.weights}"
         )
     return [*form.defines(inputs), ("MANTISSA", int(kernels.mantissa))]
 
@@ -128,7 +128,7 @@ def _check_table(shapes: Shapes, params: Params, rows: int | None) -> None:
     if form is None:
         shapes.expect("weight", rows, cols)
     else:
-        shapes.require(not form.weights or cols % form.weights == 0, f"{cols} columns are no {form.name} blocks")
+        shapes.require(not form.weights or cols % form.weights == 0, f"{cols} columns are not {form.name} blocks")
         shapes.expect("weight", rows, LANES * sum(form.section_texels(cols)))
 
 

@@ -79,7 +79,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("table", positions, rotary)
     shapes.require(rotary % 2 == 0 and rotary <= dim, f"heads of {dim} elements have no {rotary} that turn in pairs")
     whole = shapes.rows("x") % sequence == 0
-    shapes.require(whole, f"{shapes.rows('x')} rows are no whole number of sequences of {sequence}")
+    shapes.require(whole, f"{shapes.rows('x')} rows are not a whole number of sequences of {sequence}")
     first = params.get("position", 0)
     shapes.require(0 <= first < positions, f"position {first} is not in a table of {positions} positions")
 

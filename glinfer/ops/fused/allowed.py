@@ -31,7 +31,7 @@ def mask_defines(mask: TensorSpec) -> tuple[tuple[str, int], ...]:
         PlanError: the tensor is no such table.
     """
     if not isinstance(mask.layout, RowLayout) or mask.format != "rgba32ui":
-        raise PlanError(f"{mask.name} is no table of allowed tokens")
+        raise PlanError(f"{mask.name} is not a table of allowed tokens")
     return (("MASK", 1), *mask.layout.defines("MASK"))
 
 

@@ -211,7 +211,7 @@ def sink_defines(name: str, sinks: TensorSpec | None) -> list[tuple[str, int]]:
     if sinks is None:
         return []
     if not isinstance(sinks.layout, RowLayout):
-        raise PlanError(f"draw {name}: {sinks.name} is no table of rows")
+        raise PlanError(f"draw {name}: {sinks.name} is not a table of rows")
     return [("SINKS", 1), *sinks.layout.defines("SINKS")]
 
 

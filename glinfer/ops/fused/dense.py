@@ -141,7 +141,7 @@ class Turning:
         if self.table is None:
             return found
         if not isinstance(self.table.layout, RowLayout):
-            raise PlanError(f"draw {name}: {self.table.name} is no table of rows")
+            raise PlanError(f"draw {name}: {self.table.name} is not a table of rows")
         sets: Defines = [("ROPE_SET", self.positions)] if self.positions else []
         return [("ROPE", 1), *found, *self.table.layout.defines("ROPE"), *sets]
 

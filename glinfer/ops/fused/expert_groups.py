@@ -268,7 +268,7 @@ def _oracle_groups(inputs: Mapping[str, Array], params: Params, size: tuple[int,
 def _check_gemm(shapes: Shapes, params: Params) -> None:
     (slots, outputs), inputs, halves = shapes.by_name["output"], int(params["INPUTS"]), 1 + int(params["GATED"])
     blocks, rows = int(params["EXPERT_BLOCKS"]), int(params["ROWS"])
-    shapes.require(blocks_for(outputs) == blocks, f"{outputs} outputs are no {blocks} blocks")
+    shapes.require(blocks_for(outputs) == blocks, f"{outputs} outputs are not {blocks} blocks")
     shapes.expect("chosen", slots, CHOICE_FLOATS * rows)
     if params["TOGETHER"]:
         shapes.expect("x", None, inputs)

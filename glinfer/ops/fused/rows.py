@@ -113,7 +113,7 @@ def table_layout(rows: TensorSpec) -> RowLayout:
         PlanError: the tensor is no such table.
     """
     if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
-        raise PlanError(f"{rows.name} is no table of rows with {ROW_WORDS} words each")
+        raise PlanError(f"{rows.name} is not a table of rows with {ROW_WORDS} words each")
     return rows.layout
 
 

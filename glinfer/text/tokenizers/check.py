@@ -92,7 +92,7 @@ def _check_model(model: Mapping[str, Any], label: str) -> None:
             )
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, (dict, list)) and len(vocabulary) > MAX_TOKENS:
-        raise FormatError(f"{label}: its vocabulary has {len(vocabulary)} tokens; expected at most {MAX_TOKENS}")
+        raise FormatError(f"{label}: it has {len(vocabulary)} tokens, which exceeds the limit of {MAX_TOKENS}")
     if isinstance(vocabulary, dict) and all(isinstance(token, int) for token in vocabulary.values()):
         by_id: dict[int, str] = {}
         for text, token in vocabulary.items():
@@ -136,7 +136,7 @@ def _growth(step: Mapping[str, Any], where: str) -> float:
         content = step.get("prepend", step.get("content"))
         if isinstance(content, str) and len(content) > MAX_STEP_CHARACTERS:
             raise FormatError(
-                f"{where} has a text of {len(content)} characters; expected {MAX_STEP_CHARACTERS} at most"
+                f"{where} has a text of {len(content)} characters, which exceeds the limit of {MAX_STEP_CHARACTERS}"
             )
     elif kind == "Precompiled":
         return _longest_replacement(step.get("precompiled_charsmap"), where)
@@ -173,8 +173,11 @@ def _longest_replacement(charsmap: object, where: str) -> float:
     try:
         data = base64.b64decode(charsmap, validate=True)
     except (binascii.Error, ValueError):
-        raise FormatError(f"{where} has a precompiled_charsmap that is no base64; get the file again") from None
-    texts = data[4 + int.from_bytes(data[:4], "little") :]
+        raise FormatError(f"{where} has a precompiled_charsmap that is not base64; get the file again") from None
+    size = int.from_bytes(data[:4], "little")
+    if size > len(data):  # the library makes room for as much
+        raise FormatError(f"{where}'s precompiled_charsmap is damaged; get the file again")
+    texts = data[4 + size :]
     return float(max(1, max(map(len, texts.split(b"\0")))))
 
 
@@ -186,7 +189,7 @@ def _check_template(step: Mapping[str, Any], where: str) -> None:
         counts += [len(ids) for ids in lists if isinstance(ids, list)]
     if max(counts, default=0) > MAX_AROUND_PIECES:
         raise FormatError(
-            f"{where} puts {max(counts)} pieces around a text; expected {MAX_AROUND_PIECES} at most; "
+            f"{where} puts {max(counts)} pieces around a text, which exceeds the limit of {MAX_AROUND_PIECES}; "
             "do not trust this file"
         )
 

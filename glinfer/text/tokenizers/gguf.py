@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import base64
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import chain, repeat
+from math import isfinite
 from operator import add
 from types import MappingProxyType
 from typing import Any
@@ -25,10 +27,11 @@ from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordPiece
 from tokenizers.processors import TemplateProcessing
 
-from glinfer.errors import FormatError
+from glinfer.errors import FormatError, GlinferWarning
 from glinfer.formats.files import AnyPath
+from glinfer.formats.gguf.file import Unread
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.gguf.words import BEGIN_WITH_BOS, EXPRESSIONS, WHOLE_WORDS
+from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WHOLE_WORDS
 from glinfer.formats.json_files import quoted
 from glinfer.limits import MAX_TOKEN_CHARACTERS, MAX_VOCABULARY_CHARACTERS
 from glinfer.text.tokenizers.check import check_tokenizer
@@ -90,6 +93,10 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
             its lists do not go together.
     """
     vocabulary = _Vocabulary(metadata, source)
+    if vocabulary.twice:
+        twice = quoted(next(iter(vocabulary.twice.values())))
+        found = f"{source}: its vocabulary has {twice} more than once; text gets the first id"
+        warnings.warn(found, GlinferWarning, stacklevel=2)
     make = {"gpt2": _byte_level, "llama": _piece_level, "bert": _word_level, "t5": _scored}[vocabulary.kind]
     library = make(vocabulary)
     control = vocabulary.control()
@@ -101,7 +108,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
     return HfModel(
         _Pieces(vocabulary, control | defined),
         len(names),
-        MappingProxyType({names[token]: token for token in sorted(control)}),
+        MappingProxyType({names[token]: token for token in sorted(control - vocabulary.twice.keys())}),
         int(vocabulary.kind == "bert" or (vocabulary.kind != "gpt2" and vocabulary.flag("add_space_prefix", True))),
         library,
     )
@@ -147,13 +154,13 @@ class _Vocabulary:
         self.tokens = [text or f"[EMPTY_{token}]" for token, text in enumerate(tokens)]
         if not tokens:
             raise self.error("its vocabulary is empty")
-        self.ids = {text: token for token, text in enumerate(self.tokens)}
-        if len(self.ids) != len(self.tokens):
-            twice = next(text for token, text in enumerate(self.tokens) if self.ids[text] != token)
-            raise self.error(f"its vocabulary has {quoted(twice)} more than once")
+        self.ids: dict[str, int] = {}
+        self.twice = {
+            token: text for token, text in enumerate(self.tokens) if self.ids.setdefault(text, token) != token
+        }
         longest = max(self.tokens, key=len)
         if len(longest) > MAX_TOKEN_CHARACTERS:
-            raise self.error(f"it has a token of {len(longest)} characters; expected at most {MAX_TOKEN_CHARACTERS}")
+            raise self.error(f"a token of {len(longest)} characters exceeds the limit of {MAX_TOKEN_CHARACTERS}")
         self.types = self.values("token_type", int, len(tokens)) if self.has("token_type") else [1] * len(tokens)
         self.named = self._named_ids()
 
@@ -168,7 +175,10 @@ class _Vocabulary:
         found = self.metadata.get(_PREFIX + name)
         if not isinstance(found, list) or not all(isinstance(value, kind) for value in found):
             what = type(found).__name__ if found is None or not isinstance(found, list) else "a list of something else"
+            what = quoted(found) if isinstance(found, Unread) else what
             raise self.error(f"{_PREFIX}{name} is {what}; expected a list of {kind.__name__}")
+        if kind is float and not all(map(isfinite, found)):
+            raise self.error(f"{_PREFIX}{name} has a number that is not finite; expected finite numbers")
         if count is not None and len(found) != count:
             raise self.error(f"{_PREFIX}{name} has {len(found)} elements for {count} tokens")
         return found
@@ -283,6 +293,8 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
         )
     merges = _listed_merges(vocabulary)
     library = _library(vocabulary, merges, ignore_merges=name in WHOLE_WORDS)
+    if name in COMPOSED:
+        library.normalizer = normalizers.NFC()
     cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in EXPRESSIONS[name]]
     in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.pre_tokenizer = pre_tokenizers.Sequence([*cuts, in_bytes])
@@ -312,8 +324,7 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     scores = (
         vocabulary.values("scores", float, len(tokens)) if vocabulary.has("scores") else list(repeat(0.0, len(tokens)))
     )
-    apart = vocabulary.control() | vocabulary.of_type(_USER_DEFINED)
-    apart |= {token for token in range(len(tokens)) if vocabulary.is_byte(token)}
+    apart = vocabulary.control() | {token for token in range(len(tokens)) if vocabulary.is_byte(token)}
     ids = {text: token for text, token in vocabulary.ids.items() if token not in apart}
     if sum(map(len, ids)) > MAX_VOCABULARY_CHARACTERS:
         most = f"{MAX_VOCABULARY_CHARACTERS} characters together"
@@ -322,11 +333,23 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     # Without words a whole text is one, which hardly comes twice: the library's cache of words is switched off.
     unknown = tokens[vocabulary.named["unknown"]] if "unknown" in vocabulary.named else None
     library = _library(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True, cache_capacity=0)
-    space: list[Any] = [normalizers.Replace(" ", "▁")]
-    if vocabulary.flag("add_space_prefix", True):
-        space.insert(0, normalizers.Prepend("▁"))
-    library.normalizer = normalizers.Sequence(space)
+    library.normalizer = _spaces(vocabulary, vocabulary.flag("remove_extra_whitespaces", False))
     return library
+
+
+def _spaces(vocabulary: _Vocabulary, merged: bool) -> normalizers.Normalizer:
+    """SentencePiece's normalisation: a table of characters, no spaces at the ends and one between, then ``▁`` for each.
+
+    The file's ``precompiled_charsmap`` and ``add_space_prefix`` say which, and ``merged`` whether spaces are removed.
+    """
+    charsmap = vocabulary.metadata.get(_PREFIX + "precompiled_charsmap")
+    steps: list[Any] = [_charsmap(vocabulary, charsmap)] if charsmap else []
+    if merged:  # at the ends of the text, where ^ and $ match at those of lines too
+        steps.append(normalizers.Replace(Regex(r"^(?<!\n) +| +$(?!\n)"), ""))
+    if vocabulary.flag("add_space_prefix", True):
+        steps.append(normalizers.Prepend("▁"))
+    steps.append(normalizers.Replace(Regex(" +") if merged else " ", "▁"))
+    return normalizers.Sequence(steps)
 
 
 def _word_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
@@ -336,12 +359,10 @@ def _word_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     for token, text in enumerate(vocabulary.tokens):
         begins = token in control or text.startswith("▁")
         own = (text if token in control else text[1:]) if begins else f"{MARK}{text}"
-        if own in ids:
-            raise vocabulary.error(f"its vocabulary has {quoted(own)} more than once")
-        ids[own] = token
+        ids.setdefault(own, token)
     around = vocabulary.around()  # which names the unknown token, or refuses
     unknown = vocabulary.tokens[vocabulary.named["unknown"]]
-    with library_errors(f"{vocabulary.source}: this is no vocabulary of WordPiece", FormatError):
+    with library_errors(f"{vocabulary.source}: this is not a vocabulary of WordPiece", FormatError):
         library = tokenizers.Tokenizer(WordPiece(ids, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD))
         library.normalizer = normalizers.BertNormalizer(
             lowercase=lower, strip_accents=vocabulary.flag("normalizer.strip_accents", lower)
@@ -358,20 +379,14 @@ def _scored(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     unknown = vocabulary.named.get("unknown")
     if unknown is None:
         raise vocabulary.error("it has no unknown token, which Unigram needs")
-    steps: list[Any] = []
-    charsmap = vocabulary.metadata.get(_PREFIX + "precompiled_charsmap")
-    if charsmap:
-        steps.append(_charsmap(vocabulary, charsmap))
-    scheme = "always" if vocabulary.flag("add_space_prefix", True) else "never"
-    merged = vocabulary.flag("remove_extra_whitespaces", True)
+    # The library would take the last of tokens with one text; no text has a space at this place.
+    distinct = [f" {token} " if token in vocabulary.twice else text for token, text in enumerate(tokens)]
+    has_bytes = any(map(vocabulary.is_byte, range(len(tokens))))
     with library_errors(f"{vocabulary.source}: this is no vocabulary of Unigram", FormatError):
-        library = tokenizers.Tokenizer(Unigram(list(zip(tokens, scores, strict=True)), unk_id=unknown))
-        library.normalizer = normalizers.Sequence(steps)
-        in_one = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-        library.pre_tokenizer = (
-            pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), in_one]) if merged else in_one
+        library = tokenizers.Tokenizer(
+            Unigram(list(zip(distinct, scores, strict=True)), unk_id=unknown, byte_fallback=has_bytes)
         )
-        library.decoder = decoders.Metaspace(prepend_scheme=scheme)
+        library.normalizer = _spaces(vocabulary, vocabulary.flag("remove_extra_whitespaces", True))
     return library
 
 

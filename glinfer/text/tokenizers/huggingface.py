@@ -144,14 +144,9 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
             )
         inside(path)
     label = shown(path)
-    with opened(path) as (file, size):
-        if size > MAX_TOKENIZER_BYTES:
-            raise FormatError(
-                f"{label}: found {size} bytes; expected a {TOKENIZER_FILE} of at most {MAX_TOKENIZER_BYTES}"
-            )
-        data = file.read(size)
+    data = read_whole(path, f"a {TOKENIZER_FILE}")
     check_values(data, label, MAX_TOKENIZER_VALUES)
-    damaged = f"{label}: this is no {TOKENIZER_FILE}, or a damaged one"
+    damaged = f"{label}: this is not a {TOKENIZER_FILE}, or a damaged one"
     with library_errors(damaged, FormatError):
         values = json.loads(data)
     if not isinstance(values, dict) or not isinstance(values.get("model"), dict):
@@ -163,6 +158,18 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     return _of_library(library, path)
 
 
+def read_whole(path: Path, what: str, most: int = MAX_TOKENIZER_BYTES) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        FormatError: it cannot be read, or has more than ``most``.
+    """
+    with opened(path) as (file, size):
+        if size > most:
+            raise FormatError(f"{shown(path)}: found {what} of {size} bytes, which exceeds the limit of {most}")
+        return file.read(size)
+
+
 def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
     """BERT's tokenizer from a ``vocab.txt``, a token a line, with the ``tokenizer_config.json`` beside it.
 
@@ -170,10 +177,7 @@ def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
         FormatError: the file cannot be read, is no such vocabulary, or lacks the tokens around a text.
     """
     label = shown(path)
-    with opened(path) as (file, size):
-        if size > MAX_TOKENIZER_BYTES:
-            raise FormatError(f"{label}: found {size} bytes; expected a vocabulary of at most {MAX_TOKENIZER_BYTES}")
-        data = file.read(size)
+    data = read_whole(path, "a vocabulary")
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -187,7 +191,7 @@ def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
         found = f"no token {quoted(missing[0])}" if missing else f"{len(vocabulary)} tokens"
         raise FormatError(f"{label}: found {found}; expected a vocabulary of WordPiece, at most {MAX_TOKENS} tokens")
     flags = {name: config.get(name, default) for name, default in _WORD_PIECE_FLAGS.items()}
-    with library_errors(f"{label}: this is no vocabulary of WordPiece", FormatError):
+    with library_errors(f"{label}: this is not a vocabulary of WordPiece", FormatError):
         library = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token=named["unk"]))
         library.normalizer = BertNormalizer(
             lowercase=bool(flags["do_lower_case"]),

@@ -1,4 +1,4 @@
-"""Sums, differences, products and multiples."""
+"""Sums, differences, products, quotients and multiples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from glinfer.tensors.device import Device
 from qa.kernels.cases.case import Check, Found, KernelCase, Timed, normal
 
 FORMS = ("float32", "float16")
-FUNCTIONS = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
+FUNCTIONS = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
 
 
 def _check(kernel: str, function: np.ufunc, shapes: Callable[[int, int], Sequence[tuple[Sequence[int], ...]]]) -> Check:

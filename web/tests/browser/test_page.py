@@ -255,7 +255,7 @@ def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Ca
     ((message, answer),) = turns(page)
     assert message == "hi"
     assert REPLY.startswith(answer)
-    assert 0 < len(answer) < len(REPLY), "what was read from a lost context is no text"
+    assert 0 < len(answer) < len(REPLY), "what was read from a lost context is not a text"
     assert page.do("evaluate", "document.querySelector('#length').value") == "120", "settings stay"
     page.do("click", ".turn:last-child .again")
     page.do("says", "#status", "Done.")

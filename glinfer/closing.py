@@ -16,8 +16,16 @@ class Closing(ABC):
     def close(self) -> None:
         """Release what is held; harmless when repeated."""
 
+    def _require_open(self) -> None:  # noqa: B027
+        """Refuse what was closed with a ContextError that says what to do; what holds nothing refuses nothing."""
+
     def __enter__(self) -> Self:
-        """Use as a context manager: closed at the end of the block."""
+        """Use as a context manager: closed at the end of the block.
+
+        Raises:
+            ContextError: it was closed before.
+        """
+        self._require_open()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,328 @@
+"""A model on a thread of its own: any thread and any event loop may call it, and texts at the same time share runs."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing, suppress
+from copy import copy
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, SupportsIndex, TypeVar
+
+from glinfer.closing import Closing
+from glinfer.engine.chat import ChatReply, Chatting
+from glinfer.engine.ids import Ids, check_callback
+from glinfer.engine.loading import load_model
+from glinfer.engine.model import Model, StreamOptions
+from glinfer.engine.option_names import check_options, named_options
+from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.scheduler import Scheduler
+from glinfer.engine.stream import GeneratedText, GenerationStats, TextStream, TokenStream
+from glinfer.errors import ContextError, InputError
+from glinfer.formats.files import AnyPath
+from glinfer.structured.structure import ERROR, wants_whole
+from glinfer.text.templates import Message
+from glinfer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+P = ParamSpec("P")
+T = TypeVar("T")
+News = tuple[list[int], GenerationStats] | BaseException
+"""New ids and the counts so far, or what ended a text."""
+_CLOSED = "this model was closed; open another ThreadedModel"
+
+
+class RowStream(TokenStream):
+    """The ids of a text that the model's thread computes; they are read on one thread, or on one event loop."""
+
+    def __init__(self, owner: ThreadedModel, row: Running, on_end: Callable[[], None] | None, *, whole: bool) -> None:
+        """Prepare; nothing runs before the first ``next()``."""
+        self.ids, self.stats, self.chunk = [], copy(row.stats), 1  # the thread counts in the other
+        self._owner, self._row, self._on_end, self._whole = owner, row, on_end, whole
+        self._ready, self._news = deque[int](), queue.SimpleQueue[News]()
+        self._begun = self._over = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arrived = asyncio.Event()
+
+    def put(self, news: News) -> None:
+        """Hand over what is new; called on the model's thread."""
+        self._news.put(news)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._arrived.set)
+
+    def __next__(self) -> int:
+        """The next id; on an event loop BlockingIOError where it is not there yet."""
+        if not self._begun:
+            self._begun = True
+            self._owner._submit(self._owner._insert, self._row, self.put)
+        while not self._ready:
+            if self._over or self.stats.finish_reason is not None:
+                self._finish()
+                self._end()
+            try:
+                news = self._news.get(block=self._loop is None)
+            except queue.Empty:
+                raise BlockingIOError from None
+            except BaseException:  # a Ctrl-C
+                self.close()
+                raise
+            if isinstance(news, BaseException):
+                self.close("error")
+                raise news
+            self._ready.extend(news[0])
+            self.stats = news[1]
+        self.ids.append(self._ready.popleft())
+        return self.ids[-1]
+
+    async def pieces(self, stream: Iterator[T]) -> AsyncGenerator[T]:
+        """What a stream over these ids gives; leaving the loop ends it."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    piece = next(stream, None)
+                except BlockingIOError:
+                    await self._arrived.wait()
+                    self._arrived.clear()
+                    continue
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            self.close()
+
+    def close(self, reason: str = "closed") -> None:
+        """End the text and free its row; harmless when repeated."""
+        if not self._over:
+            if self.stats.finish_reason is None or self._ready:
+                self.stats.finish_reason = reason
+                with suppress(ContextError):  # it is closed
+                    self._owner._submit(self._owner._leave, self._row)
+            self._ready.clear()
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self._over:
+            self._over = True
+            if self._on_end is not None:
+                self._on_end()
+
+
+class ThreadedModel(Chatting):
+    """A model on a thread of its own, for programs of many threads and for asyncio.
+
+    Its methods may be called from any thread. Texts that are asked for at the same time run together, each as it would
+    alone with the same seed. All that :class:`glinfer.engine.model.Model` has is here too: what reads attributes does
+    so at once, and other methods run on the thread, between two tokens of the texts. Close it, from any thread.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        slots: SupportsIndex | None = None,
+        memory: SupportsIndex | None = None,
+        **options: Any,
+    ) -> None:
+        """Load a model, as :func:`glinfer.load` does, on the thread.
+
+        Args:
+            path: the model.
+            slots: how many texts run at once at most; others wait. Left out, 32.
+            memory: bytes of texture memory for their caches; left out, 1 GiB.
+            **options: those of :func:`glinfer.load`.
+
+        Raises:
+            GlinferError: as :func:`glinfer.load`.
+        """
+        check_options("ThreadedModel()", options, signature(load_model).parameters)
+        self._bounds = {"slots": slots, "memory": memory}
+        self._rows: dict[Running, Callable[[News], None]] = {}
+        self._scheduler: Scheduler | None = None
+        self._closed, self._stepping, self._closing = False, False, threading.Lock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="glinfer-model")
+        try:
+            self._thread = self._pool.submit(threading.get_ident).result()
+            self._model = self._submit(load_model, path, **options).result()
+        except BaseException:
+            self._pool.shutdown(wait=False)
+            raise
+        self._find_form = self._model._find_form
+
+    def call(self, function: Callable[Concatenate[Model, P], T], *given: P.args, **options: P.kwargs) -> T:
+        """Call a function of the model on its thread: ``model.call(lambda model: model.score(text))``.
+
+        Raises:
+            ContextError: the model was closed, or this is its thread.
+        """
+        return self._submit(function, self._model, *given, **options).result()
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the model; a method runs on the thread."""
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self._model, name)
+        if getattr(found, "__self__", None) is not self._model:
+            return found
+
+        def called(*given: Any, **options: Any) -> Any:
+            result = self._submit(found, *given, **options).result()
+            if isinstance(result, (Closing, Iterator)):
+                raise InputError(f"what {name}() gives belongs to the model's thread; use it in call()")
+            return result
+
+        return called
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute of the model, such as ``sampling``."""
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._model, name, value)
+
+    def __repr__(self) -> str:
+        """As that of the model."""
+        return f"<ThreadedModel: {self._model!r}>"
+
+    @named_options(StreamOptions)
+    def stream(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
+        """Continue a prompt piece by piece, as :meth:`glinfer.engine.model.Model.stream` does.
+
+        Guesses (``speculate``, ``draft``) are refused. A ``sampler`` is called on the thread.
+        """
+        self._require_open()
+        given: dict[str, Any] = dict(options)
+        is_text, stop, on_end = isinstance(prompt, str), given.pop("stop", ()), given.pop("on_end", None)
+        if stop and not is_text:
+            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        check_callback("on_end", on_end)
+        whole = wants_whole(given.pop("incomplete", ERROR))
+        if is_text and given.get("stop_ids") is None:
+            given["stop_ids"] = self._model._stop_ids
+        row = self._model.checked(BatchRequest(prompt, given, text=False))
+        ids = RowStream(self, row, on_end, whole=whole and not is_text)
+        return TextStream(ids, self.require_tokenizer(), stop, whole=whole) if is_text else ids
+
+    @named_options(StreamOptions)
+    def generate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
+        """Continue a prompt; see :meth:`stream`. For many, call it on several threads, or ``agenerate`` in tasks."""
+        stream = self.stream(prompt, **options)
+        return GeneratedText("".join(stream), stream.stats) if isinstance(stream, TextStream) else list(stream)
+
+    def astream(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> AsyncGenerator[Any]:
+        """:meth:`stream` for ``async for``. Cancelling its task, or closing it (``aclose()``), frees its place."""
+        return _pieces(self.stream, prompt, options)
+
+    async def agenerate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
+        """:meth:`generate`, awaited."""
+        stream = await asyncio.to_thread(self.stream, prompt, **options)
+        found: list[Any] = [piece async for piece in _row_of(stream).pieces(stream)]
+        return GeneratedText("".join(found), stream.stats) if isinstance(stream, TextStream) else found
+
+    def astream_chat(self, messages: str | Sequence[Message], **options: Any) -> AsyncGenerator[str]:
+        """:meth:`stream_chat` for ``async for``; see :meth:`astream`."""
+        return _pieces(self.stream_chat, messages, options)
+
+    async def achat(self, messages: str | Sequence[Message], **options: Any) -> ChatReply:
+        """:meth:`chat`, awaited."""
+        stream = await asyncio.to_thread(self.stream_chat, messages, **options)
+        async for _ in _row_of(stream).pieces(stream):
+            pass
+        return stream.reply()
+
+    def require_tokenizer(self) -> Tokenizer:
+        """The tokenizer; errors as in :meth:`glinfer.engine.model.Model.require_tokenizer`."""
+        return self._model.require_tokenizer()
+
+    def _stream_ids(self, ids: Ids, **options: Any) -> TokenStream:
+        found: TokenStream = self.stream(ids, **options)
+        return found
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ContextError(_CLOSED)
+
+    def close(self) -> None:
+        """End all texts, close the model and end the thread; any other thread may call this. Harmless when repeated."""
+        with self._closing:
+            if self._closed:
+                return
+            ended = self._submit(self._end_all)
+            self._closed = True
+            self._pool.shutdown(wait=False)
+        ended.result()
+
+    def _submit(self, work: Callable[P, T], *given: P.args, **options: P.kwargs) -> Future[T]:
+        if threading.get_ident() == self._thread:
+            raise ContextError("this is the thread of the model, which cannot wait for itself; use the model in call()")
+        self._require_open()
+        try:
+            return self._pool.submit(work, *given, **options)
+        except RuntimeError:
+            raise ContextError(_CLOSED) from None
+
+    # On the thread
+
+    def _insert(self, row: Running, put: Callable[[News], None]) -> None:
+        try:
+            if self._scheduler is None:
+                self._scheduler = self._model.scheduler(**self._bounds)
+            self._scheduler.add(row)
+        except BaseException as error:
+            put(error)
+            return
+        self._rows[row] = put
+        if not self._stepping:
+            self._stepping = True
+            self._pool.submit(self._step)
+
+    def _leave(self, row: Running) -> None:
+        if self._rows.pop(row, None) is not None and self._scheduler is not None:
+            self._scheduler.cancel(row)
+
+    def _step(self) -> None:
+        """Run one step of all texts, and the next one after what others have asked for meanwhile."""
+        try:
+            for event in () if self._scheduler is None or not self._rows else self._scheduler.next():
+                row = event.sequence
+                if (put := self._rows.get(row)) is not None:
+                    put((event.ids, copy(row.stats)) if row.error is None else row.error)
+                if event.result is not None:
+                    self._rows.pop(row, None)
+        except BaseException as error:  # which has closed the scheduler
+            self._scheduler = None
+            self._fail(error)
+        self._stepping = bool(self._rows)
+        if self._stepping:
+            with suppress(RuntimeError):  # the thread ends
+                self._pool.submit(self._step)
+
+    def _fail(self, error: BaseException) -> None:
+        rows, self._rows = self._rows, {}
+        for put in rows.values():
+            put(error)
+
+    def _end_all(self) -> None:
+        self._fail(ContextError(_CLOSED))
+        if self._scheduler is not None:
+            self._scheduler.close()
+        self._model.close()
+
+
+async def _pieces(make: Callable[..., Any], prompt: Any, options: Mapping[str, Any]) -> AsyncGenerator[Any]:
+    stream = await asyncio.to_thread(make, prompt, **options)  # which reads the prompt and compiles a structure
+    async with aclosing(_row_of(stream).pieces(stream)) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+def _row_of(stream: Any) -> RowStream:
+    found: RowStream = stream if isinstance(stream, RowStream) else stream._tokens
+    return found

@@ -1,0 +1,151 @@
+"""The turns of a conversation, and prompts made from as many of the newest as fit the model's context."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.errors import InputError
+from glinfer.text.chat import ChatForm, Turn, given_turn, split_reply
+from glinfer.text.templates import Message
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """The token ids of a prompt, and the number of oldest turns that were dropped to make it fit."""
+
+    ids: tuple[int, ...]
+    dropped_turns: int
+
+
+class Conversation:
+    """The turns so far, and prompts made from as many of the newest as fit the model's context.
+
+    Args:
+        template: the form of the model's chats; assign another one to go on in it.
+        context: how many tokens the model can hold, prompt and reply together.
+
+    Raises:
+        InputError: ``context`` is not a whole number of at least 1.
+    """
+
+    def __init__(self, template: ChatForm, context: int) -> None:
+        """Start with no turns."""
+        self.template = template
+        self._context = _whole("context", context, least=1)
+        self._turns: list[Turn] = []
+        self._open: _OpenTurn | None = None
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The finished turns that are still remembered, oldest first."""
+        return tuple(self._turns)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The finished turns that are still remembered as messages, oldest first."""
+        found: list[Message] = []
+        for turn in self._turns:
+            reply = {"role": "assistant", "content": self.template.reply_text(turn)}
+            found += ({"role": "user", "content": turn.message}, reply)
+        return found
+
+    def restore(self, exchanges: Iterable[tuple[str, str]]) -> None:
+        """Replace all turns by these: each a user's message, and the reply to it.
+
+        Raises:
+            InputError: a message is empty, or a text has no UTF-8 form; the turns stay as they are.
+        """
+        self._turns, self._open = [given_turn(self.template, *each) for each in exchanges], None
+
+    def prompt(self, message: str, *, think: bool = False, reserve: int, drop: bool = True) -> ChatPrompt:
+        """The ids to run for ``message``: past turns, the message, and the token that opens the reply.
+
+        The oldest turns are left out, whole, until the ids and ``reserve`` tokens for the reply fit the
+        context. Nothing is forgotten before :meth:`add_reply`: until then another prompt takes this one's
+        place, as if this one had not been. Without ``drop`` no turn is left out, and too many are an error.
+
+        Raises:
+            InputError: the message is empty, or the ids do not fit; thinking is not known to the
+                vocabulary; ``reserve`` is not a whole number of at least 0; a Jinja template refuses the conversation.
+        """
+        newest = Turn(self.template.encode_message(message), (), message)
+        return self._prompt(self._turns, newest, think=think, reserve=reserve, drop=drop)
+
+    def prompt_again(
+        self, *, think: bool = False, reserve: int, drop: bool = True, continued: bool = False
+    ) -> ChatPrompt:
+        """The ids to run for another reply to the newest message; :meth:`add_reply` puts it in place of the first.
+
+        With ``continued`` they end with the first reply, which :meth:`add_reply` extends.
+
+        Raises:
+            InputError: there is no turn yet, or as :meth:`prompt`.
+        """
+        if not self._turns:
+            raise InputError("there is no reply yet; send a message first")
+        *past, last = self._turns
+        newest = last if continued else dataclasses.replace(last, reply_ids=(), reply=None)
+        return self._prompt(past, newest, think=think, reserve=reserve, drop=drop)
+
+    def _prompt(self, past: Sequence[Turn], newest: Turn, *, think: bool, reserve: int, drop: bool) -> ChatPrompt:
+        room = self._context - _whole("reserve", reserve, least=0)
+        for dropped in range(len(past) + 1 if drop else 1):
+            ids = self.template.prompt(past[dropped:], newest, think=think)
+            if len(ids) <= room:
+                self._open = _OpenTurn(newest, think, tuple(past[dropped:]))
+                return ChatPrompt(ids, dropped)
+        what, mend = ("message takes", "shorten the message or reserve less")
+        if not drop and past:
+            what, mend = ("messages take", "leave the oldest ones out")
+        raise InputError(
+            f"the {what} {len(ids)} tokens and {reserve} are reserved for the reply, but the "
+            f"context holds {self._context}; {mend}"
+        )
+
+    def add_reply(self, ids: Iterable[int]) -> Turn:
+        """Complete the turn that :meth:`prompt` opened with the tokens that the model generated.
+
+        Only the answer is remembered, so that later prompts have the plain form: a stop token and what
+        follows it are cut, control tokens are left out, and of a thinking reply only what follows the
+        model's own ``<|assistant|>`` (``</think>``) stays. A reply that never came to its answer is remembered as
+        empty. Turns that the prompt left out are forgotten now.
+
+        Raises:
+            InputError: no prompt is open, or an id is not a whole number of at least 0.
+        """
+        if self._open is None:
+            raise InputError("there is no open turn to reply to; ask for a prompt first")
+        checked = [_whole("a token of the reply", token, least=0) for token in ids]
+        _, answer = split_reply(self.template, checked, think=self._open.think)
+        turn = dataclasses.replace(self._open.turn, reply_ids=(*self._open.turn.reply_ids, *answer), reply=None)
+        self._turns = [*self._open.past, turn]
+        self._open = None
+        return turn
+
+    def reset(self) -> None:
+        """Forget all turns, the open one too."""
+        self._turns = []
+        self._open = None
+
+
+@dataclass(frozen=True)
+class _OpenTurn:
+    """A turn that waits for its reply, and the turns before it that its prompt has."""
+
+    turn: Turn
+    think: bool
+    past: tuple[Turn, ...]
+
+
+def _whole(name: str, value: object, *, least: int) -> int:
+    """Check a whole number of at least ``least``."""
+    expected = f"expected a whole number of at least {least}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"{name} is {type(value).__name__}; {expected}")
+    if value < least:
+        raise InputError(f"{name} is {value}; {expected}")
+    return int(value)

@@ -1,0 +1,202 @@
+"""Tokenizers without a tokenizer.json: SentencePiece models, and vocab.json with merges.txt."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from each_case import each_case
+from goldens.gguf_models import K, byte_level
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.text.parts import files_beside, gguf_metadata, text_parts
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+from glinfer.text.tokenizers.gguf import gguf_tokenizer
+
+BPE = {3: 2}
+LETTERS = ["▁", "t", "h", "e", "a", "\n", "é", "th", "▁th", "▁the", "▁a", "he", "▁▁"]
+PIECES = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3)]
+PIECES += [(text, -1.0 - number / 4, 1) for number, text in enumerate(LETTERS)]
+BYTES = [(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)]
+
+
+def varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    groups = []
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*groups, value])
+
+
+def message(fields: Mapping[int, Any]) -> bytes:
+    """A message of Protocol Buffers."""
+    data = b""
+    for number, value in fields.items():
+        if isinstance(value, float):
+            data += varint(number << 3 | 5) + struct.pack("<f", value)
+        elif isinstance(value, int):
+            data += varint(number << 3) + varint(value)
+        else:
+            text = value.encode() if isinstance(value, str) else value
+            data += varint(number << 3 | 2) + varint(len(text)) + text
+    return data
+
+
+def sentencepiece(
+    trainer: Mapping[int, Any], normalizer: Mapping[int, Any], pieces: Sequence[tuple[str, float, int]] = PIECES
+) -> bytes:
+    listed = [message({1: message(dict(enumerate(piece, 1)))}) for piece in pieces]
+    return b"".join(listed) + message({2: message(trainer), 3: message(normalizer)})
+
+
+TEXTS = ("the  hat\nthe", " é the ", "日", "", "a<tag>   the")
+# The settings of a model, and the ids that sentencepiece 0.2.3 gives the texts.
+RECORDED: dict[str, tuple[Any, ...]] = {
+    "BPE": (BPE, {}, [], [12, 3, 5, 7, 4, 8, 10, 6], [3, 9, 12], [3, 0], [], [13, 0, 4, 7, 0, 12]),
+    "BPE, as Gemma's": (
+        *(BPE | {35: 1}, {3: 0, 4: 0}, BYTES),
+        *([10, 6, 15, 5, 7, 4, 8, 10, 6], [3, 9, 12, 3], [246, 167, 181], []),
+        [7, 76, 4, 7, 119, 78, 15, 12],
+    ),
+    "BPE, as Llama's": (
+        *(BPE | {35: 1, 40: 0, 41: 1, 42: 2}, {4: 0}, BYTES),
+        *([12, 15, 5, 7, 4, 8, 10, 6], [15, 9, 12, 3], [3, 246, 167, 181], []),
+        [13, 76, 4, 7, 119, 78, 15, 12],
+    ),
+    "Unigram": ({}, {}, [], [12, 3, 5, 7, 4, 8, 10, 6], [3, 9, 12], [3, 0], [], [3, 7, 0, 4, 7, 0, 12]),
+    "Unigram, bytes": (
+        *({35: 1}, {4: 0}, BYTES),
+        *([12, 3, 3, 5, 7, 4, 8, 10, 6], [3, 3, 9, 12, 3], [3, 246, 167, 181], []),
+        [3, 7, 76, 4, 7, 119, 78, 3, 3, 12],
+    ),
+    "tokens that the model defines": (
+        *(BPE, {3: 0, 4: 0}, [("▁▁▁", 0.0, 4), ("<tag>", 0.0, 4)]),
+        *([10, 6, 15, 5, 7, 4, 8, 10, 6], [3, 9, 12, 3], [0], [], [7, 17, 16, 10, 6]),
+    ),
+}
+
+
+def shape(rows: int) -> ModelConfig:
+    return ModelConfig(rows, 64, 2, 1, 64, intermediate_size=64, model_type="llama")
+
+
+class TestSentencePiece:
+    @each_case("name", RECORDED)
+    def test_recorded_ids(self, tmp_path: Path, name: str) -> None:
+        trainer, normalizer, more, *ids = RECORDED[name]
+        path = tmp_path / "any name"
+        path.write_bytes(sentencepiece(trainer, normalizer, [*PIECES, *more]))
+        tokenizer = Tokenizer.from_file(path)
+        assert [tokenizer.encode_plain(text) for text in TEXTS] == ids
+        assert tokenizer.encode("the") == [1, *tokenizer.encode_plain("the")], "<s> begins a text, as in transformers"
+        assert dict(tokenizer.control_tokens) == {"<unk>": 0, "<s>": 1, "</s>": 2}
+        text = tokenizer.decode(tokenizer.encode_plain("the  hat"))
+        assert text == ("the hat" if normalizer.get(4, 1) else "the  hat")
+        if more == BYTES:
+            assert b"".join(map(tokenizer.token_bytes, tokenizer.encode_plain("日"))).strip() == "日".encode()
+
+    def test_in_a_directory_with_added_tokens_and_converted(self, tmp_path: Path) -> None:
+        (folder := tmp_path / "m").mkdir()
+        (folder / "tokenizer.model").write_bytes(sentencepiece(BPE | {35: 1}, {4: 0}, [*PIECES, *BYTES]))
+        size = len(PIECES) + len(BYTES)
+        added = {"<|im_end|>": size + 1, "<think>": size}
+        (folder / "added_tokens.json").write_text(json.dumps(added))
+        (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": False, "add_eos_token": True}))
+        config = shape(size + 2)
+        found, _ = find_tokenizer(folder, None, config)
+        assert found is not None
+        assert Tokenizer.from_file(folder).same_as(found)
+        assert found.encode("<think>the<|im_end|>") == [size, 12, size + 1, size + 1]
+        assert size + 1 not in found.encode_plain("<|im_end|>")
+        parts = text_parts(folder, None, config)
+        metadata = gguf_metadata(parts, size + 2)
+        assert metadata is not None
+        files = files_beside(parts, tmp_path / "n.safetensors")
+        for path, data in files.items():
+            path.write_bytes(data)
+        again = Tokenizer(gguf_tokenizer(metadata, "m.gguf")), Tokenizer.from_file(tmp_path / "tokenizer.json")
+        for other in again:
+            assert [other.encode(text) for text in TEXTS] == [found.encode(text) for text in TEXTS]
+            assert other.control_tokens == found.control_tokens
+
+    @each_case(
+        ("data", "words"),
+        [
+            (b"\n\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "is not a SentencePiece model, or a damaged one"),
+            (b"\n\x05\n\x09the", "is not a SentencePiece model, or a damaged one"),
+            (sentencepiece(BPE, {})[:-3], "is not a SentencePiece model, or a damaged one"),
+            (message({1: b"\x0b"}), "is not a SentencePiece model, or a damaged one"),
+            (message({1: message({1: b"\xff"})}), "is not a SentencePiece model, or a damaged one"),
+            (sentencepiece({40: -1}, {}), "it has no unknown token, which Unigram needs"),
+            (sentencepiece({3: 3}, {}), "found a SentencePiece model of words or characters"),
+            (sentencepiece(BPE | {24: 1}, {}), "with spaces behind words, or too large; expected BPE or Unigram"),
+            (sentencepiece(BPE, {2: b"\x01\x02\x03"}), "precompiled_charsmap is damaged"),
+        ],
+    )
+    def test_other_files_are_refused_in_one_line(self, tmp_path: Path, data: bytes, words: str) -> None:
+        (path := tmp_path / "tokenizer.model").write_bytes(data)
+        with pytest.raises(FormatError, match=words) as error:
+            Tokenizer.from_file(path).encode("the")
+        assert str(error.value).startswith(f"{path}: ")
+        assert "tokenizer.json" in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+class TestWords:
+    """vocab.json and merges.txt."""
+
+    def folder(self, path: Path, **config: Any) -> Path:
+        metadata = byte_level()
+        tokens = metadata[K + "tokens"]
+        (path / "vocab.json").write_text(json.dumps({text: token for token, text in enumerate(tokens[:-3])}))
+        lines = ["#version: 0.2", *metadata[K + "merges"], ""]
+        (path / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
+        (path / "added_tokens.json").write_text(
+            json.dumps({text: len(tokens) - 3 + n for n, text in enumerate(tokens[-3:])})
+        )
+        (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", **config}))
+        return path
+
+    @each_case(
+        ("config", "pre"),
+        [
+            ({}, "gpt-2"),
+            ({"tokenizer_class": "GPT2TokenizerFast"}, "gpt-2"),
+            ({"tokenizer_class": "Qwen2Tokenizer"}, "qwen2"),
+            ({"tokenizer_class": "GPTNeoXTokenizer"}, "mpt"),
+        ],
+    )
+    def test_ids_are_those_of_the_same_gguf_vocabulary(self, tmp_path: Path, config: Any, pre: str) -> None:
+        folder = self.folder(tmp_path, **config)
+        theirs = Tokenizer(gguf_tokenizer(byte_level(pre), "m.gguf"))
+        for path in (folder, folder / "vocab.json", folder / "merges.txt"):
+            tokenizer = Tokenizer.from_file(path)
+            for text in ("First Citizen: what, ho!\n\nIt's 1234 <tool>", "cafe\u0301 日本", "<|im_end|>", ""):
+                assert tokenizer.encode(text, allow_special=False) == theirs.encode(text, allow_special=False), text
+        assert "<|im_end|>" in tokenizer.control_tokens
+
+    def test_what_is_missing_or_not_known_is_named(self, tmp_path: Path) -> None:
+        folder = self.folder(tmp_path, tokenizer_class="BloomTokenizer")
+        for damage, words in (
+            (lambda: None, "found the class 'BloomTokenizer'; expected a tokenizer of GPT-2 or Qwen"),
+            (lambda: self.folder(tmp_path, add_prefix_space=True), "found add_prefix_space; expected"),
+            (
+                lambda: self.folder(tmp_path) and (folder / "vocab.json").write_text('{"a": -1}'),
+                "vocab.json has no ids",
+            ),
+            (lambda: (folder / "vocab.json").write_text('{"a": 0}'), "its merges do not go with its tokens"),
+            (lambda: (folder / "merges.txt").write_bytes(b"\xff"), "its merges do not go with its tokens"),
+            (lambda: (folder / "merges.txt").unlink(), "merges.txt"),
+        ):
+            damage()
+            with pytest.raises(FormatError, match=words) as error:
+                Tokenizer.from_file(folder)
+            assert "save a tokenizer.json with save_pretrained" in str(error.value)
+            assert "\n" not in str(error.value)
