@@ -6,7 +6,7 @@ seed: a pass computes each row of its targets independently of the others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
+from glinfer.engine.choice import Choice
 from glinfer.engine.decode import only_allowed
-from glinfer.engine.logits import token_logprob
+from glinfer.engine.logits import token_logprobs
 from glinfer.engine.nan_guard import NanGuard
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.requests import Running
-from glinfer.engine.sampler import gpu_chooses
-from glinfer.engine.shortlist import AllowedPicks, Shortlists, sample_shortlist
+from glinfer.engine.runs import Chunks
+from glinfer.engine.sampler import NEUTRAL, gpu_chooses, sample_rows
 from glinfer.errors import InputError, NumbersError, PlanError, StructureError
+from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.readback import Readback
 from glinfer.models.fast.parts import cache_format, cache_slots, layer_cache_layouts
@@ -31,21 +33,24 @@ from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.cached import SLOT_TOKENS, score_slots
+from glinfer.ops.fused.choice import FILTER_WORDS
 from glinfer.ops.fused.low_rank import ADAPTER_WORD
 from glinfer.ops.fused.rows import (
     BASE,
+    CHOICE_WORDS,
     CHOSEN,
     INVERSE_TEMPERATURE,
     LONG,
     NOISE,
     NOISE_KEY,
     POSITION,
+    SOURCE,
     TARGETS,
     TOKEN,
     row_table,
 )
-from glinfer.ops.fused.shortlist import Shortlist
-from glinfer.ops.noise import Drawn, noise_keys
+from glinfer.ops.fused.sample import best_candidates
+from glinfer.ops.noise import noise_keys
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.structured.constraint import DeadEnd
 
@@ -131,28 +136,39 @@ def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: 
     return True
 
 
+def filters_by_passes(device: Device) -> bool:
+    """Whether passes choose among filtered tokens of many rows; in software NumPy is faster, from their logits."""
+    return not device.in_main_memory
+
+
 class Step(NamedTuple):
     """An issued run of one token of each of several sequences, whose results were not read yet.
 
-    ``active`` has the sequences by their places. With ``by_gpu`` the GPU chooses the next tokens of all of them.
+    ``active`` has the sequences by their places, ``run`` is the number of the run. With ``by_gpu`` the GPU chooses the
+    next tokens of all of them.
     """
 
-    active: Mapping[int, Running]
+    active: dict[int, Running]
+    run: int
     draws: int
     picks: Readback
     by_gpu: bool
 
 
 class Choices(NamedTuple):
-    """The outcome of a step, by place: chosen tokens, errors that end sequences, and dead ends of structures."""
+    """The outcome of a step, by place: chosen tokens, errors that end sequences, and dead ends of structures.
+
+    The places in ``again`` have to run their last token again: the choice needs logits that the next step replaced.
+    """
 
     chosen: dict[int, int]
     broken: dict[int, Exception]
     dead: set[int]
+    again: set[int]
 
     def lacks(self, place: int) -> bool:
         """Whether nothing is known of a place yet."""
-        return place not in self.chosen and place not in self.broken and place not in self.dead
+        return not any(place in each for each in self)
 
 
 class Batch:
@@ -175,11 +191,11 @@ class Batch:
         config, kernels = options.config, options.kernels
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
-        self._shortlists: Shortlists | None = None
-        self._allowed_picks: AllowedPicks | None = None
-        self._allowed_lists: Shortlists | None = None
+        self.filters_by_passes = filters_by_passes(root.device)
+        # The plans ``choice``, of all tokens and of allowed ones, bound at first use.
+        self._choices: dict[bool, Choice] = {}
         self.logit_reads = 0
-        """Rows of logits that were read back because a shortlist left a choice open."""
+        """Rows of logits that were read back because a choice was unsure or needs the whole row."""
         plan = batch_plan(
             options,
             sequences=slots,
@@ -204,14 +220,9 @@ class Batch:
     @property
     def draws_issued(self) -> int:
         """Draw calls so far."""
-        runs = (*self._chunks.values(), *self._over_logits)
-        others = (each.session.draws_issued for each in runs if each is not None)
+        runs: list[Chunks | Choice] = [*self._chunks.values(), *self._choices.values()]
+        others = (each.session.draws_issued for each in runs)
         return self.session.draws_issued + sum(others)
-
-    @property
-    def _over_logits(self) -> tuple[Shortlists | AllowedPicks | None, ...]:
-        """The plans over the logits, as far as they are bound; released with the batch."""
-        return self._shortlists, self._allowed_picks, self._allowed_lists
 
     def take_in(self, place: int, ids: Sequence[int], position: int, adapter: int = 0, *, long: bool = False) -> int:
         """Run as many of the tokens as fit into the cache of a place, from ``position`` on; returns how many."""
@@ -228,7 +239,7 @@ class Batch:
         """Copy keys and values of the first tokens from place to place."""
         self.session.copy_rows(source * self.capacity, target * self.capacity, rows)
 
-    def run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
+    def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
         """Issue a step, and wait for nothing.
 
         Args:
@@ -236,15 +247,15 @@ class Batch:
             ahead: the places whose newest token is still being chosen by the step before.
             ends: the first cache slot of each place, counted from its own, that may be overwritten.
         """
-        draws = self.session.draws_issued
+        draws = self.draws_issued
         self._run(active, ahead, ends)
         picks = self._picks[self.session.runs % 2]
-        by_gpu = [each.by_gpu for each in active.values()]
+        by_gpu = [self.by_gpu(each) for each in active.values()]
         if any(by_gpu):
             picks.start()
         else:
             self.session.device.flush()  # so that the GPU computes while masks are made
-        return Step(active, self.session.draws_issued - draws, picks, all(by_gpu))
+        return Step(active, self.session.runs, self.draws_issued - draws, picks, all(by_gpu))
 
     def _run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> None:
         table, spots = self._table, np.asarray(ends)
@@ -259,7 +270,7 @@ class Batch:
         table[places, POSITION] = np.array(lengths) - 1
         table[places, BASE] = self._bases[places]
         table[places, ADAPTER_WORD] = [each.adapter for each in active.values()]
-        drawn = [place for place, each in active.items() if not each.sampling.greedy and each.by_gpu]
+        drawn = [place for place, each in active.items() if not each.sampling.greedy and self.by_gpu(each)]
         if drawn:
             samplers = [active[place].sampler for place in drawn]
             steps = [each.step + (place in ahead) for place, each in zip(drawn, samplers, strict=True)]
@@ -267,38 +278,60 @@ class Batch:
             table[drawn, NOISE] = 1
             table[drawn, NOISE_KEY] = noise_keys([each.folded_seed for each in samplers], steps)
             table[drawn, INVERSE_TEMPERATURE] = heat.view(np.uint32)
+        filtered = [place for place in drawn if active[place].sampling.filters]
+        choice = None
+        if filtered:  # every row is chosen there; those without filters have the words of none
+            choice = self._choice()
+            choice.table[: self.slots, FILTER_WORDS] = NEUTRAL.filter_words
+            choice.table[filtered, FILTER_WORDS] = [active[place].sampling.filter_words for place in filtered]
+            choice.table[: self.slots, CHOICE_WORDS] = table[: self.slots, CHOICE_WORDS]
+            choice.upload()
         table[places, NOISE] |= np.array([LONG * each.long for each in active.values()], np.uint32)
         self.session.write(ROWS, table)
         values = {"rows": self.slots, "score_slots": score_slots(max(lengths)) * self._rows}
-        self.session.run(values, flush_every=self.kernels.flush_every)
+        draws = None if choice is None else len(self.session.draws) - 1  # without the pick of the plan itself
+        self.session.run(values, draws=draws, flush_every=self.kernels.flush_every)
+        if choice is not None:
+            choice.run(self.slots)
+
+    def _choice(self, *, masked: bool = False) -> Choice:
+        if masked not in self._choices:
+            self._choices[masked] = made = self._prefill.choice(self.session, masked=masked)
+            made.table[: self.slots, SOURCE] = range(self.slots)
+        return self._choices[masked]
+
+    def by_gpu(self, each: Running) -> bool:
+        """Whether passes choose the next token of a sequence, before anything is read back."""
+        return each.able and not each.unsure and gpu_chooses(each.sampling, self.filters_by_passes)
 
     def choices(self, step: Step) -> Choices:
         """Wait for a step, and find the next tokens of its sequences that have not ended meanwhile."""
         active = {place: each for place, each in step.active.items() if not each.ended}
-        picked = {place: each for place, each in active.items() if each.by_gpu}
-        found = Choices({place: each.queued[0] for place, each in active.items() if each.queued}, {}, set())
+        picked = {place: each for place, each in active.items() if self.by_gpu(each)}
+        found = Choices({place: each.queued[0] for place, each in active.items() if each.queued}, {}, set(), set())
         masks = self._masks_of(active, found)
         if picked:
-            chosen, broken = self._nan_guard.choices(
-                step.picks.read(), {place: each.held for place, each in picked.items()}
-            )
-            found.chosen.update(chosen)
-            found.broken.update(broken)
-        self._choose_allowed({place: each for place, each in active.items() if place in masks}, masks, found)
-        for place in picked.keys() | {place for place, each in active.items() if each.queued}:
+            self._take(step.picks.read(), picked, found)
+        if self.filters_by_passes:
+            self._choose_allowed({place: each for place, each in active.items() if place in masks}, masks, found)
+        for place in found.chosen:
             active[place].sampler.advance()
-        lists = self._lists_of({place: each for place, each in active.items() if found.lacks(place)}, masks)
-        for place, each in active.items():
-            if not found.lacks(place):
-                continue
-            token = sample_shortlist(each.sampler, lists[place], each.held) if place in lists else None
-            try:
-                found.chosen[place] = self._sampled(place, each, masks.get(place)) if token is None else token
-            except Exception as error:
-                if not isinstance(error, NumbersError) and each.own_sampler is None:
-                    raise
-                found.broken[place] = error  # of this sequence alone
+        left = {place: each for place, each in active.items() if found.lacks(place)}
+        if left and self.session.runs != step.run:
+            found.again.update(left)
+            for each in left.values():
+                each.unsure = True
+        elif left:
+            self._sample(left, masks, found)
         return found
+
+    def _take(self, candidates: npt.NDArray[np.float32], picked: Mapping[int, Running], found: Choices) -> None:
+        """Take the choices [rows, 64] of the rows of some places, but for those that are unsure."""
+        doubts = best_candidates(candidates)[2]
+        sure = {place: each.held for place, each in picked.items() if not doubts[place]}
+        chosen, broken = self._nan_guard.choices(candidates, sure)
+        found.chosen.update(chosen)
+        found.broken.update(broken)
 
     def _masks_of(self, active: Mapping[int, Running], found: Choices) -> dict[int, Words]:
         """The allowed tokens of the sequences that have a structure; others may end here."""
@@ -316,78 +349,81 @@ class Batch:
 
     def _choose_allowed(self, active: Mapping[int, Running], masks: Mapping[int, Words], found: Choices) -> None:
         """Choose on the GPU for the sequences with a structure whose sampling it can do."""
-        picked = {
-            place: each
-            for place, each in active.items()
-            if not each.needs_row and gpu_chooses(each.sampling, self.config)
-        }
+        picked = {place: each for place, each in active.items() if not each.needs_row and gpu_chooses(each.sampling)}
         if not picked:
             return
-        if self._allowed_picks is None:
-            self._allowed_picks = self._prefill.allowed_picks(self.session)
-        candidates = self._allowed_picks.run(*_asked_of(picked), _stacked(masks, picked))
-        for row, (place, each) in enumerate(picked.items()):
-            each.stats.draws += 1
+        choice, places = self._choice(masked=True), list(picked)
+        choice.write(
+            places,
+            [each.sampling for each in picked.values()],
+            [each.sampler.draw for each in picked.values()],
+            np.stack([masks[place] for place in places]),
+        )
+        choice.run(len(places))
+        candidates = np.zeros((self.slots, BLOCK_FLOATS), np.float32)
+        candidates[places] = self.session.read(PICKS, len(places))
+        for each in picked.values():
+            each.stats.draws += len(choice.session.draws)
+        self._take(candidates, picked, found)
+
+    def _sample(self, active: Mapping[int, Running], masks: Mapping[int, Words], found: Choices) -> None:
+        """Choose from whole rows of logits, for all sequences that are left at once."""
+        rows, logits = dict[int, Running](), self._logits(list(active))
+        sound = np.isfinite(logits.max(axis=1))
+        for row, (place, each) in enumerate(active.items()):
             try:
-                found.chosen[place] = self._nan_guard.choice(candidates[row], each.held)
-                each.sampler.advance()
+                if not sound[row]:
+                    self._nan_guard.look(logits[row], each.held)
+                    logits[row] = self._nan_guard.usable(logits[row])
+                rows[row] = each
             except NumbersError as error:
                 found.broken[place] = error
-
-    def _lists_of(self, active: Mapping[int, Running], masks: Mapping[int, Words]) -> dict[int, Shortlist]:
-        """The shortlists of the sequences that do not need the whole row, one draw for each kind."""
-        lists = dict[int, Shortlist]()
-        listed = {place: each for place, each in active.items() if not each.needs_row}
-        free = {place: each for place, each in listed.items() if place not in masks}
-        bound = {place: each for place, each in listed.items() if place in masks}
-        if free:
-            if self._shortlists is None:
-                self._shortlists = self._prefill.shortlists(self.session)
-            lists.update(zip(free, self._shortlists.run(*_asked_of(free)), strict=True))
-        if bound:
-            if self._allowed_lists is None:
-                self._allowed_lists = self._prefill.shortlists(self.session, masked=True)
-            made = self._allowed_lists.run(*_asked_of(bound), _stacked(masks, bound))
-            lists.update(zip(bound, made, strict=True))
-        for each in listed.values():
-            each.stats.draws += 1
-        return lists
-
-    def _sampled(self, place: int, each: Running, mask: Words | None) -> int:
-        """Choose a token from the whole row of logits.
-
-        Raises:
-            NumbersError: there is none to choose.
-        """
-        (logits,) = self._logits([place])
-        self._nan_guard.look(logits, each.held)
-        logits = self._nan_guard.usable(logits)
-        changed = logits if each.changes is None else each.changes.applied(logits, each.ids)
-        token = each.sampler.sample(changed if mask is None else only_allowed(changed, mask), each.held)
-        if each.top is not None:
-            each.logprobs.append(token_logprob(logits, token, each.top))
-        return token
+        changed = logits if all(each.top is None for each in active.values()) else logits.copy()
+        places = list(active)
+        for row, each in rows.items():
+            if each.changes is not None:
+                changed[row] = each.changes.applied(changed[row], each.ids)
+            if places[row] in masks:
+                changed[row] = only_allowed(changed[row], masks[places[row]])
+        chosen, own = dict[int, int](), [row for row, each in rows.items() if each.own_sampler is not None]
+        for row in own:
+            each = rows.pop(row)
+            try:
+                chosen[row] = each.sampler.sample(changed[row], each.held)
+            except Exception as error:  # of this sequence alone
+                found.broken[places[row]] = error
+        if rows:
+            numbers = list(rows)
+            given = changed if len(numbers) == len(changed) else changed[numbers]
+            held = [each.held for each in rows.values()]
+            tokens = sample_rows([each.sampler for each in rows.values()], given, held)
+            chosen.update(zip(numbers, tokens, strict=True))
+        found.chosen.update((places[row], token) for row, token in chosen.items())
+        asked = [row for row in chosen if active[places[row]].top is not None]
+        if asked:
+            tops = [active[places[row]].top or 0 for row in asked]
+            told = token_logprobs(logits[asked], [chosen[row] for row in asked], tops)
+            for row, each_told in zip(asked, told, strict=True):
+                active[places[row]].logprobs.append(each_told)
 
     def _logits(self, places: Sequence[int]) -> npt.NDArray[np.float32]:
-        """The logits [places, vocab] of the sequences at some places, read back."""
-        slots = [divmod(place, self._targets) for place in places]
-        self.logit_reads += len(slots)
-        return np.concatenate([self.session.read_rows(f"{LOGITS}.{target}", slot) for slot, target in slots])
+        """The logits [places, vocab] of the sequences at some places, read back, one read for each target."""
+        self.logit_reads += len(places)
+        made = np.empty((len(places), self.config.vocab_size), np.float32)
+        wanted = np.array(places)
+        for target in range(self._targets):
+            rows = np.flatnonzero(wanted % self._targets == target)
+            if rows.size:
+                slots = wanted[rows] // self._targets
+                first = int(slots.min())
+                read = self.session.read_rows(f"{LOGITS}.{target}", first, int(slots.max()) + 1 - first)
+                made[rows] = read[slots - first]
+        return made
 
     def close(self) -> None:
         """Release what is the batch's own; harmless when repeated."""
-        for each in self._over_logits:
-            if each is not None:
-                each.session.release()
+        for choice in self._choices.values():
+            choice.session.release()
         for runs in self._chunks.values():
             runs.session.release()
         self.session.release()
-
-
-def _asked_of(active: Mapping[int, Running]) -> tuple[list[int], list[Drawn]]:
-    """The rows of logits of some sequences, and how the token of each is drawn."""
-    return list(active), [each.sampler.draw for each in active.values()]
-
-
-def _stacked(masks: Mapping[int, Words], places: Iterable[int]) -> Words:
-    return np.stack([masks[place] for place in places])

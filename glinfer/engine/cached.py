@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.choice import Choice
 from glinfer.engine.decode import DecodeSession, Floats
 from glinfer.engine.own_sampler import OwnSampler
 from glinfer.engine.prefill import DRAFT_ROWS, Prefill
 from glinfer.engine.runs import Chunks, DraftedRows
 from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
-from glinfer.engine.shortlist import AllowedPicks, Shortlists, sample_shortlist
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
+from glinfer.models.fast.choice import STEPS
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, tail_draws
 from glinfer.models.session import Session
 from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.cached import score_slots
 from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.fused.low_rank import ADAPTER
-from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.noise import Drawn
+from glinfer.ops.fused.sample import best_candidate, unsure
 
 
 class CachedSession(DecodeSession):
-    """The fast plan: one token a run, keys and values in textures, tokens chosen on the GPU or out of its shortlist.
+    """The fast plan: one token a run, keys and values in textures, tokens chosen on the GPU.
 
     Per token only the numbers in one dictionary change: no GL object is made and none is looked up.
     """
@@ -44,9 +44,10 @@ class CachedSession(DecodeSession):
         self._flush_every = prefill.options.kernels.flush_every
         self._chunks: dict[int, Chunks] = {}
         self._draft_runs: dict[int, DraftedRows] = {}
-        self._shortlists: Shortlists | None = None
-        self._allowed_picks: AllowedPicks | None = None
-        self._allowed_lists: Shortlists | None = None
+        # The plans ``choice``, of all tokens and of allowed ones, bound at first use.
+        self._choices: dict[bool, Choice] = {}
+        # The number of tokens that are chosen with filters between two readbacks: few after a choice that was unsure.
+        self._run_length = 1
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
         self._places = self._picks.layout
@@ -64,19 +65,14 @@ class CachedSession(DecodeSession):
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
-        runs = (*self._chunks.values(), *self._over_logits)
-        others = (each.session.draws_issued for each in runs if each is not None)
+        runs: list[Chunks | Choice] = [*self._chunks.values(), *self._choices.values()]
+        others = (each.session.draws_issued for each in runs)
         drafted = (each.draws_issued for each in self._draft_runs.values())
         return self._bound.draws_issued + sum(others) + sum(drafted)
 
-    @property
-    def _over_logits(self) -> tuple[Shortlists | AllowedPicks | None, ...]:
-        """The plans over the logits, as far as they are bound; released with the session."""
-        return self._shortlists, self._allowed_picks, self._allowed_lists
-
     def chooses(self, options: SamplingOptions) -> bool:
-        """Whether the last pass of the plan can choose the token: from all tokens, by their logits alone."""
-        return gpu_chooses(options, self._config)
+        """Whether passes over the logits can choose the token."""
+        return gpu_chooses(options)
 
     def _run(self, position: int, token: int, draws: int | None = None) -> None:
         """Run one token, or the first draws of it; -1 is the token that the run before chose.
@@ -150,59 +146,71 @@ class CachedSession(DecodeSession):
     def _read_logits(self) -> Floats:
         return np.array(self._logits_texture.read()[0], dtype=np.float32)
 
-    def _choose_listed(self, sampler: Sampler) -> int:
-        """Choose a token from a shortlist, or from all logits where it leaves the choice open."""
-        if self._shortlists is None:
-            self._shortlists = self._prefill.shortlists(self._bound)
-        self._run_head()
-        token = sample_shortlist(sampler, self._shortlists.run([0], [sampler.draw])[0], self._ids)
-        return self._sampled(self._keep(self._read_logits()), sampler) if token is None else token
+    def _choice(self, *, masked: bool = False) -> Choice:
+        if masked not in self._choices:
+            self._choices[masked] = self._prefill.choice(self._bound, masked=masked)
+        return self._choices[masked]
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
-        if isinstance(sampler, OwnSampler):
+        options, filters = sampler.options, sampler.options.filters
+        if isinstance(sampler, OwnSampler) or not self.chooses(options) or (filters and self._logits is not None):
             return super()._choose(1, sampler)
-        if not self.chooses(sampler.options):
-            return self._append([self._choose_listed(sampler)]) if self._logits is None else super()._choose(1, sampler)
         self._catch_up()
         count = self._alike(count)
         values, first, step = self._values, len(self._ids) - 1, sampler.step
-        values["noise"] = 0.0 if sampler.options.greedy else 1.0
-        values["inverse_temperature"] = sampler.options.inverse_temperature
+        if filters:
+            # A token after a prompt is half done: if its choice is unsure, it must not run again from the start.
+            count = min(count, 1 if self._handed_over else self._run_length)
+            self._choice().write([0] * count, [options] * count, sampler.draws(count))
+        values["noise"] = 0.0 if options.greedy else 1.0
+        values["inverse_temperature"] = options.inverse_temperature
         try:
             for number in range(count):
-                values["noise_key"] = 0 if sampler.options.greedy else sampler.noise_key()
-                self._run(first + number, -1 if number else self._ids[first])
+                values["noise_key"] = 0 if options.greedy else sampler.noise_key()
+                self._run(first + number, -1 if number else self._ids[first], self._head if filters else None)
+                if filters:
+                    self._choice().run(1, row=number, slot=first + number)
                 sampler.advance()
             chosen: list[int] = []
             for candidates in self._candidates(first, count):
+                if unsure(candidates):
+                    break
                 chosen.append(self._chosen(candidates, chosen))
         except BaseException:
             sampler.step = step  # nothing was chosen
             raise
+        sampler.step = step + len(chosen)
         self._append(chosen)
-        self._cached = first + count
-        return chosen
+        self._cached = first + len(chosen)
+        if len(chosen) == count:
+            self._run_length = min(2 * self._run_length, STEPS)
+            return chosen
+        self._run_length = 1
+        if len(chosen) < count - 1:  # the logits are those of a later token
+            self._run_head()
+        self._cached = len(self._ids)
+        return chosen + self._append([self._sampled(self._keep(self._read_logits()), sampler)])
 
     def _choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
         if self._logits is not None or isinstance(sampler, OwnSampler):
             return super()._choose_allowed(allowed, sampler)
         self._run_head()
         self._bound.device.flush()  # so that the GPU computes while the mask is made
-        words = allowed()
-        masks, draw = words[None], [sampler.draw]
-        if self.chooses(sampler.options):
-            if self._allowed_picks is None:
-                self._allowed_picks = self._prefill.allowed_picks(self._bound)
-            token = self._chosen(self._allowed_picks.run([0], draw, masks)[0], [])
-            sampler.advance()
-            return token
-        if self._allowed_lists is None:
-            self._allowed_lists = self._prefill.shortlists(self._bound, masked=True)
-        listed = sample_shortlist(sampler, self._allowed_lists.run([0], draw, masks)[0], self._ids)
-        return self._sampled(self._keep(self._read_logits()), sampler, words) if listed is None else listed
+        words, last = allowed(), len(self._ids) - 1
+        if not self.chooses(sampler.options):
+            return self._sampled(self._keep(self._read_logits()), sampler, words)
+        choice = self._choice(masked=True)
+        choice.write([0], [sampler.options], [sampler.draw], words[None])
+        choice.run(1, slot=last)
+        (candidates,) = self._candidates(last, 1)
+        if unsure(candidates):
+            return self._sampled(self._keep(self._read_logits()), sampler, words)
+        sampler.advance()
+        return self._chosen(candidates, [])
 
     def _accept(self, draft: list[int], sampler: Sampler) -> list[int]:
-        if not draft or self._bound.observers or isinstance(sampler, OwnSampler):  # observers see one token at a time
+        # Observers see one token at a time.
+        if not draft or self._bound.observers or isinstance(sampler, OwnSampler):
             return self._choose(1, sampler)
         draft = draft[: self._alike(DRAFT_ROWS[-1]) - 1]
         self._catch_up()
@@ -211,22 +219,35 @@ class CachedSession(DecodeSession):
         first, step = len(self._ids) - 1, sampler.step
         draws = sampler.draws(len(draft) + 1)
         runs = self._runs_of(len(draws))
-        runs.choose([self._ids[first], *draft], first, draws, self.adapter, long=self._long)
+        options = sampler.options if self.chooses(sampler.options) else None
+        runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, long=self._long)
         self.drafted += len(draft)
-        choose = self._picked(runs, len(draws)) if self.chooses(sampler.options) else self._listed(runs, draws, sampler)
+        candidates = None if options is None else runs.candidates(len(draws))
         chosen: list[int] = []
         try:
-            for guess in (*draft, None):
-                chosen.append(choose(chosen))
+            for row, guess in enumerate((*draft, None)):
+                if candidates is None or unsure(candidates[row]):
+                    chosen.append(self._sampled_after(runs.logits(row), chosen, sampler))
+                else:
+                    chosen.append(self._chosen(candidates[row], chosen))
+                    sampler.advance()
                 if chosen[-1] != guess:
                     break
         except BaseException:
             sampler.step = step  # nothing was chosen
             raise
-        sampler.step = step + len(chosen)
         self._append(chosen)
         self._cached = first + len(chosen)
         return chosen
+
+    def _sampled_after(self, logits: Floats, chosen: list[int], sampler: Sampler) -> int:
+        """The sampler's choice from a whole row of drafted logits, after the tokens ``chosen`` in the same run."""
+        before = [*self._ids, *chosen]
+        self.logit_reads += 1
+        if self.nan_guard is not None:
+            self.nan_guard.look(logits, before)
+            logits = self.nan_guard.usable(logits)
+        return sampler.sample(logits, before)
 
     def _runs_of(self, rows: int) -> DraftedRows:
         """The plan for runs of so many drafted rows, bound when it is first needed."""
@@ -234,29 +255,6 @@ class CachedSession(DecodeSession):
         if width not in self._draft_runs:
             self._draft_runs[width] = self._prefill.drafted(self._bound, width)
         return self._draft_runs[width]
-
-    def _picked(self, runs: DraftedRows, rows: int) -> Callable[[list[int]], int]:
-        """Choose the token after a row, given those chosen before it: from what the GPU has picked."""
-        candidates = runs.candidates(rows)
-        return lambda chosen: self._chosen(candidates[len(chosen)], chosen)
-
-    def _listed(self, runs: DraftedRows, draws: Sequence[Drawn], sampler: Sampler) -> Callable[[list[int]], int]:
-        """:meth:`_picked` from shortlists, and from all logits of a row where its list leaves the choice open."""
-        lists = runs.shortlists(draws)
-
-        def choose(chosen: list[int]) -> int:
-            before = [*self._ids, *chosen]
-            token = sample_shortlist(sampler, lists[len(chosen)], before)
-            if token is not None:
-                return token
-            logits = runs.logits(len(chosen))
-            self.logit_reads += 1
-            if self.nan_guard is not None:
-                self.nan_guard.look(logits, before)
-                logits = self.nan_guard.usable(logits)
-            return sampler.sample(logits, before)
-
-        return choose
 
     def _chosen(self, candidates: Floats, before: list[int]) -> int:
         """The best of a run's candidates; ``before`` are the tokens chosen before it in the same call."""
@@ -281,9 +279,8 @@ class CachedSession(DecodeSession):
         return made
 
     def _release(self) -> None:
-        for each in self._over_logits:
-            if each is not None:
-                each.session.release()
+        for each in self._choices.values():
+            each.session.release()
         for runs in (*self._chunks.values(), *self._draft_runs.values()):
             self._prefill.give_back(runs)
         if self._owns:

@@ -149,16 +149,16 @@ class FastEngine(Engine):
         super().__init__(options, bound, source)
         self._choice = KernelChoice(options.kernels, fixed=fixed, same_layouts=True)
         self._prefill = FallbackPrefill(options, self._choice)
-        self._listed: Session | None = None
+        self._chosen: Session | None = None
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
 
     def sessions_for(self, tokens: int) -> list[Session]:
-        """See :class:`Engine`; the shortlist of the logits is a plan of its own."""
-        if self._listed is None:
-            self._listed = self._prefill.shortlists(self.bound).session
-        return [self.bound, self._listed]
+        """See :class:`Engine`; the choice among filtered tokens is a plan of its own."""
+        if self._chosen is None:
+            self._chosen = self._prefill.choice(self.bound).session
+        return [self.bound, self._chosen]
 
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions

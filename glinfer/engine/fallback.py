@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
+from glinfer.engine.choice import Choice
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.runs import Chunks, DraftedRows
-from glinfer.engine.shortlist import AllowedPicks, Shortlists
 from glinfer.errors import GlinferWarning, ShaderError
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
@@ -99,13 +99,9 @@ class FallbackPrefill(Prefill):
             return super().into(bound, rows)
         return self._choice.make(lambda kernels: self._made_of(kernels, bound, rows))
 
-    def shortlists(self, bound: Session, *, masked: bool = False) -> Shortlists:
+    def choice(self, bound: Session, *, masked: bool = False) -> Choice:
         """See :class:`Prefill`."""
-        return self._choice.make(lambda kernels: Shortlists(bound, kernels, masked=masked))
-
-    def allowed_picks(self, bound: Session) -> AllowedPicks:
-        """See :class:`Prefill`."""
-        return self._choice.make(lambda kernels: AllowedPicks(bound, kernels))
+        return self._choice.make(lambda kernels: Choice(bound, kernels, masked=masked))
 
     def drafted(self, bound: Session, width: int) -> DraftedRows:
         """See :class:`Prefill`."""

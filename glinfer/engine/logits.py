@@ -32,13 +32,25 @@ class TokenLogprob(NamedTuple):
     top: list[tuple[int, float]]
 
 
-def token_logprob(logits: Floats, token: int, count: int) -> TokenLogprob:
-    """The log-probability of ``token`` and of the ``count`` likeliest, of logits [vocab], in float64."""
+def token_logprobs(logits: Floats, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
+    """The log-probability of each row's token and of its likeliest ones, in float64.
+
+    Args:
+        logits: of each row, [rows, vocab].
+        tokens: the chosen one of each row.
+        counts: how many of the likeliest tokens each row lists.
+    """
     wide = logits.astype(np.float64)
-    shifted = wide - wide.max()
-    logprobs = np.maximum(shifted - np.log(np.exp(shifted).sum()), MIN_LOGPROB)
-    best = np.argsort(-logprobs, kind="stable")[:count]
-    return TokenLogprob(token, float(logprobs[token]), [(int(each), float(logprobs[each])) for each in best])
+    wide -= wide.max(axis=1, keepdims=True)
+    logprobs = np.maximum(wide - np.log(np.exp(wide).sum(axis=1, keepdims=True)), MIN_LOGPROB)
+    found = []
+    for row, token, count in zip(logprobs, tokens, counts, strict=True):
+        # Of equal ones the lowest ids, also at the end of the list.
+        least = np.partition(row, max(0, row.size - count))[max(0, row.size - count)] if count else np.inf
+        best = np.flatnonzero(row >= least)
+        best = best[np.argsort(-row[best], kind="stable")][:count]
+        found.append(TokenLogprob(token, float(row[token]), [(int(each), float(row[each])) for each in best]))
+    return found
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class NanGuard:
         Returns:
             The tokens, and the errors of rows that have none.
         """
-        tokens, best = best_candidates(candidates)
+        tokens, best, _ = best_candidates(candidates)
         sound = (best > NO_SCORE) & (best < np.inf)
         chosen, broken = dict[int, int](), dict[int, NumbersError]()
         for row, held in ids.items():

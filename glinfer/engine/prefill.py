@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from glinfer.engine.choice import Choice
 from glinfer.engine.runs import Chunks, DraftedRows
-from glinfer.engine.shortlist import AllowedPicks, Shortlists
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import drafted_plan, few_chunk_rows, fitting_chunk_plan
 from glinfer.models.fast.token import HIDDEN
@@ -94,21 +94,13 @@ class Prefill:
         self._firsts.setdefault(rows, made)
         return Chunks(made, self.options.kernels)
 
-    def shortlists(self, bound: Session, *, masked: bool = False) -> Shortlists:
-        """Bind the plan ``shortlist`` to the logits of the session that owns the caches.
+    def choice(self, bound: Session, *, masked: bool = False) -> Choice:
+        """Bind the plan ``choice`` to the logits of a session.
 
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        return Shortlists(bound, self.options.kernels, masked=masked)
-
-    def allowed_picks(self, bound: Session) -> AllowedPicks:
-        """Bind the plan ``allowed`` to the logits of the session that owns the caches.
-
-        Raises:
-            PlanError: the plan does not fit the renderer.
-        """
-        return AllowedPicks(bound, self.options.kernels)
+        return Choice(bound, self.options.kernels, masked=masked)
 
     def draft_width(self, rows: int) -> int:
         """The rows that passes compute at once in a run of ``rows`` drafted ones: few, where those are all."""
@@ -140,6 +132,6 @@ class Prefill:
     def give_back(self, runs: Chunks) -> None:
         """Release what :meth:`into` or :meth:`drafted` made, unless others use its scratch textures."""
         if isinstance(runs, DraftedRows):
-            runs.release_lists()
+            runs.release_choice()
         if runs.session not in (*self._firsts.values(), *self._drafted.values()):
             runs.session.release()

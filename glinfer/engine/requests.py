@@ -13,7 +13,7 @@ from glinfer.engine.ids import Ids, check_count, check_ids, check_keep, check_st
 from glinfer.engine.logits import LogitChanges, TokenLogprob
 from glinfer.engine.option_names import check_options
 from glinfer.engine.own_sampler import OwnSampler
-from glinfer.engine.sampler import NEUTRAL, Sampler, SamplingOptions, gpu_chooses
+from glinfer.engine.sampler import NEUTRAL, Sampler, SamplingOptions
 from glinfer.engine.stream import GenerationStats
 from glinfer.errors import InputError
 from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
@@ -92,7 +92,8 @@ class Running:
     It ends where a :class:`glinfer.engine.stream.TokenStream` or :class:`glinfer.engine.stream.TextStream` would.
 
     Attributes:
-        by_gpu: whether the GPU chooses its tokens by itself.
+        able: whether its tokens depend on its logits and sampling alone.
+        unsure: whether the next token needs the whole row of logits.
         ids: the tokens chosen so far, without a stop id.
         stats: counts and times; ``stats.finish_reason`` is None until the end.
         held: the tokens of the sequence, prompt included, without those that the context has dropped.
@@ -112,7 +113,7 @@ class Running:
     request: BatchRequest
     prompt: list[int]
     sampling: SamplingOptions
-    by_gpu: bool
+    able: bool
     max_tokens: int
     stop_ids: frozenset[int]
     reply: ReplyAssembler | None
@@ -128,7 +129,7 @@ class Running:
         """Start with the prompt alone."""
         self.held, self.ids = list(self.prompt), list[int]()
         self.cached = self.prompted = self.waited = 0
-        self.resumes, self.queued = False, deque[int]()
+        self.resumes, self.unsure, self.queued = False, False, deque[int]()
         self.long = False
         """Whether what is cached has turned by the second set of angles, where the model has two."""
         self.sampler = Sampler(self.sampling) if self.own_sampler is None else self.own_sampler
@@ -159,7 +160,7 @@ class Running:
         Raises:
             StructureError: its structure is too complex at this place.
         """
-        self.cached = len(self.held)
+        self.cached, self.unsure = len(self.held), False
         if self.queued:
             self.queued.popleft()
         elif self.constraint is not None:
@@ -304,7 +305,7 @@ def check_request(
         request,
         ids,
         sampling,
-        gpu_chooses(sampling, config) and not any((changed, own_sampler, structure)) and top is None,
+        not any((changed, own_sampler, structure)) and top is None,
         most,
         ends,
         reply,

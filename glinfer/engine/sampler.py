@@ -1,35 +1,40 @@
 """Choose the next token from a row of logits: penalties, filters, one draw. NumPy only.
 
-Penalties and filters are float64. The draw is float32, in the arithmetic of the shader that draws on the GPU.
-The GPU can choose tokens by itself where :func:`gpu_chooses`; :mod:`glinfer.engine.shortlist` takes the same steps
-where only the likeliest tokens of a row are known.
+Filters are float64, the scores and the draw float32, in the arithmetic of the shader that draws on the GPU.
+The GPU chooses the same tokens where :func:`gpu_chooses`, by :mod:`glinfer.ops.fused.sample` without filters and by
+:mod:`glinfer.ops.fused.choice` with them.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.notebook import table
-from glinfer.ops.noise import Drawn, fold_seed, gumbel_at, noise_keys
+from glinfer.ops.noise import Drawn, fold_seed, gumbel_of_keys, noise_keys
 
 FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 History = Sequence[int] | npt.NDArray[Any]
 
 # Below this a temperature means greedy. Logits only 0.002 apart are e**20 apart in probability here; and further
 # down, logits divided by the temperature are so large that float32 has no digits left for the noise.
 MIN_TEMPERATURE = 1e-4
-# Sums of a vocabulary's weights in float64 are more exact than this, in whichever order they are added up.
-_SUM_ERROR = 1e-9
+# Below this 1 / temperature even logits of -3.4e38 have a weight, and the passes never list those.
+_MIN_INVERSE = 1e-20
+_MAX_TOP_K = 1 << 24  # no vocabulary is larger
+_BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
+# The noise of two tokens differs by less. Rounding moves a score by a smaller share of itself, and a weight.
+_NOISE_SPAN, _ROUNDING = 20.0, 1e-5
+_PARTS = 64  # of a vocabulary, whose maxima bound the top k
+_BINS = 64
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,18 @@ class SamplingOptions:
         """Whether the most probable token is always taken."""
         return self.temperature < MIN_TEMPERATURE
 
+    @property
+    def filters(self) -> bool:
+        """Whether some tokens may be left out of a draw; no filter removes the likeliest one."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0)
+
+    @cached_property
+    def filter_words(self) -> npt.NDArray[np.uint32]:
+        """The filters as the passes of :mod:`glinfer.ops.fused.choice` take them, uint32 [3]."""
+        top_k, top_p, min_p = (self.top_k, self.top_p, self.min_p) if self.filters else (0, 1.0, 0.0)
+        reals = np.array([top_p if top_p == 1.0 else min(top_p, _BELOW_ONE), min_p], np.float32)
+        return np.array([top_k if top_k < _MAX_TOP_K else 0, *reals.view(np.uint32)], np.uint32)
+
     def ranks(self, vocab: int) -> bool:
         """Whether a filter asks for the order of the tokens: top-k or top-p."""
         return 0 < self.top_k < vocab or self.top_p < 1.0
@@ -95,23 +112,6 @@ class SamplingOptions:
     def inverse_temperature(self) -> float:
         """The factor of the logits in a draw, a float32 number from 0 to 10,000; 1 when greedy."""
         return 1.0 if self.greedy else float(np.float32(1.0 / self.temperature))
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The tokens that pass the filters, if the scores of some are known and those of others only bounded.
-
-    Attributes:
-        weights: of each token, relative to the largest.
-        certain: the tokens that pass whatever the scores of the others are.
-        possible: the tokens that may pass.
-        others: whether any other token may pass.
-    """
-
-    weights: FloatArray
-    certain: BoolArray
-    possible: BoolArray
-    others: bool
 
 
 class Sampler:
@@ -181,129 +181,171 @@ class Sampler:
             InputError: the logits hold NaN or +inf, are all -inf, or are not one non-empty row of floats;
                 or the history holds something that is not a token id.
         """
-        scores = self._penalised(logits, history)
-        token = int(np.argmax(scores)) if self.options.greedy else self._drawn(scores)
-        self.advance()
-        return token
+        return sample_rows([self], _row(logits), [history])[0]
 
     def distribution(self, logits: npt.ArrayLike, history: History = ()) -> FloatArray:
         """The exact probabilities that :meth:`sample` draws from, float64 [vocab]; the step stays.
 
         Takes the same arguments and raises the same errors as :meth:`sample`.
         """
-        scores = self._penalised(logits, history)
-        if self.options.greedy:
-            certain = np.zeros(scores.size)
-            certain[np.argmax(scores)] = 1.0
-            return certain
-        return self._filtered(scores)
+        scores = _penalised([self], _row(logits), [history])
+        kept = _kept(scores, [self.options], whole=True)
+        found = np.zeros(scores.shape[1])
+        found[kept.ids] = kept.weights / kept.weights.sum()
+        return found
 
     def scores(self, logits: npt.ArrayLike, history: History = ()) -> FloatArray:
         """The scores whose largest :meth:`sample` takes, float64 [vocab], -inf for tokens left out; the step stays.
 
         Takes the same arguments and raises the same errors as :meth:`sample`.
         """
-        scores = self._penalised(logits, history)
+        scores = _penalised([self], _row(logits), [history])
         if self.options.greedy:
-            return scores
-        kept, perturbed = self._perturbed(scores)
-        found = np.full(scores.size, -np.inf)
-        found[kept] = perturbed
+            return np.asarray(scores[0], dtype=np.float64)
+        kept = _kept(scores, [self.options], whole=True)
+        found = np.full(scores.shape[1], -np.inf)
+        found[kept.ids] = _perturbed([self], kept)
         return found
 
-    def _penalised(self, logits: npt.ArrayLike, history: History) -> FloatArray:
-        """Check both inputs, then apply step 1 to a float64 copy of the logits."""
-        scores = _checked_logits(logits)
-        seen = checked_history(history, scores.size)
-        penalty = self.options.repetition_penalty
-        if penalty == 1.0 or seen.size == 0:
-            return scores
-        # A token seen twice is written twice with the same value, so it is penalised once.
-        scores[seen] = self.penalised(scores[seen])
-        return scores
 
-    def penalised(self, old: FloatArray) -> FloatArray:
-        """Step 1 for logits of tokens that are in the context; larger ones stay larger, or become equal."""
-        penalty = self.options.repetition_penalty
+class _Kept(NamedTuple):
+    """The tokens that pass the filters, row by row, most probable first: row, id, score and weight of each.
+
+    Weights are relative to the largest of the row.
+    """
+
+    rows: npt.NDArray[np.intp]
+    ids: npt.NDArray[np.intp]
+    scores: FloatArray
+    weights: FloatArray
+
+
+def sample_rows(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories: Sequence[History]) -> list[int]:
+    """The next token of each row of logits [rows, vocab], by its own sampler; see :meth:`Sampler.sample`."""
+    scores = _penalised(samplers, logits, histories)
+    kept = _kept(scores, [each.options for each in samplers])
+    starts = np.searchsorted(kept.rows, np.arange(len(samplers)))
+    drawn = _perturbed(samplers, kept)
+    best = np.maximum.reduceat(drawn, starts)
+    tokens = np.minimum.reduceat(np.where(drawn == best[kept.rows], kept.ids, scores.shape[1]), starts)
+    for each in samplers:
+        each.advance()
+    return [int(token) for token in tokens]
+
+
+def _penalised(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories: Sequence[History]) -> npt.NDArray[Any]:
+    """Check the logits and the histories, then apply step 1 to a copy where a sampler asks for it."""
+    _check_logits(logits)
+    copied = False
+    for row, (sampler, history) in enumerate(zip(samplers, histories, strict=True)):
+        penalty, seen = sampler.options.repetition_penalty, checked_history(history, logits.shape[1])
+        if penalty == 1.0 or seen.size == 0:
+            continue
+        if not copied:
+            logits, copied = logits.copy(), True
+        # A token seen twice is written twice with the same value, so it is penalised once.
+        old = logits[row, seen].astype(np.float64)
         with np.errstate(over="ignore"):
             new = np.where(old > 0.0, old / penalty, old * penalty)
         # An extreme penalty may overflow; a finite logit stays finite so that a softmax still exists.
-        limit = np.finfo(np.float64).max
-        return np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
+        limit = float(np.finfo(logits.dtype).max)
+        logits[row, seen] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
+    return logits
 
-    def _filtered(self, scores: FloatArray) -> FloatArray:
-        """Steps 2 to 5; ``scores`` are finite or -inf with at least one finite. Returns probabilities."""
-        kept = self.filtered(scores, scores.size)
-        kept.weights[~kept.certain] = 0.0
-        probabilities: FloatArray = kept.weights / kept.weights.sum()
-        return probabilities
 
-    def filtered(
-        self,
-        scores: FloatArray,
-        vocab: int,
-        bound: float = -np.inf,
-        mass: Callable[[float], tuple[float, float]] = lambda largest: (0.0, math.inf),
-    ) -> Kept:
-        """Steps 2 to 5, told of some tokens of a row, by rising id, and of all others no more than bounds.
+def _kept(scores: npt.NDArray[Any], options: Sequence[SamplingOptions], *, whole: bool = False) -> _Kept:
+    """Steps 2 to 5 for rows of scores [rows, vocab], finite or -inf, each with at least one finite.
 
-        Args:
-            scores: of the tokens that are known, finite or -inf with at least one finite.
-            vocab: how many tokens there are.
-            bound: the largest score that another one may have; with top-k or top-p below all of ``scores``.
-            mass: the least and the greatest weight of all others together, given the largest score of all.
-        """
-        options, largest = self.options, scores.max()
+    Without ``whole``, tokens that certainly lose the draw may be missing.
+    """
+    vocab = scores.shape[1]
+    # Greedy is a draw without noise from the first token alone.
+    asked = [
+        (1.0, 1, 1.0, 0.0) if each.greedy else (each.temperature, each.top_k, each.top_p, each.min_p)
+        for each in options
+    ]
+    heat, top_k, top_p, min_p = (np.array(each) for each in zip(*asked, strict=True))
+    largest = scores.max(axis=1).astype(np.float64)
+    least = np.full(len(options), -np.inf)
+    if not whole:
+        least = _bounds(scores, top_k)
+        summed = (top_p < 1.0) & (top_k > 0)  # all of the top k count in the mass
+        with np.errstate(divide="ignore", over="ignore"):
+            room = np.minimum(_NOISE_SPAN + _ROUNDING * np.abs(largest) / heat, _ROUNDING - np.log(min_p))
+            least = np.where(summed, least, np.maximum(least, largest - heat * room))
+    nucleus = np.flatnonzero((top_p < 1.0) & (top_k == 0))
+    totals, depth = _masses(scores[nucleus], largest[nucleus], heat[nucleus], top_p[nucleus])
+    if not whole:
+        with np.errstate(over="ignore"):
+            least[nucleus] = np.maximum(least[nucleus], largest[nucleus] - heat[nucleus] * depth)
+    rows, ids = np.nonzero(scores >= least[:, None])
+    values = scores[rows, ids].astype(np.float64)
+    # By score, lowest ids first: rounding and underflow make weights equal where scores still differ.
+    order = np.lexsort((-values, rows))
+    rows, ids, values = rows[order], ids[order], values[order]
+    with np.errstate(over="ignore"):
         # Subtracting the maximum first cannot overflow however small the temperature is.
-        with np.errstate(over="ignore"):
-            weights = np.exp((scores - largest) / options.temperature)
-            edge = float(np.exp((bound - largest) / options.temperature))
-        certain = possible = np.ones(scores.size, dtype=bool)
-        others = scores.size < vocab
-        top_k = options.top_k if 0 < options.top_k < vocab else vocab
-        if options.ranks(vocab):
-            # Ranked by score: rounding and underflow make weights equal where the scores still differ.
-            ranked = np.argsort(-scores, kind="stable")[:top_k]
-            least = most = ranked.size
-            others = ranked.size < top_k
-            if options.top_p < 1.0:
-                sums = np.cumsum(weights[ranked])
-                low = high = sums[-1]
-                if others:
-                    below, above = mass(float(largest))
-                    low = (low + (below if top_k == vocab else 0.0)) * (1.0 - _SUM_ERROR)
-                    high = (high + min(above, (top_k - ranked.size) * edge)) * (1.0 + _SUM_ERROR)
-                least, most = (
-                    int(np.searchsorted(sums, options.top_p * total, side="left")) + 1 for total in (low, high)
-                )
-                others = others and most > ranked.size
-            certain, possible = np.zeros(scores.size, dtype=bool), np.zeros(scores.size, dtype=bool)
-            certain[ranked[:least]] = possible[ranked[:most]] = True
-        # The largest weight is exactly 1, so its fraction is the weight itself.
-        enough = weights >= options.min_p
-        return Kept(weights, certain & enough, possible & enough, others and edge >= options.min_p * (1.0 - _SUM_ERROR))
-
-    def _drawn(self, scores: FloatArray) -> int:
-        """The draw among the tokens that steps 2 to 5 leave; ``scores`` as for :meth:`_filtered`."""
-        kept, perturbed = self._perturbed(scores)
-        return int(kept[np.argmax(perturbed)])
-
-    def _perturbed(self, scores: FloatArray) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
-        """The tokens that are left, and their logits over the temperature with the noise of this step."""
-        kept = np.flatnonzero(self._filtered(scores))
-        return kept, self.perturbed(scores[kept], kept)
-
-    def perturbed(self, scores: FloatArray, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-        """Scores over the temperature, with the noise of this step for these ids, in float32."""
-        limit = float(np.finfo(np.float32).max)
-        logits = np.clip(scores, -limit, limit).astype(np.float32)
-        # A product may overflow to an infinity. It wins or loses then, as it would have; it cannot become NaN.
-        with np.errstate(over="ignore"):
-            return logits * np.float32(self.options.inverse_temperature) + gumbel_at(self.noise_key(), ids)
+        weights = np.exp((values - largest[rows]) / heat[rows])
+    starts = np.searchsorted(rows, np.arange(len(options) + 1))
+    rank = np.arange(rows.size) - starts[rows]
+    stays = (top_k[rows] == 0) | (rank < top_k[rows])
+    if (top_p < 1.0).any():
+        sums = np.concatenate([[0.0], np.cumsum(np.where(stays, weights, 0.0))])
+        total = sums[starts[1:]] - sums[starts[:-1]]
+        total[nucleus] = np.where(np.diff(starts)[nucleus] < vocab, totals, total[nucleus])
+        before = sums[:-1] - sums[starts[rows]]
+        stays &= (rank == 0) | (top_p[rows] == 1.0) | (before < top_p[rows] * total[rows])
+    stays &= (weights >= min_p[rows]) & (weights > 0.0)
+    return _Kept(rows[stays], ids[stays], values[stays], weights[stays])
 
 
-def _checked_logits(logits: npt.ArrayLike) -> FloatArray:
-    """A fresh float64 copy of ``logits``, or an InputError."""
+def _bounds(scores: npt.NDArray[Any], top_k: npt.NDArray[Any]) -> FloatArray:
+    """Of each row of scores [rows, vocab] a number that is at most its k-th largest; -inf where k is 0 or the whole."""
+    vocab, least = scores.shape[1], np.full(len(scores), -np.inf)
+    few, many = (np.flatnonzero((low < top_k) & (top_k <= high)) for low, high in ((0, _PARTS), (_PARTS, vocab - 1)))
+    if few.size and vocab >= 2 * _PARTS:
+        # At least k tokens are as large as the k-th largest of the maxima of parts.
+        maxima = np.sort(scores[few, : vocab // _PARTS * _PARTS].reshape(few.size, _PARTS, -1).max(axis=2), axis=1)
+        least[few] = maxima[np.arange(few.size), _PARTS - top_k[few]]
+    for row in many:
+        least[row] = np.partition(scores[row], vocab - top_k[row])[vocab - top_k[row]]
+    return least
+
+
+def _masses(
+    scores: npt.NDArray[Any], largest: FloatArray, heat: FloatArray, top_p: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The weight of each row of scores [rows, vocab], and how far below the largest its nucleus reaches, over heat."""
+    if not len(scores):
+        return np.zeros(0), np.zeros(0)
+    with np.errstate(over="ignore"):
+        weights = np.exp((scores - largest[:, None]) / heat[:, None])
+    # The weight in bins of powers of two: bin b has the weights from 2**-b on, the last one all smaller ones too.
+    bins = np.clip(1 - np.frexp(weights)[1], 0, _BINS - 1) + _BINS * np.arange(len(scores))[:, None]
+    masses = np.bincount(bins.reshape(-1), weights.reshape(-1), _BINS * len(scores)).reshape(-1, _BINS)
+    totals = weights.sum(axis=1)
+    behind = totals[:, None] - np.cumsum(masses, axis=1)
+    reached = behind <= (1.0 - top_p[:, None]) * totals[:, None] - _ROUNDING * totals[:, None]
+    last = np.where(reached.any(axis=1), reached.argmax(axis=1), np.inf)
+    return totals, last * np.log(2.0) + _ROUNDING
+
+
+def _perturbed(samplers: Sequence[Sampler], kept: _Kept) -> npt.NDArray[np.float32]:
+    """The scores over the temperature, with the noise of each row's step, in float32; greedy rows have no noise."""
+    limit = float(np.finfo(np.float32).max)
+    logits = np.clip(kept.scores, -limit, limit).astype(np.float32)
+    inverse = np.array([each.options.inverse_temperature for each in samplers], np.float32)
+    keys = noise_keys([each.folded_seed for each in samplers], [each.step for each in samplers])
+    drawn = np.array([not each.options.greedy for each in samplers])[kept.rows]
+    # A product may overflow to an infinity. It wins or loses then, as it would have; it cannot become NaN.
+    with np.errstate(over="ignore"):
+        scores: npt.NDArray[np.float32] = logits * inverse[kept.rows]
+        scores[drawn] += gumbel_of_keys(keys[kept.rows[drawn]], kept.ids[drawn])
+    return scores
+
+
+def _row(logits: npt.ArrayLike) -> npt.NDArray[Any]:
+    """One row of logits as [1, vocab], or an InputError."""
     try:
         given = np.asarray(logits)
     except (TypeError, ValueError):
@@ -312,16 +354,22 @@ def _checked_logits(logits: npt.ArrayLike) -> FloatArray:
         raise InputError(
             f"the logits are {given.dtype} of shape {given.shape}; expected one non-empty row of floats [vocab]"
         )
-    scores = given.astype(np.float64, copy=True)
-    for name, wrong in (("NaN", np.isnan(scores)), ("+inf", np.isposinf(scores))):
-        if wrong.any():
-            raise InputError(
-                f"{int(wrong.sum())} of {scores.size} logits are {name}, first at token "
-                f"{int(wrong.argmax())}; expected finite numbers or -inf: the model's output is broken"
-            )
-    if np.isneginf(scores).all():
-        raise InputError(f"all {scores.size} logits are -inf; expected at least one token that can be chosen")
-    return scores
+    return given[None]
+
+
+def _check_logits(logits: npt.NDArray[Any]) -> None:
+    """Refuse rows of logits with NaN or +inf, or without a finite number."""
+    if np.isfinite(logits.max(axis=1)).all():
+        return
+    for scores in logits:
+        for name, wrong in (("NaN", np.isnan(scores)), ("+inf", np.isposinf(scores))):
+            if wrong.any():
+                raise InputError(
+                    f"{int(wrong.sum())} of {scores.size} logits are {name}, first at token "
+                    f"{int(wrong.argmax())}; expected finite numbers or -inf: the model's output is broken"
+                )
+        if np.isneginf(scores).all():
+            raise InputError(f"all {scores.size} logits are -inf; expected at least one token that can be chosen")
 
 
 def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
@@ -372,13 +420,11 @@ def _bad(name: str, value: object, expected: str) -> InputError:
     return InputError(f"{name} is {shown}; expected {expected}")
 
 
-def gpu_chooses(options: SamplingOptions, config: ModelConfig) -> bool:
-    """Whether the last pass of a plan can choose the token: from all tokens, by their logits alone.
-
-    No filter removes the likeliest token, so filters change nothing when greedy.
-    """
-    filtered = options.ranks(config.vocab_size) or options.min_p > 0.0
-    return options.repetition_penalty == 1.0 and (options.greedy or not filtered)
+def gpu_chooses(options: SamplingOptions, filters: bool = True) -> bool:
+    """Whether passes over the logits alone can choose the token; without ``filters`` none may be on."""
+    if options.filters and (not filters or options.inverse_temperature < _MIN_INVERSE):
+        return False
+    return options.repetition_penalty == 1.0
 
 
 NEUTRAL = SamplingOptions()

@@ -352,6 +352,11 @@ class Scheduler(Closing):
         """Read the tokens that a step has chosen, and hand them to their sequences."""
         events = []
         choices = self.batch.choices(step)
+        for place in choices.again:
+            each = step.active[place]
+            each.stats.draws += step.draws
+            if self._ahead is not None and self._ahead.active.pop(place, None) is each:
+                each.stats.draws += self._ahead.draws
         for place in sorted({*choices.chosen, *choices.broken, *choices.dead}):
             each = step.active[place]
             self._continue(each, place, choices)

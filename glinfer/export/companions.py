@@ -1,9 +1,8 @@
 """Companions of the fast plan in a browser: the plans that the runtime replays besides the one of a token.
 
-``rows`` runs a piece of a prompt, as :mod:`glinfer.engine.prefill` does in Python. ``shortlist`` finds what the sampler
-needs of the logits where the plan of a token cannot choose by itself, as :mod:`glinfer.engine.shortlist` does.
-``drafted`` checks guesses, as :meth:`glinfer.engine.decode.DecodeSession.accept` does, and ``drafted_shortlist`` is the
-shortlist of its rows; both are there where a text is to be guessed ahead.
+``rows`` runs a piece of a prompt, as :mod:`glinfer.engine.prefill` does in Python. ``choice`` chooses a token with
+filters, as :mod:`glinfer.engine.choice` does. ``drafted`` checks guesses, as
+:meth:`glinfer.engine.decode.DecodeSession.accept` does, and ``drafted_choice`` chooses tokens of its rows with filters.
 """
 
 from __future__ import annotations
@@ -13,18 +12,15 @@ from dataclasses import replace
 from glinfer.engine.prefill import DRAFT_ROWS, MAX_SINGLE_TOKENS, Prefill
 from glinfer.errors import PlanError
 from glinfer.export.plan import Companion
+from glinfer.models.fast.choice import TABLE, choice_plan, logits_of, picks_of
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import PICKS, ROWS, drafted_plan
-from glinfer.models.fast.shortlist import BEST, FACTS, TABLE, logits_of, shortlist_plan
 from glinfer.models.fast.token import HIDDEN, tail_draws
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.ops.fused.shortlist import TOKENS_PER_PIECE, pieces_for
 
 PIECE = 64
 """Tokens of a prompt that one run takes at most, see docs/performance.md."""
-_NUMBERS_LISTED = 2 * TOKENS_PER_PIECE
-"""Numbers that a shortlist has of each piece of the vocabulary; where all logits are fewer they are read instead."""
 
 
 def companions_of(options: PlanOptions, plan: Plan) -> list[Companion]:
@@ -37,13 +33,11 @@ def companions_of(options: PlanOptions, plan: Plan) -> list[Companion]:
     Raises:
         PlanError: a plan does not fit the textures.
     """
-    found, drafted = [_rows(options, plan)], _drafted(options)
-    if options.config.vocab_size > _NUMBERS_LISTED * pieces_for(options.config.vocab_size):
-        found.append(_shortlist("shortlist", plan, options))
-        if drafted is not None:
-            listed = _shortlist("drafted_shortlist", drafted.plan, options)
-            return [*found, drafted, replace(listed, over=drafted.name, on_demand=True)]
-    return found if drafted is None else [*found, drafted]
+    found, drafted = [_rows(options, plan), _choice("choice", plan, options)], _drafted(options)
+    if drafted is None:
+        return found
+    choice = _choice("drafted_choice", drafted.plan, options)
+    return [*found, drafted, replace(choice, over=drafted.name, on_demand=True)]
 
 
 def _rows(options: PlanOptions, plan: Plan) -> Companion:
@@ -74,7 +68,8 @@ def _drafted(options: PlanOptions) -> Companion | None:
     return Companion("drafted", made, facts, inputs, on_demand=True)
 
 
-def _shortlist(name: str, plan: Plan, options: PlanOptions) -> Companion:
-    made = shortlist_plan(plan, kernels=options.kernels, max_texture_size=options.max_texture_size)
-    inputs = {"table": TABLE, "best": BEST, "facts": FACTS}
-    return Companion(name, made, {}, inputs, kinds=(), names=[tensor.name for tensor in logits_of(plan)])
+def _choice(name: str, plan: Plan, options: PlanOptions) -> Companion:
+    """The plan ``choice`` over the logits of ``plan``, which writes into its picks."""
+    made = choice_plan(plan, kernels=options.kernels, max_texture_size=options.max_texture_size)
+    shared = [tensor.name for tensor in (*logits_of(plan), picks_of(plan))]
+    return Companion(name, made, {}, {"table": TABLE}, kinds=(), names=shared)

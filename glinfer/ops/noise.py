@@ -143,6 +143,11 @@ def gumbel_at(key: int, tokens: npt.NDArray[np.integer]) -> Floats:
     return _gumbel_of(_bits_of(_whole("noise key", key, _MASK), tokens.astype(np.uint32)))
 
 
+def gumbel_of_keys(keys: Bits, tokens: npt.NDArray[np.integer]) -> Floats:
+    """The noise of token n at the step of key n: float32 [n] for keys and ids [n]."""
+    return _gumbel_of(mix(mix(tokens.astype(np.uint32)) ^ keys))
+
+
 def _bits_of(key: int, tokens: Bits) -> Bits:
     return mix(mix(tokens) ^ np.uint32(key))
 

@@ -76,8 +76,8 @@ FAULTS = (
     Fault(
         "equal-logits-take-the-highest-id",
         "glinfer/ops/fused/sample.py",
-        "np.where(scores == best[:, None], ids, np.inf).min(axis=1), best",
-        "np.where(scores == best[:, None], ids, -1.0).max(axis=1), best",
+        "np.where(among, ids, np.inf).min(axis=1), best",
+        "np.where(among, ids, -1.0).max(axis=1), best",
         ("tests/ops/test_fast_ops.py", "tests/ops", "tests/engine"),
     ),
     # quant
@@ -172,8 +172,8 @@ FAULTS = (
     Fault(
         "top-p-keeps-one-token-more",
         "glinfer/engine/sampler.py",
-        'options.top_p * total, side="left"',
-        'options.top_p * total, side="right"',
+        "(before < top_p[rows] * total[rows])",
+        "(before <= top_p[rows] * total[rows])",
         ("tests/engine/test_sampler.py", "tests/engine"),
     ),
     Fault(
@@ -438,18 +438,18 @@ FAULTS = (
         ("tests/ops/test_fast_ops.py", "tests/ops", "tests/engine"),
     ),
     Fault(
-        "shortlist-forgets-a-replaced-token",
-        "shaders/shortlist.frag",
-        "(last > LEAST ? rest + 1.0 : rest) * weight",
+        "choice-forgets-a-replaced-token",
+        "shaders/choice_list.frag",
+        "(fourth > LEAST ? rest + 1.0 : rest) * weight",
         "rest * weight",
-        ("tests/engine/test_shortlist_draw.py", "tests/engine", "tests/ops"),
+        ("tests/engine/test_choice.py", "tests/engine", "tests/ops"),
     ),
     # web
     Fault(
         "page-top-p-keeps-one-token-more",
         "web/glinfer/sampler.js",
-        "mass.findIndex((sum) => sum >= this.topP * total)",
-        "mass.findIndex((sum) => sum > this.topP * total)",
+        "sums.findIndex((sum) => sum >= this.topP * total)",
+        "sums.findIndex((sum) => sum > this.topP * total)",
         ("web/tests",),
     ),
     Fault(

@@ -199,7 +199,7 @@ class TestMeasuring:
         [found] = told(f"verify --config {SHAPE} --weights q8 --draws --greedy 5 --tokens 4")["runs"]
         assert found["passed"]
         assert all(texture["identical"] for texture in found["textures"])
-        assert len(found["draws"]) == DRAWS + 1, "with that of a shortlist"
+        assert len(found["draws"]) == DRAWS + 3, "with those of a choice with filters"
         assert found["greedy"]["agreeing"] == 5 == len(found["greedy"]["chosen"])
 
     @pytest.mark.slow

@@ -14,7 +14,7 @@ from tiers import tiered
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_SLOTS, Batch, SchedulerOptions, places_for, sequence_bytes
-from glinfer.engine.logits import MIN_LOGPROB, LogitChanges, token_logprob
+from glinfer.engine.logits import MIN_LOGPROB, LogitChanges, token_logprobs
 from glinfer.engine.model import Model
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult
 from glinfer.engine.sampler import SamplingOptions
@@ -315,11 +315,13 @@ def test_changes_that_cannot_be() -> None:
 
 
 def test_log_probabilities_by_hand() -> None:
-    found = token_logprob(np.log(np.array([0.5, 0.125, 0.125, 0.25], np.float32)), 2, 3)
+    logits = np.log(np.array([[0.5, 0.125, 0.125, 0.25]] * 2, np.float32))
+    found, other = token_logprobs(logits, [2, 0], [3, 1])
+    assert other.top == [(0, other.logprob)]
     assert found.logprob == pytest.approx(np.log(0.125))
     assert [token for token, _ in found.top] == [0, 3, 1], "of equal ones the lowest id"
     assert [logprob for _, logprob in found.top] == pytest.approx(np.log([0.5, 0.25, 0.125]))
-    assert token_logprob(np.array([0.0, -np.inf], np.float32), 1, 0) == (1, MIN_LOGPROB, [])
+    assert token_logprobs(np.array([[0.0, -np.inf]], np.float32), [1], [0]) == [(1, MIN_LOGPROB, [])]
 
 
 def one(model: Model, **options: Any) -> BatchResult:

@@ -335,13 +335,15 @@ class TestCached:
                 assert other.draws_issued == body + 1 + chunk + rest - 1
             assert count() == 0
 
-    def test_the_gpu_chooses_only_from_all_tokens_by_their_logits(self, model: Model) -> None:
+    def test_the_gpu_chooses_by_the_logits_alone(self, model: Model) -> None:
         with model.session() as session:
             for plain in ({}, {"temperature": 0}, {"top_k": 300}, {"temperature": 3.0, "seed": 1}):
                 assert session.chooses(SamplingOptions(**plain))
             for greedy in ({"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.1}):
                 assert session.chooses(SamplingOptions(temperature=0, **greedy)), "filters leave the likeliest"
-            for other in ({"top_k": 299}, {"top_p": 0.99}, {"min_p": 0.01}, {"repetition_penalty": 1.1}):
+            for filtered in ({"top_k": 299}, {"top_p": 0.99}, {"min_p": 0.01, "temperature": 1e19}):
+                assert session.chooses(SamplingOptions(**filtered))
+            for other in ({"repetition_penalty": 1.1}, {"min_p": 0.01, "temperature": 1e21}):
                 assert not session.chooses(SamplingOptions(**other))
 
     @pytest.mark.parametrize("name", ["greedy", "plain", "filtered"])

@@ -355,7 +355,7 @@ def usually(family: str, plan: str, act: Callable[[Model], Any]) -> Array:
 @tiered(
     ("family", "plan", "shader", "values", "acts"),
     [
-        ("gab", "fast", "shortlist", {"LOOKUP_TEXTURE": 1}, [a_filtered_token]),
+        ("gab", "fast", "choice_list", {"LOOKUP_TEXTURE": 1}, [a_filtered_token]),
         ("gab", "fast", "gemm", {"ROWS": 8}, [short_logits, a_prompt, a_batch, scores]),
         ("llama", "fast", "gemv", {"ROPE": 1, "QUAD": 1}, [short_logits, a_prompt]),
         ("llama", "reference", "gate", {"LOOKUP_TEXTURE": 1}, [short_logits]),

@@ -249,5 +249,5 @@ def test_a_session_goes_on_after_a_run_that_broke_off(model: Model, monkeypatch:
 
 
 def top_k() -> Sampler:
-    """A sampler that takes tokens from a shortlist."""
+    """A sampler with a filter."""
     return Sampler(SamplingOptions(seed=1, top_k=5))

@@ -40,6 +40,7 @@ from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source, shader_root
 from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.fast.choice import choice_plan
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import drafted_plan
 from glinfer.models.options import PlanOptions
@@ -217,7 +218,14 @@ def test_guesses_are_checked_by_pythons_plan_which_comes_on_demand(case: Case) -
     assert {name: each["on_demand"] for name, each in found.items()} == {
         name: name.startswith("drafted") for name in found
     }
-    assert ("shortlist" in found) == ("drafted_shortlist" in found)
+    picks = {"choice": case.found["picks"], "drafted_choice": drafted["picks"]}
+    for name, over in (("choice", case.made), ("drafted_choice", plan)):
+        chosen = choice_plan(over, kernels=options.kernels, max_texture_size=case.size)
+        assert [draw["name"] for draw in found[name]["draws"]] == [draw.name for draw in chosen.draws]
+        assert textures[found[name]["table"]]["name"] == "choice.rows"
+        assert found[name]["draws"][-1]["outputs"] == [picks[name]]
+    assert set(found["drafted_choice"]["draws"][0]["inputs"]) >= set(drafted["logits"])
+    assert case.found["logits"]["texture"] in found["choice"]["draws"][0]["inputs"]
     others = [*case.found["draws"], *found["rows"]["draws"]]
     used = {index for draw in others for index in (*draw["inputs"], *draw["outputs"])}
     own = {textures[index]["kind"] for draw in drafted["draws"] for index in draw["outputs"] if index not in used}

@@ -15,9 +15,9 @@ from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import reference_plans
+from glinfer.models.fast.choice import choice_plan
 from glinfer.models.fast.encode import encode_plan
 from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
-from glinfer.models.fast.shortlist import allowed_plan, shortlist_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
@@ -96,8 +96,7 @@ def _of_weights(weights: str, kernels: KernelOptions) -> Iterator[Plan]:
         plans = _decoders(PlanOptions(config, weights, kernels, edge))
         yield from plans
         for masked in (False, True):
-            yield shortlist_plan(plans[-1], kernels=kernels, max_texture_size=edge, masked=masked)
-        yield allowed_plan(plans[-1], kernels=kernels, max_texture_size=edge)
+            yield choice_plan(plans[-1], kernels=kernels, max_texture_size=edge, masked=masked)
     if weights == "f32":
         yield from _decoders(PlanOptions(config, weights, kernels, 2048, cache="q8"))
 

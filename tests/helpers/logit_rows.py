@@ -1,4 +1,4 @@
-"""Rows of logits as a plan leaves them, for the passes over them: shortlists, and choices among allowed tokens."""
+"""Rows of logits as a plan leaves them, for the passes that choose tokens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.engine.shortlist import AllowedPicks, Shortlists
+from glinfer.engine.choice import Choice
+from glinfer.engine.sampler import Sampler
 from glinfer.gl.context import Device
-from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast import rows
 from glinfer.models.fast import token as fast
 from glinfer.models.plan import Plan
@@ -18,40 +19,38 @@ from glinfer.models.session import Session
 from glinfer.ops import TensorSpec
 from glinfer.ops.fused.allowed import Words, mask_words
 from glinfer.ops.fused.rows import deinterleaved
-from glinfer.ops.fused.shortlist import Shortlist
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.noise import Drawn
 
 Floats = np.ndarray[Any, Any]
 
 
 class Rows:
-    """The logits of some rows as a plan leaves them, for so many targets, and the pass over them."""
+    """The logits of some rows as a plan leaves them, for so many targets, and the passes over them."""
 
     def __init__(self, device: Device, logits: Floats, kernels: KernelOptions, targets: int) -> None:
-        self.targets, vocab = targets, logits.shape[1]
-        edge = device.limits.max_texture_size
+        vocab, edge = logits.shape[1], device.limits.max_texture_size
         layout = BlockLayout.of((len(logits) // targets, vocab), edge, tiles=kernels.row_tiles)
         names = [fast.LOGITS] if targets == 1 else [f"{rows.LOGITS}.{number}" for number in range(targets)]
-        tensors = tuple(TensorSpec(name, layout_shape(layout), "cache", "rgba32f", layout) for name in names)
-        self.session = Session(Plan("logits", 1, (), tensors, ()), {}, device)
+        picks = BlockLayout.by_block((len(logits), BLOCK_FLOATS), edge)
+        tensors = [TensorSpec(name, layout_shape(layout), "cache", "rgba32f", layout) for name in names]
+        self.picks = fast.PICKS if targets == 1 else rows.PICKS
+        tensors.append(TensorSpec(self.picks, layout_shape(picks), "cache", "rgba32f", picks))
+        self.session = Session(Plan("logits", 1, (), tuple(tensors), ()), {}, device)
         for name, part in zip(names, deinterleaved(logits, targets).reshape(targets, -1, vocab), strict=True):
             self.session.write(name, part)
-        self.kernels, self.lists = kernels, Shortlists(self.session, kernels)
+        self.choices = {masked: Choice(self.session, kernels, masked=masked) for masked in (False, True)}
 
-    def run(self, numbers: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
-        return self.lists.run(numbers, draws)
+    def run(self, numbers: Sequence[int], samplers: Sequence[Sampler], masks: Words | None = None) -> Floats:
+        """The candidates [rows, 64] of some rows of the logits."""
+        choice = self.choices[masks is not None]
+        choice.write(numbers, [each.options for each in samplers], [each.draw for each in samplers], masks)
+        choice.run(len(numbers))
+        return np.asarray(self.session.read(self.picks, len(numbers)))
 
-    def run_masked(
-        self, numbers: Sequence[int], draws: Sequence[Drawn], masks: Words
-    ) -> tuple[Floats, list[Shortlist]]:
-        """The candidates and the shortlists of these rows among their allowed tokens."""
-        picks, lists = AllowedPicks(self.session, self.kernels), Shortlists(self.session, self.kernels, masked=True)
-        try:
-            return picks.run(numbers, draws, masks), lists.run(numbers, draws, masks)
-        finally:
-            picks.session.release()
-            lists.session.release()
+    def release(self) -> None:
+        for choice in self.choices.values():
+            choice.session.release()
+        self.session.release()
 
 
 def layout_shape(layout: BlockLayout) -> tuple[int, int]:
@@ -64,7 +63,7 @@ def over(device: Device, logits: Floats, kernels: KernelOptions, targets: int = 
     try:
         yield made
     finally:
-        made.session.release()
+        made.release()
 
 
 def some_logits(count: int, vocab: int, seed: int = 0) -> Floats:

@@ -213,7 +213,7 @@ FAST_FAULTS = {
     "something in an unused channel": ("pick", "vec4(best, 0.0, 0.0)", "vec4(best, 1.0, 0.0)", "pick"),
 }
 
-LOST_WEIGHT = "shortlist", "rest + 1.0 : rest", "rest : rest"
+LOST_WEIGHT = "choice_list", "rest + 1.0 : rest", "rest : rest"
 
 
 class TestFastPlan:
@@ -245,13 +245,13 @@ class TestFastPlan:
         assert (wrong.name, wrong.unwritten, wrong.strays) == (first, 0, 0)
 
     @pytest.mark.slow
-    def test_the_shortlist_is_a_draw_as_others_are(self, planted: Planter) -> None:
+    def test_the_choice_is_checked_as_other_draws_are(self, planted: Planter) -> None:
         """Of 3000 tokens, so that pieces have more of them than are listed."""
         checkpoint = small_checkpoint("vocab=3000,dim=30,heads=3,blocks=1,context=67")
-        for root, wrong in ((None, []), (planted(*LOST_WEIGHT), ["shortlist"])):
+        for root, wrong in ((None, []), (planted(*LOST_WEIGHT), ["choice.list"])):
             with open_device() as device:
                 checks = checked_draws(checkpoint, device, IDS, "fast", shader_root=root)
-            assert [check.name for check in checks][-2:] == ["pick", "shortlist"]
+            assert [check.name for check in checks][-4:] == ["pick", "choice.list", "choice.rank", "choice.pick"]
             assert [check.name for check in checks if not check.passed] == wrong
 
     def test_the_command_checks_the_plan_that_runs(self, small: Path, capsys: Capture) -> None:
@@ -259,7 +259,7 @@ class TestFastPlan:
             assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
             told = one_run(capsys.readouterr().out)
             assert told["passed"] is True
-            assert len(told["draws"]) == 15 + 1, "those of a token, and the shortlist"
+            assert len(told["draws"]) == 15 + 3, "those of a token, and of a choice with filters"
             assert {entry["name"] for entry in told["textures"]} >= {
                 "wte",
                 "wpe",

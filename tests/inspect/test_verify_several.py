@@ -91,7 +91,7 @@ class TestSeveral:
         found = told(small, "--all-weights", "--draws", "--tokens", 3, "--greedy", 2)
         assert found["model"] == str(small)
         assert [each["weights"] for each in found["runs"]] == ["f32", "q8"]
-        assert all(each["passed"] and len(each["draws"]) == 16 for each in found["runs"])
+        assert all(each["passed"] and len(each["draws"]) == 18 for each in found["runs"])
         assert all(each["greedy"]["agreeing"] == 2 for each in found["runs"])
         sizes = [sum(texture["bytes"] for texture in each["textures"]) for each in found["runs"]]
         assert sizes[0] > sizes[1]
@@ -176,7 +176,7 @@ class TestAfter:
 
         monkeypatch.setattr(Session, "run", noted)
         [found] = told("--config", shape, "--after", 30)["runs"]
-        assert plans >= {"fast", "chunk", "batch", "shortlist"}
+        assert plans >= {"fast", "chunk", "batch", "choice"}
         assert (found["passed"], found["after"], found["draws"], found["greedy"]) == (True, 30, [], None)
 
     def test_a_weight_that_tokens_overwrite_is_told(self, small: Path, monkeypatch: Patch, capsys: Capture) -> None:

@@ -238,7 +238,7 @@ def model_of(made: Checkpoint, device: Device, **changes: Any) -> Iterator[Model
 
 
 def doings(model: Model) -> dict[str, Any]:
-    """What a model answers: chunks and tokens, forks, shortlists, captures and patches."""
+    """What a model answers: chunks and tokens, forks, filtered choices, captures and patches."""
     ids = [place * 7 % 29 for place in range(20)]
     found: dict[str, Any] = {}
     with model.session() as session:

@@ -13,9 +13,9 @@ from tiny_models import in_formats, tiny
 from glinfer.errors import PlanError
 from glinfer.families import DECODERS, FAMILIES
 from glinfer.models.choice import plan_for
+from glinfer.models.fast.choice import choice_plan
 from glinfer.models.fast.encode import encode_plan
 from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
-from glinfer.models.fast.shortlist import allowed_plan, shortlist_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
@@ -40,8 +40,7 @@ def plans_of(family: str, kernels: KernelOptions) -> Iterator[Plan]:
     fast, few = fast_plan(options), {"rows": 4, "cache_slots": 64}
     yield from (fast, chunk_plan(options, export_residual=True, **few), chunk_plan(options, likelihoods=True, **few))
     yield from (batch_plan(options, sequences=2, capacity=64), drafted_plan(options, **few))
-    yield shortlist_plan(fast, kernels=kernels, max_texture_size=2048, masked=True)
-    yield allowed_plan(fast, kernels=kernels, max_texture_size=2048)
+    yield choice_plan(fast, kernels=kernels, max_texture_size=2048, masked=True)
     for formats in (None, in_formats(config, "F16").formats()):
         yield plan_for(config, "reference", formats=formats, tokens=12)
 

@@ -1,7 +1,7 @@
 """Files that an earlier version wrote for itself: they are gone on with, count as absent, or are refused in one line.
 
-`recorded` has what record.py wrote with an earlier state of 0.1.0, and tuned kernels in the form before that. Of files
-of a later version only the numbers are known: they are made here from those.
+`recorded` has what record.py wrote with an earlier state of 0.1.0, tuned kernels in the form before that, and a site in
+the form after it. Of files of a later version only the numbers are known: they are made here from those.
 """
 
 from __future__ import annotations
@@ -152,13 +152,14 @@ def test_a_batch_of_a_later_version_is_refused_in_one_line(
         assert path.read_bytes() == before
 
 
-def test_a_site_has_a_number_by_which_the_runtime_refuses_it(folder: Path) -> None:
+@pytest.mark.parametrize(("site", "before"), [("0.1.0a/site.tar.xz", 2), ("site-version-2.tar.xz", 1)])
+def test_a_site_has_a_number_by_which_the_runtime_refuses_it(site: str, before: int) -> None:
     """A site has its own runtime, which goes on; web/tests/browser/test_upgraded_site.py gives it today's."""
-    with tarfile.open(folder / "site.tar.xz") as archive:
+    with tarfile.open(HERE / "recorded" / site) as archive:
         read = archive.extractfile("plan.json")
         assert read is not None
         plan = json.loads(read.read())
         names = set(archive.getnames())
     assert plan["format"] == FORMAT
-    assert plan["version"] == VERSION - 1, "record the files of the version before: tests/upgrade/record.py"
+    assert plan["version"] == VERSION - before, "record the files of the version before: tests/upgrade/record.py"
     assert {f"shaders/{program['fragment']}" for program in plan["programs"]} <= names

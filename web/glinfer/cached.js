@@ -3,28 +3,25 @@
  * glinfer/engine/cached.py, and of `RecomputeSession` in decode.py.
  */
 
-import { choicesOf, logitsOf, shortlistsOf } from "./choices.js";
+import { choicesOf, logitsOf } from "./choices.js";
 import { GlinferError } from "./errors.js";
-import { choiceFeed, rowsFeed, SLOT_TOKENS, TableTexels } from "./rows.js";
-import { sampleShortlist } from "./shortlist.js";
+import { fillChoices, rowsFeed, SLOT_TOKENS, TableTexels } from "./rows.js";
 
 /** @typedef {import("./replay.js").Replay} Replay */
 /** @typedef {import("./sampler.js").Sampler} Sampler */
 /** @typedef {import("./textures.js").Texture} Texture */
 
 /**
- * What drives a plan; see `CachedDriver`. Where `lists` is false and `chooses` never true, tokens are chosen from logits alone.
+ * What drives a plan; see `CachedDriver`. Where `chooses` is false, tokens are chosen from logits alone.
  * @typedef {object} Driver
  * @property {number} context how many tokens a sequence has at most.
  * @property {number} [cached] how many of the first tokens are in the caches, where there are any.
  * @property {boolean} [long] whether those have turned by the second set of angles.
- * @property {boolean} lists
  * @property {(length: number) => void} forget
  * @property {(ids: number[]) => Generator<void>} catchUp
- * @property {(ids: number[], watch?: {draw: number, seen: () => void}|null, draws?: number) => void} runHead
+ * @property {(ids: number[], watch?: {draw: number, seen: () => void}|null) => void} runHead
  * @property {(sampler: Sampler) => boolean} chooses
- * @property {(ids: number[], most: number, sampler: Sampler) => number[]} [choose]
- * @property {(ids: number[], sampler: Sampler, watch: {draw: number, seen: () => void}|null) => number|null} [chooseListed]
+ * @property {(ids: number[], most: number, sampler: Sampler, watch?: {draw: number, seen: () => void}|null) => number[]} [choose]
  * @property {{most: number}|null} drafted null where `accept` and `expectDrafts` may not be asked.
  * @property {(ids: number[], draft: number[], sampler: Sampler) => number[]|null} [accept]
  * @property {() => void} [expectDrafts]
@@ -63,7 +60,7 @@ export class CachedDriver {
       this.tables[name] = new TableTexels(plan.textures[table].layout);
     }
     this.rows = plan.companions.rows ?? null;
-    this.lists = Object.hasOwn(plan.companions, "shortlist"); // whether `chooseListed` may be asked
+    this.runLength = 1; // tokens chosen with filters between two readbacks: few after an unsure choice
     this.drafted = plan.companions.drafted ?? null; // what `accept` runs; null where it cannot be asked
   }
 
@@ -117,16 +114,17 @@ export class CachedDriver {
   runPiece(ids) {
     const { rows, cached: first } = this;
     const piece = ids.slice(first, Math.min(ids.length, this.context, first + rows.most));
-    this.runCompanion("rows", rowsFeed(this.tables.rows, piece, first, { targets: rows.targets, long: this.long }));
+    const values = rowsFeed(this.tables.rows, piece, first, { targets: rows.targets, long: this.long });
+    this.upload("rows");
+    this.replay.run(values, { companion: "rows" });
     this.cached += piece.length;
   }
 
-  /** Runs a companion with the table that was filled in for it. */
-  runCompanion(name, values) {
+  /** Sends the table of a companion, which was filled in. */
+  upload(name) {
     const { replay, plan, tables } = this;
     replay.companion(name); // one that is there on demand has no textures before
     replay.textures[plan.companions[name].table].upload(tables[name].texels);
-    replay.run(values, { companion: name });
   }
 
   /**
@@ -148,32 +146,16 @@ export class CachedDriver {
    * Computes the logits of the next token.
    * @param {number[]} ids
    * @param {{draw: number, seen: () => void}|null} [watch] see `Replay.run`.
-   * @param {number} [draws] so many of the plan, all if left out.
    */
-  runHead(ids, watch, draws) {
+  runHead(ids, watch) {
     const last = ids.length - 1;
-    this.run(ids[last], last, { watch, last: draws });
+    this.run(ids[last], last, { watch });
     this.cached = ids.length;
   }
 
-  /**
-   * Chooses the next token from a shortlist of its logits.
-   * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
-   * @param {Sampler} sampler goes on by a step where there is a choice.
-   * @param {{draw: number, seen: () => void}|null} watch see `Replay.run`.
-   * @returns {number|null} null where the choice takes all logits, which lie in their texture.
-   */
-  chooseListed(ids, sampler, watch) {
-    const { plan, replay } = this;
-    this.runHead(ids, watch, plan.draws.length - plan.head_draws + 1);
-    this.runCompanion("shortlist", choiceFeed(this.tables.shortlist, sampler));
-    const [list] = shortlistsOf(replay, plan.companions.shortlist, 1);
-    return sampleShortlist(sampler, list, ids);
-  }
-
-  /** Whether the plan itself can choose the token: from all tokens, by their logits alone. */
+  /** Whether passes over the logits alone can choose the token. */
   chooses(sampler) {
-    return sampler.repetitionPenalty === 1 && (sampler.greedy || !sampler.filters(this.plan.model.config.vocab_size));
+    return sampler.gpuChooses;
   }
 
   /**
@@ -181,25 +163,40 @@ export class CachedDriver {
    * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
    * @param {number} most how many at most; the context has room for them.
    * @param {Sampler} sampler goes on by a step for each.
-   * @returns {number[]} one or more.
+   * @param {{draw: number, seen: () => void}|null} watch of one token, see `Replay.run`.
+   * @returns {number[]} none where all logits decide about the first one; they are in their texture then.
    * @throws {GlinferError} the model's output is broken.
    */
-  choose(ids, most, sampler) {
+  choose(ids, most, sampler, watch = null) {
+    const { replay, plan } = this;
+    const { filters } = sampler;
     const first = ids.length - 1;
-    const count = this.alike(ids.length, most);
-    const { step } = sampler;
+    // The half done last token of a prompt cannot run twice with the same bits, in case its choice is unsure.
+    const longest = this.handedOver ? 1 : this.runLength;
+    const count = this.alike(ids.length, filters ? Math.min(most, longest) : most);
     Object.assign(this.values, { noise: sampler.greedy ? 0 : 1, inverse_temperature: sampler.inverseTemperature });
     try {
-      for (let number = 0; number < count; number++) {
-        this.values.noise_key = sampler.greedy ? 0 : sampler.noiseKey();
-        this.run(number ? -1 : ids[first], first + number);
-        sampler.step += 1;
+      if (filters) {
+        fillChoices(this.tables.choice, Array(count).fill(0), sampler);
+        this.upload("choice");
       }
-      const chosen = choicesOf(this.replay, this.plan.picks, first, count).map((choice) => choice());
-      this.cached = first + count;
+      for (let number = 0; number < count; number++) {
+        this.values.noise_key = sampler.greedy ? 0 : sampler.noiseKey(number);
+        this.run(number ? -1 : ids[first], first + number, { last: filters ? plan.draws.length - 1 : undefined, watch });
+        if (filters) replay.run({ rows: 1, row: number, slot: first + number }, { companion: "choice" });
+      }
+      const chosen = [];
+      for (const choice of choicesOf(replay, plan.picks, first, count)) {
+        const token = choice();
+        if (token === null) break;
+        chosen.push(token);
+      }
+      sampler.step += chosen.length;
+      this.cached = first + Math.min(chosen.length + 1, count);
+      if (filters) this.runLength = chosen.length < count ? 1 : Math.min(2 * this.runLength, this.tables.choice.layout.rows);
+      if (!chosen.length && count > 1) this.runHead(ids); // the logits are those of a later token
       return chosen;
     } catch (error) {
-      sampler.step = step; // nothing was chosen
       this.forget(0);
       throw error;
     }
@@ -216,19 +213,30 @@ export class CachedDriver {
    * @throws {GlinferError} the model's output is broken.
    */
   accept(ids, draft, sampler) {
-    const { drafted, tables } = this;
+    const { drafted, tables, replay } = this;
     const guesses = draft.slice(0, this.alike(ids.length, drafted.most) - 1);
     if (this.handedOver === ids.length || !guesses.length) return null;
-    const [first, { step }] = [ids.length - 1, sampler];
+    const [first, { step, filters }] = [ids.length - 1, sampler];
+    const chooses = this.chooses(sampler);
     const rows = [ids[first], ...guesses];
     const how = { targets: drafted.targets, long: this.long, sampler };
-    this.runCompanion("drafted", rowsFeed(tables.drafted, rows, first, how));
+    const values = rowsFeed(tables.drafted, rows, first, how);
+    this.upload("drafted");
+    replay.run(values, { companion: "drafted", last: chooses && !filters ? undefined : drafted.draws.length - 1 });
     const chosen = [];
     try {
-      const choose = this.chooses(sampler) ? this.picked(rows.length, sampler) : this.listed(ids, rows.length, sampler);
-      for (const guess of [...guesses, null]) {
-        chosen.push(choose(chosen));
-        if (chosen.at(-1) !== guess) break;
+      if (chooses && filters) {
+        fillChoices(tables.drafted_choice, [...rows.keys()], sampler);
+        this.upload("drafted_choice");
+        replay.run({ rows: rows.length, row: 0, slot: 0 }, { companion: "drafted_choice" });
+      }
+      const choices = chooses ? choicesOf(replay, drafted.picks, 0, rows.length) : [];
+      for (const [row, guess] of [...guesses, null].entries()) {
+        let token = choices[row]?.() ?? null;
+        if (token === null) token = sampler.sample(this.draftedLogits(row), [...ids, ...chosen]);
+        else sampler.step += 1;
+        chosen.push(token);
+        if (token !== guess) break;
       }
     } catch (error) {
       sampler.step = step; // nothing was chosen
@@ -240,36 +248,15 @@ export class CachedDriver {
     return chosen;
   }
 
-  /** Gives the tokens behind the rows of guesses one by one, as the plan has chosen them. */
-  picked(rows, sampler) {
-    const choices = choicesOf(this.replay, this.drafted.picks, 0, rows);
-    return ({ length: row }) => {
-      const token = choices[row]();
-      sampler.step += 1;
-      return token;
-    };
-  }
-
-  /** The same from shortlists, where the plan has them, and from all logits of a row where they leave the choice open. */
-  listed(ids, rows, sampler) {
-    const { plan, replay, tables, drafted } = this;
-    let lists = null;
-    if (this.lists) {
-      this.runCompanion("drafted_shortlist", choiceFeed(tables.drafted_shortlist, sampler, rows));
-      lists = shortlistsOf(replay, plan.companions.drafted_shortlist, rows);
-    }
-    return (chosen) => {
-      const [row, history] = [chosen.length, [...ids, ...chosen]];
-      const token = lists && sampleShortlist(sampler, lists[row], history);
-      if (token !== null) return token;
-      const [slot, target] = [Math.floor(row / drafted.targets), row % drafted.targets];
-      return sampler.sample(logitsOf(replay, drafted.logits[target], slot), history);
-    };
+  /** The logits of a row of guesses. */
+  draftedLogits(row) {
+    const { targets, logits } = this.drafted;
+    return logitsOf(this.replay, logits[row % targets], Math.floor(row / targets));
   }
 
   /** Begins to get ready for guesses, so that `accept` need not wait for a compiler. */
   expectDrafts() {
-    for (const name of ["drafted", "drafted_shortlist"]) {
+    for (const name of ["drafted", "drafted_choice"]) {
       if (this.plan.companions[name]) this.replay.begin(this.plan.companions[name].draws);
     }
   }
@@ -309,6 +296,5 @@ export class WholeDriver {
     return false;
   }
 
-  lists = false;
   drafted = null;
 }

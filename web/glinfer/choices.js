@@ -1,8 +1,7 @@
-/** What runs leave in textures for the choice of tokens, read back: candidates, shortlists, and rows of logits. */
+/** What runs leave in textures for the choice of tokens, read back: candidates, and rows of logits. */
 
 import { GlinferError } from "./errors.js";
-import { placeOf, region } from "./layouts.js";
-import { Shortlist } from "./shortlist.js";
+import { placeOf } from "./layouts.js";
 
 /** @typedef {import("./replay.js").Replay} Replay */
 
@@ -15,7 +14,7 @@ const NO_SCORE = Math.fround(-3.4e38); // of a candidate where no logit was a nu
  * @param {number} texture index of the candidates.
  * @param {number} first the first position, or row.
  * @param {number} count
- * @returns {(() => number)[]} each gives its token.
+ * @returns {(() => number|null)[]} each gives its token, or null where its whole row of logits decides.
  */
 export function choicesOf(replay, texture, first, count) {
   const { layout } = replay.plan.textures[texture];
@@ -35,41 +34,24 @@ export function choicesOf(replay, texture, first, count) {
 }
 
 /**
- * The id of the best candidate of a block of candidates (score, id, 0, 0); of equal scores the lowest id.
+ * The id of the best candidate of a block of candidates (score, id, unsure, 0); of equal scores the lowest id.
  * @param {Float32Array} texels lines of blocks side by side.
  * @param {number} width texels in a line.
  * @param {number} block number of the block.
- * @returns {number}
+ * @returns {number|null} null where the best one is unsure: the whole row of logits decides.
  * @throws {GlinferError} no logit is a number.
  */
 export function bestCandidate(texels, width, block) {
-  let [best, id] = [NO_SCORE, Infinity];
+  let [best, id, unsure] = [NO_SCORE, Infinity, 0];
   for (let texel = 0; texel < BLOCK_EDGE * BLOCK_EDGE; texel++) {
     const at = 4 * (Math.floor(texel / BLOCK_EDGE) * width + BLOCK_EDGE * block + (texel % BLOCK_EDGE));
-    const [score, token] = [texels[at], texels[at + 1]];
-    if (score > best || (score === best && token < id && id !== Infinity)) [best, id] = [score, token];
+    const [score, token, doubt] = texels.subarray(at, at + 3);
+    if (score > best) [best, id, unsure] = [score, token, doubt];
+    else if (score === best) [id, unsure] = [id === Infinity ? id : Math.min(id, token), Math.max(unsure, doubt)];
   }
+  if (unsure > 0) return null;
   if (id === Infinity) throw new GlinferError("the model's output is broken: a logit is not a number");
   return id;
-}
-
-/**
- * The shortlists of the first rows of logits.
- * @param {Replay} replay
- * @param {{best: number, facts: number}} companion of the plan, which was run.
- * @param {number} rows
- * @returns {Shortlist[]}
- */
-export function shortlistsOf(replay, { best, facts }, rows) {
-  const { model, textures } = replay.plan;
-  const { layout } = textures[best];
-  const [width, height] = region(layout, rows, layout.cols);
-  const numbers = [best, facts].map((texture) => /** @type {Float32Array} */ (replay.read(texture, width, height)));
-  return Array.from({ length: rows }, (_, row) => {
-    const start = 4 * layout.row_texels * row;
-    const [logits, others] = numbers.map((each) => each.subarray(start, start + layout.cols));
-    return new Shortlist(model.config.vocab_size, logits, others);
-  });
 }
 
 /**

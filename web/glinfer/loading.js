@@ -27,7 +27,7 @@ import { Reader } from "./source.js";
 const BAND_BYTES = 4 << 20; // of texels that are uploaded at once
 const PATIENCE = 200; // milliseconds in which a driver may have compiled all before weights are uploaded
 const CHECKSUMS = "line_checksums";
-const VERSION = 2;
+const VERSION = 3;
 const MEGABYTE = 1e6;
 
 /**

@@ -206,8 +206,8 @@ export class Model {
   }
 
   /**
-   * Chooses and appends tokens: several without a readback in between where the plan can choose by itself, and otherwise
-   * one, from a shortlist of the logits as long as that tells it. They are those that `sampler.sample` chooses from `logits`.
+   * Chooses and appends tokens: several without a readback in between where passes can choose them, and otherwise one, from
+   * all logits. They are those that `sampler.sample` chooses from `logits`.
    * @param {number} most how many at most.
    * @param {Sampler} sampler
    * @param {{draw: number, seen: () => void}|null} watch of the first token, see `Replay.run`; one token is chosen then.
@@ -217,19 +217,13 @@ export class Model {
   choose(most, sampler, watch = null) {
     this.requireTokens();
     const { driver, ids } = this;
-    let chosen;
-    if (this.known === null && !watch && driver.chooses(sampler)) {
+    let chosen = [];
+    if (this.known === null && driver.chooses(sampler)) {
       this.catchUp();
-      chosen = driver.choose(ids, Math.min(most, this.room), sampler);
-    } else {
-      let listed = null;
-      if (this.known === null && driver.lists) {
-        this.catchUp();
-        listed = driver.chooseListed(ids, sampler, watch);
-        if (listed === null) this.known = this.readLogits();
-      }
-      chosen = [listed ?? sampler.sample(this.logits(watch), ids)];
+      chosen = driver.choose(ids, watch ? 1 : Math.min(most, this.room), sampler, watch);
+      if (!chosen.length) this.known = this.readLogits();
     }
+    if (!chosen.length) chosen = [sampler.sample(this.logits(watch), ids)];
     this.known = null;
     ids.push(...chosen);
     return chosen;

@@ -10,7 +10,7 @@ export const [TOKEN, POSITION, BASE, PLACE, NOISE_KEY, INVERSE_TEMPERATURE, NOIS
 /** Tokens whose scores lie in one slot. */
 export const SLOT_TOKENS = 64;
 const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row turns by the second set of angles
-const SOURCE = LAST; // of a shortlist: the row of logits
+const [TOP_K, TOP_P, MIN_P, SOURCE] = [TOKEN, POSITION, BASE, LAST]; // of a choice: its filters, and the row of logits
 
 /** The texels of a table of rows with 8 words each, in two texels a row. */
 export class TableTexels {
@@ -92,18 +92,17 @@ export function rowsValues(rows, longest, targets, first) {
 }
 
 /**
- * Says how the tokens behind rows of logits are chosen, one after the other, for their shortlists.
+ * Fills in how tokens are chosen one after the other, as `Choice.write` in glinfer/engine/choice.py.
  * @param {TableTexels} table
+ * @param {number[]} sources the row of logits of each.
  * @param {Sampler} sampler chooses the first of them at this step.
- * @param {number} rows how many.
- * @returns {Record<string, number>} the run values.
  */
-export function choiceFeed(table, sampler, rows = 1) {
-  for (let row = 0; row < rows; row++) {
+export function fillChoices(table, sources, sampler) {
+  const [topK, topP, minP] = sampler.filterWords;
+  for (const [row, source] of sources.entries()) {
     setChoice(table, row, sampler, 0);
-    table.set(row, [[SOURCE, row]]);
+    table.set(row, [[TOP_K, topK], [TOP_P, topP], [MIN_P, minP], [SOURCE, source]]);
   }
-  return { rows };
 }
 
 /** Says how the token behind a row is chosen: by the sampler's noise so many steps later; `bits` are further ones of NOISE. */

@@ -4,6 +4,11 @@ import { GlinferError } from "./errors.js";
 import { gumbelAt, noiseKey } from "./noise.js";
 
 const MIN_TEMPERATURE = 1e-4;
+const MIN_INVERSE = 1e-20; // of 1 / temperature: below it even logits that the passes never list have a weight
+const MAX_TOP_K = 2 ** 24; // no vocabulary is larger
+const BELOW_ONE = 1 - 2 ** -24; // the largest float32 below 1
+const LARGEST = 2 ** 128 - 2 ** 104; // the largest float32
+const MOST_NOISE = 17; // more than any token's
 
 /**
  * The place of the largest number, the first of equal ones.
@@ -66,33 +71,32 @@ export class Sampler {
     return noiseKey(this.seed, this.step + ahead);
   }
 
-  /**
-   * Whether some of so many tokens are left out whatever is drawn, unless the likeliest is always taken.
-   * @param {number} vocabulary how many tokens there are.
-   * @returns {boolean}
-   */
-  filters(vocabulary) {
-    return this.ranks(vocabulary) || this.minP > 0;
+  /** Whether some tokens may be left out of a draw. */
+  get filters() {
+    return !this.greedy && (this.topK > 0 || this.topP < 1 || this.minP > 0);
+  }
+
+  /** The filters as the passes take them: top-k, 0 for all, and the bits of top-p and min-p as float32 numbers. */
+  get filterWords() {
+    const [topK, topP, minP] = this.filters ? [this.topK, this.topP, this.minP] : [0, 1, 0];
+    const reals = Float32Array.of(topP === 1 ? 1 : Math.min(topP, BELOW_ONE), minP);
+    return [topK < MAX_TOP_K ? topK : 0, ...new Uint32Array(reals.buffer)];
+  }
+
+  /** Whether passes over the logits alone can choose the token. */
+  get gpuChooses() {
+    return this.repetitionPenalty === 1 && !(this.filters && this.inverseTemperature < MIN_INVERSE);
   }
 
   /**
-   * Whether tokens are left out by their ranks.
-   * @param {number} vocabulary how many tokens there are.
-   * @returns {boolean}
-   */
-  ranks(vocabulary) {
-    return (this.topK > 0 && this.topK < vocabulary) || this.topP < 1;
-  }
-
-  /**
-   * The logit of a token that is in the context; infinite ones stay.
+   * The logit of a token that is in the context; infinite ones stay, and others do not become infinite.
    * @param {number} logit
    * @returns {number}
    */
   penalty(logit) {
     if (!Number.isFinite(logit)) return logit;
     const changed = logit > 0 ? logit / this.repetitionPenalty : logit * this.repetitionPenalty;
-    return Math.max(-Number.MAX_VALUE, Math.min(Number.MAX_VALUE, changed));
+    return Math.max(-LARGEST, Math.min(LARGEST, changed));
   }
 
   /**
@@ -112,7 +116,9 @@ export class Sampler {
     let chosen = best;
     let highest = -Infinity;
     for (const token of this.kept(logits, logits[best])) {
-      const score = Math.fround(Math.fround(Math.fround(logits[token]) * scale) + gumbelAt(key, token));
+      const scaled = Math.fround(logits[token] * scale);
+      if (Math.fround(scaled + MOST_NOISE) <= highest) continue;
+      const score = Math.fround(scaled + gumbelAt(key, token));
       if (score > highest) [chosen, highest] = [token, score];
     }
     return chosen;
@@ -121,25 +127,30 @@ export class Sampler {
   /** The logits after the repetition penalty, which counts each token of the history once. */
   penalised(logits, history) {
     if (this.repetitionPenalty === 1 || !history.length) return logits;
-    const scores = Float64Array.from(logits);
+    const scores = logits.slice();
     for (const token of new Set(history)) scores[token] = this.penalty(scores[token]);
     return scores;
   }
 
   /** The tokens that the filters leave, lowest id first. */
   kept(logits, largest) {
-    let tokens = Array.from(logits, (_, token) => token);
-    const likely = (token) => Math.exp((logits[token] - largest) / this.temperature) >= this.minP;
-    if (!this.ranks(logits.length)) return this.minP > 0 ? tokens.filter(likely) : tokens;
-    tokens.sort((one, other) => logits[other] - logits[one] || one - other);
-    if (this.topK) tokens = tokens.slice(0, this.topK);
-    if (this.topP < 1) {
-      let total = 0;
-      const mass = tokens.map((token) => (total += Math.exp((logits[token] - largest) / this.temperature)));
-      const enough = mass.findIndex((sum) => sum >= this.topP * total);
-      tokens = tokens.slice(0, enough + 1);
+    const weightOf = (logit) => Math.exp((logit - largest) / this.temperature);
+    let [edge, level] = [-Infinity, logits.length]; // larger logits stay, and the first `level` of those that are equal
+    if (this.topK || this.topP < 1) {
+      const ranked = logits.slice().sort().reverse();
+      let count = Math.min(this.topK || ranked.length, ranked.length);
+      if (this.topP < 1) {
+        let total = 0;
+        const sums = Float64Array.from(ranked.subarray(0, count), (logit) => (total += weightOf(logit)));
+        count = sums.findIndex((sum) => sum >= this.topP * total) + 1;
+      }
+      edge = ranked[count - 1];
+      level = count - ranked.indexOf(edge);
     }
-    return tokens.filter(likely).sort((one, other) => one - other);
+    return Array.from(logits.keys()).filter((token) => {
+      const logit = logits[token];
+      return (logit > edge || (logit === edge && level-- > 0)) && (this.minP === 0 || weightOf(logit) >= this.minP);
+    });
   }
 }
 

@@ -18,10 +18,14 @@ const VOCABULARY = 100;
 // A slot is two blocks, one in each of two tiles of 16 blocks.
 const LOGITS = { layout: { kind: "block", rows: 2, cols: VOCABULARY, blocks: 2, tiles: 2, pitch: 64, columns: 16, slot_step: 1, block_step: 1, aside: 0, every: 1, width: 128, height: 4 } };
 
-/** A driver over a plan that notes what is run; what it reads back says that each position has chosen its own number. */
-function driver({ rows = true, longAfter = 0, broken = false } = {}) {
+/**
+ * A driver over a plan that notes what is run; what it reads back says that each position has chosen its own number, with the
+ * score 5, and that the choice at the position `unsure` is.
+ */
+function driver({ rows = true, longAfter = 0, broken = false, unsure = -1 } = {}) {
   const drafted = { table: 0, most: PIECE, targets: 4, picks: 1, logits: [2, 3, 4, 5], draws: [], run_values: [] };
-  const companions = rows ? { rows: { table: 0, least: 4, most: PIECE, targets: 4, tail: TAIL, draws: [], run_values: [] }, drafted } : {};
+  const choice = { table: 0, draws: [], run_values: [] };
+  const companions = rows ? { rows: { table: 0, least: 4, most: PIECE, targets: 4, tail: TAIL, draws: [], run_values: [] }, choice, drafted, drafted_choice: choice } : {};
   const config = { max_position_embeddings: CONTEXT, vocab_size: VOCABULARY };
   const plan = { companions, model: { config, long_after: longAfter }, draws: Array(DRAWS), head_draws: 2, picks: 1, textures: [TABLE, PICKS, ...Array(4).fill(LOGITS)] };
   const runs = [];
@@ -31,13 +35,16 @@ function driver({ rows = true, longAfter = 0, broken = false } = {}) {
     plan,
     companion: (name) => asked.add(name),
     textures: [{ upload: () => assert.ok(asked.size) }],
-    run: ({ position, token, strip_first: from, rows: count, angles }, { companion = null, first = 0, last }) =>
-      runs.push(companion ? `${companion} ${from}+${count}` : `${position}:${token} ${first}-${last ?? DRAWS}${longAfter ? ` by ${angles}` : ""}`),
+    run: ({ position, token, strip_first: from, rows: count, row, slot, angles }, { companion = null, first = 0, last }) =>
+      runs.push(companion ? `${companion} ${from ?? `${row}>${slot}`}+${count}` : `${position}:${token} ${first}-${last ?? DRAWS}${longAfter ? ` by ${angles}` : ""}`),
     read: (texture, width, height, y, x) => {
       reads.push([x, y, width]);
       if (texture >= 2) return logitsTexels(texture - 2);
       const texels = new Float32Array(4 * width * height).fill(broken ? -3.4e38 : 0);
-      for (let block = 0; block < width / 4 && !broken; block++) texels.set([5, 16 * (y / 4) + x / 4 + block], 16 * block);
+      for (let block = 0; block < width / 4 && !broken; block++) {
+        const place = 16 * (y / 4) + x / 4 + block;
+        texels.set([5, place, place === unsure ? 1 : 0], 16 * block);
+      }
       return texels;
     },
   };
@@ -114,9 +121,42 @@ test("several tokens are chosen without a readback in between, and read in as fe
   assert.deepEqual(runs.slice(2), ["12:62 7-12", ...[13, 14, 15, 16, 17].map((place) => `${place}:-1 0-12`)]);
   assert.deepEqual(reads, [[48, 0, 16], [0, 4, 8]]); // 16 squares lie side by side
   assert.deepEqual([made.cached, sampler.step], [18, 6]);
-  const filtered = [{ topK: 5 }, { topP: 0.9 }, { minP: 0.1 }, { repetitionPenalty: 1.1 }].map((each) => new Sampler(each));
-  assert.deepEqual(filtered.map((each) => made.chooses(each)), [false, false, false, false]);
-  assert.ok(made.chooses(sampler) && made.chooses(new Sampler({ topK: 5, temperature: 0 })));
+});
+
+test("with filters more and more tokens are chosen between two readbacks, until a choice is unsure", () => {
+  const { driver: made, runs, reads } = driver({ unsure: 16 });
+  const sampler = new Sampler({ topK: 5, seed: 3 });
+  const held = idsOf(10);
+  const choose = (most) => held.push(...made.choose(held, most, sampler));
+  done(made.catchUp(held));
+  made.runLength = 4;
+  choose(8);
+  made.runLength = 2;
+  for (const most of [8, 8]) choose(most);
+  assert.deepEqual([runs.splice(0), reads.length], [[
+    "rows 0+8", "rows 8+2", "9:59 7-11", "choice 0>9+1", // alone: its half of the prompt's run is there once
+    "10:9 0-11", "choice 0>10+1", "11:-1 0-11", "choice 1>11+1",
+    "12:11 0-11", "choice 0>12+1", "13:-1 0-11", "choice 1>13+1", "14:-1 0-11", "choice 2>14+1", "15:-1 0-11", "choice 3>15+1",
+  ], 3]);
+  const keys = [0, 1, 2, 3].map((row) => made.tables.choice.at(row, NOISE_KEY));
+  assert.deepEqual(keys, [3, 4, 5, 6].map((step) => noiseKey(3n, step)));
+  assert.deepEqual(made.choose(held, 3, sampler), []);
+  assert.deepEqual(runs.splice(0), ["16:15 0-11", "choice 0>16+1", "17:-1 0-11", "choice 1>17+1", "18:-1 0-11", "choice 2>18+1", "16:15 0-12"]);
+  assert.deepEqual([made.cached, sampler.step], [17, 7]);
+  assert.deepEqual(made.choose(held, 3, sampler), []); // alone now, so that its logits are there
+  assert.deepEqual(runs.splice(0), ["16:15 0-11", "choice 0>16+1"]);
+  made.runLength = 4;
+  held.pop();
+  assert.deepEqual(made.choose(held, 4, sampler), [15]); // what is unsure comes with the next call
+  assert.deepEqual([made.cached, sampler.step], [17, 8]);
+});
+
+test("passes choose but where penalties change the logits, or the temperature makes all of them alike", () => {
+  const { driver: made } = driver();
+  const chosen = (options) => made.chooses(new Sampler(options));
+  const others = [{}, { topK: 5 }, { topP: 0.9 }, { minP: 0.1 }, { topK: 5, temperature: 0 }, { temperature: 1e21 }];
+  assert.deepEqual(others.map(chosen), Array(6).fill(true));
+  assert.deepEqual([{ repetitionPenalty: 1.1 }, { topK: 5, temperature: 1e21 }].map(chosen), [false, false]);
 });
 
 test("where no logit is a number nothing was chosen", () => {
@@ -149,9 +189,18 @@ test("guesses run together with the newest token, up to the first that is wrong"
   assert.deepEqual(keys, [3, 4, 5].map((step) => noiseKey(3n, step)));
 });
 
-test("with filters the rows of guesses are read, and no more guesses run than there are rows", () => {
+test("with filters guesses are chosen by passes, and where a choice is unsure by the logits of its row", () => {
+  const { driver: made, runs } = driver({ unsure: 2 });
+  const sampler = new Sampler({ topK: 1, seed: 3 });
+  made.cached = 12;
+  assert.deepEqual(made.accept(idsOf(13), [0, 1, 6, 3], sampler), [0, 1, 6, 3, 4]); // row 2 finds 6 likeliest
+  assert.deepEqual(runs, ["drafted 12+5", "drafted_choice 0>0+5"]);
+  assert.deepEqual([made.cached, sampler.step], [17, 5]);
+});
+
+test("with a penalty the rows of guesses are read, and no more guesses run than there are rows", () => {
   const { driver: made, runs } = driver();
-  const sampler = new Sampler({ temperature: 1e-9, repetitionPenalty: 1.5 });
+  const sampler = new Sampler({ topK: 1, repetitionPenalty: 1.5 });
   made.cached = 4;
   assert.deepEqual(made.accept(idsOf(5), [0, 3, 6, 9, 12, 15, 18, 21, 24], sampler), [0, 3, 6, 9, 12, 15, 18, 21]);
   assert.deepEqual(runs, [`drafted 4+${PIECE}`]);
@@ -184,6 +233,8 @@ test("of candidates the largest score wins, and of equal ones the lowest id", ()
   put(5, 1, 7, 2); // of the other block
   assert.equal(bestCandidate(texels, 8, 0), 9);
   assert.equal(bestCandidate(texels, 8, 1), 2);
+  texels.set([7, 3, 1], 4 * (8 * 2 + 6)); // as good, and unsure
+  assert.equal(bestCandidate(texels, 8, 1), null);
 });
 
 /** A model that chooses 0, 1, 2 … */

@@ -14,7 +14,6 @@ const nextToken = (ids) => (ids.length % 37 === 0 ? END : ((5 * ids.at(-1) + 3) 
 
 /** What drives the model of that rule; it chooses as many tokens as it is asked for, or as were guessed. */
 class Rule {
-  lists = false;
   drafted = { most: 16 };
 
   constructor(context) {

@@ -10,20 +10,23 @@ import numpy as np
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids
 from glinfer.engine.report import Report
+from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.textures import as_bits
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.inspect.verify.state import StateCheck, StateFault
-from glinfer.models.fast.shortlist import TABLE, fill_table
+from glinfer.models.fast.choice import TABLE
 from glinfer.models.feed import runs
 from glinfer.models.oracle import RunValues, by_output, relative_error, rounding, run_draw, written_rows
 from glinfer.models.session import Hook, Session, weight_matrix
 from glinfer.ops import DrawSpec
-from glinfer.ops.fused.rows import row_table
+from glinfer.ops.fused.choice import FILTER_WORDS
+from glinfer.ops.fused.rows import fill_choices, row_table
 from glinfer.ops.noise import noise_key
 from glinfer.ops.spec import Array
 
+_FILTERS = SamplingOptions(top_k=5, top_p=0.9)
 DRAW_TOLERANCE = 1e-5
 """Largest accepted error of a draw against float64, relative to the largest value of its output."""
 
@@ -71,9 +74,9 @@ def verify_draws(
 
     Each draw is compared on the GPU's own inputs, but for weights, of which the oracle takes those of
     ``engine.source``. A plan over whole sequences takes one run, a plan with a cache one run a token, the last one draw
-    by draw, and then the draw of its shortlist. Every target is filled with NaN first, which reveals unwritten elements
-    and strays; a target that a draw adds to keeps its contents. A model goes on afterwards as it would have: what its
-    own caches held is computed again.
+    by draw, and then the choice among filtered tokens. Every target is filled with NaN first, which reveals unwritten
+    elements and strays; a target that a draw adds to keeps its contents. A model continues afterwards as it would have:
+    what its own caches held is computed again.
 
     After each draw OpenGL's errors and state are checked, see :data:`glinfer.inspect.verify.state.KINDS`; in the runs
     before the last, only errors.
@@ -104,9 +107,10 @@ def verify_draws(
     checks = checker.check(inputs, values)
     for other in others:
         checker = _DrawChecker(other, {}, on_check, before, first=len(checks))
-        table = row_table(1)
-        fill_table(table, [0], [drawn])
-        checks += checker.check({TABLE: table}, {"rows": 1})
+        table = row_table(other.plan.table[TABLE].shape[0])
+        table[0, FILTER_WORDS] = _FILTERS.filter_words
+        fill_choices(table, [drawn])
+        checks += checker.check({TABLE: table}, other.plan.values_for(1))
     return checks
 
 
@@ -209,7 +213,7 @@ class _DrawChecker:
             expected, allowed = rounding(values, self.table[name])
             missing = int(np.count_nonzero(np.isnan(part) & ~np.isnan(expected)))
             part = np.nan_to_num(part, nan=0.0) if missing else part
-            error = max(error, self.error(spec, part, expected, allowed))
+            error = max(error, self.error(spec, name, part, expected, allowed))
             unwritten += missing
         index = self.first + len(self.checks)
         check = DrawCheck(index, spec.name, spec.shader, rows, cols, error, unwritten, strays)
@@ -258,17 +262,14 @@ class _DrawChecker:
             self.session.texture(name).fill(0.0)
             self.session.write(name, matrix)
 
-    def error(self, spec: DrawSpec, found: Array, expected: Array, allowed: Array | float) -> float:
+    def error(self, spec: DrawSpec, name: str, found: Array, expected: Array, allowed: Array | float) -> float:
         """Return the error relative to the output's largest value; of a choice, of its scores if the ids are right.
 
-        ``allowed`` is the rounding to half floats. The channels of a shortlist are compared separately: logits, ids,
-        sums and scores. Two scores may be closer than the noise is exact, so an id is right where it has the reported
-        score.
+        ``allowed`` is the rounding to half floats. Two scores may be closer than the noise is exact, so an id is right
+        where it has the reported score.
         """
-        if spec.op == "shortlist":
-            parts = [(found[:, channel::4], expected[:, channel::4]) for channel in range(4)]
-            same = all(np.array_equal(*part) for part in parts[:2])  # logits and ids are copies
-            return max(relative_error(*part) for part in parts[2:]) if same else float("inf")
+        if spec.kind == "choice":
+            return choice_error(name, found, expected)
         if spec.op != "pick":
             return relative_error(found, expected, allowed)
         logits = self.inputs[spec.input("logits")]
@@ -280,3 +281,23 @@ class _DrawChecker:
         if not np.array_equal(found[:, 1:], told[:, 1:]):
             return float("inf")
         return max(relative_error(found[:, 0], scores[:, 0]) for scores in (told, expected))
+
+
+def choice_error(name: str, found: Array, expected: Array) -> float:
+    """The largest error of the four channels of an output of :mod:`glinfer.ops.fused.choice`.
+
+    Copies of logits, ids and numbers that stand for none are equal, or the error is infinite.
+    """
+    exact = {"choice.best": 4, "choice.facts": 2}.get(name, 0 if name.startswith("choice.") else 4)
+    error = 0.0
+    for channel in range(3 if name == "choice.other" else 4):
+        part, wanted = found[:, channel::4], expected[:, channel::4]
+        if name == "choice.other" and channel == 1:  # the id of a score, of two that are nearly equal
+            continue
+        none = np.abs(wanted) >= 3e38
+        same = slice(None) if channel < exact else none
+        if not np.array_equal(part[same].astype(np.float32), wanted[same].astype(np.float32)):
+            return float("inf")
+        if channel >= exact and not none.all():
+            error = max(error, relative_error(part[~none], wanted[~none]))
+    return error

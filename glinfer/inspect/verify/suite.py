@@ -210,7 +210,7 @@ def _worse(before: TextureCheck, after: TextureCheck) -> TextureCheck:
 
 
 def use(model: Model, ids: Sequence[int], count: int) -> None:
-    """Generate ``count`` tokens after the ids: in a sequence, by a shortlist, and in a batch where the plan has one.
+    """Generate ``count`` tokens after the ids: in a sequence, with a filter, and in a batch where the plan has one.
 
     Raises:
         NumbersError: the model's output is broken.

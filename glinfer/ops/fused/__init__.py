@@ -3,6 +3,7 @@
 
 from glinfer.ops.fused import (
     cached,
+    choice,
     convolve,
     delta,
     delta_chunk,
@@ -17,7 +18,6 @@ from glinfer.ops.fused import (
     pool,
     sample,
     score,
-    shortlist,
     tiles,
     turn,
 )

@@ -15,7 +15,7 @@ word  holds
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
 6     bits: 1 for a drawn token, 0 for the likeliest; :data:`LONG` for a row that turns by the second set of angles
-7     the row of logits that a shortlist, or a choice among allowed tokens, is made of;
+7     in the table of :mod:`glinfer.ops.fused.choice` the row of logits that a token is chosen from;
       where rows follow each other in a sequence, the last position of the sequence that is held: rows behind it are
       padding
 ===== ==========================================================================
@@ -39,10 +39,12 @@ CHOSEN = 2**32 - 1
 TARGETS = (1, 2, 4, 8)
 """Numbers of rows that shaders/common/each_row.glsl computes at once."""
 TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
+CHOICE_WORDS = slice(NOISE_KEY, SOURCE)
+"""The words that say how a token is drawn."""
 DRAWN, LONG = 1, 2
 """Bits of the word NOISE."""
 PLACE, LAST = WANTED, SOURCE
-"""Where rows follow each other in a text, the word of shortlists holds the text's last position, and where texts are
+"""Where rows follow each other in a text, the word of choices holds the text's last position, and where texts are
 embedded, the word of likelihoods holds the row of the table of positions and token types."""
 
 Table = npt.NDArray[np.uint32]

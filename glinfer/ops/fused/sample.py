@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.fused.allowed import allowed_tokens, check_mask, mask_defines
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
     DRAWN,
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
-    SOURCE,
     RowInterleaved,
     check_same,
     gathered,
@@ -55,16 +52,25 @@ NO_SCORE = np.float32(-3.4e38)
 """The score of a candidate where no logit was a number, as in shaders/pick.frag."""
 
 
-def best_candidates(candidates: Array) -> tuple[Array, Array]:
-    """Ids and scores [n] of the best of the candidates [n, 64] that picks wrote; of equal scores the lowest id."""
-    scores, ids = candidates[:, ::4], candidates[:, 1::4]
+def best_candidates(candidates: Array) -> tuple[Array, Array, Array]:
+    """Ids, scores and doubts [n] of the best of the candidates [n, 64] that picks wrote; of equal scores the lowest id.
+
+    A doubt is 1 where :mod:`glinfer.ops.fused.choice` leaves the choice to the whole row.
+    """
+    scores, ids, doubts = candidates[:, ::4], candidates[:, 1::4], candidates[:, 2::4]
     best = scores.max(axis=1)
-    return np.where(scores == best[:, None], ids, np.inf).min(axis=1), best
+    among = scores == best[:, None]
+    return np.where(among, ids, np.inf).min(axis=1), best, np.where(among, doubts, 0.0).max(axis=1)
 
 
 def best_candidate(candidates: Array) -> int:
     """The id of the best of the candidates [64] that one pick wrote."""
     return int(best_candidates(candidates.reshape(1, -1))[0][0])
+
+
+def unsure(candidates: Array) -> bool:
+    """Whether the candidates [64] of one pick leave the choice to the whole row, see :func:`best_candidates`."""
+    return bool(best_candidates(candidates.reshape(1, -1))[2][0])
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -137,52 +143,3 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 register(Op("pick_rows", ("rows",), optional_names(), _check_rows, _oracle_rows, ("rows",)))
-
-
-def pick_allowed(
-    name: str,
-    logits: RowInterleaved,
-    rows: TensorSpec,
-    mask: TensorSpec,
-    out: TensorSpec,
-    *,
-    vocab: int,
-    count: Extent,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """:func:`pick_rows` among the tokens that ``mask`` allows, of the rows of logits that the table names."""
-    every = pick_rows(name, logits, rows, out, vocab=vocab, count=count, kernels=kernels)
-    inputs, defines = (*every.inputs, ("mask", mask.name)), (*every.defines, *mask_defines(mask))
-    return replace(every, op="pick_allowed", inputs=inputs, defines=defines)
-
-
-def _check_allowed(shapes: Shapes, params: Params) -> None:
-    _check_rows(shapes, params)
-    check_mask(shapes, params)
-
-
-def _oracle_allowed(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    logits, table = gathered(inputs, int(params["ROWS"])), np.ascontiguousarray(inputs["rows"])
-    inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
-    found = []
-    for row in range(size[0]):
-        scores = logits[table[row, SOURCE]]
-        scores = np.where(allowed_tokens(inputs["mask"][row], scores.size), scores, -np.inf)
-        found.append(_candidates(scores, bool(table[row, NOISE] & DRAWN), inverse[row], int(table[row, NOISE_KEY])))
-    # A lane without an allowed token has no candidate.
-    candidates = np.stack(found).reshape(size[0], BLOCK_TEXELS, 4)
-    candidates[candidates[:, :, 0] == -np.inf] = (float(NO_SCORE), 0.0, 0.0, 0.0)
-    return candidates.reshape(size[0], -1)
-
-
-register(
-    Op(
-        "pick_allowed",
-        ("rows", "mask"),
-        optional_names(),
-        _check_allowed,
-        _oracle_allowed,
-        ("rows", "mask"),
-        regions=optional_names(),
-    )
-)

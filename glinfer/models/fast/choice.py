@@ -1,0 +1,85 @@
+"""The plan ``choice``: the choice of tokens with filters, three passes over the logits of another plan.
+
+It is bound as a companion of that plan when it is first needed, and writes into that plan's picks, so that the next run
+takes its token from them on the GPU.
+"""
+
+from __future__ import annotations
+
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.models.fast import rows
+from glinfer.models.fast import token as fast
+from glinfer.models.plan import Plan, PlanBuilder
+from glinfer.ops.fused.allowed import mask_words
+from glinfer.ops.fused.choice import LISTED, Lists, Ranks, choice_draws, pieces_for
+from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.spec import RunValue, TensorSpec
+
+TABLE, MASK = "choice.rows", "choice.mask"
+STEPS = 64
+"""Rows of the table where the other plan runs one token: one for each of the next steps."""
+
+
+def logits_of(plan: Plan) -> tuple[TensorSpec, ...]:
+    """The logits of the plan ``fast``, a row, or of ``batch`` or ``drafted``, interleaved tensors."""
+    if fast.LOGITS in plan.table:
+        return (plan.table[fast.LOGITS],)
+    return tuple(tensor for tensor in plan.tensors if tensor.name.startswith(f"{rows.LOGITS}."))
+
+
+def picks_of(plan: Plan) -> TensorSpec:
+    """Where a plan leaves its choices."""
+    return plan.table[fast.PICKS if fast.LOGITS in plan.table else rows.PICKS]
+
+
+def choice_plan(plan: Plan, *, kernels: KernelOptions, max_texture_size: int, masked: bool = False) -> Plan:
+    """The plan ``choice`` for the rows of logits of ``plan``, and with ``masked`` for allowed tokens only.
+
+    Each run reads the table ``choice.rows``, and with ``masked`` the allowed tokens in ``choice.mask``, both of which
+    are written before it. Run values: see :func:`glinfer.ops.fused.choice.choice_draws`.
+
+    Args:
+        plan: ``fast``, ``batch`` or ``drafted``.
+        kernels: how the passes are shaped.
+        max_texture_size: of the renderer, in texels.
+        masked: whether each row has a table of allowed tokens.
+
+    Raises:
+        PlanError: a table does not fit a texture.
+    """
+    logits, picks = logits_of(plan), picks_of(plan)
+    count, vocab = logits[0].shape[0] * len(logits), logits[0].shape[1]
+    steps = STEPS if fast.LOGITS in plan.table else count
+    values = [
+        RunValue("rows", 1, count, lambda tokens: min(tokens, count)),
+        RunValue("row", 0, steps - 1),
+        RunValue("slot", 0, picks.shape[0] - 1),
+    ]
+    builder = PlanBuilder("choice", count, values)
+
+    def laid_out(tensor: TensorSpec, kind: str) -> TensorSpec:
+        assert isinstance(tensor.layout, BlockLayout)
+        return builder.laid_out(tensor.name, kind, tensor.layout)
+
+    def table(name: str, words: int) -> TensorSpec:
+        return builder.laid_out(name, "input", RowLayout.of((steps, words), "rgba32ui", max_texture_size))
+
+    def flat(name: str) -> TensorSpec:
+        layout = FlatLayout.of((count, LISTED * pieces_for(vocab)), "rgba32f", max_texture_size)
+        return builder.laid_out(f"choice.{name}", "activation", layout)
+
+    builder.draw(
+        *choice_draws(
+            RowInterleaved(tuple(laid_out(each, "input") for each in logits)),
+            table(TABLE, ROW_WORDS),
+            Lists(*map(flat, Lists._fields)),
+            Ranks(*map(flat, Ranks._fields)),
+            laid_out(picks, "cache"),
+            vocab=vocab,
+            kernels=kernels,
+            mask=table(MASK, mask_words(vocab)) if masked else None,
+        )
+    )
+    return builder.build()
