@@ -13,6 +13,6 @@ for plan in ("reference", "fast"):
     with glinfer.load(MODEL, plan=plan) as model:
         blocks, heads = model.config.num_hidden_layers, model.config.num_attention_heads
         formula = blocks * (8 + 4 * heads) + 4 if plan == "reference" else 6 * blocks + 3
-        list(stream := model.stream([1, 2, 3], max_tokens=4))
+        list(stream := model.stream([1, 2, 3], max_tokens=4, temperature=0))
         issued = stream.stats.draws_per_token
         print(f"{plan}: {formula} by formula, {model.draws().total} in the plan, {issued:g} issued per token")

@@ -3,15 +3,13 @@
 // writes (score, id, 0, 0) of the largest score; of equal scores the lowest id. The score of a token is its logit, or
 // with noise = 1, logit · inverse_temperature + Gumbel noise, whose largest is a draw from the softmax.
 // With ROWS there are many rows of logits, row ROWS · slot + n in slot `slot` of texture n. Each slot of the output belongs
-// to one row, and the table rows says how its token is chosen. With MASK the table names the row of logits too, and tokens
-// whose bit is 0 in the row of mask have no score (common/allowed.glsl).
+// to one row, and the table rows says how its token is chosen.
 #include "common/block_pass.glsl"
 #include "common/noise.glsl"
 #define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
 #ifdef ROWS
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
-#include "common/allowed.glsl"
 EACH_ROW(DECLARE_INPUT)
 #else
 uniform sampler2D logits;
@@ -32,30 +30,18 @@ vec2 better(vec2 best, vec4 score, int token) {
     return best;
 }
 
-#ifdef MASK
-#define FETCH_BITS(first) allowed_bits(at.slot, first)
-vec4 masked(vec4 score, uint bits) {
-    return mix(vec4(LEAST), score, bvec4((bits & 1u) > 0u, (bits & 2u) > 0u, (bits & 4u) > 0u, (bits & 8u) > 0u));
-}
-#else
-#define FETCH_BITS(first) 15u
-#define masked(score, bits) score
-#endif
-
 // Looks through the blocks from `first` on to before `end`; what stands behind the last one has no token.
 #define LOOK(X, first, end, SCORE) \
     for (int start = first; start < end; start += UNROLL) { \
         vec4 v[UNROLL]; \
-        uint bits[UNROLL]; \
         for (int j = 0; j < UNROLL; j++) { \
             int block = min(start + j, LOGITS_BLOCKS - 1); \
             ivec2 texel = block_origin(slot, block, LOGITS_PLACES) + offset; \
             v[j] = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE); \
-            bits[j] = FETCH_BITS(64 * block + 4 * at.lane); \
         } \
         for (int j = 0; j < UNROLL; j++) { \
             int token = 64 * (start + j) + 4 * at.lane; \
-            best = better(best, masked(SCORE, bits[j]), token); \
+            best = better(best, SCORE, token); \
         } \
     }
 #define NOISY(v) \
@@ -69,12 +55,7 @@ void main() {
     uvec4 choice = ROW_TEXEL(at.slot, 1);
     uint noise_key = choice.x;
     float inverse_temperature = uintBitsToFloat(choice.y), noise = float(choice.z & 1u);
-#ifdef MASK
-    int source = int(choice.w);
-#else
-    int source = at.slot;
-#endif
-    int slot = source / ROWS;
+    int slot = at.slot / ROWS;
 #else
     const int slot = 0;
 #endif
@@ -82,7 +63,7 @@ void main() {
     // A loop of its own for each case, which llvmpipe then leaves out: of a condition it computes both sides.
     int plain = noise > 0.0 ? 0 : LOGITS_BLOCKS;
 #ifdef ROWS
-#define LOOK_PLAIN(n, X, R, Y, V, A, B, C, D, E, F, S) LOOK(X, source % ROWS == n ? 0 : plain, plain, v[j])
+#define LOOK_PLAIN(n, X, R, Y, V, A, B, C, D, E, F, S) LOOK(X, at.slot % ROWS == n ? 0 : plain, plain, v[j])
     EACH_ROW(LOOK_PLAIN)
 #if ROWS == 1
     LOOK(x0, plain, LOGITS_BLOCKS, NOISY(v[j]))
@@ -91,9 +72,9 @@ void main() {
         ivec2 texel = block_origin(slot, block, LOGITS_PLACES) + offset;
         int token = 64 * block + 4 * at.lane;
         vec4 score;
-#define FETCH_OWN(n, X, R, Y, V, A, B, C, D, E, F, S) if (source % ROWS == n) score = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE);
+#define FETCH_OWN(n, X, R, Y, V, A, B, C, D, E, F, S) if (at.slot % ROWS == n) score = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE);
         EACH_ROW(FETCH_OWN)
-        best = better(best, masked(NOISY(score), FETCH_BITS(token)), token);
+        best = better(best, NOISY(score), token);
     }
 #endif
 #else

@@ -143,7 +143,7 @@ class TestTerminal:
             assert "uploading weights" in greeting
             assert "Type a message, /help for commands, /quit to leave." in greeting
             os.write(terminal.end, b"hi\n")
-            assert "15 draws/token · 3 tokens · " in terminal.read_until(b"\n> ")
+            assert "17 draws/token · 3 tokens · " in terminal.read_until(b"\n> ")
             status, rest = terminal.leave(b"\x04")
         assert status == 0
         assert "Traceback" not in rest

@@ -28,6 +28,7 @@ const LOOPS = new WeakSet(); // the bodies of loops
 const SILENT = ["Set", "Macro", "Comment"]; // statements that make no text
 
 mendTexts();
+mendEquality();
 mendLoops();
 
 /** A program. */
@@ -134,6 +135,18 @@ function mendTexts() {
       return new Map([...get.call(this), ...own, ["length", valueOf(Array.from(this.value).length)]]);
     },
   });
+}
+
+/** Makes a text equal to texts alone: JavaScript's `==` takes an empty one for false. */
+function mendEquality() {
+  const evaluate = Interpreter.prototype.evaluateBinaryExpression;
+  Interpreter.prototype.evaluateBinaryExpression = function (node, scope) {
+    if (node.operator.value === "==" || node.operator.value === "!=") {
+      const texts = [node.left, node.right].filter((each) => this.evaluate(each, scope).type === "StringValue");
+      if (texts.length === 1) return valueOf(node.operator.value === "!=");
+    }
+    return evaluate.call(this, node, scope);
+  };
 }
 
 /** Gives iterations variables of their own, and what they wrote before `break` and `continue`; writes constants as Python. */
