@@ -395,7 +395,8 @@ class Batch:
         if rows:
             numbers = list(rows)
             given = changed if len(numbers) == len(changed) else changed[numbers]
-            held = [each.held for each in rows.values()]
+            # Only a penalty looks at the tokens before, and checking hundreds of them a row takes time.
+            held = [() if each.sampling.repetition_penalty == 1.0 else each.held for each in rows.values()]
             tokens = sample_rows([each.sampler for each in rows.values()], given, held)
             chosen.update(zip(numbers, tokens, strict=True))
         found.chosen.update((places[row], token) for row, token in chosen.items())
@@ -403,8 +404,8 @@ class Batch:
         if asked:
             tops = [active[places[row]].top or 0 for row in asked]
             told = token_logprobs(logits[asked], [chosen[row] for row in asked], tops)
-            for row, each_told in zip(asked, told, strict=True):
-                active[places[row]].logprobs.append(each_told)
+            for row, logprob in zip(asked, told, strict=True):
+                active[places[row]].logprobs.append(logprob)
 
     def _logits(self, places: Sequence[int]) -> npt.NDArray[np.float32]:
         """The logits [places, vocab] of the sequences at some places, read back, one read for each target."""

@@ -21,7 +21,7 @@ from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.cached import score_slots
 from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.fused.low_rank import ADAPTER
-from glinfer.ops.fused.sample import best_candidate, unsure
+from glinfer.ops.fused.sample import best_candidate, best_candidates, unsure
 
 
 class CachedSession(DecodeSession):
@@ -172,8 +172,10 @@ class CachedSession(DecodeSession):
                     self._choice().run(1, row=number, slot=first + number)
                 sampler.advance()
             chosen: list[int] = []
-            for candidates in self._candidates(first, count):
-                if unsure(candidates):
+            found = self._candidates(first, count)
+            doubts = best_candidates(found)[2] if filters else np.zeros(count)
+            for candidates, doubt in zip(found, doubts, strict=True):
+                if doubt:
                     break
                 chosen.append(self._chosen(candidates, chosen))
         except BaseException:

@@ -104,10 +104,6 @@ class SamplingOptions:
         reals = np.array([top_p if top_p == 1.0 else min(top_p, _BELOW_ONE), min_p], np.float32)
         return np.array([top_k if top_k < _MAX_TOP_K else 0, *reals.view(np.uint32)], np.uint32)
 
-    def ranks(self, vocab: int) -> bool:
-        """Whether a filter asks for the order of the tokens: top-k or top-p."""
-        return 0 < self.top_k < vocab or self.top_p < 1.0
-
     @property
     def inverse_temperature(self) -> float:
         """The factor of the logits in a draw, a float32 number from 0 to 10,000; 1 when greedy."""

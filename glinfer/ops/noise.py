@@ -140,11 +140,11 @@ def gumbel_at(key: int, tokens: npt.NDArray[np.integer]) -> Floats:
     Raises:
         InputError: the key is no whole number from 0 to 2**32 - 1.
     """
-    return _gumbel_of(_bits_of(_whole("noise key", key, _MASK), tokens.astype(np.uint32)))
+    return gumbel_of_keys(np.full(1, _whole("noise key", key, _MASK), np.uint32), tokens)
 
 
 def gumbel_of_keys(keys: Bits, tokens: npt.NDArray[np.integer]) -> Floats:
-    """The noise of token n at the step of key n: float32 [n] for keys and ids [n]."""
+    """The noise of token n at the step of key n: float32 [n] for ids [n] and keys [n], or one key [1]."""
     return _gumbel_of(mix(mix(tokens.astype(np.uint32)) ^ keys))
 
 

@@ -295,7 +295,8 @@ def doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
         ids, scores, found = best_candidates(candidates)
         return ids, scores, np.maximum(found, (np.arange(len(ids)) + count) % 2)
 
-    monkeypatch.setattr(batch, "best_candidates", doubts)
+    for module in (batch, cached):
+        monkeypatch.setattr(module, "best_candidates", doubts)
     monkeypatch.setattr(cached, "unsure", lambda each: bool(doubts(each.reshape(1, -1))[2][0]))
 
 
