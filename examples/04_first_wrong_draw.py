@@ -16,7 +16,7 @@ MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bund
 with glinfer.load(MODEL, plan="reference") as model:
     texture = model.bound.texture("lm_head.bias")
     matrix = np.array(texture.read())
-    matrix.view(np.uint32)[0, 7] ^= 1  # the lowest bit of one number, too little for any token
+    matrix.view(np.uint32)[0, 7] ^= 1  # the lowest bit of one number: no token changes
     texture.upload(matrix)
     for check in model.verify_textures().different:
         (texel,) = check.texels

@@ -1,4 +1,4 @@
-"""A sampler of one's own: temperature and top-p in NumPy, on the logits of a session."""
+"""A custom sampler: temperature and top-p in NumPy, on the logits of a session."""
 
 import sys
 
@@ -13,7 +13,7 @@ MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bund
 def sample(
     logits: npt.NDArray[np.float32], rng: np.random.Generator, temperature: float = 0.8, top_p: float = 0.9
 ) -> int:
-    """Draw a token id: from logits [vocab], the fewest likeliest tokens with probability top_p together."""
+    """Draw a token id from logits [vocab], among the fewest tokens whose probabilities sum to top_p."""
     scores = logits.astype(np.float64) / temperature
     probs = np.exp(scores - scores.max())
     probs /= probs.sum()

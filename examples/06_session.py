@@ -1,4 +1,4 @@
-"""Hold a sequence of tokens: read a prompt once, branch from it, cut back, and go on."""
+"""Hold a sequence of tokens: read a prompt once, branch from it, rewind, and continue."""
 
 import sys
 
@@ -10,7 +10,7 @@ MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bund
 
 
 def likeliest_next(session: glinfer.Session) -> np.intp:
-    """Append the likeliest token, and return it; a type of glinfer annotates each argument and result."""
+    """Append the most likely token, and return it; glinfer's types annotate arguments and results."""
     token = session.logits().argmax()
     session.step(token)
     return token
@@ -21,14 +21,14 @@ with glinfer.load(MODEL) as model, model.session() as session:
     session.prefill(words.encode("KING RICHARD:\nMy lord, "))
     prompt = len(session)
 
-    # Two ways to go on from the same place. A fork shares the weights and copies the cache.
+    # Two continuations of the same text. A fork shares the weights and copies the cache.
     with session.fork() as other:
         likeliest = session.generate_ids(12)
         drawn = other.generate_ids(12, glinfer.Sampler(glinfer.SamplingOptions(temperature=0.8, seed=3)))
         print("likeliest:", repr(words.decode(likeliest)))
         print("drawn:    ", repr(words.decode(drawn)))
 
-    # Back to the prompt, and on with words of one's own: only what is new is run.
+    # Back to the prompt, and on with other words: only the new tokens are run.
     session.rewind(len(session) - prompt)
     before = session.draws_issued
     session.prefill(words.encode("Gaunt"))

@@ -1,4 +1,4 @@
-"""Continue many prompts together, and see that each gives what it gives alone."""
+"""Continue many prompts together, and check that each gives the same text as alone."""
 
 import sys
 
@@ -15,7 +15,7 @@ with glinfer.load(MODEL) as model:
         print(repr(prompt), "->", repr(text))
     print("each as it is alone:", together == alone)
 
-    # With options of their own, and results as they are finished; two at a time, the next takes a free place.
+    # Each with its own options, and results as soon as they are finished; two run at a time.
     requests = [
         glinfer.BatchRequest(prompt, {"max_tokens": 8 + 8 * place, "temperature": 0, "stop": ["\n\n"]}, key=place)
         for place, prompt in enumerate(PROMPTS)

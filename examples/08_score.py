@@ -1,4 +1,4 @@
-"""Ask how likely the model finds some texts, token by token, many texts at once."""
+"""Score texts: their probability under the model, token by token, many texts at once."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Run a Llama from GGUF files, its weights left in the files' blocks. Needs the extra: pip install 'glinfer[gguf]'."""
+"""Run a Llama from GGUF files, its weights packed as in the files. Needs the extra: pip install 'glinfer[gguf]'."""
 
 import sys
 import tempfile
@@ -16,8 +16,8 @@ PROMPT = [1, 2, 3, 4, 5]
 
 
 def show(path: str | Path) -> np.ndarray:
-    """Generate ids; say what the file has, what a token draws, and what textures take. Returns the prompt's logits."""
-    checkpoint = load_checkpoint(path)  # maps the file, and reads next to nothing
+    """Generate ids; print formats, draws of a token and texture memory. Returns the prompt's logits."""
+    checkpoint = load_checkpoint(path)  # maps the file and reads only its header
     formats = Counter(checkpoint.formats().values())
     context = min(512, checkpoint.config.max_position_embeddings)  # keys and values take memory for every position
     with glinfer.load(path, context=context) as model:
@@ -31,7 +31,7 @@ def show(path: str | Path) -> np.ndarray:
         print(f"  ids {ids}")
         print(f"  {planned} draws/token planned, {issued:g} issued; as planned: {issued == planned}")
         print(f"  textures: weights {weights / 1e6:.1f} MB, cache {cache / 1e6:.1f} MB")
-    with glinfer.load(path, context=context, plan="reference") as model:  # the whole sequence, the plainest passes
+    with glinfer.load(path, context=context, plan="reference") as model:  # the whole sequence, in the simplest passes
         same = list(model.stream(PROMPT, max_tokens=8, temperature=0)) == ids
         print(f"  the reference plan chooses the same ids: {same}")
     return logits

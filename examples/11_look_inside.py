@@ -1,4 +1,4 @@
-"""What happens inside: capture tensors by name, change one, and see what that does.
+"""Look inside a model: capture tensors by name, change one, and see the effect.
 
     python examples/11_look_inside.py [model]
 
@@ -29,7 +29,7 @@ with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="ref
     (name, head), share = max(scores.items(), key=lambda each: each[1])
     print(f"{name}, head {head}, spends {share:.0%} of its attention on the token before")
 
-    # Without that head the next token is another matter.
+    # Without that head the next token changes.
     def silence(seen: glinfer.Seen) -> npt.NDArray[np.float32]:
         place = head - seen.head  # some plans compute one head after the other
         if 0 <= place < len(seen.array):
@@ -43,9 +43,9 @@ with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="ref
     print(f"after {PROMPT!r}:")
     for token in likeliest:
         print(f"  {words.decode([int(token)])!r:10} {before[token]:6.1%} → {after[token]:6.1%}")
-    assert np.array_equal(model.probs(ids), before)  # what was patched is as it was, bit for bit
+    assert np.array_equal(model.probs(ids), before)  # the patched tensor is restored, bit for bit
 
-    # The same while it writes, token by token.
+    # The same during generation, token by token.
     norms: list[float] = []
     with model.watch("blocks.0.resid_post", lambda seen: norms.append(float(np.linalg.norm(seen.array[-1])))):
         text = model.generate(PROMPT, max_tokens=8, temperature=0)

@@ -1,8 +1,8 @@
-"""Five bugs that graphics code is prone to, planted one by one: what each does to the text, and how it is found.
+"""Five typical bugs of graphics code, planted one by one: the effect of each on the text, and how it is found.
 
     python examples/12_planted_bugs.py
 
-docs/diagnostics.md walks through what this prints. Each bug is planted into a bound plan behind glinfer's back, where
+docs/diagnostics.md walks through the output. Each bug is planted into a bound plan behind glinfer's back, where
 none of the checks of a plan can see it.
 """
 
@@ -36,7 +36,7 @@ def feedback_loop(session: Session) -> None:
 
 
 def transposed_weight(session: Session) -> None:
-    """A square matrix the other way round: every shape fits."""
+    """A transposed square matrix: every shape fits."""
     name = "transformer.h.5.attn.v_proj.weight"
     session.texture(name).upload(np.ascontiguousarray(session.read(name).T))
 
@@ -47,7 +47,7 @@ def linear_filtering(session: Session) -> None:
 
 
 def integer_uniform_as_float(session: Session) -> None:
-    """gl.uniform1f for an int: OpenGL notes an error that nobody may ask for, and the uniform stays as it was."""
+    """gl.uniform1f for an int: OpenGL records an error that no code may read, and the uniform keeps its value."""
     program, raw = next(draw.program for draw in session.draws if draw.name == "lm_head"), session.device.raw
     uniform1f = raw.function("glUniform1f", None, c_int32, c_float)
 
@@ -59,7 +59,7 @@ def integer_uniform_as_float(session: Session) -> None:
 
 
 def samplers_of_lowp(session: Session) -> None:
-    """Shaders without ``precision highp sampler2D``: what they sample has the default precision of GLSL ES, lowp."""
+    """Shaders without ``precision highp sampler2D``: sampled values have the default precision of GLSL ES, lowp."""
     raw, state = session.device.raw, GLState(session.device)
     set_source = raw.function("glShaderSource", None, c_uint32, c_int32, c_void_p, c_void_p)
     compile_shader = raw.function("glCompileShader", None, c_uint32)
@@ -89,7 +89,7 @@ BUGS: tuple[Callable[[Session], None] | None, ...] = (
 
 
 def text_with(bug: Callable[[Session], None] | None) -> str:
-    """What the model writes."""
+    """The text that the model writes."""
     with glinfer.load("shakespeare", plan="reference") as model:
         if bug is not None:
             bug(model.bound)

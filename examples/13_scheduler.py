@@ -18,13 +18,13 @@ with glinfer.load(MODEL) as model, model.scheduler(slots=2) as scheduler:
             if event.result is not None:
                 print(f"step {step}: {name} ended by {event.result.stats.finish_reason}: {event.result.text!r}")
         step += 1
-        if step == 4:  # two more while the first one runs; there are places for two
+        if step == 4:  # two more while the first one runs; two can run at a time
             duke = scheduler.insert(glinfer.BatchRequest(SCENE + "DUKE:\n", {"max_tokens": 30, "seed": 2}, key="duke"))
             queen = scheduler.insert(
                 glinfer.BatchRequest(SCENE + "QUEEN:\n", {"max_tokens": 12, "seed": 3}, key="queen")
             )
         if step == 12:
-            scheduler.cancel(duke)  # the queen takes its place
+            scheduler.cancel(duke)  # the queen's prompt starts in its place
             print(f"step {step}: duke cancelled after {duke.stats.tokens} tokens: {texts['duke']!r}")
     print("reused of the prompts:", [each.stats.reused_tokens for each in (king, duke, queen)])
 

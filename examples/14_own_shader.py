@@ -1,4 +1,4 @@
-"""Write passes of your own: the guide's LayerNorm and matrix product, typed in, beside NumPy."""
+"""Write your own passes: the guide's LayerNorm and matrix product, compared with NumPy."""
 
 import numpy as np
 
@@ -43,7 +43,7 @@ x, weight = rng.standard_normal((9, 70), dtype=np.float32), rng.standard_normal(
 gamma, beta = rng.standard_normal((2, 70), dtype=np.float32)
 
 with glinfer.Device() as dev:
-    # Inputs go by the names of their samplers, uniforms by their own; the result is a tensor like any other.
+    # Inputs are named as their samplers, and uniforms by their own names; the result is an ordinary tensor.
     inputs, w = {"x": dev.tensor(x), "gamma": dev.tensor(gamma), "beta": dev.tensor(beta)}, dev.tensor(weight)
     normed = dev.draw(LAYER_NORM, inputs, x.shape, {"eps": 1e-5}, name="layer_norm")
     product = dev.draw(MATMUL, {"a": normed, "b": w}, (9, 50), name="matmul")
@@ -53,12 +53,12 @@ with glinfer.Device() as dev:
     print(f"layer_norm: off by at most {np.abs(normed.numpy() - exact).max():.0e}")
     print(f"matmul: off by at most {np.abs(product.numpy() - exact @ weight).max():.0e}")
 
-    # The kernels of the package do the same, and explain says which strategy computes a product.
+    # The package's kernels give the same results; explain() names the strategy of a product.
     with dev.ops.layer_norm(*inputs.values()) as same, dev.ops.matmul(same, w) as other:
         print(f"dev.ops: off by at most {np.abs(other.numpy() - product.numpy()).max():.0e}")
     print(f"dev.ops.matmul: {dev.ops.explain(normed, w)}")
 
-    # Draws are counted by kernel, and timed where that is asked for.
+    # Draws are counted by kernel, and timed on request.
     dev.timed = True
     with dev.draw(MATMUL, {"a": normed, "b": w}, (9, 50), name="matmul"), dev.ops.matmul(normed, w):
         table = dev.draws
@@ -66,7 +66,7 @@ with glinfer.Device() as dev:
         spent = table.milliseconds.get(row.kind)
         print(f"{row.kind:15} {row.count} draws{'' if spent is None else f', one of them took {spent:.2f} ms'}")
 
-    # A mistake is one line: where it is, and what the driver says.
+    # An error is one line: its place, and the driver's message.
     try:
         dev.draw(MATMUL.replace("sum +=", "sun +="), {"a": normed, "b": w}, (9, 50), name="matmul")
     except glinfer.GlinferError as error:

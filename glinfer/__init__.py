@@ -128,7 +128,7 @@ def load(
     *,
     tokenizer: str | PathLike[str] | Tokenizer | None = None,
     plan: str = "fast",
-    weights: str = "file",
+    weights: str = "auto",
     cache: str = "f32",
     kernels: KernelOptions | None = None,
     gelu: str | None = None,
@@ -151,8 +151,8 @@ def load(
         tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer; left out, what
             comes with the model.
         plan: ``fast``, each token once, or ``reference``, the plain passes over the whole sequence each time.
-        weights: ``file`` as the file has them, ``f32``, fewer bits such as ``q8``, or ``auto`` for the fastest whose
-            predictions cost at most 0.1% more bits.
+        weights: ``auto``, which is ``q8`` for GGUF blocks and otherwise ``file``; ``file`` as the file has them,
+            ``f32``, or fewer bits such as ``q8``.
         cache: ``f32``, ``f16`` or ``q8``, the format of keys and values.
         kernels: how passes are shaped; left out, a good choice for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.

@@ -12,10 +12,12 @@ from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
 _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "api": lambda: import_module("qa.api").api,
     "audit": lambda: import_module("qa.advisories").audit_command,
+    "batch-speed": lambda: import_module("qa.batch_speed").batch_speed,
     "bench": lambda: import_module("qa.bench").bench_with_peers,
     "bench-web": lambda: import_module("qa.bench_web").bench_web_command,
     "big-batch": lambda: import_module("qa.big_batch").big_batch,
     "check-cost": lambda: import_module("qa.flips.cost").check_cost_command,
+    "choices": lambda: import_module("qa.choices").choices_command,
     "embed-speed": lambda: import_module("qa.embed_speed").embed_speed_command,
     "embed-web": lambda: import_module("qa.embed_web").embed_web_command,
     "faults": lambda: import_module("qa.faults.run").faults_command,
@@ -36,10 +38,12 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "soak-server": lambda: import_module("qa.soak.command").soak_server_command,
     "stress": lambda: import_module("qa.stress.command").stress_command,
     "structured": lambda: import_module("qa.structured").structured_command,
+    "style": lambda: import_module("qa.style").style,
     "supply": lambda: import_module("qa.supply").supply,
 }
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Check": {
+        "choices": "Compare choices by passes and by NumPy, token by token.",
         "faults": "Plant faults in a copy, and see which tests find them.",
         "flips": "Flip bits of live textures, and count which are found.",
         "fuzz": "Send damaged requests to every route; none may fail.",
@@ -47,6 +51,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "renderers": "Run the same checks on the renderers of other systems.",
         "same": "Compare texts of all renderers and plans, token by token.",
         "structured": "Validate texts of many JSON schemas and expressions.",
+        "style": "List phrases that make texts hard to read.",
         "supply": "Build and test at both ends of all dependencies.",
     },
     "Load": {
@@ -67,6 +72,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "lock": "Pin what the tests are installed with, by hashes.",
     },
     "Measure": {
+        "batch-speed": "Time run-batch by default sampling and greedy.",
         "bench": "Time tokens beside PyTorch and llama.cpp.",
         "bench-web": "Time tokens in Chromium beside other engines.",
         "embed-speed": "Time sentences beside PyTorch.",

@@ -234,7 +234,7 @@ def api(update: bool, names: tuple[str, ...], instead: str, released: bool, list
     """Compare the public names, parameters, options and routes with what qa/api.json says.
 
     The exit status is 1 if they differ. With --update they are written down, and a change that would break users of
-    the last release is refused, unless what it takes away was deprecated in an earlier minor version.
+    the last release is refused, unless the removed names were deprecated in an earlier minor version.
 
     \b
     python -m qa api

@@ -46,7 +46,7 @@ _INSTALL = "npm ci --ignore-scripts --prefix web"
 @click.option("--models", default="gab,smollm2", show_default=True, help="With commas; gab: its full shape, of noise.")
 @click.option("--peers", default=",".join(PEERS), show_default=True, help="Engines beside it, with commas.")
 @click.option("--tokens", type=click.IntRange(min=8, max=160), default=128, show_default=True, help="Of the prompt.")
-@click.option("--count", type=click.IntRange(min=1, max=32), default=8, show_default=True, help="Tokens behind it.")
+@click.option("--count", type=click.IntRange(min=1, max=32), default=8, show_default=True, help="Tokens after it.")
 @click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Turns; the median counts.")
 @click.option("--threads", type=click.IntRange(min=2), help="Of WebAssembly, beside one. Default: all processors.")
 @json_option

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def _peak(pid: int) -> float:
     return total
 
 
-def ran(model: Path, source: Path, out: Path, more: tuple[str, ...]) -> tuple[dict[str, Any], float]:
+def ran(model: Path | str, source: Path, out: Path, more: Sequence[str]) -> tuple[dict[str, Any], float]:
     """Run the command; its JSON, and the most memory that it took."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "glinfer", "run-batch", "-i", source, "-o", out, f"m={model}", "--json", *more]

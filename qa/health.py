@@ -82,11 +82,11 @@ _LEAST: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Waited:
-    """What one body did.
+    """The effect of one body on ``/health``.
 
     Attributes:
         route: where it was sent.
-        body: what it is, in short.
+        body: a short description.
         nbytes: its size.
         status: of the answer, of several at once the last; 0 if none has come in time.
         seconds: until the answer.

@@ -147,7 +147,7 @@ class _Graph:
         return self._op("Add", self._gathered("transformer.wte.weight"), positions)
 
     def _lengths(self) -> tuple[str, str]:
-        """What attention is told: the last place of each text, and how many tokens there are."""
+        """The inputs of attention: the last place of each text, and the number of tokens."""
         from onnx import TensorProto
 
         total = self._op("ReduceSum", "attention_mask", self._ints("one", [1]), keepdims=0)

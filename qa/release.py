@@ -33,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Options:
-    """What the lines of the checklist are told: where OSV's advisories are, if they are in a file."""
+    """Options of the checklist: the file of OSV's advisories, if there is one."""
 
     advisories: Path | None = None
 
@@ -42,7 +42,7 @@ def tag_of(version: str) -> str:
     """The tag of a version.
 
     Raises:
-        InputError: it is no version that is released: three numbers, or three with ``rc`` and a fourth.
+        InputError: the version is not three numbers, or three with ``rc`` and a fourth.
     """
     if not re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}(rc[1-9]\d*)?", version):
         raise InputError(f"the version is {version}; expected one like 0.1.0 or 0.1.0rc1")

@@ -263,7 +263,7 @@ def question_of(report: bytes, config: ModelConfig) -> Question:
     """Read the question of a report that was printed as JSON.
 
     Raises:
-        InputError: the document is no report, or its prompt has ids outside the vocabulary.
+        InputError: the document is not a report, or its prompt has ids outside the vocabulary.
     """
     found = _report_of(report)
     try:

@@ -1,13 +1,14 @@
 """``python -m qa serve-load``: clients that ask without a pause, beside a batch of the same prompts.
 
 ``glinfer serve`` runs in a process of its own. Each client streams one completion after the other over a connection of
-its own. Before and after, ``glinfer generate --batch`` runs prompts of the same lengths in as many slots, since a
-machine that others use too is not equally fast all the time.
+its own, by the model's default sampling. Before and after, ``glinfer generate --batch`` runs the same prompts by the
+same sampling in as many slots, since a machine that others use too is not equally fast all the time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import os
@@ -28,8 +29,9 @@ from typing import IO, Any
 import click
 import httpx
 
-from glinfer.cli.common import json_option, print_json
+from glinfer.cli.common import json_option, print_json, weights_option
 from glinfer.errors import InputError
+from glinfer.models.choice import DEFAULT_WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = ("ROMEO:", "JULIET:", "the king", "my lord", "what light", "this night", "thou art", "love", "a crown")
@@ -70,20 +72,25 @@ class LoadReport:
         """Tokens a second of all clients together."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
+    @property
+    def share(self) -> float:
+        """That rate as a share of the mean rate of ``generate --batch``."""
+        return self.rate / statistics.mean(self.batch_rates)
+
 
 def prompt_of(draw: random.Random) -> str:
     """A prompt of up to 20 words."""
     return " ".join(draw.choices(WORDS, k=draw.randint(1, 10)))
 
 
-def batch_rate(model: str, folder: Path, report: LoadReport, prompts: int) -> float:
+def batch_rate(model: str, folder: Path, report: LoadReport, prompts: Sequence[str], weights: str) -> float:
     """Tokens a second of a batch; its closing line says them.
 
     Raises:
         InputError: the batch has failed.
     """
-    draw, source = random.Random(0), folder / "prompts.jsonl"
-    source.write_text("".join(json.dumps({"prompt": prompt_of(draw)}) + "\n" for _ in range(prompts)))
+    source = folder / "prompts.jsonl"
+    source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
     command = [
         sys.executable,
         "-m",
@@ -96,6 +103,7 @@ def batch_rate(model: str, folder: Path, report: LoadReport, prompts: int) -> fl
         str(folder / "out.jsonl"),
     ]
     command += ["--restart", "--slots", str(report.slots), "--max-tokens", str(report.max_tokens), "--seed", "1"]
+    command += ["--weights", weights]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     found = re.search(r"([\d,.]+) tok/s", done.stderr)
     if done.returncode or found is None:
@@ -104,14 +112,14 @@ def batch_rate(model: str, folder: Path, report: LoadReport, prompts: int) -> fl
 
 
 @contextmanager
-def server(model: str, slots: int, queue: int) -> Iterator[tuple[str, int]]:
+def server(model: str, slots: int, queue: int, weights: str) -> Iterator[tuple[str, int]]:
     """The address and the process id of ``glinfer serve``, ready.
 
     Raises:
         InputError: it has not started.
     """
     command = [sys.executable, "-m", "glinfer", "serve", f"load={model}", "--port", "0"]
-    command += ["--slots", str(slots), "--queue", str(queue)]
+    command += ["--slots", str(slots), "--queue", str(queue), "--weights", weights]
     with started(command) as (address, process):
         yield address, process.pid
 
@@ -166,7 +174,7 @@ def resident(process: int) -> int | None:
 async def stream_events(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str] | None = None
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """The events of a streamed answer, each as it comes.
+    """The events of a streamed answer, one by one.
 
     Raises:
         AnswerError: it was no whole answer.
@@ -207,16 +215,16 @@ class AnswerError(Exception):
     """An answer that was none; its text says which kind."""
 
 
-async def load(address: str, report: LoadReport, seconds: float) -> list[float]:
+async def load(address: str, report: LoadReport, seconds: float, prompts: Sequence[str]) -> list[float]:
     """Ask for so long with all clients; counts in ``report``, and returns the seconds to each first token."""
-    firsts: list[float] = []
+    firsts, following = list[float](), itertools.cycle(prompts)
     end = time.monotonic() + seconds
 
     async def client(number: int) -> None:
         draw = random.Random(number)
         async with httpx.AsyncClient(base_url=address, timeout=120) as http:
             while time.monotonic() < end:
-                body = {"model": "load", "prompt": prompt_of(draw), "max_tokens": report.max_tokens, "stream": True}
+                body = {"model": "load", "prompt": next(following), "max_tokens": report.max_tokens, "stream": True}
                 body |= {"seed": draw.getrandbits(31), "stream_options": {"include_usage": True}}
                 try:
                     first, tokens = await _ask(http, body)
@@ -246,21 +254,23 @@ def serve_load(
     max_tokens: int,
     queue: int | None = None,
     prompts: int = 200,
+    weights: str = DEFAULT_WEIGHTS,
 ) -> LoadReport:
-    """Load a server, between two batches.
+    """Load a server, between two batches of the same prompts.
 
     Raises:
         InputError: the batch or the server does not run.
     """
-    report = LoadReport(clients, slots, max_tokens)
+    report, draw = LoadReport(clients, slots, max_tokens), random.Random(0)
+    texts = [prompt_of(draw) for _ in range(prompts)]
     with tempfile.TemporaryDirectory() as folder:
-        report.batch_rates.append(batch_rate(model, Path(folder), report, prompts))
-        with server(model, slots, clients if queue is None else queue) as (address, process):
+        report.batch_rates.append(batch_rate(model, Path(folder), report, texts, weights))
+        with server(model, slots, clients if queue is None else queue, weights) as (address, process):
             httpx.post(f"{address}/v1/completions", json={"model": "load", "prompt": "a"}, timeout=120)
             report.memory_start = resident(process)
-            firsts = asyncio.run(load(address, report, seconds))
+            firsts = asyncio.run(load(address, report, seconds, texts))
             report.memory_end = resident(process)
-        report.batch_rates.append(batch_rate(model, Path(folder), report, prompts))
+        report.batch_rates.append(batch_rate(model, Path(folder), report, texts, weights))
     if firsts:
         report.first_token_p50 = statistics.median(firsts)
         report.first_token_p95 = sorted(firsts)[math.ceil(0.95 * len(firsts)) - 1]
@@ -276,27 +286,30 @@ def serve_load(
     "--max-tokens", type=click.IntRange(1), default=32, show_default=True, help="Tokens of an answer at most."
 )
 @click.option("--queue", type=click.IntRange(0), help="How many may wait. Default: as many as clients.")
+@click.option("--prompts", type=click.IntRange(1), default=200, show_default=True, help="Prompts, used in turn.")
+@weights_option
 @json_option
-def serve_load_command(
-    model: str, clients: int, seconds: float, slots: int, max_tokens: int, queue: int | None, as_json: bool
-) -> None:
+def serve_load_command(model: str, clients: int, seconds: float, as_json: bool, **options: Any) -> None:
     """Ask a server of MODEL (default: shakespeare) with many clients at once, and compare with a batch.
+
+    Both choose tokens by the model's default sampling, for the same prompts.
 
     The exit status is 1 if an answer was an error, or was not whole.
 
     \b
     python -m qa serve-load --clients 8 --seconds 10
     """
-    report = serve_load(model, clients, seconds, slots=slots, max_tokens=max_tokens, queue=queue)
+    report = serve_load(model, clients, seconds, **options)
     if as_json:
-        print_json({**asdict(report), "rate": report.rate})
+        print_json({**asdict(report), "rate": report.rate, "share": report.share})
     else:
         click.echo(
-            f"{clients} clients for {report.seconds:.0f} s, {slots} slots: {report.requests:,} answers, "
+            f"{clients} clients for {report.seconds:.0f} s, {report.slots} slots: {report.requests:,} answers, "
             f"{report.tokens:,} tokens, {report.rate:.1f} tok/s"
         )
         before, after = report.batch_rates
         click.echo(f"generate --batch: {before:.1f} tok/s before, {after:.1f} tok/s after")
+        click.echo(f"the server's share of that: {report.share:.0%}; sampling: the model's default")
         click.echo(f"first token: p50 {report.first_token_p50:.2f} s, p95 {report.first_token_p95:.2f} s")
         if report.memory_start is not None and report.memory_end is not None:
             click.echo(f"memory: {report.memory_start / 1e6:.0f} MB, at the end {report.memory_end / 1e6:.0f} MB")

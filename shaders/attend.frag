@@ -5,7 +5,7 @@
 // KV_HEADS heads of each, shared by HEADS / KV_HEADS queries' heads. With CAUSAL query r sees keys up to offset + r, with
 // WINDOW only the last WINDOW of them.
 // A fragment computes ROWS texels of a row, texel ROWS · c + i in target i; shaders/weave.frag joins the targets.
-// With PARTS > 1 it reads one of PARTS parts of the keys, PART_KEYS of them. The parts lie one below the other, and each row
+// With PARTS > 1 it reads one of PARTS parts of the keys, PART_KEYS of them. The parts are stacked, and each row
 // has one more texel at its end with the part's peak and sum, by which weave.frag joins the parts.
 #include "common/flat.glsl"
 #include "common/each_row.glsl"

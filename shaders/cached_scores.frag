@@ -1,10 +1,11 @@
 #version 300 es
 // Attention scores of one query against every cached key: score[token] = SCORE_SCALE · q · k[token], for each head.
-// cache [positions, k | v | q] lies in blocks, a head HEAD_TEXELS texels wide; HEADS / KV_HEADS heads of queries share one
+// cache [positions, k | v | q] is in blocks, a head HEAD_TEXELS texels wide; HEADS / KV_HEADS heads of queries share one
 // of keys, and the query is in slot position. Output: a slot is 64 tokens, a block of it one head, a fragment four tokens.
-// With SCORE_CAP a score is bounded by common/soft_cap.glsl. Tokens after position, and tokens before a WINDOW, get -1e30; the cache has room for whole slots of tokens.
+// With SCORE_CAP a score is bounded by common/soft_cap.glsl. Tokens after position, and tokens before a WINDOW, get -1e30;
+// the cache has room for whole slots of tokens.
 // With MANY there is a query for each of MANY sequences: rows gives its position, and the slot, a multiple of 64, where
-// its keys begin; its scores of group g lie in slot MANY · g + row.
+// its keys begin; its scores of group g are in slot MANY · g + row.
 // With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl); it has no queries, and
 // queries, k | v | q in blocks, has that of row `row`, or the only one.
 #include "common/block_pass.glsl"
@@ -52,7 +53,7 @@ vec4 query_texel(int row, int slot, int texel) {
 #endif
 }
 
-// What is done for each group of four keys is written out (shaders/gemv.frag says why).
+// The steps for a group of four keys are a macro, not a loop (shaders/gemv.frag says why).
 #if QUAD
 #define GROUPS 4
 #define SHARE 4

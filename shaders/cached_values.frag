@@ -1,6 +1,6 @@
 #version 300 es
 // One query's attention: softmax of its scores over the cached tokens, times their values, for each head.
-// scores and cache [positions, k | v | q] lie as shaders/cached_scores.frag has them, a head HEAD_TEXELS texels wide.
+// scores and cache [positions, k | v | q] are laid out as in shaders/cached_scores.frag, a head HEAD_TEXELS texels wide.
 // Output [1, heads · HEAD_TEXELS · 4] in blocks, the heads one after the other.
 // With QUAD the four fragments of a quad share the tokens. Each subtracts its own largest score, rounded up; then all four
 // agree on the largest of all.
@@ -29,7 +29,7 @@ layout(location = 0) out vec4 y;
 
 #define LEAST -1e29  // below any score, and above the -1e30 of tokens that are not seen
 #include "common/sinks.glsl"
-// What is done for each value, of token t and texel g of the quad, is written out (shaders/gemv.frag says why).
+// The steps for token t and texel g of the quad are a macro, not a loop (shaders/gemv.frag says why).
 #if QUAD
 #define GROUPS 4
 #define EACH_GROUP(DO, t) DO(t, 0) DO(t, 1) DO(t, 2) DO(t, 3)
@@ -123,6 +123,6 @@ void main() {
     vec4 total = sum[0];
     float all = peak;
 #endif
-    // Behind the last head the block is padding.
+    // The block is padding after the last head.
     y = head < HEADS ? total / (dot(weights, vec4(1.0)) SINK_WEIGHT(all)) : vec4(0.0);
 }

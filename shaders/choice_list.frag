@@ -8,7 +8,8 @@
 // - in facts their steps, s0 + 4096 · s1 and s2 + 4096 · s3; the weight of the piece's other tokens, in units of the fourth's,
 //   or -1 where a logit is NaN; and 0;
 // - in other the best score among the other tokens, its step and its logit, and 0.
-// With MASK the logits of tokens whose bit is 0 in the table's row of mask count as -inf (common/allowed.glsl).
+// With MASK the logits of tokens whose bit is 0 in the table's row of mask count as -inf (common/allowed.glsl). With CHANGED
+// they change first, by the table `changes` and the tokens that picks has for the row (common/changes.glsl).
 #include "common/blocks.glsl"
 #include "common/flat.glsl"
 #include "common/noise.glsl"
@@ -16,6 +17,7 @@
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
 #include "common/allowed.glsl"
+#include "common/changes.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define FETCH_LOGITS(n, X, R, Y, V, A, B, C, D, E, F, S) \
     if (source % ROWS == n) v[j] = FETCH(X, IN_X(texel), ivec2(X_WIDTH, X_HEIGHT));
@@ -38,6 +40,9 @@ void main() {
     int source = int(choice.w), piece = at.y, steps = (VOCAB - piece + PIECES - 1) / PIECES;
     ivec2 offset = lane_offset((piece % 64) >> 2);
     vec4 step_of = vec4(0.0);
+#ifdef CHANGED
+    Changes by = changes_of(ROW_TEXEL(row, 0).w, source, first_slot + at.x);
+#endif
     best = drawn = vec4(LEAST);
     other = vec4(LEAST, 0.0, LEAST, 0.0);
     for (int start = 0; start < steps; start += UNROLL) {
@@ -45,12 +50,18 @@ void main() {
 #ifdef MASK
         uint bits[UNROLL];
 #endif
+#ifdef CHANGED
+        vec4 change[UNROLL];
+#endif
         for (int j = 0; j < UNROLL; j++) {
             int token = piece + min(start + j, steps - 1) * PIECES;
             ivec2 texel = block_origin(source / ROWS, token >> 6, X_PLACES) + offset;
             EACH_ROW(FETCH_LOGITS)
 #ifdef MASK
             bits[j] = allowed_bits(row, token);
+#endif
+#ifdef CHANGED
+            change[j] = CHANGE_OF(source, token);
 #endif
         }
         for (int j = 0; j < UNROLL; j++) {
@@ -60,6 +71,10 @@ void main() {
             float logit = (piece & 1) == 0 ? half_texel.x : half_texel.y;
             // Tested by its bits, since a compiler may assume that nothing is NaN.
             lost = lost || (floatBitsToUint(logit) & 0x7fffffffu) > 0x7f800000u;
+#ifdef CHANGED
+            int token = piece + (start + j) * PIECES;
+            logit = changed(by, logit, token, (piece & 1) == 0 ? change[j].xy : change[j].zw);
+#endif
 #ifdef MASK
             logit = (bits[j] & 1u) > 0u ? logit : uintBitsToFloat(0xff800000u);
 #endif

@@ -1,9 +1,10 @@
 #version 300 es
 // Queries, keys and values of a delta rule, and its decays: y [rows, q | k | v | G | beta], each from a whole block on.
-// cache has the channels q | k | v of each token, and from block DECAY_BLOCK on what its decays are made of; x has the share of
+// cache has the channels q | k | v of each token, and from block DECAY_BLOCK on the inputs of its decays; x has the share of
 // each row that is written from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens by taps [LENGTH, channels], and go
-// through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE. G = Σ rate · softplus(a + shift) over
-// the tokens of the span up to the row's own, with rate and shift in the rows of decay; beta = sigmoid(b).
+// through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE.
+// G = Σ rate · softplus(a + shift) over the tokens of the span up to the row's own, with rate and shift in the rows of
+// decay; beta = sigmoid(b).
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 #include "common/activation.glsl"

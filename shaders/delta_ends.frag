@@ -1,5 +1,5 @@
 #version 300 es
-// With which weights the corrections of the tokens of a span are added to the row of the state behind it that each row keeps:
+// The weights by which the corrections of a span's tokens are added to the row that each row keeps of the state after it:
 // y [rows, HEADS · END_BLOCKS · 64], exp(decay) · k of the row's element of k. Zero where the span ends within the run, and where a
 // row keeps none. cache is that of shaders/common/delta.glsl.
 #include "common/block_pass.glsl"

@@ -1,6 +1,6 @@
 #version 300 es
-// Of each two neighbouring blocks of SIZE rows of a run, L of the second one's rows to those of the first, times the inverse of the
-// first: y [rows, HEADS · RUN_BLOCKS · 64], zero elsewhere. L is beta of x times weights of scores.
+// For each pair of neighbouring blocks of SIZE rows of a run: L from the rows of the first to those of the second, times the
+// inverse of the first: y [rows, HEADS · RUN_BLOCKS · 64], zero elsewhere. L is beta of x times weights of scores.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 #include "common/delta_solved.glsl"

@@ -1,7 +1,7 @@
 #version 300 es
-// What the state of a delta rule gives, y [rows, values]: with QUERIES the results, for the query of each row from all tokens up
-// to its own; otherwise beta · (v - what it gives for the key from the tokens before the first of the rows that follow each
-// other up to the row's own).
+// Reads the state of a delta rule, y [rows, values]: with QUERIES the results, the state of all tokens up to the row's own
+// times its query; otherwise beta · (v - state · key), with the state of the tokens before the first of the consecutive
+// rows that end at this row.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 layout(location = 0) out vec4 y;

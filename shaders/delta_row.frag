@@ -1,7 +1,7 @@
 #version 300 es
-// What a delta rule keeps of each row for later tokens, y [rows, k | G | u | S]; x, cache and scores are those of
+// The entries that a delta rule keeps of each row for later tokens, y [rows, k | G | u | S]; x, cache and scores are those of
 // shaders/common/delta.glsl.
-//   u = beta · (v - what the state before gives for k), and S is row p % SPAN of the state at the beginning of the span of p.
+//   u = beta · (v - the state before, times k), and S is row p % SPAN of the state at the beginning of the span of p.
 // With PIECE rows may follow each other in a sequence: EARLY leaves u out, and S where it depends on rows of this run, and takes
 // weights from ends (shaders/delta_ends.frag) where they are bound; later S is in the cache where it does not. apart
 // (shaders/delta_recall.frag) has what u would be without the rows before, whose corrections are computed anew, or are all in the
@@ -29,7 +29,7 @@ vec4 carried(int row, int head, int texel) {
     return FETCH(carry, from, ivec2(CARRY_WIDTH, CARRY_HEIGHT));
 }
 
-// The correction of row `last`, of those that follow each other from `first` on.
+// The correction of row `last` among the consecutive rows from `first` on.
 vec4 correction(int first, int last, int texel) {
     int head = texel / VALUE_TEXELS;
     vec4 sum = vec4(0.0), weights = inverted(last, head, first >> 2);
@@ -40,7 +40,7 @@ vec4 correction(int first, int last, int texel) {
     return sum;
 }
 
-// What rows of the run from `first` to `last` add to the row of the state that row `to` keeps.
+// The sum that rows `first` to `last` of the run add to the row of the state that row `to` keeps.
 vec4 added(int to, int first, int last, int texel) {
     int head = texel / VALUE_TEXELS;
     vec4 sum = vec4(0.0);
@@ -80,7 +80,7 @@ vec4 added(int to, int first, int last, int texel) {
 #ifdef ENDS_WIDTH
 uniform sampler2D ends;
 
-// What the tokens of the span before that of a row add to its row of the state.
+// The sum that the tokens of the span before a row's add to its row of the state.
 vec4 ended(int row, int slot, int head, int texel) {
     vec4 sum = vec4(0.0);
     for (int n = 0; n < SPAN; n += 4) {

@@ -3,8 +3,8 @@
 // the first row of each sequence:
 //   S = exp(g) · S;  S = S + k ⊗ beta · (v - Sᵀ k);  y = SCALE · Sᵀ q.
 // q, k [rows · KEY_HEADS, D_K]; v, y [rows · HEADS, D_V]; g, beta [rows, HEADS]; SEQUENCE rows a sequence. HEADS / KEY_HEADS heads
-// of values share one of keys, those that follow each other or, where IN_TURN is 1, all that are KEY_HEADS apart. With NORMALIZE q and k are divided by sqrt(Σ x² + EPS). A fragment takes four columns of S
-// through all tokens up to its own.
+// of values share one of keys: consecutive ones or, where IN_TURN is 1, those KEY_HEADS apart. With NORMALIZE q and k are
+// divided by sqrt(Σ x² + EPS). A fragment computes four columns of S for all tokens up to its own.
 #include "common/flat.glsl"
 #include "common/elements.glsl"
 uniform sampler2D q, k, v, g, beta;
@@ -14,7 +14,7 @@ float scalar(sampler2D from, int row, int head, ivec3 places) {
     return picked(TEXEL(from, row * places.x + (head >> 2), places.y, places.z), head);
 }
 
-// What a vector is multiplied by.
+// The factor of a vector.
 float factor(float squares) {
 #if NORMALIZE
     return inversesqrt(squares + float(EPS));

@@ -1,5 +1,5 @@
 #version 300 es
-// The weights of the tokens that each row of a delta rule sees, both [rows, HEADS · SPAN_BLOCKS · 64]: of number n of them
+// The weights of the tokens that each row of a delta rule sees, both [rows, HEADS · SPAN_BLOCKS · 64]: for token n of them
 //   exp(decay since) · (k · k[n]) of_key for tokens before the row's own, exp(decay since) · (q · k[n]) of_query for those up to it;
 // all others are zero. x and cache are those of shaders/common/delta.glsl.
 #include "common/block_pass.glsl"

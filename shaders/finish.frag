@@ -1,6 +1,6 @@
 #version 300 es
-// Joins the ROWS targets x0, x1, … of shaders/matmul.frag, where row ROWS · g + i of each matrix lies in row g of target i;
-// or, with one target, adds up the PARTS sums that lie PART_ROWS rows apart. Then finishes the sums: scale, bias,
+// Joins the ROWS targets x0, x1, … of shaders/matmul.frag, where row ROWS · g + i of each matrix is in row g of target i;
+// or, with one target, adds up the PARTS sums, PART_ROWS rows apart. Then finishes the sums: scale, bias,
 // activation, residual, mask (common/product.glsl).
 #include "common/product.glsl"
 #include "common/each_row.glsl"

@@ -1,6 +1,6 @@
 #version 300 es
 // Results of attention times the sigmoid of gates: y = x · sigmoid(gate), element by element. x, y [rows, C] in blocks; the gates
-// of a row begin at block GATE_BLOCK of its row. Row ROWS · slot + n lies in slot `slot` of texture n of each.
+// of a row begin at block GATE_BLOCK of its row. Row ROWS · slot + n is in slot `slot` of texture n of each.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 EACH_ROW(DECLARE_INPUT)

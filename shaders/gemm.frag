@@ -5,9 +5,9 @@
 // With NORM the loop computes the norm too, with NORMS it is read from the output of shaders/row_norms.frag.
 // With PARTS, RAW and RAW_INPUT instances share a product, leave sums to the reader and finish them as there.
 // With LORA each row's adapter adds to the sums, as common/low_rank.glsl says.
-// Row ROWS · slot + n lies in slot `slot` of texture n (x, residual and y), or with TOGETHER in slot ROWS · slot + n of
+// Row ROWS · slot + n is in slot `slot` of texture n (x, residual and y), or with TOGETHER in slot ROWS · slot + n of
 // the one texture x. With EXPERT_BLOCKS a slot is a group of rows that chose one expert (shaders/group_experts.frag): the
-// matrix stacks those of all experts, of which each has so many blocks of outputs, and with TOGETHER each row of a group has the
+// matrix stacks those of all experts, EXPERT_BLOCKS blocks of outputs each, and with TOGETHER each row of a group has the
 // slot of x that the group names. A group that no expert needs becomes zero.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
@@ -46,7 +46,7 @@ uniform int share;
 #include "common/settled.glsl"
 #ifdef GAIN
 uniform sampler2D gain;
-// Behind the last input V is zero, and the last gain stands in.
+// After the last input V is zero, and the last gain is repeated.
 #define FETCH_GAIN(column) vec4 factor = FETCH(gain, ivec2(min(column, GAIN_WIDTH - 1), 0), ivec2(GAIN_WIDTH, 1));
 #define GAINED(V) V = settled(V * factor);
 #else
@@ -187,8 +187,8 @@ float input_norm[ROWS];
 #else
 #define SUM_BOTH
 #endif
-// The inputs that word w of a group multiplies. Numbers behind the last input have scale zero, and their inputs have to be
-// finite too.
+// The inputs that word w of a group multiplies. Numbers after the last input have scale zero, and their inputs must be
+// finite.
 #define GROUP_INPUTS(GROUP) \
     int group = GROUP; \
     int own = min(group, GROUPS - 1), block = own >> 1; \

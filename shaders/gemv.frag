@@ -4,17 +4,17 @@
 // the mean of x is taken away too, using the weights' sums. GAIN multiplies the inputs of weights that keep a file's bits.
 // With GATED the matrix has two blocks for each block of outputs, y = activation(first) · second. With ROPE some outputs are
 // queries and keys, which rotary positions turn in pairs. With OUTPUT_CAP y is bounded by common/soft_cap.glsl.
-// x, residual and y lie in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/layouts/packing.py says, or
+// x, residual and y are in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/layouts/packing.py says, or
 // with GROUPED the weights as glinfer/gl/layouts/grouped.py.
 // With QUAD each fragment gathers a quarter of the inputs for all 16 outputs of its quad, and the quad adds up.
 // With PARTS each instance takes its share of the STEPS, and blending adds the instances to what y holds; each computes the
 // norm of all inputs, since what it adds has to be normalised already. The share is a uniform and not a constant, since the
 // whole loop unrolled would be larger than a GPU's instruction cache.
-// With RAW y holds the bare sums, without norm, bias and activation, which are for the reader: instances could not share
-// what is not a sum. A block more, the last one, has the sum of the squares of x, and with CENTRED its sum, in each texel.
+// With RAW y holds the bare sums; the reader applies norm, bias and activation, which instances could not share.
+// A block more, the last one, has the sum of the squares of x, and with CENTRED its sum, in each texel.
 // With LORA an adapter adds to the sums, as common/low_rank.glsl says; with EXPERT_BLOCKS it has ranks for each expert.
-// With ROWWISE row r of x and y lies in slot r. With EXPERT_BLOCKS too, y has in each row the outputs of several experts, that
-// many blocks each; texel i of the row of choice (shaders/route.frag) says whose rows of the matrix the i-th are, and the
+// With ROWWISE row r of x and y is in slot r. With EXPERT_BLOCKS too, each row of y has the outputs of several experts,
+// EXPERT_BLOCKS blocks each; texel i of the row of choice (shaders/route.frag) names the expert of the i-th, and the
 // inputs of the i-th are X_PART · i blocks further on in the row of x.
 // With RAW_INPUT x was written so, its blocks alternating with X_GATED, and x_consts are the constants of that product.
 #include "common/block_pass.glsl"
@@ -39,8 +39,8 @@ uniform WEIGHT_SAMPLER weight;
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #define CONSTANT(i) FETCH(consts, (here + ivec2(16 * (i), 0)), ivec2(CONSTS_WIDTH, CONSTS_HEIGHT))
 #define HALVES (1 + GATED)
-// What is done for each block of outputs, and for each accumulator, is written out: SwiftShader keeps loops, and where an
-// index of an array is computed it looks up one number after the other.
+// The steps for each block of outputs and each accumulator are macros: SwiftShader does not unroll loops, and reads an
+// array with a computed index one number at a time.
 #if GATED
 #define EACH_HALF(DO) DO(0) DO(1)
 #else
@@ -54,7 +54,7 @@ uniform int share;
 #include "common/settled.glsl"
 #ifdef GAIN
 uniform sampler2D gain;
-// Behind the last input v is zero, and the last gain stands in.
+// After the last input v is zero, and the last gain is repeated.
 #define GAINED(v, column) settled(v * FETCH(gain, ivec2(min(column, GAIN_WIDTH - 1), 0), ivec2(GAIN_WIDTH, 1)))
 #else
 #define GAINED(v, column) v
@@ -103,7 +103,7 @@ uniform sampler2D choice;
 
 // The place of the bias among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
-// Texels of x that a fragment takes in a step.
+// Texels of x that a fragment reads at each step.
 #if QUAD
 #define TAKEN 1
 #else
@@ -114,7 +114,7 @@ uniform sampler2D choice;
 #include "common/raw_input.glsl"
 float input_norm;
 
-// What is fetched of four inputs, so that all that a fragment needs can be asked for before the first is used.
+// The texels of four inputs, so that a fragment can start all fetches before it uses the first.
 struct Input {
     vec4 sum, bias;
 #if X_GATED
@@ -296,7 +296,7 @@ void main() {
 #else
         int group = turn >> 2;
 #endif
-        // Numbers behind the last input have scale zero, and their inputs have to be finite too.
+        // Numbers after the last input have scale zero, and their inputs must be finite.
         int from = min(group, GROUPS - 1);
         vec4 v = finished(group_input(from, w)), e = finished(group_input(from, 4 + w));
 #if GATHERS

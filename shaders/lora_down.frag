@@ -2,8 +2,8 @@
 // t[r, i] = sum over j of down[i, j] · x[r, j], four ranks i of one row r a fragment: the first product of a LoRA adapter,
 // whose second one is part of the product that it changes (shaders/common/low_rank.glsl). down has the matrices of all
 // adapters one below the other, RANKS rows each, and every row r of a run has its own adapter; that of number 0 gives zeros.
-// x and t lie in blocks; row ROWS · slot + n of x lies in slot `slot` of texture n, or with TOGETHER in slot r of the one
-// texture x. t has a slot for each row. down lies in lines as glinfer/gl/layouts/packing.py says, without QUAD.
+// x and t are in blocks; row ROWS · slot + n of x is in slot `slot` of texture n, or with TOGETHER in slot r of the one
+// texture x. t has a slot for each row. down is in lines as glinfer/gl/layouts/packing.py says, without QUAD.
 // With EXPERTS t has in each row the vectors of USED experts side by side, RANKS each, and down has the matrices of all experts
 // of an adapter one below the other; texel i of the row of choice (shaders/route.frag) says which expert the i-th is, and the
 // inputs of the i-th are X_PART · i blocks further on in the row of x.

@@ -4,7 +4,7 @@
 // serves all rows; shaders/finish.frag joins the targets. With one row and all of k the fragment finishes the sums itself
 // (common/product.glsl).
 // A fragment may sum over one of PARTS parts of k. With BLENDED each instance of the draw is a part, and blending adds the
-// parts; otherwise they lie one below the other, PART_ROWS rows each.
+// parts; otherwise they are stacked, PART_ROWS rows each.
 // x and y four elements a texel (common/flat.glsl); with TRANSPOSED weight is in any format (common/weights.glsl).
 #include "common/product.glsl"
 #include "common/each_row.glsl"

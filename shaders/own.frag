@@ -1,6 +1,6 @@
 #version 300 es
 // A pass of the caller's own (glinfer.Device.draw): "own" is its source, whose main writes four elements of a row to OWN_OUTPUT.
-// Zeros go into the padding behind the last column, which the kernels that read the result rely on.
+// The padding after the last column is set to zero, as every kernel expects.
 #include "common/flat.glsl"
 #define main own_main
 #include "own"

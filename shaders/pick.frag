@@ -30,7 +30,7 @@ vec2 better(vec2 best, vec4 score, int token) {
     return best;
 }
 
-// Looks through the blocks from `first` on to before `end`; what stands behind the last one has no token.
+// Looks through the blocks from `first` on to before `end`; texels after the last one hold no token.
 #define LOOK(X, first, end, SCORE) \
     for (int start = first; start < end; start += UNROLL) { \
         vec4 v[UNROLL]; \

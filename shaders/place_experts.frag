@@ -1,5 +1,5 @@
 #version 300 es
-// Where each choice lies among the groups of common/choices.glsl: texel i of slot r of the output is (expert, weight, ROWS · group
+// The place of each choice in the groups of common/choices.glsl: texel i of slot r of the output is (expert, weight, ROWS · group
 // + its place in the group, 0) of choice i of row r.
 #include "common/block_pass.glsl"
 #include "common/choices.glsl"

@@ -3,7 +3,7 @@
 // quad q has rows 4q to 4q + 3, and each member of a quad has its own last digits of them, as in shaders/gemv.frag, where
 // each fragment adds up its quad's sums itself; members of other quads find their digits by their number.
 // With CENTRED the variance replaces the mean square, and quads 2 and 3 hold the means in the same order.
-// Row ROWS · slot + n of x lies in slot `slot` of texture n.
+// Row ROWS · slot + n of x is in slot `slot` of texture n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
@@ -24,7 +24,7 @@ void main() {
     Place at = output_place();
     EACH_ROW(DECLARE_SUM)
 #if GROUPED
-    // Four inputs at a time in the order of a product over groups of 32, of which each member of a quad has every fourth.
+    // Four inputs at a time, in the order of a product over groups of 32; each member of a quad has every fourth group.
     for (int turn = 0; turn < TURNS; turn++) {
 #if QUAD
         int group = 4 * (turn >> 3) + (at.lane & 3), t = 4 * (turn & 1) + ((turn >> 1) & 3);

@@ -1,5 +1,5 @@
 #version 300 es
-// y = factor · x, element by element; x and y of one shape, so that they lie alike.
+// y = factor · x, element by element; x and y of one shape, and so of one layout.
 #include "common/flat.glsl"
 uniform sampler2D x;
 uniform float factor;

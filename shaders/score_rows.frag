@@ -1,7 +1,7 @@
 #version 300 es
 // The log-probability of each row's target, in parts: lane l of a row's block reads the texels l, l + 16, … of the row's
 // logits and writes (largest logit, sum of exp(logit - largest), id of the largest, logit of the target or -3.4e38).
-// Row ROWS · slot + n lies in slot `slot` of texture n, and its result in slot `slot` of target n.
+// Row ROWS · slot + n is in slot `slot` of texture n, and its result in slot `slot` of target n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"

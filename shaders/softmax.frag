@@ -1,6 +1,6 @@
 #version 300 es
 // probs[r, c] = exp(x[r, c] - max(x[r])) / sum over the first cols columns of exp(x[r, i] - max(x[r]))
-// x, probs [rows, STRIDE], of which the first cols columns are in use. A row of equal entries, such as an all-masked row,
+// x, probs [rows, STRIDE]; only the first cols columns are used. A row of equal entries, such as an all-masked row,
 // becomes uniform.
 #include "common/matrix.glsl"
 uniform sampler2D x;

@@ -1,8 +1,8 @@
 #version 300 es
 // The first pass of top-k: sorts each chunk of 16 elements of a row, largest first, equal ones by their columns, NaN before
 // all. x [ROWS, COLS]. Chunk c of row r becomes list c * ROWS + r, of which the first LIST_TEXELS texels are written: keys,
-// which are whole numbers in the order of the floats, and columns. Elements behind the row's end have key and column 0, and
-// no float has that key. The place of an element is the number of elements that go before it.
+// which are whole numbers in the order of the floats, and columns. Elements after the row's end have key and column 0, and
+// no float has that key. The place of an element is the number of elements that precede it.
 #include "common/flat.glsl"
 uniform sampler2D x;
 layout(location = 0) out uvec4 sorted_columns;
@@ -23,8 +23,8 @@ uvec4 keys_at(int row, int texel) {
     return keys * uvec4(lessThan(columns_of(texel), ivec4(COLS)));
 }
 
-// Counts, in the places of four elements and of four later ones, who of each pair goes first. A place begins at the
-// number of later elements, as though those went before it.
+// Counts, in the places of four elements and of four later ones, the elements that precede each. A place starts at the
+// number of later elements, as if all of them preceded it.
 void compare(uvec4 sooner, uvec4 later, inout uvec4 sooner_at, inout uvec4 later_at) {
     uvec4 first = uvec4(greaterThanEqual(sooner, later));
     sooner_at -= first;

@@ -1,10 +1,10 @@
 #version 300 es
-// Stores what several rows keep for later ones in the cache, each in the slot of its token: keys, values and queries, or
-// with FACTOR_BLOCK the product of two parts of a row, of which the second begins at that block. shaders/gemm.frag wrote row
+// Stores the cache entries of several rows, each in the slot of its token: keys, values and queries, or
+// with FACTOR_BLOCK the product of two parts of a row, the second of which begins at that block. shaders/gemm.frag wrote row
 // ROWS · slot + n to slot `slot` of texture n. With STRIP the rows follow each other in one sequence, and the draw covers a
 // strip of the cache; with ALONE there is one row, and the draw covers its slot; otherwise the vertex shader gives the row of
 // each block of the cache.
-// With OUT_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl); what x has more stays out.
+// With OUT_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl); further blocks of x are not stored.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/half.glsl"

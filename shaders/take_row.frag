@@ -1,5 +1,5 @@
 #version 300 es
-// Takes one of many rows: y = x[row], [1, DIM] in blocks. Row ROWS · slot + n of x lies in slot `slot` of texture n.
+// Takes one of many rows: y = x[row], [1, DIM] in blocks. Row ROWS · slot + n of x is in slot `slot` of texture n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS

@@ -3,7 +3,7 @@
 // each head.
 // The rows of a slot follow each other in one sequence: row n is its token number position + n, and the sequence's
 // keys begin at cache slot base, a multiple of 16. cache [slots, k | v | q] and the queries, the same of row ROWS · tile +
-// n in slot tile of texture n, lie in blocks, a head HEAD_TEXELS texels wide, HEADS / KV_HEADS of queries to each of keys.
+// n in slot tile of texture n, are in blocks, a head HEAD_TEXELS texels wide, HEADS / KV_HEADS of queries to each of keys.
 // Output: slot row_slots · group + tile, block head: of each row 64 tokens from 64 · group on, four a fragment; -1e30
 // after the row's own token and before its WINDOW, and nothing at all where 16 tokens together come after all rows of
 // the slot. With AHEAD a row sees tokens after its own too (common/seen.glsl), and base is a multiple of ROWS.

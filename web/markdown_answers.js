@@ -56,7 +56,7 @@ class Tree {
     this.open.pop();
   }
 
-  /** Whether what is added now lies in a link. */
+  /** Whether the current node is inside a link. */
   get inLink() {
     return this.open.some(({ type }) => type === "link_open");
   }

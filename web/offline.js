@@ -4,7 +4,7 @@
  * Where the server answers, all comes from it, as without this worker. Where it does not when the page is opened, that page
  * has every file from the version that is kept, and none from the server, whatever that answers later: no page has files of
  * two exports. A version is what plan.json lists under `offline`, with the SHA-256 of each file, and is kept as a whole or not
- * at all. The address of this script has its name behind it, so that each version has a worker of its own; page/offline.js
+ * at all. The address of this script ends with the version's name, so that each version has a worker of its own; page/offline.js
  * registers it. Weights, shaders and the tokenizer are kept by glinfer/kept.js, and not here.
  */
 

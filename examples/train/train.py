@@ -33,7 +33,7 @@ from glinfer.text.tokenizer import Tokenizer, learn_bpe
 
 @dataclass
 class Settings:
-    """Every knob, each also an option of the command line."""
+    """The settings; each is also an option of the command line."""
 
     vocab: int = 512
     dim: int = 256
@@ -54,7 +54,7 @@ class Settings:
 
 
 class Block(nn.Module):
-    """One block of Gab: attention without biases, then an MLP with them, both behind a LayerNorm."""
+    """One block of Gab: attention without biases, then an MLP with them, each after a LayerNorm."""
 
     def __init__(self, config: ModelConfig, dropout: float) -> None:
         super().__init__()

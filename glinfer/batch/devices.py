@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from glinfer.errors import InputError
+from glinfer.errors import ContextError, InputError
 from glinfer.formats.jsonl import short
 from glinfer.gl import egl
+
+_TWICE_BYTES = 1 << 30
+
+
+def usual_processes(nbytes: int) -> int:
+    """How many processes answer lines where no device is named, of models that take ``nbytes`` on disk.
+
+    Two on a GPU, unless the models are large: while Python reads the tokens of one, the GPU computes for the other.
+    """
+    try:
+        hardware = any(not each.is_software for each in egl.list_devices())
+    except ContextError:  # which loading tells
+        return 1
+    return 2 if hardware and nbytes <= _TWICE_BYTES else 1
 
 
 def parse_devices(text: str) -> list[int]:

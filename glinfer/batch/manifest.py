@@ -94,19 +94,23 @@ def file_digest(path: AnyPath) -> str:
     Raises:
         FormatError: a file cannot be read.
     """
-    digest = hashlib.sha256()
-    folder = Path(path)
-    stands = folder.suffix == ".json" or (folder.suffix == ".safetensors" and (folder.parent / CONFIG).exists())
-    if stands and not folder.is_dir():
-        folder = folder.parent
-    parts = _parts_of(folder) if folder.is_dir() else gguf_parts(folder)
-    for part in parts or [folder]:
+    digest, parts = hashlib.sha256(), files_of(path)
+    for part in parts or [Path(path)]:
         if parts:
             digest.update(os.fsencode(part.name) + b"\0")
         with opened(inside(part) if parts else part) as (file, _):
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
     return digest.hexdigest()[:16]
+
+
+def files_of(path: AnyPath) -> list[Path]:
+    """The files of a checkpoint that has several; none where ``path`` is its only one. Errors as in file_digest."""
+    folder = Path(path)
+    stands = folder.suffix == ".json" or (folder.suffix == ".safetensors" and (folder.parent / CONFIG).exists())
+    if stands and not folder.is_dir():
+        folder = folder.parent
+    return _parts_of(folder) if folder.is_dir() else list(gguf_parts(folder))
 
 
 def _parts_of(folder: Path) -> list[Path]:

@@ -12,7 +12,6 @@ import click
 
 from glinfer.cli.bench_drafts import bench_speculation
 from glinfer.cli.bench_limits import show_limits
-from glinfer.cli.bench_structure import bench_schema
 from glinfer.cli.common import (
     cache_option,
     check_one_source,
@@ -26,6 +25,7 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     progress,
+    read_text,
     say,
     shape_asked_for,
     table,
@@ -40,6 +40,7 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_packed_checkpoint
 from glinfer.formats.files import AnyPath
 from glinfer.formats.packed import PACKED_FORMATS
+from glinfer.formats.sampling import NAMES
 from glinfer.gl.context import Device
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
@@ -51,17 +52,29 @@ from glinfer.inspect.bench.decoding import (
     texture_formats,
     with_limits,
 )
-from glinfer.inspect.bench.engines import BatchDecoder, Decoder, OpenedDecoder, room_for
+from glinfer.inspect.bench.engines import (
+    BOTH,
+    DEFAULT,
+    EVERY_OPTION,
+    GREEDY,
+    BatchDecoder,
+    Decoder,
+    OpenedDecoder,
+    Samplings,
+    room_for,
+    structured,
+)
 from glinfer.inspect.bench.reference import BenchReport, bench
 from glinfer.inspect.ceiling import FETCHED, CeilingReport, measure_ceilings, measure_products
 from glinfer.inspect.report import Spread, megabytes
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
+from glinfer.structured.structure import Structure
 from glinfer.terminal import emit
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
 _SHORT_SECONDS = 0.002  # of a sample of the ceilings that limits need
-_ON_ZEROS = "the weights were not fetched: zeros of their shapes and formats took their place"
+_ON_ZEROS = "the weights were not fetched: zeros took their place, so that only greedy decoding means anything"
 _BATCHES_AT = 128  # context length of batches without --contexts
 
 OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
@@ -89,7 +102,12 @@ OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
 @click.option(
     "--batch",
     metavar="N[,N…]",
-    help=f"Decode so many sequences together too, at the first of --contexts, or else at {_BATCHES_AT} tokens.",
+    help=f"Decode N sequences together too, at the first of --contexts, or else at {_BATCHES_AT} tokens.",
+)
+@click.option(
+    "--every-option",
+    is_flag=True,
+    help="Time further sampling options too, such as penalties, to see the cost of each.",
 )
 @click.option("--lengths", metavar="N[,N…]", help=f"Sequence lengths of the reference plan. Default: {_LENGTHS}.")
 @click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Counted runs of each.")
@@ -100,9 +118,10 @@ OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
 )
 @click.option(
     "--json-schema",
+    "schema",
     type=click.Path(),
     metavar="FILE",
-    help="Time texts with the JSON schema in this file and free ones instead.",
+    help="Time tokens of texts with the JSON schema in this file too.",
 )
 @click.option(
     "--no-fetch",
@@ -117,23 +136,28 @@ def bench_command(**options: Any) -> None:
     """Time MODEL: median, fastest and slowest run.
 
     The fast plan decodes blocks of tokens at the end of full contexts, with each token read back and with one
-    readback for the block (pipelined), takes in prompts as long as the contexts, up to the next token's logits in
-    Python, and with --batch decodes many sequences together. The reference plan runs whole forward passes. All that
-    is timed takes turns, and warm-ups are not counted. Without MODEL the random weights of 'glinfer demo' are used, or
-    those of another shape with --config; speed does not depend on them.
+    readback for the block (pipelined). It also processes prompts as long as the contexts, up to the next token's
+    logits in Python, and with --batch decodes many sequences together. Tokens are chosen by the model's default
+    sampling and by greedy decoding. The reference plan runs whole forward passes and chooses no token. All runs are
+    interleaved, and warm-ups are not counted. Without MODEL the random weights of 'glinfer demo' are used, or those of
+    another shape with --config; speed does not depend on them.
+
+    --every-option adds rows: temperature 0.7 without filters, the same with min_p 0.05, and default sampling with a
+    repetition penalty of 1.1. --batch also times presence and frequency penalties of 0.5, a logit_bias, and 5 logprobs
+    for each token. --json-schema adds two rows: default sampling under a mask that allows any text, which shows the
+    cost of a mask, and texts with the schema, where forced tokens save the choice.
 
     Each figure of the fast plan stands beside its limit, the largest of three lower bounds: the time of its fetches, of
     its multiply-adds, and of as many empty passes. The last lines say what each stage took from the start of the
     process to the first token.
 
     With --speculate or --draft it times texts instead, with guesses and without: three that copy from their prompts,
-    and an open one, each greedy and by the model's own sampling. With --json-schema it times tokens of free text, the
-    same text under a mask that allows all of it, tokens that are all chosen among those that the schema allows, and
-    texts in which forced tokens are not chosen.
+    and an open one, each greedy and by the model's own sampling.
 
     \b
     glinfer bench shakespeare --weights f32,q8 --ceiling
     glinfer bench shakespeare --contexts 128 --batch 1,8,32
+    glinfer bench shakespeare --contexts 128 --batch 32 --every-option
     glinfer bench model.gguf --speculate ngram --runs 3
     glinfer bench model.gguf --json-schema person.json
     glinfer bench --config family=llama,blocks=24,heads=16,kv_heads=8,dim=1024,inner=2816,vocab=32000 --weights f16,q8
@@ -149,6 +173,8 @@ def run_bench(
     weights: str | None,
     contexts: str | None,
     batch: str | None,
+    every_option: bool,
+    schema: str | None,
     lengths: str | None,
     runs: int,
     ceiling: bool,
@@ -165,37 +191,35 @@ def run_bench(
     Raises:
         InputError: an option that makes no sense, or belongs to the other plan.
     """
-    given = {"--weights": weights, "--contexts": contexts, "--batch": batch}
-    drafts, schema = take_drafts(options), options.pop("json_schema", None)
+    given = {"--contexts": contexts, "--batch": batch, "--every-option": every_option or None, "--json-schema": schema}
+    drafts, samplings = take_drafts(options), EVERY_OPTION if every_option else BOTH
+    if schema is not None:
+        samplings = {**samplings, **structured(Structure.checked("json_schema", read_text(schema)).text)}
     check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
     check_one_source(model, config_text, needed=False)
     if stored is not None and config_text is None:
         raise InputError("--stored is how random weights of --config are kept; give that, or leave it out")
-    texts = [f"--{name}" for name in drafts] + ([] if schema is None else ["--json-schema"])
-    if no_fetch and (texts or plan == "reference" or open_others is not None or model is None):
+    texts = [f"--{name}" for name in drafts]
+    if no_fetch and (texts or samplings is not BOTH or plan == "reference" or open_others is not None or model is None):
         raise InputError(
             "--no-fetch times the fast plan of a MODEL alone, on zeros; leave it out, or the other options"
         )
     if texts:
-        others = {"--contexts": contexts, "--batch": batch, "--lengths": lengths, "--ceiling": ceiling or None}
+        others = {**given, "--lengths": lengths, "--ceiling": ceiling or None}
         for name, value in {**others, "--config": config_text, "--peers": open_others}.items():
             if value is not None:
                 raise InputError(f"{name} does not go with {texts[0]}, which times texts; leave it out")
-        if len(texts) > 1:
-            raise InputError(f"found both {texts[0]} and {texts[1]}; give one of them")
         if model is None:
             raise InputError(f"{texts[0]} times texts; name a MODEL with a tokenizer")
         formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
         if len(formats) > 1:
             raise InputError(f"found {len(formats)} weight formats beside {texts[0]}; give one of them")
         options |= {"tokenizer": None, "plan": plan}
-        if schema is not None:
-            bench_schema(model, formats[0], schema, runs, as_json=as_json, options=options)
-        else:
-            bench_speculation(model, formats[0], drafts, runs, as_json=as_json, options=options)
+        bench_speculation(model, formats[0], drafts, runs, as_json=as_json, options=options)
         return
     if plan == "reference":
-        for name, value in {**given, "--ceiling": ceiling or None, "--config": config_text}.items():
+        given |= {"--weights": weights, "--ceiling": ceiling or None, "--config": config_text}
+        for name, value in given.items():
             if value is not None:
                 raise InputError(f"{name} belongs to --plan fast; leave it out or use that plan")
         _bench_reference(model, parse_ids(_LENGTHS if lengths is None else lengths, "lengths"), runs, as_json, options)
@@ -209,14 +233,15 @@ def run_bench(
         how = (formats, found, together, runs, open_others, ceiling, options)
         if config_text is not None:
             kept = [] if stored is None else stored_formats(stored)
-            report = _bench_fast((config_text, kept), None, *how)
+            report = _bench_fast((config_text, kept), None, samplings, *how)
         elif no_fetch:
             described = held.enter_context(described_model(path_of(model)))
-            report = _bench_fast(None, described.path, *how)
+            samplings = {GREEDY: BOTH[GREEDY]} if described.is_copy else BOTH
+            report = _bench_fast(None, described.path, samplings, *how)
             notes = (*report.notes, *((_ON_ZEROS,) if described.is_copy else ()))
             report = dataclasses.replace(report, notes=notes)
         else:
-            report = _bench_fast(None, found_model(path_of(model), tell=say), *how)
+            report = _bench_fast(None, found_model(path_of(model), tell=say), samplings, *how)
     if as_json:
         print_json(report.to_json())
     else:
@@ -318,6 +343,7 @@ def _show(report: BenchReport) -> None:
 def _bench_fast(
     shape: tuple[str, list[str]] | None,
     model: AnyPath | None,
+    samplings: Samplings,
     formats: list[str],
     contexts: list[int],
     together: _Batches,
@@ -358,6 +384,7 @@ def _bench_fast(
                     device,
                     opening_seconds=opening,
                     imports_seconds=imports,
+                    samplings=samplings,
                     on_progress=advance,
                     **how,
                 )
@@ -365,7 +392,7 @@ def _bench_fast(
             engines.append((engine, about))
             models[about.label] = bound
             for size in together.sizes:
-                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, capacity))
+                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, capacity, samplings))
                 held.callback(batches[about.label][-1].close)
         engines += [(other, EngineReport(other.label)) for other in others]
         with progress("timing") as advance:
@@ -379,7 +406,8 @@ def _bench_fast(
                 batches_at=at,
                 on_progress=advance,
             )
-        report = dataclasses.replace(report, origin=origin)
+        chosen = {name: {**dataclasses.asdict(bound.sampling), **given} for name, given in samplings.items()}
+        report = dataclasses.replace(report, origin=origin, samplings=chosen)
         return with_limits(report, models, _ceilings(device, models, report, whole=ceiling))
 
 
@@ -396,18 +424,20 @@ def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *,
 
 
 def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
-    headings = ["decoding", "tokens", "ms/token", "tok/s", "pipelined", "GB/s"]
+    headings = ["decoding", "sampling", "tokens", "ms/token", "tok/s", "pipelined", "of greedy", "GB/s"]
     if ceiling:
         headings.append("peak")
-    shown = table(*headings, numbers=tuple(headings[1:]))
+    shown = table(*headings, numbers=tuple(headings[2:]))
     for row in report.rows:
         share, reached = report.of_fetch_ceiling(row), row.bytes_per_second
         cells = [
             row.label,
+            row.sampling,
             str(row.context),
             _spread(row.decode),
             f"{row.tokens_per_second:,.1f}",
             "" if row.pipelined is None else _spread(row.pipelined),
+            f"{100 * row.of_greedy:.0f}%",
             "" if reached is None else f"{reached / 1e9:,.1f}",
         ]
         shown.add_row(*cells, *([] if not ceiling else ["" if share is None else f"{100 * share:.0f}%"]))
@@ -425,6 +455,9 @@ def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
         _show_ceiling(report.ceiling)
     for note in report.notes:
         emit(f"note: {note}")
+    if options := report.samplings.get(DEFAULT):
+        values = ", ".join(f"{name} {options[name]:g}" for name in (*NAMES, "seed"))
+        emit(f"sampling by default: {values} · of greedy: speed as a share of greedy decoding's")
     emit(
         f"plan {report.plan} · median (fastest–slowest) of {report.runs} blocks of {report.block_tokens} tokens, "
         f"each token read back, or all together (pipelined) · {report.renderer}"
@@ -434,7 +467,7 @@ def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
 def _show_prefill(report: DecodeReport) -> None:
     numbers = ("tokens", "ms", "tok/s")
     shown = table("prompt to logits", *numbers, numbers=numbers)
-    for row in report.rows:
+    for row in {(row.label, row.context): row for row in report.rows}.values():
         rate = f"{row.prefill_tokens_per_second:,.0f}"
         shown.add_row(row.label, str(row.context), _spread(row.prefill), rate)
     out().print(shown)
@@ -442,11 +475,12 @@ def _show_prefill(report: DecodeReport) -> None:
 
 
 def _show_batch(report: DecodeReport) -> None:
-    numbers = ("tokens", "sequences", "ms/step", "tok/s in all", "× one alone")
-    shown = table("together", *numbers, numbers=numbers)
+    numbers = ("tokens", "sequences", "ms/step", "tok/s in all", "of greedy", "× one alone")
+    shown = table("together", "sampling", *numbers, numbers=numbers)
     for row in report.batch:
-        rates = f"{row.tokens_per_second:,.1f}", f"{row.times_single:,.2f}"
-        shown.add_row(row.label, str(row.context), str(row.sequences), _spread(row.step), *rates)
+        times = "" if row.times_single is None else f"{row.times_single:,.2f}"
+        cells = str(row.context), str(row.sequences), _spread(row.step), f"{row.tokens_per_second:,.1f}"
+        shown.add_row(row.label, row.sampling, *cells, f"{100 * row.of_greedy:.0f}%", times)
     out().print(shown)
     emit()
 

@@ -13,7 +13,7 @@ _Figure = tuple[str, str, int, float, Limit]
 
 
 def show_limits(report: DecodeReport) -> None:
-    """Print how near each figure comes to its limit, if ceilings were measured."""
+    """Print how near each figure of the first sampling comes to its limit, if ceilings were measured."""
     numbers = ("tokens", "fetching", "multiplying", "passes", "limit", "median", "of the limit")
     shown = table("limits, ms", "figure", *numbers, numbers=numbers)
     figures = list(_figures(report))
@@ -31,7 +31,8 @@ def show_limits(report: DecodeReport) -> None:
 
 
 def _figures(report: DecodeReport) -> Iterator[_Figure]:
-    for row in report.rows:
+    first = report.rows[0].sampling
+    for row in (each for each in report.rows if each.sampling == first):
         if row.token_limit is not None:
             yield row.label, "token, read back", row.context, row.decode.median, row.token_limit
             if row.pipelined is not None:
@@ -39,5 +40,5 @@ def _figures(report: DecodeReport) -> Iterator[_Figure]:
         if row.prefill_limit is not None:
             yield row.label, "prompt", row.context, row.prefill.median, row.prefill_limit
     for batch in report.batch:
-        if batch.limit is not None:
+        if batch.limit is not None and batch.sampling == first:
             yield batch.label, f"{batch.sequences} together", batch.context, batch.step.median, batch.limit

@@ -42,7 +42,7 @@ from glinfer.hub import named_on_a_hub, title_of
 from glinfer.inspect.info import list_devices
 from glinfer.inspect.report import Table as ReportTable
 from glinfer.inspect.report import megabytes as megabytes
-from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
+from glinfer.models.choice import CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.terminal import HIDDEN, emit, printable
 
@@ -249,24 +249,15 @@ plan_option = click.option(
     show_default=True,
     help="'fast' runs each token once, 'reference' the published passes over the whole sequence each time.",
 )
-_KEPT = "How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less exact."
 weights_option = click.option(
-    "--weights", type=click.Choice(WEIGHTS), default=DEFAULT_WEIGHTS, show_default=True, help=_KEPT
+    "--weights",
+    type=click.Choice(WEIGHTS),
+    default=DEFAULT_WEIGHTS,
+    show_default=True,
+    help="How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less exact. "
+    "'auto' is q8 for GGUF blocks, and otherwise the file's format.",
 )
-"""``--weights``, without ``auto``."""
-model_options = options(
-    plan_option,
-    click.option(
-        "--weights",
-        type=click.Choice([*WEIGHTS, AUTO]),
-        default=DEFAULT_WEIGHTS,
-        show_default=True,
-        help=f"{_KEPT} 'auto' takes the fastest that predicts within 0.1% of f32.",
-    ),
-    cache_option,
-    gelu_option,
-    context_option,
-)
+model_options = options(plan_option, weights_option, cache_option, gelu_option, context_option)
 """``--plan``, ``--weights``, ``--cache``, ``--gelu`` and ``--context``."""
 
 

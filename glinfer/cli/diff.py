@@ -24,14 +24,14 @@ from glinfer.inspect.diff.compare import (
 from glinfer.inspect.diff.report import DiffReport, Predictions, RunFacts, TensorError
 from glinfer.inspect.diff.weights import WeightsDiff
 from glinfer.inspect.pages import require_matplotlib
-from glinfer.models.choice import AUTO, CACHES, PLANS, WEIGHTS
+from glinfer.models.choice import CACHES, PLANS, WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.terminal import emit
 from glinfer.text.labels import shortened
 
 _CHOICES: dict[str, Sequence[str]] = {
     "plan": PLANS,
-    "weights": (*WEIGHTS, AUTO),
+    "weights": WEIGHTS,
     "cache": CACHES,
     "gelu": ("tanh", "erf"),
     "api": ("es", "desktop"),

@@ -64,8 +64,8 @@ def draws(
     check_one_source(model, config_text)
     if options["lora"] is not None and model is None:
         raise InputError("--lora belongs to a MODEL; give one in place of --config")
-    name, weights = options["plan"], options["weights"]
-    how: dict[str, Any] = {"weights": weights, "cache": options["cache"]}
+    name = options["plan"]
+    how: dict[str, Any] = {"cache": options["cache"]}
     checkpoint: Checkpoint | None = None
     if model is not None:
         # Without --measure the weights do not matter, and are not fetched.
@@ -76,6 +76,7 @@ def draws(
         config, formats = checkpoint.config, checkpoint.formats()
     else:
         config, formats = shape_asked_for(config_text or "", options), None
+    how["weights"] = weights = weights_named(options["weights"], formats, name)
     how |= {"formats": formats, "tokens": tokens, "max_texture_size": planned_edge(options["limits"])}
     if not measure:
         plan = plan_for(config, name, **how)
@@ -84,7 +85,7 @@ def draws(
     else:
         with opened(options["device"], options["api"], options["limits"]) as device:
             how["max_texture_size"] = device.limits.max_texture_size
-            how["kernels"] = kernels_for(device, config, weights_named(weights, formats))
+            how["kernels"] = kernels_for(device, config, weights)
             plan = plan_for(config, name, **how)
             check_fits(plan, device)  # before random weights of any size are made
             checkpoint = checkpoint or random_weights(config, name, weights, options["cache"])

@@ -38,7 +38,7 @@ from glinfer.inspect.profile.report import ProfileReport
 from glinfer.inspect.profile.trace import write_trace
 from glinfer.inspect.report import megabytes
 from glinfer.limits import MAX_PROFILE_RUNS
-from glinfer.models.choice import AUTO, check_choice, plan_for
+from glinfer.models.choice import check_choice, plan_for
 from glinfer.terminal import emit
 
 _DROPPED = ("written", "output")
@@ -139,8 +139,6 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
         with loaded(model, tokenizer=None, **chosen) as held:
             return _measured(held.engine, Path(model).name, options)
     name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
-    if weights == AUTO:
-        raise InputError(f"--weights {AUTO} is chosen by what a model predicts; give a MODEL, or name a format")
     check_choice(name, weights, cache)
     config = shape_asked_for(config_text or "", options)
     # Told to be too large before random weights of any size are made.

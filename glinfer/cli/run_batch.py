@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,7 +45,10 @@ if TYPE_CHECKING:
 @click.option("--memory", type=click.IntRange(1), metavar="MiB", help="For a model's caches, at most. Default: 1024.")
 @click.option("--piece", type=click.IntRange(1), help="Tokens of prompts between two of an answer. Default: 512.")
 @click.option(
-    "--devices", metavar="all|N,N…", help="A process for each of these devices. Default: this one, on --device."
+    "--devices",
+    metavar="all|N,N…",
+    help="A process for each of these devices; 0,0 are two on one. Default: two on a GPU, for models up to 1 GiB, else "
+    "this one.",
 )
 @click.option("--ray", "address", metavar="ADDRESS", help="Run on this Ray cluster: auto, local, or HOST:PORT.")
 @tokenizer_option
@@ -109,7 +114,8 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     with BatchJob(RequestForm(), files, fingerprint) as job:
         renderer = None
         if job.left:
-            with runner_of(setup, devices, address, fingerprint["models"]) as runner, progress("answering") as advance:
+            answering = runner_of(setup, devices, address, fingerprint["models"], job.left)
+            with answering as runner, progress("answering") as advance:
                 renderer = runner.renderer
                 advance(job.before, job.count)
                 try:
@@ -126,12 +132,16 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
         emit(_closing(job, files, renderer), err=True)
 
 
+_MANY_LINES = 200  # fewer are answered while a second process starts
+
+
 def runner_of(
-    setup: LocalSetup, devices: str | None, address: str | None, digests: Mapping[str, str]
+    setup: LocalSetup, devices: str | None, address: str | None, digests: Mapping[str, str], lines: int
 ) -> AbstractContextManager[LocalRunner | Pool]:
-    """What answers: this process, or one for each of ``devices``, or the cluster at ``address``."""
-    from glinfer.batch.devices import parse_devices
+    """What answers ``lines`` lines: this process, or one for each of ``devices``, or the cluster at ``address``."""
+    from glinfer.batch.devices import parse_devices, usual_processes
     from glinfer.batch.local import LocalRunner
+    from glinfer.batch.manifest import files_of
     from glinfer.batch.pool import Pool
     from glinfer.batch.process import ProcessMember
 
@@ -139,9 +149,15 @@ def runner_of(
         from glinfer.ray.member import ray_pool
 
         return ray_pool(address, setup, digests)
-    if devices is None:
-        return LocalRunner(setup)
-    return Pool([partial(ProcessMember, dataclasses.replace(setup, device=each)) for each in parse_devices(devices)])
+    if devices is not None:
+        places = [dataclasses.replace(setup, device=each) for each in parse_devices(devices)]
+    elif setup.device is None and "GLINFER_DEVICE" not in os.environ and lines >= _MANY_LINES:
+        paths = [Path(find_model(path)) for _, path, _ in setup.models]
+        nbytes = sum(part.stat().st_size for path in paths for part in files_of(path) or [path])
+        places = [setup] * usual_processes(nbytes)
+    else:
+        places = [setup]
+    return LocalRunner(setup) if places == [setup] else Pool([partial(ProcessMember, each) for each in places])
 
 
 def _interrupted(job: Any, files: Any) -> str:

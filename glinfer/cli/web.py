@@ -15,10 +15,10 @@ from glinfer.cli.common import (
     megabytes,
     plan_option,
     print_json,
+    weights_option,
 )
 from glinfer.export.serve import address, site_server
 from glinfer.export.site import LIMITS, ExportedSite, export_web
-from glinfer.models.choice import DEFAULT_WEIGHTS, WEIGHTS
 from glinfer.terminal import emit
 
 
@@ -26,13 +26,7 @@ from glinfer.terminal import emit
 @click.argument("model", type=click.Path())
 @click.argument("out", type=click.Path())
 @plan_option
-@click.option(
-    "--weights",
-    type=click.Choice(list(WEIGHTS)),
-    default=DEFAULT_WEIGHTS,
-    show_default=True,
-    help="How weights are kept: as the file has them, as floats, or in fewer bits, which make a smaller site.",
-)
+@weights_option
 @cache_option
 @context_option
 @gelu_option

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.engine.choice import Choice
 from glinfer.engine.decode import only_allowed
-from glinfer.engine.logits import token_logprobs
+from glinfer.engine.logits import change_logits, token_logprobs
 from glinfer.engine.nan_guard import NanGuard
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.requests import Running
@@ -33,7 +33,8 @@ from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.cached import SLOT_TOKENS, score_slots
-from glinfer.ops.fused.choice import FILTER_WORDS
+from glinfer.ops.fused.changes import change_word, changes_fit
+from glinfer.ops.fused.choice import CHANGES, FILTER_WORDS
 from glinfer.ops.fused.low_rank import ADAPTER_WORD
 from glinfer.ops.fused.rows import (
     BASE,
@@ -144,15 +145,20 @@ def filters_by_passes(device: Device) -> bool:
 class Step(NamedTuple):
     """An issued run of one token of each of several sequences, whose results were not read yet.
 
-    ``active`` has the sequences by their places, ``run`` is the number of the run. With ``by_gpu`` the GPU chooses the
-    next tokens of all of them.
+    ``active`` has the sequences by their places, and ``picked`` those whose next tokens the GPU chooses; ``run`` is the
+    number of the run.
     """
 
     active: dict[int, Running]
+    picked: dict[int, Running]
     run: int
     draws: int
     picks: Readback
-    by_gpu: bool
+
+    @property
+    def by_gpu(self) -> bool:
+        """Whether the GPU chooses the next tokens of all sequences."""
+        return self.active.keys() <= self.picked.keys()
 
 
 class Choices(NamedTuple):
@@ -192,8 +198,8 @@ class Batch:
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
         self.filters_by_passes = filters_by_passes(root.device)
-        # The plans ``choice``, of all tokens and of allowed ones, bound at first use.
-        self._choices: dict[bool, Choice] = {}
+        # The plans ``choice`` that are bound at first use: (of allowed tokens alone, with penalties and biases).
+        self._choices: dict[tuple[bool, bool], Choice] = {}
         self.logit_reads = 0
         """Rows of logits that were read back because a choice was unsure or needs the whole row."""
         plan = batch_plan(
@@ -202,6 +208,8 @@ class Batch:
             capacity=capacity,
         )
         self._rows = plan.table[ROWS].shape[0]
+        size = self._rows, config.vocab_size, root.device.limits.max_texture_size
+        self.changes_by_passes = self.filters_by_passes and changes_fit(*size)
         self._table = row_table(self._rows)
         self._bases = np.arange(slots) * capacity
         try:
@@ -248,16 +256,22 @@ class Batch:
             ends: the first cache slot of each place, counted from its own, that may be overwritten.
         """
         draws = self.draws_issued
-        self._run(active, ahead, ends)
+        picked = {place: each for place, each in active.items() if self._by_gpu(each)}
+        self._run(active, picked, ahead, ends)
         picks = self._picks[self.session.runs % 2]
-        by_gpu = [self.by_gpu(each) for each in active.values()]
-        if any(by_gpu):
+        if picked:
             picks.start()
         else:
             self.session.device.flush()  # so that the GPU computes while masks are made
-        return Step(active, self.session.runs, self.draws_issued - draws, picks, all(by_gpu))
+        return Step(active, picked, self.session.runs, self.draws_issued - draws, picks)
 
-    def _run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> None:
+    def _run(
+        self,
+        active: Mapping[int, Running],
+        picked: Mapping[int, Running],
+        ahead: Collection[int],
+        ends: Sequence[int],
+    ) -> None:
         table, spots = self._table, np.asarray(ends)
         table[:, [TOKEN, NOISE, ADAPTER_WORD]] = 0
         # Every place has a row in every run. The row of an idle place stores behind what the place keeps, and attends
@@ -270,7 +284,7 @@ class Batch:
         table[places, POSITION] = np.array(lengths) - 1
         table[places, BASE] = self._bases[places]
         table[places, ADAPTER_WORD] = [each.adapter for each in active.values()]
-        drawn = [place for place, each in active.items() if not each.sampling.greedy and self.by_gpu(each)]
+        drawn = [place for place, each in picked.items() if not each.sampling.greedy]
         if drawn:
             samplers = [active[place].sampler for place in drawn]
             steps = [each.step + (place in ahead) for place, each in zip(drawn, samplers, strict=True)]
@@ -278,12 +292,14 @@ class Batch:
             table[drawn, NOISE] = 1
             table[drawn, NOISE_KEY] = noise_keys([each.folded_seed for each in samplers], steps)
             table[drawn, INVERSE_TEMPERATURE] = heat.view(np.uint32)
-        filtered = [place for place in drawn if active[place].sampling.filters]
+        filtered = {place: each for place, each in picked.items() if each.changed or each.sampling.filters}
         choice = None
         if filtered:  # every row is chosen there; those without filters have the words of none
-            choice = self._choice()
+            choice = self._choice(changed=any(each.changed for each in filtered.values()))
             choice.table[: self.slots, FILTER_WORDS] = NEUTRAL.filter_words
-            choice.table[filtered, FILTER_WORDS] = [active[place].sampling.filter_words for place in filtered]
+            choice.table[: self.slots, CHANGES] = 0
+            choice.table[list(filtered), FILTER_WORDS] = [each.sampling.filter_words for each in filtered.values()]
+            choice.table[list(filtered), CHANGES] = self._follow(choice, filtered, ahead)
             choice.table[: self.slots, CHOICE_WORDS] = table[: self.slots, CHOICE_WORDS]
             choice.upload()
         table[places, NOISE] |= np.array([LONG * each.long for each in active.values()], np.uint32)
@@ -294,20 +310,34 @@ class Batch:
         if choice is not None:
             choice.run(self.slots)
 
-    def _choice(self, *, masked: bool = False) -> Choice:
-        if masked not in self._choices:
-            self._choices[masked] = made = self._prefill.choice(self.session, masked=masked)
+    def _choice(self, *, masked: bool = False, changed: bool = False) -> Choice:
+        if (masked, changed) not in self._choices:
+            made = self._choices[masked, changed] = self._prefill.choice(self.session, masked=masked, changed=changed)
             made.table[: self.slots, SOURCE] = range(self.slots)
-        return self._choices[masked]
+        return self._choices[masked, changed]
 
-    def by_gpu(self, each: Running) -> bool:
+    def _follow(self, choice: Choice, rows: Mapping[int, Running], ahead: Collection[int] = ()) -> list[int]:
+        """Write how the logits of rows change, and return the words that say so."""
+        if choice.changes is not None:
+            for place, each in rows.items():
+                if each.changed:
+                    text = each, each.stats.dropped
+                    choice.changes.follow(place, text, each.sampling, each.held, each.changes, each.ids)
+        return [change_word(place in ahead) if each.changed else 0 for place, each in rows.items()]
+
+    def _by_gpu(self, each: Running) -> bool:
         """Whether passes choose the next token of a sequence, before anything is read back."""
-        return each.able and not each.unsure and gpu_chooses(each.sampling, self.filters_by_passes)
+        return each.able and not each.unsure and self._passes_choose(each)
+
+    def _passes_choose(self, each: Running) -> bool:
+        if each.changed and not self.changes_by_passes:
+            return False
+        return gpu_chooses(each.sampling, filters=self.filters_by_passes)
 
     def choices(self, step: Step) -> Choices:
         """Wait for a step, and find the next tokens of its sequences that have not ended meanwhile."""
         active = {place: each for place, each in step.active.items() if not each.ended}
-        picked = {place: each for place, each in active.items() if self.by_gpu(each)}
+        picked = {place: each for place, each in active.items() if place in step.picked}
         found = Choices({place: each.queued[0] for place, each in active.items() if each.queued}, {}, set(), set())
         masks = self._masks_of(active, found)
         if picked:
@@ -349,15 +379,16 @@ class Batch:
 
     def _choose_allowed(self, active: Mapping[int, Running], masks: Mapping[int, Words], found: Choices) -> None:
         """Choose on the GPU for the sequences with a structure whose sampling it can do."""
-        picked = {place: each for place, each in active.items() if not each.needs_row and gpu_chooses(each.sampling)}
+        picked = {place: each for place, each in active.items() if not each.needs_row and self._passes_choose(each)}
         if not picked:
             return
-        choice, places = self._choice(masked=True), list(picked)
+        choice, places = self._choice(masked=True, changed=any(each.changed for each in picked.values())), list(picked)
         choice.write(
             places,
             [each.sampling for each in picked.values()],
             [each.sampler.draw for each in picked.values()],
             np.stack([masks[place] for place in places]),
+            self._follow(choice, picked),
         )
         choice.run(len(places))
         candidates = np.zeros((self.slots, BLOCK_FLOATS), np.float32)
@@ -380,9 +411,10 @@ class Batch:
                 found.broken[place] = error
         changed = logits if all(each.top is None for each in active.values()) else logits.copy()
         places = list(active)
-        for row, each in rows.items():
-            if each.changes is not None:
-                changed[row] = each.changes.applied(changed[row], each.ids)
+        change_logits(
+            changed, {row: (each.changes, each.ids) for row, each in rows.items() if each.changes is not None}
+        )
+        for row in rows:
             if places[row] in masks:
                 changed[row] = only_allowed(changed[row], masks[places[row]])
         chosen, own = dict[int, int](), [row for row, each in rows.items() if each.own_sampler is not None]
@@ -396,7 +428,7 @@ class Batch:
             numbers = list(rows)
             given = changed if len(numbers) == len(changed) else changed[numbers]
             # Only a penalty looks at the tokens before, and checking hundreds of them a row takes time.
-            held = [() if each.sampling.repetition_penalty == 1.0 else each.held for each in rows.values()]
+            held = [each.held if each.sampling.penalises else () for each in rows.values()]
             tokens = sample_rows([each.sampler for each in rows.values()], given, held)
             chosen.update(zip(numbers, tokens, strict=True))
         found.chosen.update((places[row], token) for row, token in chosen.items())

@@ -19,6 +19,7 @@ from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, tail_draws
 from glinfer.models.session import Session
 from glinfer.ops.fused.allowed import Words
 from glinfer.ops.fused.cached import score_slots
+from glinfer.ops.fused.changes import AHEAD, change_word
 from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.sample import best_candidate, best_candidates, unsure
@@ -44,9 +45,9 @@ class CachedSession(DecodeSession):
         self._flush_every = prefill.options.kernels.flush_every
         self._chunks: dict[int, Chunks] = {}
         self._draft_runs: dict[int, DraftedRows] = {}
-        # The plans ``choice``, of all tokens and of allowed ones, bound at first use.
-        self._choices: dict[bool, Choice] = {}
-        # The number of tokens that are chosen with filters between two readbacks: few after a choice that was unsure.
+        # The plans ``choice`` that are bound at first use: (of allowed tokens alone, with penalties).
+        self._choices: dict[tuple[bool, bool], Choice] = {}
+        # The number of tokens that three passes choose between two readbacks: few after a choice that was unsure.
         self._run_length = 1
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
@@ -146,34 +147,40 @@ class CachedSession(DecodeSession):
     def _read_logits(self) -> Floats:
         return np.array(self._logits_texture.read()[0], dtype=np.float32)
 
-    def _choice(self, *, masked: bool = False) -> Choice:
-        if masked not in self._choices:
-            self._choices[masked] = self._prefill.choice(self._bound, masked=masked)
-        return self._choices[masked]
+    def _choice(self, options: SamplingOptions, *, masked: bool = False) -> Choice:
+        changed = options.penalises
+        if (masked, changed) not in self._choices:
+            self._choices[masked, changed] = self._prefill.choice(self._bound, masked=masked, changed=changed)
+        choice = self._choices[masked, changed]
+        if choice.changes is not None:
+            choice.changes.fill(0, options, self._ids)
+        return choice
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
-        options, filters = sampler.options, sampler.options.filters
-        if isinstance(sampler, OwnSampler) or not self.chooses(options) or (filters and self._logits is not None):
+        options, passes = sampler.options, sampler.options.filters or sampler.options.penalises
+        if isinstance(sampler, OwnSampler) or not self.chooses(options) or (passes and self._logits is not None):
             return super()._choose(1, sampler)
         self._catch_up()
         count = self._alike(count)
         values, first, step = self._values, len(self._ids) - 1, sampler.step
-        if filters:
+        choice = self._choice(options) if passes else None
+        if choice is not None:
             # A token after a prompt is half done: if its choice is unsure, it must not run again from the start.
-            count = min(count, 1 if self._handed_over else self._run_length)
-            self._choice().write([0] * count, [options] * count, sampler.draws(count))
+            count = min(count, 1 if self._handed_over else self._run_length, AHEAD if options.penalises else STEPS)
+            words = [change_word(number, number) for number in range(count)] if options.penalises else ()
+            choice.write([0] * count, [options] * count, sampler.draws(count), changes=words)
         values["noise"] = 0.0 if options.greedy else 1.0
         values["inverse_temperature"] = options.inverse_temperature
         try:
             for number in range(count):
                 values["noise_key"] = 0 if options.greedy else sampler.noise_key()
-                self._run(first + number, -1 if number else self._ids[first], self._head if filters else None)
-                if filters:
-                    self._choice().run(1, row=number, slot=first + number)
+                self._run(first + number, -1 if number else self._ids[first], None if choice is None else self._head)
+                if choice is not None:
+                    choice.run(1, row=number, slot=first + number)
                 sampler.advance()
             chosen: list[int] = []
             found = self._candidates(first, count)
-            doubts = best_candidates(found)[2] if filters else np.zeros(count)
+            doubts = best_candidates(found)[2] if passes else np.zeros(count)
             for candidates, doubt in zip(found, doubts, strict=True):
                 if doubt:
                     break
@@ -201,8 +208,8 @@ class CachedSession(DecodeSession):
         words, last = allowed(), len(self._ids) - 1
         if not self.chooses(sampler.options):
             return self._sampled(self._keep(self._read_logits()), sampler, words)
-        choice = self._choice(masked=True)
-        choice.write([0], [sampler.options], [sampler.draw], words[None])
+        choice = self._choice(sampler.options, masked=True)
+        choice.write([0], [sampler.options], [sampler.draw], words[None], [change_word()])
         choice.run(1, slot=last)
         (candidates,) = self._candidates(last, 1)
         if unsure(candidates):
@@ -221,7 +228,7 @@ class CachedSession(DecodeSession):
         first, step = len(self._ids) - 1, sampler.step
         draws = sampler.draws(len(draft) + 1)
         runs = self._runs_of(len(draws))
-        options = sampler.options if self.chooses(sampler.options) else None
+        options = sampler.options if gpu_chooses(sampler.options, changes=False) else None
         runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, long=self._long)
         self.drafted += len(draft)
         candidates = None if options is None else runs.candidates(len(draws))

@@ -99,9 +99,9 @@ class FallbackPrefill(Prefill):
             return super().into(bound, rows)
         return self._choice.make(lambda kernels: self._made_of(kernels, bound, rows))
 
-    def choice(self, bound: Session, *, masked: bool = False) -> Choice:
+    def choice(self, bound: Session, *, masked: bool = False, changed: bool = False) -> Choice:
         """See :class:`Prefill`."""
-        return self._choice.make(lambda kernels: Choice(bound, kernels, masked=masked))
+        return self._choice.make(lambda kernels: Choice(bound, kernels, masked=masked, changed=changed))
 
     def drafted(self, bound: Session, width: int) -> DraftedRows:
         """See :class:`Prefill`."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.config import ModelConfig
-from glinfer.engine.auto_weights import choose_weights
 from glinfer.engine.defaults import default_sampling
 from glinfer.engine.engine import EncodeEngine, Engine, FastEngine, WholeEngine
 from glinfer.engine.fallback import KernelChoice
@@ -32,7 +31,6 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import check_room
 from glinfer.models.choice import (
-    AUTO,
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
     USUAL_TEXTURE_SIZE,
@@ -165,7 +163,7 @@ def fetched(
         return for_use(load_checkpoint(found), gelu=gelu, context=context)
 
     def planned(checkpoint: Checkpoint, opened: Device) -> Plan:
-        return prepare(checkpoint, opened, plan, DEFAULT_WEIGHTS if weights == AUTO else weights, kernels, cache).plan
+        return prepare(checkpoint, opened, plan, weights, kernels, cache).plan
 
     device, options = device_of(executor, device, api, limits), (("api", api), ("limits", limits))
     return found_model(path, Fetching(read, planned, device, options, needs_device), tell)
@@ -200,9 +198,9 @@ def load_model(
             vocabulary of a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the
             checkpoint is used when there is one that fits the model.
         plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
-        weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
-            :data:`glinfer.quant.formats.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
-            most 0.1% more bits than float32's, measured once for a checkpoint.
+        weights: how weights are kept: ``auto``, which is ``q8`` for GGUF blocks and otherwise ``file``; ``file`` as the
+            file has them; ``f32`` as floats; or in fewer bits, a key of
+            :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
         cache: how the fast plan keeps keys and values: ``f32``; ``f16`` in half floats, which take half the memory, and
             a model whose keys or values are beyond 65504 is told to have broken output; or ``q8`` in 8 bits with a
             scale for each 32, a quarter of the memory and a little more, see :mod:`glinfer.quant.bytes`.
@@ -235,7 +233,7 @@ def load_model(
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
     device = device_of(executor, device, api, limits, shader_root, lora)
     given, own_adapter = named_adapters(lora)
-    check_choice(plan, weights, cache, auto=True)
+    check_choice(plan, weights, cache)
     check_callback("on_upload", on_upload)
     if not isinstance(kernels, KernelOptions | None):
         raise InputError(f"kernels is {type(kernels).__name__}; expected glinfer.KernelOptions")
@@ -251,10 +249,8 @@ def load_model(
             checkpoint.check_finite()
         adapters = AdapterRanks.of(checkpoint.adapters, default=own_adapter)
         config = checkpoint.config
-        if executor == "numpy" and (weights == AUTO or config.embeds):
-            raise InputError("the numpy executor runs models that continue texts, in a format of weights with a name")
-        if weights == AUTO and config.embeds:
-            raise InputError(f"{AUTO} compares predictions, which a model that embeds texts has none of; name a format")
+        if executor == "numpy" and config.embeds:
+            raise InputError("the numpy executor runs models that continue texts; leave executor out")
         with stage("tokenizer"):
             found, reason = find_tokenizer(path, tokenizer, config)
             stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
@@ -264,9 +260,6 @@ def load_model(
         opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     owns_device = opened is not device or executor == "numpy"
     try:
-        if weights == AUTO:
-            exact = KernelChoice(kernels or kernels_for(opened, config, "f32"), fixed=kernels is not None)
-            weights = exact.make(partial(choose_weights, checkpoint, opened))
         with stage("plan"):
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters)
         embedding = checkpoint.embedding
@@ -368,7 +361,7 @@ def prepare(
         PlanError: the plan does not fit the device or its memory, or a weight the format.
     """
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
-    weights = weights_named(weights, formats)
+    weights = weights_named(weights, formats, plan)
     fixed = kernels is not None or isinstance(device, NumpyDevice)
     kernels = kernels or (KernelOptions() if fixed else kernels_for(device, config, weights))
     adapters = AdapterRanks.of(checkpoint.adapters) if adapters is None else adapters

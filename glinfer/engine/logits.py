@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -83,14 +82,23 @@ class LogitChanges:
         made = cls(_finite("presence_penalty", presence), _finite("frequency_penalty", frequency), named)
         return made if made.presence_penalty or made.frequency_penalty or made.bias else None
 
-    def applied(self, logits: Floats, generated: Sequence[int]) -> npt.NDArray[np.float64]:
-        """The changed logits [vocab], float64; ``generated`` are the tokens chosen so far."""
-        changed = logits.astype(np.float64)
-        for token, count in Counter(generated).items():
-            changed[token] -= self.presence_penalty + count * self.frequency_penalty
-        for token, value in self.bias.items():
-            changed[token] += value
-        return changed
+
+def change_logits(logits: Floats, asked: Mapping[int, tuple[LogitChanges, Sequence[int]]]) -> None:
+    """Change rows of logits [rows, vocab], float32, in place; of each row its changes and the tokens chosen so far.
+
+    All in float32: ``logit + (bias - (presence_penalty + frequency_penalty · count))``.
+    """
+    if not asked:
+        return
+    added = np.zeros((len(asked), logits.shape[1]), np.float32)
+    for row, (changes, _) in zip(added, asked.values(), strict=True):
+        row[list(changes.bias)] = list(changes.bias.values())
+    places = [number * logits.shape[1] + np.asarray(ids, np.int64) for number, (_, ids) in enumerate(asked.values())]
+    tokens, counts = np.unique(np.concatenate(places), return_counts=True)
+    penalties = np.array([(each.presence_penalty, each.frequency_penalty) for each, _ in asked.values()], np.float32)
+    presence, frequency = penalties[tokens // logits.shape[1]].T
+    added.reshape(-1)[tokens] -= presence + frequency * counts.astype(np.float32)
+    logits[list(asked)] += added
 
 
 def _refuse_bias(bias: object) -> Mapping[int, float]:

@@ -94,13 +94,13 @@ class Prefill:
         self._firsts.setdefault(rows, made)
         return Chunks(made, self.options.kernels)
 
-    def choice(self, bound: Session, *, masked: bool = False) -> Choice:
+    def choice(self, bound: Session, *, masked: bool = False, changed: bool = False) -> Choice:
         """Bind the plan ``choice`` to the logits of a session.
 
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        return Choice(bound, self.options.kernels, masked=masked)
+        return Choice(bound, self.options.kernels, masked=masked, changed=changed)
 
     def draft_width(self, rows: int) -> int:
         """The rows that passes compute at once in a run of ``rows`` drafted ones: few, where those are all."""

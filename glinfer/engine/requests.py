@@ -29,10 +29,10 @@ from glinfer.text.tokenizer import Tokenizer
 class BatchRequest:
     """One prompt, text or ids, with the options that :meth:`glinfer.engine.model.Model.stream` takes, and four more.
 
-    These are ``presence_penalty``, ``frequency_penalty`` and ``logit_bias`` (see
-    :class:`glinfer.engine.logits.LogitChanges`) and ``logprobs``, the number of likeliest tokens to name beside each
-    chosen one; with them the row of logits is read back for every token. A text that ends before it has the structure
-    that was asked for is no error here: ``stats.complete`` says so.
+    ``presence_penalty``, ``frequency_penalty`` and ``logit_bias`` are those of
+    :class:`glinfer.engine.logits.LogitChanges`. ``logprobs`` is the number of most probable tokens to name beside each
+    chosen one; with it, each row of logits is read back. A text that ends before it has the structure that was asked
+    for is no error here: ``stats.complete`` says so.
 
     Attributes:
         prompt: text, or ids.
@@ -147,7 +147,12 @@ class Running:
     @property
     def needs_row(self) -> bool:
         """Whether every token is chosen from the whole row of logits."""
-        return self.changes is not None or self.top is not None or self.own_sampler is not None
+        return self.top is not None or self.own_sampler is not None
+
+    @property
+    def changed(self) -> bool:
+        """Whether its logits change before a token is chosen."""
+        return self.changes is not None or self.sampling.penalises
 
     @property
     def ended(self) -> bool:
@@ -305,7 +310,7 @@ def check_request(
         request,
         ids,
         sampling,
-        not any((changed, own_sampler, structure)) and top is None,
+        not any((own_sampler, structure)) and top is None,
         most,
         ends,
         reply,

@@ -87,15 +87,20 @@ class SamplingOptions:
         values = [(name, "fresh" if value is None else value) for name, value in asdict(self).items()]
         return table(("option", "value"), values, "greedy" if self.greedy else "")
 
-    @property
+    @cached_property
     def greedy(self) -> bool:
         """Whether the most probable token is always taken."""
         return self.temperature < MIN_TEMPERATURE
 
-    @property
+    @cached_property
     def filters(self) -> bool:
         """Whether some tokens may be left out of a draw; no filter removes the likeliest one."""
         return not self.greedy and (self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0)
+
+    @cached_property
+    def penalises(self) -> bool:
+        """Whether logits of tokens in the context change."""
+        return self.repetition_penalty != 1.0
 
     @cached_property
     def filter_words(self) -> npt.NDArray[np.uint32]:
@@ -104,7 +109,14 @@ class SamplingOptions:
         reals = np.array([top_p if top_p == 1.0 else min(top_p, _BELOW_ONE), min_p], np.float32)
         return np.array([top_k if top_k < _MAX_TOP_K else 0, *reals.view(np.uint32)], np.uint32)
 
-    @property
+    @cached_property
+    def penalty_factors(self) -> tuple[float, float]:
+        """The factors of negative and of positive logits of tokens in the context, float32 numbers."""
+        factors = np.minimum([self.repetition_penalty, 1 / self.repetition_penalty], np.finfo(np.float32).max)
+        negative, positive = factors.astype(np.float32).tolist()
+        return negative, positive
+
+    @cached_property
     def inverse_temperature(self) -> float:
         """The factor of the logits in a draw, a float32 number from 0 to 10,000; 1 when greedy."""
         return 1.0 if self.greedy else float(np.float32(1.0 / self.temperature))
@@ -116,7 +128,7 @@ class Sampler:
     The steps and their order are those of Hugging Face's ``generate``:
 
     1. repetition penalty (CTRL, Keskar et al. 2019): for each distinct token of the history once,
-       positive logits are divided by the penalty and negative ones multiplied;
+       negative logits are multiplied by the penalty, positive ones by 1 / penalty, both as float32 numbers;
     2. temperature;
     3. top-k: exactly ``top_k`` tokens stay; where logits are equal, lower ids go first;
     4. top-p (nucleus, Holtzman et al. 2020): the smallest set, most probable first and lower ids first
@@ -232,20 +244,21 @@ def sample_rows(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories
 def _penalised(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories: Sequence[History]) -> npt.NDArray[Any]:
     """Check the logits and the histories, then apply step 1 to a copy where a sampler asks for it."""
     _check_logits(logits)
-    copied = False
-    for row, (sampler, history) in enumerate(zip(samplers, histories, strict=True)):
-        penalty, seen = sampler.options.repetition_penalty, checked_history(history, logits.shape[1])
-        if penalty == 1.0 or seen.size == 0:
-            continue
-        if not copied:
-            logits, copied = logits.copy(), True
-        # A token seen twice is written twice with the same value, so it is penalised once.
-        old = logits[row, seen].astype(np.float64)
-        with np.errstate(over="ignore"):
-            new = np.where(old > 0.0, old / penalty, old * penalty)
-        # An extreme penalty may overflow; a finite logit stays finite so that a softmax still exists.
-        limit = float(np.finfo(logits.dtype).max)
-        logits[row, seen] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
+    seen = [checked_history(each, logits.shape[1]) for each in histories]
+    rows = [row for row, each in enumerate(samplers) if each.options.penalises and seen[row].size]
+    if not rows:
+        return logits
+    logits = logits.copy()
+    # A token seen twice is written twice with the same value, so it is penalised once.
+    places = np.repeat(rows, [seen[row].size for row in rows]), np.concatenate([seen[row] for row in rows])
+    factors = np.array([samplers[row].options.penalty_factors for row in rows], np.float32)
+    negative, positive = np.repeat(factors, [seen[row].size for row in rows], axis=0).T
+    old = logits[places]
+    with np.errstate(over="ignore"):
+        new = old * np.where(old > 0.0, positive, negative)
+    # An extreme penalty may overflow; a finite logit stays finite so that a softmax still exists.
+    limit = float(np.finfo(logits.dtype).max)
+    logits[places] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
     return logits
 
 
@@ -416,11 +429,11 @@ def _bad(name: str, value: object, expected: str) -> InputError:
     return InputError(f"{name} is {shown}; expected {expected}")
 
 
-def gpu_chooses(options: SamplingOptions, filters: bool = True) -> bool:
-    """Whether passes over the logits alone can choose the token; without ``filters`` none may be on."""
+def gpu_chooses(options: SamplingOptions, *, filters: bool = True, changes: bool = True) -> bool:
+    """Whether passes over the logits can choose the token; without ``filters`` or ``changes`` none may be needed."""
     if options.filters and (not filters or options.inverse_temperature < _MIN_INVERSE):
         return False
-    return options.repetition_penalty == 1.0
+    return changes or not options.penalises
 
 
 NEUTRAL = SamplingOptions()

@@ -160,6 +160,7 @@ def export_web(
     root = web_root()
     path, checkpoint = read_model(path, gelu=gelu, context=context)
     checkpoint.check_finite()
+    weights = weights_named(weights, checkpoint.formats(), plan)
     embeds = checkpoint.config.embeds
     texts, notes = (_embedded_texts if embeds else continued_texts)(path, tokenizer, checkpoint, root)
     parts = _parts(root, texts.libraries, embeds=embeds)
@@ -173,7 +174,7 @@ def export_web(
     about = {
         "name": title_of(path),
         "plan": plan,
-        "weights": weights_named(weights, checkpoint.formats()),
+        "weights": weights,
         "cache": cache,
         **({"long_after": made.long_after} if made.long_after else {}),
         "tokenizer": texts.tokenizer is not None,

@@ -87,7 +87,7 @@ def no_room(nbytes: int) -> str:
     size = f" for {bytes_text(nbytes)}" if nbytes else ""
     return (
         f"found no memory{size}; close models and sessions that are not needed, or take a shorter context "
-        "(--context), fewer bits (--weights) or another device (--device)"
+        "(--context), fewer bits (--weights q8, or file for GGUF blocks) or another device (--device)"
     )
 
 

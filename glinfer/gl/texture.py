@@ -109,16 +109,25 @@ class Texture:
             texels = self.layout.pack(matrix)
         except PlanError as error:
             raise PlanError(f"{self.name}: {error}") from None
+        # A wrapped matrix may end inside a line of texels; the rest of that line belongs to the rows after it.
+        width = self.layout.width
+        lines, rest = divmod(matrix.size, width) if isinstance(self.layout, Layout) else (texels.shape[0], 0)
+        if lines:
+            self.upload_lines(0, texels[:lines])
+        if rest:
+            self.upload_lines(lines, texels[lines : lines + 1, :rest])
+
+    def upload_lines(self, first: int, texels: npt.NDArray[Any]) -> None:
+        """Overwrite lines from ``first`` on with texels [lines, width] or [lines, width, 4], or the start of a line.
+
+        Raises:
+            PlanError: the texture was released.
+        """
         self.require_alive()
         if self.device.uploads_overtake:
             self.device.raw.finish()
-        width, (x, y) = self.layout.width, self.at
-        # A wrapped matrix may end inside a line of texels; the rest of that line belongs to the rows after it.
-        lines, rest = divmod(matrix.size, width) if isinstance(self.layout, Layout) else (texels.shape[0], 0)
-        if lines:
-            self.gl.write(texels[:lines], viewport=(x, y, width, lines), alignment=4)
-        if rest:
-            self.gl.write(texels[lines, :rest], viewport=(x, y + lines, rest, 1), alignment=4)
+        (x, y), (lines, width) = self.at, texels.shape[:2]
+        self.gl.write(texels, viewport=(x, y + first, width, lines), alignment=4)
         self.device.check(f"uploading {self.name}")
 
     def read(self, rows: int | None = None, cols: int | None = None) -> npt.NDArray[Any]:

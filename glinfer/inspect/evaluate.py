@@ -20,7 +20,7 @@ from glinfer.engine.score import TextScore, check_stride, windows
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published
+from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published, weights_named
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
 from glinfer.ops.kernels import KernelOptions
@@ -115,6 +115,7 @@ def evaluate(
         InputError: the text is too short, the stride is outside the context, or the plan or format is unknown.
     """
     check_choice(plan, weights, cache)
+    weights = weights_named(weights, checkpoint.formats(), plan)
     context = checkpoint.config.max_position_embeddings
     stride = check_stride(stride, context)
     ids = tokenizer.encode(text)
@@ -128,7 +129,7 @@ def evaluate(
         engine = None
     else:
         engine = bind(checkpoint, device, plan, weights, kernels, cache)
-        session, weights = engine.bound, engine.options.weights
+        session = engine.bound
     try:
         edge = device.limits.max_texture_size
         weight_bytes, cache_bytes = (session.plan.texture_bytes(edge, kind) for kind in ("weight", "cache"))

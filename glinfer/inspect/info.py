@@ -158,7 +158,7 @@ def model_report(
     """
     edge, problem = USUAL_TEXTURE_SIZE if device is None else device.limits.max_texture_size, ""
     config, formats = checkpoint.config, checkpoint.formats()
-    weights = weights_named(weights, formats)
+    weights = weights_named(weights, formats, plan)
     texture_bytes: dict[str, int] = {}
     draws = None
     try:

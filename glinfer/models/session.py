@@ -30,7 +30,10 @@ from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
 FIRST_SLOT = "first_slot"
-MEMORY_ADVICE = "take a shorter context (--context), fewer bits (--weights), a smaller model, or a machine with more"
+MEMORY_ADVICE = (
+    "take a shorter context (--context), fewer bits (--weights q8, or file for GGUF blocks), a smaller model, "
+    "or a machine with more"
+)
 """Advice in messages about too little memory."""
 Hook = Callable[[DrawSpec], None]
 

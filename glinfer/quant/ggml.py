@@ -20,6 +20,7 @@ from glinfer.quant.coded import carried, from_carried, scattered_scales
 from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
 from glinfer.quant.packing import MAX_WEIGHT, PACKED_HERE, pack_blocks
 from glinfer.quant.parts import Bytes, Parts, parts_of
+from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
 
 Words = npt.NDArray[np.uint32]
 PACKABLE = (
@@ -127,7 +128,14 @@ def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(integers.astype(np.float32) * scales[:, None])
     quants, types = _gguf()
-    return np.asarray(quants.dequantize(blocks, types[name]), dtype=np.float32).reshape(len(blocks), inputs)
+    found, step = np.empty((len(blocks), inputs), dtype=np.float32), max(1, PIECE_WEIGHTS // inputs)
+
+    def unpack(start: int) -> None:
+        piece = blocks[start : start + step]  # as one row, since gguf takes few rows at a time
+        found[start : start + step] = quants.dequantize(piece.reshape(1, -1), types[name]).reshape(len(piece), inputs)
+
+    in_threads(unpack, range(0, len(blocks), step))
+    return found
 
 
 def integers_and_scales(rows: Bytes, name: str) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.float32]]:

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item")
 _NONE = object()
+PIECE_WEIGHTS = 1 << 19
+"""Weights that a thread converts together: few calls of NumPy wait for Python's lock, and a CPU's cache holds them."""
 MAX_THREADS = 16
 """More are of no use, as memory is then what takes the time, and each holds a piece of its own."""
 

@@ -23,6 +23,8 @@ numbers behind the one that it takes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -74,32 +76,38 @@ def _rounded_halves(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
 
 
 def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatrix]:
-    outputs, inputs = weights.shape
     per_word, largest = 32 // bits, (1 << (bits - 1)) - 1
-    step = _peaks(weights) / np.float32(largest)
-    inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step > 0)
-    by_input = np.tile(np.repeat(inverse, 4, axis=1), (1, -(-inputs // _ROUND)))[:, :inputs]
-    numbers = (weights * by_input).reshape(outputs, inputs // per_word, per_word)
-    words = np.zeros(numbers.shape[:2], dtype=np.uint32)
+    places = [weights[:, place::per_word] for place in range(per_word)]  # those that are number `place` of their word
+    step = _peaks(places) / np.float32(largest)
+    inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step >= np.finfo(np.float32).tiny)
+    words = places[0].shape[1]
+    by_word = np.tile(np.repeat(inverse, 4 // per_word, axis=1), (1, -(-words * per_word // _ROUND)))[:, :words]
+    found = np.empty((len(weights), words, per_word), dtype=f"<i{bits // 8}")
+    # What is already in the word lies below a number and will be read along with it.
+    number: npt.NDArray[np.floating] = np.empty_like(by_word)
+    behind: npt.NDArray[np.floating] = np.zeros((1, 1), dtype=np.float32)
     for place in reversed(range(per_word)):
-        shift = 32 - bits * (place + 1)
-        # What is already in the word lies below this number and will be read along with it.
-        behind = words.astype(np.float32) * np.float32(2.0**-shift) if shift else np.float32(0)
-        rounded = np.rint(numbers[:, :, place] - behind).clip(-largest - 1, largest).astype(np.int32)
-        words |= (rounded.view(np.uint32) & np.uint32((1 << bits) - 1)) << np.uint32(shift)
-    return words, step * np.float32(2.0 ** (bits - 32))
+        np.subtract(np.multiply(places[place], by_word, out=number), behind, out=number)
+        np.clip(np.rint(number, out=number), -largest - 1, largest, out=number)
+        rounded = number.astype(found.dtype)
+        found[:, :, per_word - 1 - place] = rounded
+        if place:
+            behind = (rounded.view(f"<u{bits // 8}").astype(np.float32) + behind) * np.float32(2.0**-bits)
+    return found.view("<u4")[:, :, 0].astype(np.uint32, copy=False), step * np.float32(2.0 ** (bits - 32))
 
 
-def _peaks(weights: FloatMatrix) -> FloatMatrix:
-    """The largest magnitude of each row in each group of inputs."""
-    sizes = np.abs(weights)
-    whole = sizes.shape[1] // _ROUND * _ROUND
-    peaks = np.zeros((len(sizes), _ROUND), dtype=np.float32)
-    if whole:
-        peaks = sizes[:, :whole].reshape(len(sizes), -1, _ROUND).max(axis=1)
-    rest = sizes.shape[1] - whole
-    peaks[:, :rest] = np.maximum(peaks[:, :rest], sizes[:, whole:])
-    return np.asarray(peaks.reshape(len(sizes), GROUPS, 4).max(axis=2))
+def _peaks(places: Sequence[FloatMatrix]) -> FloatMatrix:
+    """The largest magnitude of each row in each group of inputs, [outputs, 4], from every number of the words."""
+    sizes = np.abs(places[0])
+    for each in places[1:]:
+        np.maximum(sizes, np.abs(each), out=sizes)
+    if len(places) == 2:
+        sizes = np.maximum(sizes[:, ::2], sizes[:, 1::2])
+    while sizes.shape[1] > GROUPS:  # halves of rows, as maxima along short rows take longer
+        split = -(-sizes.shape[1] // (2 * GROUPS)) * GROUPS
+        sizes, rest = sizes[:, :split], sizes[:, split:]
+        np.maximum(sizes[:, : rest.shape[1]], rest, out=sizes[:, : rest.shape[1]])
+    return np.pad(sizes, ((0, 0), (0, GROUPS - sizes.shape[1])))
 
 
 def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: str) -> tuple[Words, FloatMatrix]:

@@ -24,7 +24,6 @@ from glinfer.server.page import ChatPage, Folder
 from glinfer.server.routes import ROUTES
 from glinfer.server.state import Endpoint, ServerState
 
-_EXPOSED = ("X-Request-Id", "Retry-After")
 _PATHS = {route.path for route in ROUTES}
 
 
@@ -49,9 +48,6 @@ class Answers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -70,15 +66,10 @@ def make_app(state: ServerState, access: Access) -> Starlette:
     async def openapi(request: Request) -> Response:
         return json_answer(described)
 
-    routes: list[BaseRoute] = [
-        OneRoute(
-            each.path,
-            each.endpoint if each.body is None else Endpoint(each.body, each.endpoint),
-            methods=[each.method],
-        )
-        for each in ROUTES
-    ]
-    routes.append(OneRoute(DOCUMENT, openapi, methods=["GET"]))
+    routes: list[BaseRoute] = [OneRoute(DOCUMENT, openapi, methods=["GET"])]
+    for each in ROUTES:
+        endpoint = each.endpoint if each.body is None else Endpoint(each.body, each.endpoint)
+        routes.append(OneRoute(each.path, endpoint, methods=[each.method]))
     open_paths = OPEN_ROUTES
     if state.page is None:
         page = ChatPage()
@@ -95,7 +86,7 @@ def make_app(state: ServerState, access: Access) -> Starlette:
             allow_origins=list(access.origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=_EXPOSED,
+            expose_headers=["X-Request-Id", "Retry-After"],
         )
         middleware.append(cors)
     middleware.append(Middleware(Guard, check=partial(check_key, access, open_paths), metrics=metrics))

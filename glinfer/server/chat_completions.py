@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.types import ASGIApp
 
 from glinfer.engine.logits import TokenLogprob
-from glinfer.engine.requests import BatchRequest
-from glinfer.server.chunks import Chunks
+from glinfer.engine.requests import BatchRequest, Running
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Choice, Usage, chat_requests, generating, new_id, now
+from glinfer.server.generation import Chunks, Usage, chat_requests, ended, generating, new_id, now
 from glinfer.server.protocol import ChatCompletionRequest, conversation
 from glinfer.server.state import Asked
-from glinfer.server.streaming import EventStream
-from glinfer.server.structured import tool_use
+from glinfer.server.streaming import Events, EventStream
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import CallForm
 from glinfer.text.tokenizer import Tokenizer
@@ -28,13 +26,12 @@ async def chat_completions(asked: Asked[ChatCompletionRequest]) -> ASGIApp:
         raise ApiError("top_logprobs needs logprobs: true", param="top_logprobs")
 
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    logprobs = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
     requests, form = await chat_requests(
         asked,
         lambda: conversation(body.messages),
-        tool_use,
         body.structures(),
-        [{**body.sampling(index=index), "max_tokens": wanted, **logprobs} for index in range(body.n or 1)],
+        [{**body.sampling(index=index), "max_tokens": wanted, "logprobs": logprobs} for index in range(body.n or 1)],
         param="messages",
         how=body.rendering(),
     )
@@ -46,71 +43,62 @@ class _Answer:
     """The answer to one request, as a whole or as chunks."""
 
     def __init__(
-        self,
-        asked: Asked[ChatCompletionRequest],
-        requests: Sequence[BatchRequest],
-        form: CallForm | None,
+        self, asked: Asked[ChatCompletionRequest], requests: Sequence[BatchRequest], form: CallForm | None
     ) -> None:
-        self.asked, self.requests, self.form = asked, requests, form
-        self.body, self.tokenizer = asked.body, asked.served.tokenizer
-        self.id, self.created, self.usage = new_id("chatcmpl-"), now(), Usage(len(requests[0].prompt))
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model}
+        self.asked, self.body, self.requests = asked, asked.body, requests
+        self.usage, self.tokenizer = Usage(len(requests[0].prompt), len(requests)), asked.served.tokenizer
+        self.calls = [None if form is None else CallDeltas(form) for _ in requests]
+        kind = "chat.completion.chunk" if self.body.stream else "chat.completion"
+        self.head = {"id": new_id("chatcmpl-"), "object": kind, "created": now(), "model": self.body.model}
 
     async def whole(self) -> ASGIApp:
         """The answer in one piece."""
-        async with generating(self.asked, self.requests) as generation:
-            await generation.finish()
-        self.usage.count(generation.choices, each=len(self.requests))
+        sequences = await ended(self.asked, self.requests, self.usage)
 
         def made() -> dict[str, Any]:
-            choices = [self._choice(index, choice) for index, choice in enumerate(generation.choices)]
-            return {**self._head("chat.completion"), "choices": choices, "usage": self.usage.body()}
+            choices = [self._choice(index, each) for index, each in enumerate(sequences)]
+            return {**self.head, "choices": choices, "usage": self.usage.body()}
 
         return await self.asked.answer(made)
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
-        reason = choice.finish_reason
-        if self.form is not None:
-            calls = CallDeltas(self.form)
-            calls.push(choice.text, choice.calls, last=True)
+    def _choice(self, index: int, sequence: Running) -> dict[str, Any]:
+        result, calls = sequence.result, self.calls[index]
+        message: dict[str, Any] = {"role": "assistant", "content": result.text, "refusal": None}
+        reason = result.stats.finish_reason
+        if calls is not None:
+            calls.push(result.text or "", sequence.parts, last=True)
             message |= calls.message()
             reason = calls.finish_reason(reason)
-        if choice.thinking:
-            message["reasoning_content"] = choice.thinking
-        logprobs = chat_logprobs(self.tokenizer, choice.logprobs) if self.body.logprobs else None
+        if result.thinking:
+            message["reasoning_content"] = result.thinking
+        logprobs = chat_logprobs(self.tokenizer, sequence.logprobs[: len(result.ids)]) if self.body.logprobs else None
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> Events:
         """The chunks."""
-        chunks = Chunks(self._head("chat.completion.chunk"), self.usage, self.body.stream_options)
+        chunks = Chunks(self.head, self.usage, self.body.stream_options)
 
         def of(index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
             return chunks.chunk({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason})
 
-        async with generating(self.asked, self.requests) as generation:
+        async with generating(self.asked, self.requests, self.usage) as news:
             for index in range(len(self.requests)):
                 yield of(index, {"role": "assistant", "content": ""})
-            calls = [None if self.form is None else CallDeltas(self.form) for _ in self.requests]
-            async for update in generation.updates():
-                chunks.count(update)
-                last = update.result is not None
-                parser = calls[update.index]
-                texts = {"reasoning_content": update.thinking, "content": update.text if parser is None else ""}
+            async for index, event, found in news:
+                calls, result = self.calls[index], event.result
+                texts = {"reasoning_content": event.thinking, "content": event.text if calls is None else ""}
                 deltas = [{name: text for name, text in texts.items() if text}]
-                if parser is not None:
-                    deltas = [*filter(None, deltas), *parser.push(update.text, update.calls, last=last)]
-                logprobs = chat_logprobs(self.tokenizer, update.logprobs) if update.logprobs else None
+                if calls is not None:
+                    deltas = [*filter(None, deltas), *calls.push(event.text, event.calls, last=result is not None)]
+                logprobs = chat_logprobs(self.tokenizer, found) if found else None
                 for place, delta in enumerate(deltas or [{}]):
                     if delta or (logprobs and not place):
-                        yield of(update.index, delta, None, None if place else logprobs)
-                if update.result is not None:
-                    reason = generation.choices[update.index].finish_reason
-                    yield of(update.index, {}, reason if parser is None else parser.finish_reason(reason))
-        for event in chunks.end(generation.choices, each=len(self.requests)):
-            yield event
+                        yield of(index, delta, None, None if place else logprobs)
+                if result is not None:
+                    reason = result.stats.finish_reason
+                    yield of(index, {}, reason if calls is None else calls.finish_reason(reason))
+        for last in chunks.end():
+            yield last
 
 
 def chat_logprobs(tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> dict[str, Any]:

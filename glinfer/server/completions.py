@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,14 +12,13 @@ from glinfer.engine.ids import check_ids
 from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.score import TextScore
-from glinfer.server.chunks import Chunks
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Choice, Usage, generating, new_id, now, scored, structured_options
+from glinfer.server.generation import Chunks, Usage, ended, generating, new_id, now, scored, structured_options
 from glinfer.server.limits import LIMITS
-from glinfer.server.protocol import CompletionRequest
+from glinfer.server.protocol import CompletionRequest, listed
 from glinfer.server.served import Served
 from glinfer.server.state import Asked
-from glinfer.server.streaming import EventStream
+from glinfer.server.streaming import Events, EventStream
 from glinfer.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 16
@@ -32,27 +30,27 @@ async def completions(asked: Asked[CompletionRequest]) -> ASGIApp:
     served, body = asked.served, asked.body
     if body.echo and (body.logprobs or 0) > 1:
         raise ApiError(f"logprobs is {body.logprobs}; expected 0 or 1 together with echo", param="logprobs")
-    given = body.prompts()
+    given = listed(body.prompt)
     if (count := len(given) * (body.n or 1)) > LIMITS.sequences:
         message = f"the request has {count} sequences; this server takes at most {LIMITS.sequences} at once"
         raise ApiError(message, param="n")
     prompts = await asked.off_loop(lambda: [ids_of(served, prompt) for prompt in given], "prompt")
     wanted = MAX_TOKENS if body.max_tokens is None else body.max_tokens
     rooms = [served.room(ids, least=min(1, wanted)) for ids in prompts]
-    answer = _Answer(asked, prompts)
     structure = await structured_options(asked, body.structures())
-    if wanted:
-        logprobs = {} if body.logprobs is None else {"logprobs": body.logprobs}
-        answer.requests = [
-            BatchRequest(
-                ids,
-                {**body.sampling(index=index), "max_tokens": min(room, wanted), **logprobs, **structure},
-                text=True,
-                client=asked.client,
-            )
-            for ids, room in zip(prompts, rooms, strict=True)
-            for index in range(body.n or 1)
-        ]
+    shared = {"lora": asked.adapter, "logprobs": body.logprobs, **structure}
+    requests = [
+        BatchRequest(
+            ids,
+            {**body.sampling(index=index), "max_tokens": min(room, wanted), **shared},
+            text=True,
+            client=asked.client,
+        )
+        for ids, room in zip(prompts, rooms, strict=True)
+        for index in range(body.n or 1)
+        if wanted
+    ]
+    answer = _Answer(asked, prompts, requests)
     return EventStream(answer.events()) if body.stream else await answer.whole()
 
 
@@ -72,14 +70,14 @@ def ids_of(served: Served, prompt: str | Sequence[int]) -> list[int]:
 class _Answer:
     """The answer to one request: choices are numbered prompt by prompt."""
 
-    def __init__(self, asked: Asked[CompletionRequest], prompts: list[list[int]]) -> None:
-        self.asked, self.body, self.prompts = asked, asked.body, prompts
-        self.requests: list[BatchRequest] = []
-        self.id, self.created, self.usage = new_id("cmpl-"), now(), Usage(sum(map(len, prompts)))
+    def __init__(
+        self, asked: Asked[CompletionRequest], prompts: list[list[int]], requests: Sequence[BatchRequest]
+    ) -> None:
+        self.asked, self.body, self.prompts, self.requests = asked, asked.body, prompts, requests
         self.each = asked.body.n or 1
-
-    def _head(self) -> dict[str, Any]:
-        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.body.model}
+        self.usage, self.tokenizer = Usage(sum(map(len, prompts)), self.each), asked.served.tokenizer
+        self.count = len(prompts) * self.each
+        self.head = {"id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": self.body.model}
 
     async def _scores(self) -> list[TextScore | None]:
         """The scores of the prompts, where they are asked for; None for a prompt of one token."""
@@ -93,8 +91,8 @@ class _Answer:
         """The text and the log-probabilities with which an answer begins: the prompt's, or nothing."""
         if not self.body.echo:
             return "", None
-        tokenizer, ids = self.asked.served.tokenizer, self.prompts[prompt]
-        text = tokenizer.decode(ids)
+        ids = self.prompts[prompt]
+        text = self.tokenizer.decode(ids)
         if self.body.logprobs is None:
             return text, None
         known: list[TokenLogprob | None] = [None]
@@ -104,7 +102,7 @@ class _Answer:
             ):
                 top = [(int(likeliest), float(best))] if self.body.logprobs else []
                 known.append(TokenLogprob(token, float(logprob), top))
-        return text, completion_logprobs(tokenizer, ids, known, 0)
+        return text, completion_logprobs(self.tokenizer, ids, known, 0)
 
     def _choice(self, index: int, text: str, logprobs: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
@@ -112,55 +110,45 @@ class _Answer:
     async def whole(self) -> ASGIApp:
         """The answer in one piece."""
         scores = await self._scores()
-        answers = [Choice() for _ in range(len(self.prompts) * self.each)]
-        if self.requests:
-            async with generating(self.asked, self.requests) as generation:
-                await generation.finish()
-            answers = generation.choices
-            self.usage.count(answers, each=self.each)
+        sequences = await ended(self.asked, self.requests, self.usage)
 
         def made() -> dict[str, Any]:
             choices = []
-            for index, answer in enumerate(answers):
-                prompt = index // self.each
-                text, logprobs = self._opening(prompt, scores[prompt])
+            for index in range(self.count):
+                text, logprobs = self._opening(index // self.each, scores[index // self.each])
+                ids, known, more, reason = list[int](), list[TokenLogprob](), "", "length"
+                if sequences:
+                    each = sequences[index]
+                    ids, known, more = each.ids, each.logprobs[: len(each.ids)], each.result.text or ""
+                    reason = each.stats.finish_reason or reason
                 if self.body.logprobs is not None:
-                    more = completion_logprobs(self.asked.served.tokenizer, answer.ids, answer.logprobs, len(text))
-                    logprobs = more if logprobs is None else {name: logprobs[name] + more[name] for name in more}
-                reason = answer.finish_reason if self.requests else "length"
-                choices.append(self._choice(index, text + answer.text, logprobs, reason))
-            return {**self._head(), "choices": choices, "usage": self.usage.body()}
+                    names = completion_logprobs(self.tokenizer, ids, known, len(text))
+                    logprobs = names if logprobs is None else {name: logprobs[name] + names[name] for name in names}
+                choices.append(self._choice(index, text + more, logprobs, reason))
+            return {**self.head, "choices": choices, "usage": self.usage.body()}
 
         return await self.asked.answer(made)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> Events:
         """The chunks."""
-        chunks = Chunks(self._head(), self.usage, self.body.stream_options)
-        tokenizer, scores = self.asked.served.tokenizer, await self._scores()
-        lengths = [0] * (len(self.prompts) * self.each)
-        async with AsyncExitStack() as stack:
-            generation = None
-            if self.requests:
-                generation = await stack.enter_async_context(generating(self.asked, self.requests))
+        chunks = Chunks(self.head, self.usage, self.body.stream_options)
+        scores, lengths = await self._scores(), [0] * self.count
+        async with generating(self.asked, self.requests, self.usage) as news:
             yield b""
             if self.body.echo or not self.requests:
-                for index in range(len(lengths)):
+                for index in range(self.count):
                     prompt = index // self.each
                     text, logprobs = await self.asked.off_loop(partial(self._opening, prompt, scores[prompt]))
                     lengths[index] = len(text)
                     yield chunks.chunk(self._choice(index, text, logprobs, None if self.requests else "length"))
-            if generation is not None:
-                async for update in generation.updates():
-                    chunks.count(update)
-                    index, reason = update.index, generation.choices[update.index].finish_reason
-                    logprobs = None
-                    if update.logprobs:
-                        logprobs = completion_logprobs(tokenizer, update.ids, update.logprobs, lengths[index])
-                    lengths[index] += len(update.text)
-                    if update.text or logprobs or reason:
-                        yield chunks.chunk(self._choice(index, update.text, logprobs, reason))
-        for event in chunks.end([] if generation is None else generation.choices, each=self.each):
-            yield event
+            async for index, event, found in news:
+                reason = None if event.result is None else event.result.stats.finish_reason
+                logprobs = completion_logprobs(self.tokenizer, event.ids, found, lengths[index]) if found else None
+                lengths[index] += len(event.text)
+                if event.text or logprobs or reason:
+                    yield chunks.chunk(self._choice(index, event.text, logprobs, reason))
+        for last in chunks.end():
+            yield last
 
 
 def completion_logprobs(

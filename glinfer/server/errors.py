@@ -11,16 +11,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from glinfer.errors import ConfigError, FormatError, GlinferError, HubError, InputError, ShaderError
+from glinfer import errors
 from glinfer.server.json_text import json_answer
 from glinfer.terminal import printable
 
-_FAILED = "the server failed; its log says where"
-_OF_FILES = (ConfigError, FormatError, HubError, ShaderError)
-_WORDS = {404: "there is no such route", 405: "this route does not take the method"}
+FAILED = "the server failed; its log says where"
+_OF_FILES = (errors.ConfigError, errors.FormatError, errors.HubError, errors.ShaderError)
+_UNKNOWN = {
+    404: ("there is no such route", "unknown_url"),
+    405: ("this route does not take the method", "method_not_allowed"),
+}
 
 
-class ApiError(GlinferError):
+class ApiError(errors.GlinferError):
     """An error that a client is told of.
 
     Attributes:
@@ -61,12 +64,17 @@ class ApiError(GlinferError):
 
 
 def not_ready(message: str) -> ApiError:
-    """A server that loads a model, or ends: 503, to be tried again."""
-    return ApiError(message, status=503, code="not_ready", headers={"Retry-After": "2"})
+    """A server that loads a model, or ends."""
+    return again_soon(message, "not_ready")
 
 
-def refused(error: GlinferError, name: str, **how: Any) -> ApiError:
-    """The answer to a request that cannot be run, without any path of this machine.
+def again_soon(message: str, code: str) -> ApiError:
+    """A server that cannot run a request now: 503, to be tried again."""
+    return ApiError(message, status=503, code=code, headers={"Retry-After": "2"})
+
+
+def refused(error: errors.GlinferError, name: str, **how: Any) -> ApiError:
+    """The answer to a request that cannot be run, or whose numbers broke, without any path of this machine.
 
     Args:
         error: why; of files of the server, the client is told nothing, and the log everything.
@@ -75,8 +83,12 @@ def refused(error: GlinferError, name: str, **how: Any) -> ApiError:
     """
     if isinstance(error, _OF_FILES):
         log(f"{name}: {error}")
-        return ApiError(_FAILED, status=500, code="internal_error")
-    words = error.public if isinstance(error, InputError) else str(error)
+        return ApiError(FAILED, status=500, code="internal_error")
+    if isinstance(error, errors.GLError):  # most often for want of memory
+        return again_soon(str(error), "driver_error")
+    if isinstance(error, errors.NumbersError):
+        how = {"status": 500, "code": "broken_numbers"}
+    words = error.public if isinstance(error, errors.InputError) else str(error)
     return ApiError(words if words == str(error) else f"{name}: {words}", **how)
 
 
@@ -95,15 +107,11 @@ async def api_error(request: Request, error: Exception) -> Response:
 async def http_error(request: Request, error: Exception) -> Response:
     """Answer what Starlette refuses by itself: unknown routes and methods."""
     assert isinstance(error, HTTPException)
-    words = (
-        f"{_WORDS.get(error.status_code, error.detail)}: {request.method} {request.scope['path']}; see /openapi.json"
-    )
-    codes = {404: "unknown_url", 405: "method_not_allowed"}
-    return ApiError(
-        words, status=error.status_code, code=codes.get(error.status_code), headers=error.headers
-    ).response()
+    status, place = error.status_code, f"{request.method} {request.scope['path']}"
+    words, code = _UNKNOWN.get(status, (error.detail, None))
+    return ApiError(f"{words}: {place}; see /openapi.json", status=status, code=code, headers=error.headers).response()
 
 
 async def unexpected_error(request: Request, error: Exception) -> Response:
     """Answer after an exception that nobody expected; the server's log has its traceback."""
-    return ApiError(_FAILED, status=500, code="internal_error").response()
+    return ApiError(FAILED, status=500, code="internal_error").response()

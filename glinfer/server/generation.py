@@ -6,23 +6,27 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.model import Model
-from glinfer.engine.requests import BatchRequest, BatchResult
+from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.scheduler import Event
 from glinfer.engine.score import TextScore
-from glinfer.errors import GlinferError
-from glinfer.server.errors import ApiError
+from glinfer.server.errors import ApiError, refused
+from glinfer.server.protocol import StreamOptions
 from glinfer.server.state import Asked
-from glinfer.server.structured import ToolUse
-from glinfer.server.worker import Channel, Outcome, Steps, Update, broken
+from glinfer.server.streaming import DONE, event_bytes
+from glinfer.server.structured import tool_use
+from glinfer.server.worker import Channel, Steps
 from glinfer.structured.structure import structure_of
-from glinfer.structured.tools import CallForm
+from glinfer.structured.tools import CallForm, MessageForm
 from glinfer.text.chat import Rendering
-from glinfer.text.reply import ChatPart
 from glinfer.text.templates import Message
+
+News = tuple[int, Event, list[TokenLogprob]]
+"""The number of a sequence, what is new of it, and the log-probabilities of its new ids."""
 
 
 def new_id(prefix: str) -> str:
@@ -36,53 +40,13 @@ def now() -> int:
 
 
 @dataclass
-class Choice:
-    """An answer so far.
-
-    Attributes:
-        text: the answer.
-        thinking: the thoughts before it.
-        calls: pieces of calls of tools that are messages of their own.
-        ids: its tokens.
-        logprobs: of these, if they were asked for.
-        result: counts, and why it ended; None while it runs.
-    """
-
-    text: str = ""
-    thinking: str = ""
-    calls: list[ChatPart] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    result: BatchResult | None = None
-
-    def add(self, update: Update) -> None:
-        """Take in what is new."""
-        self.text += update.text
-        self.thinking += update.thinking
-        self.calls += update.calls
-        self.ids += update.ids
-        self.logprobs += update.logprobs
-        self.result = update.result
-
-    @property
-    def finish_reason(self) -> str | None:
-        """``stop`` or ``length``; None while it runs."""
-        return None if self.result is None else self.result.stats.finish_reason
-
-
-@dataclass
 class Usage:
-    """Counts of tokens of one request."""
+    """Counts of tokens of one request, of whose sequences ``each`` continue one prompt."""
 
     prompt: int = 0
+    each: int = 1
     completion: int = 0
     cached: int = 0
-
-    def count(self, answers: Sequence[Choice], *, each: int = 1) -> None:
-        """Count answers that have ended, of which ``each`` are to one prompt."""
-        stats = [choice.result.stats for choice in answers if choice.result is not None]
-        self.completion = sum(found.tokens for found in stats)
-        self.cached = sum(found.reused_tokens for found in stats[::each])
 
     def body(self) -> dict[str, Any]:
         """As chats and completions have it."""
@@ -94,55 +58,77 @@ class Usage:
         }
 
 
-class Generation:
-    """The running sequences of a request.
+class Chunks:
+    """Writes the chunks of one answer; all have the same head."""
 
-    Attributes:
-        choices: the answers so far, by their numbers.
-    """
+    def __init__(self, head: dict[str, Any], usage: Usage, options: StreamOptions | None) -> None:
+        """Chunks have the counts of ``usage`` as they are then."""
+        self._head, self._usage = head, usage
+        self._running = bool(options and options.continuous_usage_stats)
+        self._shown = self._running or bool(options and options.include_usage)
 
-    def __init__(self, channel: Channel, count: int) -> None:
-        """Read what the channel tells of ``count`` sequences."""
-        self._channel = channel
-        self.choices = [Choice() for _ in range(count)]
+    def chunk(self, choice: dict[str, Any]) -> bytes:
+        """A chunk of one choice."""
+        data = {**self._head, "choices": [choice]}
+        if self._shown:
+            data["usage"] = self._usage.body() if self._running else None
+        return event_bytes(data)
 
-    async def updates(self) -> AsyncIterator[Update]:
-        """What is new, until all have ended.
-
-        Raises:
-            ApiError: the numbers of one are broken, or the context was lost.
-        """
-        while any(choice.result is None for choice in self.choices):
-            update = await self._channel.get()
-            assert isinstance(update, Update)
-            if update.result is not None and update.result.error is not None:
-                assert isinstance(update.result.error, GlinferError)  # no request has a sampler of its own
-                raise broken(update.result.error, self._channel.served.name)
-            self.choices[update.index].add(update)
-            yield update
-
-    async def finish(self) -> None:
-        """Wait for the end of all."""
-        async for _ in self.updates():
-            pass
+    def end(self) -> list[bytes]:
+        """The last events: the counts, if they are asked for, and ``[DONE]``."""
+        last = [event_bytes({**self._head, "choices": [], "usage": self._usage.body()})] if self._shown else []
+        return [*last, DONE]
 
 
 @asynccontextmanager
-async def generating(asked: Asked[Any], requests: Sequence[BatchRequest]) -> AsyncIterator[Generation]:
-    """Run sequences within the block; what has not ended at its end is cancelled.
+async def generating(
+    asked: Asked[Any], requests: Sequence[BatchRequest], usage: Usage, *, whole: bool = False
+) -> AsyncIterator[AsyncIterator[News]]:
+    """Run sequences within the block, if there are any; what has not ended at its end is cancelled.
+
+    The news end when all have ended, and are counted in ``usage``. With ``whole`` each sequence has one, at its end.
 
     Raises:
-        ApiError: the server is full, or a request cannot be run.
+        ApiError: the server is full, a request cannot be run, or, while news are awaited, numbers are broken or the
+            context was lost.
     """
+    if not requests:
+        yield _news(Channel(asked.served, 0), [], usage)
+        return
     worker = asked.state.worker
     channel = worker.admit(asked.served, len(requests), asked.client)
+    channel.whole = whole
     try:
         model = asked.served.loaded
         sequences = await asked.off_loop(lambda: [model.checked(request) for request in requests])
         worker.submit(channel, sequences)
-        yield Generation(channel, len(requests))
+        yield _news(channel, sequences, usage)
     finally:
         worker.cancel(channel)
+
+
+async def _news(channel: Channel, sequences: Sequence[Running], usage: Usage) -> AsyncIterator[News]:
+    numbers = {sequence: number for number, sequence in enumerate(sequences)}
+    lengths, running = [0] * len(numbers), len(numbers)
+    while running:
+        event = await channel.get()
+        if event.result is not None:
+            running -= 1
+            if event.result.error is not None:
+                raise refused(event.result.error, channel.served.name, code="structure_too_complex")
+        number = numbers[event.sequence]
+        start, lengths[number] = lengths[number], lengths[number] + len(event.ids)
+        usage.completion += len(event.ids)
+        yield number, event, event.sequence.logprobs[start : lengths[number]]
+    usage.completion = sum(sequence.stats.tokens for sequence in sequences)
+    usage.cached = sum(sequence.stats.reused_tokens for sequence in sequences[:: usage.each])
+
+
+async def ended(asked: Asked[Any], requests: Sequence[BatchRequest], usage: Usage) -> list[Running]:
+    """Run sequences to their end; arguments and errors as in :func:`generating`."""
+    async with generating(asked, requests, usage, whole=True) as news:
+        found = {number: event.sequence async for number, event, _ in news}
+    return [found[number] for number in sorted(found)]
 
 
 async def in_steps(asked: Asked[Any], start: Callable[[Model], Steps]) -> Any:
@@ -155,52 +141,45 @@ async def in_steps(asked: Asked[Any], start: Callable[[Model], Steps]) -> Any:
     channel = worker.admit(asked.served, 1, asked.client)
     try:
         worker.work(channel, start)
-        found = await channel.get()
-        assert isinstance(found, Outcome)
-        return found.value
+        return await channel.get()
     finally:
         worker.cancel(channel)
 
 
 async def scored(asked: Asked[Any], texts: Sequence[Sequence[int]]) -> list[TextScore]:
     """The likelihoods of texts of ids, with the request's adapter; errors as in :func:`in_steps`."""
-
-    def start(model: Model) -> Steps:
-        return model.engine.scorer().steps(texts, adapter=model.adapters.number(asked.body.adapter))
-
-    found: list[TextScore] = await in_steps(asked, start)
+    found: list[TextScore] = await in_steps(
+        asked, lambda model: model.engine.scorer().steps(texts, adapter=model.adapters.number(asked.adapter))
+    )
     return found
 
 
 async def structured_options(asked: Asked[Any], structures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The options of a sequence that has the structure which one field asks for, compiled once.
 
-    Args:
-        asked: the request.
-        structures: by the names of fields, the options that they stand for; without those that are left out.
+    ``structures`` has the options that fields stand for by their names, without those that are left out.
 
     Raises:
         ApiError: several fields ask for one, or it cannot be used.
     """
-    if len(structures) > 1:
-        first, second = list(structures)[:2]
-        raise ApiError(f"found both {first} and {second}; give one of them", param=second)
-    for name, options in structures.items():
+    if not structures:
+        return {}
+    (name, options), *others = structures.items()
+    for other, _ in others:
+        raise ApiError(f"found both {name} and {other}; give one of them", param=other)
 
-        def compiled(options: Mapping[str, Any] = options) -> None:
-            structure = structure_of(options)
-            assert structure is not None
-            asked.served.loaded.compiler().constraint(structure)
+    def compiled() -> None:
+        structure = structure_of(options)
+        assert structure is not None
+        asked.served.loaded.compiler().constraint(structure)
 
-        await asked.off_loop(compiled, name, slow=True)
-        return dict(options)
-    return {}
+    await asked.off_loop(compiled, name, slow=True)
+    return dict(options)
 
 
 async def chat_requests(
     asked: Asked[Any],
     messages: Callable[[], Sequence[Message]],
-    tools: Callable[..., ToolUse | None],
     structures: Mapping[str, Mapping[str, Any]],
     options: Sequence[Mapping[str, Any]],
     *,
@@ -209,30 +188,30 @@ async def chat_requests(
 ) -> tuple[list[BatchRequest], CallForm | None]:
     """The sequences that reply to a conversation, and the form in which they may call tools.
 
-    ``messages`` makes the conversation, off the event loop, and ``tools`` finds the tools, as
-    :func:`glinfer.server.structured.tool_use` does. ``options`` are those of each sequence; ``max_tokens`` becomes at
-    most what the context has room for. ``param`` is the field of the conversation, for errors.
+    ``messages`` makes the conversation, off the event loop. ``options`` are those of each sequence; ``max_tokens``
+    becomes at most what the context has room for. ``param`` is the field of the conversation, for errors.
 
     Raises:
         ApiError: the model cannot chat, a field is wrong, or the context has no room.
     """
     served, body = asked.served, asked.body
 
-    def read() -> tuple[ToolUse | None, list[int]]:
-        used = tools(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
-        return used, served.chat_ids(messages(), None if used is None else used.definitions, how)
+    def read() -> tuple[CallForm | None, dict[str, Mapping[str, Any]], list[int]]:
+        used = tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
+        form, definitions, grammar = used or (None, None, "")
+        own = {"tools": {"grammar": grammar}} if used else {}
+        return form, {**structures, **own}, served.chat_ids(messages(), definitions, how)
 
-    used, ids = await asked.off_loop(read, param, slow=True)
-    own = {} if used is None else {"tools": {"grammar": used.grammar}}
-    structure, room = await structured_options(asked, {**structures, **own}), served.room(ids)
+    form, asked_for, ids = await asked.off_loop(read, param, slow=True)
+    structure, room = await structured_options(asked, asked_for), served.room(ids)
     requests = [
         BatchRequest(
             ids,
-            {**each, "max_tokens": min(room, each["max_tokens"] or room), **structure},
+            {**each, "lora": asked.adapter, "max_tokens": min(room, each["max_tokens"] or room), **structure},
             form=served.chat_form(),
             client=asked.client,
-            calls=used is not None and used.apart,
+            calls=isinstance(form, MessageForm),
         )
         for each in options
     ]
-    return requests, None if used is None else used.form
+    return requests, form

@@ -8,8 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from glinfer import __version__
 from glinfer.server.auth import OPEN_ROUTES
-from glinfer.server.protocol import RequestBody
-from glinfer.server.routes import ROUTES, ApiRoute
+from glinfer.server.routes import ROUTES
 
 _ERRORS = {
     "400": "The request cannot be run.",
@@ -24,6 +23,9 @@ _ERRORS = {
 }
 _REF = "#/components/schemas/{model}"
 _JSON = {"application/json": {"schema": {"type": "object"}}}
+_MAYBE = {"type": ["string", "null"]}
+_ERROR = {"message": {"type": "string"}, "type": {"type": "string"}, "param": _MAYBE, "code": _MAYBE}
+_TEXT = {"schema": {"type": "string"}}
 DOCUMENT = "/openapi.json"
 """Where the document is."""
 
@@ -32,12 +34,16 @@ def document() -> dict[str, Any]:
     """The document, OpenAPI 3.1."""
     bodies = [route.body for route in ROUTES if route.body is not None]
     _, found = models_json_schema([(body, "validation") for body in bodies], ref_template=_REF)
-    schemas = {**found["$defs"], "Error": _error_schema()}
+    error = {"type": "object", "required": list(_ERROR), "properties": _ERROR}
+    failed = {"type": "object", "required": ["error"], "properties": {"error": error}}
     paths: dict[str, Any] = {DOCUMENT: {"get": _operation(DOCUMENT, "This document.")}}
     for route in ROUTES:
-        operation = _operation(route.documented, route.summary, _answers(route))
+        answer = {**_JSON, "text/event-stream": _TEXT} if route.streams else _JSON
+        answer = {"text/plain": _TEXT} if route.path == "/metrics" else answer
+        operation = _operation(route.documented, route.summary, answer)
         if route.body is not None:
-            operation["requestBody"] = _body(route.body)
+            schema = {"$ref": _REF.format(model=route.body.__name__)}
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
         paths[route.documented] = {route.method.lower(): operation}
     paths["/v1/models/{model}"]["get"]["parameters"] = [
         {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
@@ -46,20 +52,11 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "glinfer", "version": __version__},
         "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": {**found["$defs"], "Error": failed},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
     }
-
-
-def _body(kind: type[RequestBody]) -> dict[str, Any]:
-    schema = {"$ref": _REF.format(model=kind.__name__)}
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
-
-
-def _answers(route: ApiRoute) -> dict[str, Any]:
-    """The types of a good answer."""
-    if route.path == "/metrics":
-        return {"text/plain": {"schema": {"type": "string"}}}
-    return {**_JSON, "text/event-stream": {"schema": {"type": "string"}}} if route.streams else _JSON
 
 
 def _operation(path: str, words: str, answer: dict[str, Any] = _JSON) -> dict[str, Any]:
@@ -75,10 +72,3 @@ def _operation(path: str, words: str, answer: dict[str, Any] = _JSON) -> dict[st
         "responses": replies,
         "security": [] if path in OPEN_ROUTES else [{}, {"key": []}],
     }
-
-
-def _error_schema() -> dict[str, Any]:
-    text, maybe = {"type": "string"}, {"type": ["string", "null"]}
-    fields = {"message": text, "type": text, "param": maybe, "code": maybe}
-    error = {"type": "object", "required": list(fields), "properties": fields}
-    return {"type": "object", "required": ["error"], "properties": {"error": error}}

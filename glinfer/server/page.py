@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import posixpath
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from glinfer.errors import FormatError
 from glinfer.export.libraries import MARKDOWN, library_files
@@ -78,16 +77,9 @@ def _modules(root: Path, entry: str) -> dict[str, Path]:
 class Folder(StaticFiles):
     """The files of a folder, with the types that browsers require."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with a file."""
-
-        async def sending(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                headers = [each for each in message["headers"] if each[0] != b"content-type"]
-                path = PAGE if scope["path"].endswith("/") else scope["path"]
-                content = [(b"content-type", media_type(path).encode())]
-                more = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*headers, *content, *more]
-            await send(message)
-
-        await super().__call__(scope, receive, sending)
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The answer with a file."""
+        answer = await super().get_response(path, scope)
+        name = PAGE if scope["path"].endswith("/") else scope["path"]
+        answer.headers.update({**HEADERS, "Content-Type": media_type(name)})
+        return answer

@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, PrivateAttr, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from glinfer.formats.json_files import quoted
 from glinfer.formats.sampling import NAMES
+from glinfer.server import structured
 from glinfer.server.errors import ApiError
 from glinfer.server.json_text import parsed_json
-from glinfer.server.limits import LIMITS
-from glinfer.server.strict import MAX_FIELDS, Several, Strict, few
-from glinfer.server.structured import (
-    Choices,
-    NamedResponseTool,
-    NamedTool,
-    ResponseFormat,
-    ResponseText,
-    ResponseTools,
-    ToolCall,
-    ToolName,
-    Tools,
-    asked_by,
-)
+from glinfer.server.limits import LIMITS, MAX_FIELDS, Several, Strict, few
 from glinfer.text.chat import Rendering
 
 Number = StrictInt | StrictFloat
@@ -40,7 +28,7 @@ Prompts = (
 )
 Body = TypeVar("Body", bound="RequestBody")
 _MAX_SEED = (1 << 63) - 1
-_SAMPLING = (*NAMES, "presence_penalty", "frequency_penalty")
+_SAMPLING = (*NAMES, "presence_penalty", "frequency_penalty", "logit_bias", "stop")
 _MAX_NAME = 80  # characters of the name of a field that an error tells; a client may make one of millions
 
 
@@ -52,16 +40,6 @@ class RequestBody(Strict):
 
     model: Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.model_characters)]
     """The name of a model, as /v1/models lists it."""
-    _adapter: str | None = PrivateAttr(default=None)
-
-    @property
-    def adapter(self) -> str | None:
-        """The LoRA adapter that the name stands for; None for the model itself."""
-        return self._adapter
-
-    @adapter.setter
-    def adapter(self, name: str | None) -> None:
-        self._adapter = name
 
     @classmethod
     def read(cls: type[Body], data: bytes) -> Body:
@@ -150,8 +128,8 @@ class DrawnBody(RequestBody):
             ApiError: a key of ``logit_bias`` is no token id.
         """
         found = {name: value for name in _SAMPLING if (value := getattr(self, name, None)) is not None}
-        if self.adapter is not None:
-            found["lora"] = self.adapter
+        if bias := found.get("logit_bias"):
+            found["logit_bias"] = {_token(key): value for key, value in bias.items()}
         if self.seed is not None:
             found["seed"] = (self.seed + index) % (1 << 64)
         return found
@@ -184,15 +162,6 @@ class SamplingBody(DrawnBody):
     stop: Stops | None = None
     """Strings that end the answer, and are no part of it."""
 
-    def sampling(self, *, index: int = 0) -> dict[str, Any]:
-        """The same with strings that end the answer and with biases."""
-        found = super().sampling(index=index)
-        if self.stop:
-            found["stop"] = self.stop
-        if self.logit_bias:
-            found["logit_bias"] = {_token(key): value for key, value in self.logit_bias.items()}
-        return found
-
 
 def _token(key: str) -> int:
     if not (key.isascii() and key.isdecimal() and len(key) < 10):
@@ -203,13 +172,13 @@ def _token(key: str) -> int:
 class StructuredBody(SamplingBody):
     """The fields that ask for a structure, of which one may be given."""
 
-    response_format: ResponseFormat | None = None
+    response_format: structured.ResponseFormat | None = None
     """The form of the answer: text, any JSON object, or JSON of a schema."""
     guided_json: dict[StrictStr, Any] | StrictStr | None = None
     """A JSON schema that the answer has, as an object or as text."""
     guided_regex: StrictStr | None = None
     """A regular expression that the whole answer matches."""
-    guided_choice: Choices | None = None
+    guided_choice: structured.Choices | None = None
     """Texts of which the answer is one."""
     guided_grammar: StrictStr | None = None
     """A grammar that the answer follows, in llguidance's form of Lark."""
@@ -220,7 +189,7 @@ class StructuredBody(SamplingBody):
         Raises:
             ApiError: ``response_format`` contradicts itself.
         """
-        form = asked_by(self.response_format)
+        form = structured.asked_by(self.response_format)
         guided = {
             "guided_json": ("json_schema", self.guided_json),
             "guided_regex": ("regex", self.guided_regex),
@@ -242,6 +211,11 @@ class TextPart(Strict):
     """Ignored."""
 
 
+def joined(content: str | Sequence[TextPart]) -> str:
+    """The text of a message's content."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
 class ChatMessage(Strict):
     """A message of a chat."""
 
@@ -256,7 +230,7 @@ class ChatMessage(Strict):
     """Thoughts; part of the next prompt where they led to calls and the template has a place for them."""
     annotations: list[Any] | None = None
     """Ignored."""
-    tool_calls: Annotated[Several[ToolCall], Field(max_length=LIMITS.tools)] | None = None
+    tool_calls: Annotated[Several[structured.ToolCall], Field(max_length=LIMITS.tools)] | None = None
     """What the assistant has called."""
     tool_call_id: StrictStr | None = None
     """Which call a tool's message answers."""
@@ -276,8 +250,7 @@ class ChatMessage(Strict):
             )
         if self.tool_calls and self.role != "assistant":
             raise ApiError(f"message {place} has tool_calls; expected them of the assistant alone", param="messages")
-        parts = self.content if isinstance(self.content, list) else []
-        content = "".join(part.text for part in parts) if parts else self.content or ""
+        content = joined(self.content or "")
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
         if self.tool_calls:
             found["tool_calls"] = [each.for_template(place) for each in self.tool_calls]
@@ -301,6 +274,8 @@ TemplateArguments = Annotated[dict[StrictStr, Any], few(MAX_FIELDS, "arguments")
 
 class RenderedBody(RequestBody):
     """The fields that say how a conversation becomes a prompt."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = _NO_TEMPLATES
 
     add_generation_prompt: bool | None = None
     """Whether the prompt ends with what opens an answer; it does where this is left out."""
@@ -349,9 +324,9 @@ class ChatCompletionRequest(StructuredBody, RenderedBody):
     """Whether to name the log-probability of each token."""
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=LIMITS.logprobs)] | None = None
     """How many of the likeliest tokens to name beside each; needs ``logprobs``."""
-    tools: Tools | None = None
+    tools: structured.Tools | None = None
     """Functions that the model may call, where its chat template tells it of them."""
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | structured.NamedTool | None = None
     """Whether it calls none, some if it likes, at least one, or this one."""
     parallel_tool_calls: StrictBool | None = None
     """Whether one answer may have several calls; it may where this is left out."""
@@ -373,10 +348,6 @@ class CompletionRequest(StructuredBody):
     logprobs: Annotated[StrictInt, Field(ge=0, le=LIMITS.logprobs)] | None = None
     """How many of the likeliest tokens to name beside each; with ``echo`` at most 1."""
 
-    def prompts(self) -> list[str | list[int]]:
-        """The prompts, one or several."""
-        return listed(self.prompt)
-
 
 class InputItem(Strict):
     """An item of the input of a response: a message, or what an earlier answer has put out beside its text."""
@@ -396,7 +367,7 @@ class InputItem(Strict):
     """Ignored."""
     call_id: StrictStr | None = None
     """Of a call, and of the output that answers it."""
-    name: ToolName | None = None
+    name: structured.ToolName | None = None
     """Of the function that is called."""
     arguments: StrictStr | None = None
     """Of a call, as JSON; nothing but white space is ``{}``."""
@@ -432,11 +403,11 @@ class ResponseRequest(DrawnBody):
     """A system prompt, before the conversation."""
     max_output_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     """Tokens at most."""
-    text: ResponseText | None = None
+    text: structured.ResponseText | None = None
     """``format`` is the structure of the answer."""
-    tools: ResponseTools | None = None
+    tools: structured.ResponseTools | None = None
     """Functions that the model may call, where its chat template tells it of them; other kinds are passed over."""
-    tool_choice: Literal["none", "auto", "required"] | NamedResponseTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | structured.NamedResponseTool | None = None
     """Whether it calls none, some if it likes, at least one, or this one."""
     parallel_tool_calls: StrictBool | None = None
     """Whether one answer may have several calls; it may where this is left out."""
@@ -449,10 +420,6 @@ class ScoreRequest(RequestBody):
 
     input: Prompts
     """Texts, or lists of token ids, of at least two tokens each."""
-
-    def texts(self) -> list[str | list[int]]:
-        """The texts, one or several."""
-        return listed(self.input)
 
 
 class EmbeddingRequest(RequestBody):
@@ -471,10 +438,6 @@ class EmbeddingRequest(RequestBody):
     """Keep so many numbers of each vector, for models that were trained so."""
     prompt_name: StrictStr | None = None
     """The name of one of the model's prompts, which stands before each text."""
-
-    def texts(self) -> list[str | list[int]]:
-        """The texts, one or several."""
-        return listed(self.input)
 
 
 class Document(Strict):
@@ -495,15 +458,9 @@ class RerankRequest(RequestBody):
     return_documents: bool | None = None
     """Whether the answer has the texts too."""
 
-    def texts(self) -> list[str]:
-        """The texts."""
-        return [each if isinstance(each, str) else each.text for each in self.documents]
-
 
 class TokenizeRequest(RenderedBody):
     """POST /tokenize."""
-
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = _NO_TEMPLATES
 
     prompt: StrictStr | None = None
     """A text; control tokens in it are recognised, as in a prompt."""
@@ -529,8 +486,6 @@ class DetokenizeRequest(RequestBody):
 
 class ApplyTemplateRequest(RenderedBody):
     """POST /apply-template."""
-
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = _NO_TEMPLATES
 
     messages: Messages
     """A conversation."""

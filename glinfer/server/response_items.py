@@ -7,7 +7,7 @@ from typing import Any
 
 from glinfer.server.errors import ApiError
 from glinfer.server.generation import new_id
-from glinfer.server.protocol import InputItem, TextPart
+from glinfer.server.protocol import InputItem, joined
 from glinfer.server.structured import CalledFunction, ToolCall
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import CallForm
@@ -40,7 +40,7 @@ def messages_of(given: str | Sequence[InputItem], instructions: str | None) -> l
             if item.call_id is None or item.output is None:
                 raise ApiError(f"input item {place} lacks call_id or output; expected both", param="input")
             name = {"name": names[item.call_id]} if item.call_id in names else {}
-            messages.append({"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id, **name})
+            messages.append({"role": "tool", "content": joined(item.output), "tool_call_id": item.call_id, **name})
         elif item.type != "reasoning":
             messages.append(_message(place, item))
     if first and messages and messages[0]["role"] == "system":  # templates take one system prompt
@@ -56,7 +56,7 @@ def _message(place: int, item: InputItem) -> dict[str, Any]:
         )
     if item.role is None or item.content is None:
         raise ApiError(f"input item {place} lacks role or content; expected a message", param="input")
-    return {"role": "system" if item.role == "developer" else item.role, "content": _text(item.content)}
+    return {"role": "system" if item.role == "developer" else item.role, "content": joined(item.content)}
 
 
 def _call(place: int, item: InputItem) -> dict[str, Any]:
@@ -64,10 +64,6 @@ def _call(place: int, item: InputItem) -> dict[str, Any]:
         raise ApiError(f"input item {place} lacks call_id, name or arguments; expected a call", param="input")
     function = CalledFunction(name=item.name, arguments=item.arguments)
     return ToolCall(id=item.call_id, function=function).for_template(place, "input")
-
-
-def _text(content: str | Sequence[TextPart]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 class OutputItems:
@@ -93,16 +89,11 @@ class OutputItems:
             for call in delta.get("tool_calls", ()):
                 yield from self._go_on_calling(call)
 
-    def finish(self, *, cut: bool) -> Iterator[Event]:
-        """End the last item, which ``cut`` says is not whole; an answer without any has an empty message."""
+    def finish(self, status: str) -> Iterator[Event]:
+        """End the last item, with the status of the answer; an answer without any has an empty message."""
         if not self.items:
             yield from self._say("")
-        yield from self._close("incomplete" if cut else "completed")
-
-    def take(self, text: str, calls: Sequence[ChatPart] = (), *, cut: bool) -> None:
-        """Take an answer that comes in one piece, whose events nobody waits for."""
-        for _ in (*self.push(text, calls, last=True), *self.finish(cut=cut)):
-            pass
+        yield from self._close(status)
 
     @property
     def _place(self) -> dict[str, Any]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from glinfer.engine.requests import BatchRequest
+from glinfer.engine.requests import BatchRequest, Running
 from glinfer.server.errors import ApiError
-from glinfer.server.generation import Choice, Usage, chat_requests, generating, new_id, now
+from glinfer.server.generation import Usage, chat_requests, ended, generating, new_id, now
 from glinfer.server.protocol import ResponseRequest
 from glinfer.server.response_items import OutputItems, messages_of
 from glinfer.server.state import Asked
-from glinfer.server.streaming import EventStream, event_bytes
-from glinfer.server.structured import ResponseText, asked_by, response_tool_use
+from glinfer.server.streaming import Events, EventStream, event_bytes
+from glinfer.server.structured import ResponseText, asked_by
 from glinfer.structured.tools import CallForm
 from glinfer.text.chat import Rendering
 
@@ -27,7 +26,6 @@ async def responses(asked: Asked[ResponseRequest]) -> ASGIApp:
     (request,), form = await chat_requests(
         asked,
         lambda: messages_of(body.input, body.instructions),
-        response_tool_use,
         {} if structure is None else {"text.format": structure},
         [{**body.sampling(), "max_tokens": body.max_output_tokens}],
         param="input",
@@ -45,14 +43,12 @@ class _Answer:
         self.id, self.output, self.created = new_id("resp_"), OutputItems(form), now()
         self.usage, self.number = Usage(len(request.prompt)), -1
 
-    def _response(self, status: str, choice: Choice | None = None, error: ApiError | None = None) -> dict[str, Any]:
-        cut = choice is not None and choice.finish_reason == "length"
+    def _response(self, status: str, error: ApiError | None = None) -> dict[str, Any]:
         usage = None
-        if choice is not None and choice.result is not None:
-            details = {"input_tokens_details": {"cached_tokens": self.usage.cached}}
+        if status in ("incomplete", "completed"):
             usage = {
                 "input_tokens": self.usage.prompt,
-                **details,
+                "input_tokens_details": {"cached_tokens": self.usage.cached},
                 "output_tokens": self.usage.completion,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": self.usage.prompt + self.usage.completion,
@@ -61,13 +57,13 @@ class _Answer:
             "id": self.id,
             "object": "response",
             "created_at": self.created,
-            "status": "incomplete" if cut else status,
+            "status": status,
             "error": None if error is None else {"code": "server_error", "message": str(error)},
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": self.body.instructions,
             "max_output_tokens": self.body.max_output_tokens,
             "model": self.body.model,
-            "output": [] if choice is None else self.output.items,
+            "output": [] if usage is None else self.output.items,
             "parallel_tool_calls": self.body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "reasoning": {"effort": None, "summary": None},
@@ -84,14 +80,14 @@ class _Answer:
 
     async def whole(self) -> ASGIApp:
         """The answer in one piece."""
-        async with generating(self.asked, [self.request]) as generation:
-            await generation.finish()
-        (choice,) = generation.choices
-        self.usage.count([choice])
+        (sequence,) = await ended(self.asked, [self.request], self.usage)
 
         def made() -> dict[str, Any]:
-            self.output.take(choice.text, choice.calls, cut=choice.finish_reason == "length")
-            return self._response("completed", choice)
+            status = _status(sequence)
+            text, parts = sequence.result.text or "", sequence.parts
+            for _ in (*self.output.push(text, parts, last=True), *self.output.finish(status)):
+                pass  # these are events, which nobody waits for
+            return self._response(status)
 
         return await self.asked.answer(made)
 
@@ -99,24 +95,27 @@ class _Answer:
         self.number += 1
         return event_bytes({"type": name, "sequence_number": self.number, **data}, name)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> Events:
         """The events, from response.created to response.completed or response.incomplete."""
-        async with generating(self.asked, [self.request]) as generation:
+        async with generating(self.asked, [self.request], self.usage) as news:
             yield self._event("response.created", response=self._response("in_progress"))
             yield self._event("response.in_progress", response=self._response("in_progress"))
-            async for update in generation.updates():
-                for name, data in self.output.push(update.text, update.calls, last=update.result is not None):
+            async for _, event, _ in news:
+                for name, data in self.output.push(event.text, event.calls, last=event.result is not None):
                     yield self._event(name, **data)
-        (choice,) = generation.choices
-        self.usage.count([choice])
-        for name, data in self.output.finish(cut=choice.finish_reason == "length"):
+        status = _status(event.sequence)
+        for name, data in self.output.finish(status):
             yield self._event(name, **data)
-        response = self._response("completed", choice)
-        yield self._event(f"response.{response['status']}", response=response)
+        yield self._event(f"response.{status}", response=self._response(status))
 
     def failed(self, error: ApiError) -> bytes:
         """The last event of an answer that broke."""
-        return self._event("response.failed", response=self._response("failed", error=error))
+        return self._event("response.failed", response=self._response("failed", error))
+
+
+def _status(sequence: Running) -> str:
+    """The status of the answer of a sequence that has ended."""
+    return "incomplete" if sequence.stats.finish_reason == "length" else "completed"
 
 
 def _format(text: ResponseText | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The table of routes, from which the application and its OpenAPI document are made."""
+"""The routes about the server itself, and the table of all, for the application and its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from glinfer.server import embeddings, system, texts
+from glinfer.server import protocol, texts
 from glinfer.server.chat_completions import chat_completions
 from glinfer.server.completions import completions
-from glinfer.server.protocol import (
-    ApplyTemplateRequest,
-    AttentionRequest,
-    ChatCompletionRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    EmbeddingRequest,
-    RequestBody,
-    RerankRequest,
-    ResponseRequest,
-    ScoreRequest,
-    TokenizeRequest,
-)
+from glinfer.server.json_text import json_answer
 from glinfer.server.responses import responses
+from glinfer.server.served import Served
+from glinfer.server.state import ServerState
 
 
 @dataclass(frozen=True)
@@ -36,14 +28,12 @@ class ApiRoute:
         endpoint: answers a request; of a route with a body, an :class:`glinfer.server.state.Asked`.
         summary: what it does, for the document.
         body: the model of its body; None for a route that takes none.
-        streams: whether it can answer with server-sent events.
     """
 
     path: str
     endpoint: Callable[[Any], Awaitable[ASGIApp]]
     summary: str
-    body: type[RequestBody] | None = None
-    streams: bool = False
+    body: type[protocol.RequestBody] | None = None
 
     @property
     def method(self) -> str:
@@ -51,25 +41,62 @@ class ApiRoute:
         return "GET" if self.body is None else "POST"
 
     @property
+    def streams(self) -> bool:
+        """Whether it can answer with server-sent events."""
+        return self.body is not None and issubclass(self.body, protocol.DrawnBody)
+
+    @property
     def documented(self) -> str:
         """The path as OpenAPI has it."""
         return self.path.replace(":path", "")
 
 
+async def models(request: Request) -> Response:
+    """The models."""
+    state = ServerState.of(request)
+    listed = [(each, own) for each in state.worker.served.values() for own in (None, *each.source.adapters)]
+    return json_answer({"object": "list", "data": [_model(*each) for each in listed]})
+
+
+async def model(request: Request) -> Response:
+    """One model."""
+    return json_answer(_model(*ServerState.of(request).model(request.path_params["model"])))
+
+
+def _model(served: Served, adapter: str | None) -> dict[str, Any]:
+    ready, name = served.model is not None, served.name if adapter is None else adapter
+    head = {"id": name, "object": "model", "created": served.created, "owned_by": "glinfer", "ready": ready}
+    head |= {} if adapter is None else {"parent": served.name}
+    return {**head, **served.facts} if ready else head
+
+
+async def health(request: Request) -> Response:
+    """Whether the server can be asked: 200 when its models are loaded, 503 before that and while it ends."""
+    state = ServerState.of(request)
+    status = "ending" if state.ending else "ready" if state.worker.ready else "loading"
+    return json_answer({"status": status}, 200 if status == "ready" else 503)
+
+
+async def metrics(request: Request) -> Response:
+    """The figures, for Prometheus."""
+    text = ServerState.of(request).worker.metrics.text()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
 ROUTES = (
-    ApiRoute("/v1/chat/completions", chat_completions, "Reply to a conversation.", ChatCompletionRequest, streams=True),
-    ApiRoute("/v1/completions", completions, "Continue prompts.", CompletionRequest, streams=True),
-    ApiRoute("/v1/responses", responses, "Respond to an input, without state.", ResponseRequest, streams=True),
-    ApiRoute("/v1/score", texts.score, "Score texts.", ScoreRequest),
-    ApiRoute("/v1/embeddings", embeddings.embeddings, "Vectors of texts.", EmbeddingRequest),
-    ApiRoute("/v1/rerank", embeddings.rerank, "Texts by how well they fit a query.", RerankRequest),
-    ApiRoute("/v1/attention", texts.attention, "What the last token of a prompt looks at.", AttentionRequest),
-    ApiRoute("/tokenize", texts.tokenize, "Token ids of a text or a conversation.", TokenizeRequest),
-    ApiRoute("/detokenize", texts.detokenize, "Text of token ids.", DetokenizeRequest),
-    ApiRoute("/apply-template", texts.apply_template, "The prompt of a conversation.", ApplyTemplateRequest),
-    ApiRoute("/v1/models", system.models, "The models."),
-    ApiRoute("/v1/models/{model:path}", system.model, "One model."),
-    ApiRoute("/health", system.health, "Whether the server can be asked."),
-    ApiRoute("/metrics", system.metrics, "Figures for Prometheus."),
+    ApiRoute("/v1/chat/completions", chat_completions, "Reply to a conversation.", protocol.ChatCompletionRequest),
+    ApiRoute("/v1/completions", completions, "Continue prompts.", protocol.CompletionRequest),
+    ApiRoute("/v1/responses", responses, "Respond to an input, without state.", protocol.ResponseRequest),
+    ApiRoute("/v1/score", texts.score, "Score texts.", protocol.ScoreRequest),
+    ApiRoute("/v1/embeddings", texts.embeddings, "Vectors of texts.", protocol.EmbeddingRequest),
+    ApiRoute("/v1/rerank", texts.rerank, "Texts by how well they fit a query.", protocol.RerankRequest),
+    ApiRoute("/v1/attention", texts.attention, "What the last token of a prompt looks at.", protocol.AttentionRequest),
+    ApiRoute("/tokenize", texts.tokenize, "Token ids of a text or a conversation.", protocol.TokenizeRequest),
+    ApiRoute("/detokenize", texts.detokenize, "Text of token ids.", protocol.DetokenizeRequest),
+    ApiRoute("/apply-template", texts.apply_template, "The prompt of a conversation.", protocol.ApplyTemplateRequest),
+    ApiRoute("/v1/models", models, "The models."),
+    ApiRoute("/v1/models/{model:path}", model, "One model."),
+    ApiRoute("/health", health, "Whether the server can be asked."),
+    ApiRoute("/metrics", metrics, "Figures for Prometheus."),
 )
 """All routes but the document's own, and the page's."""

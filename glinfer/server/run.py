@@ -24,14 +24,12 @@ from glinfer.server.app import make_app
 from glinfer.server.auth import Access, is_loopback
 from glinfer.server.connections import BoundedConnection, bounded
 from glinfer.server.errors import not_ready
-from glinfer.server.limits import ConnectionLimits
+from glinfer.server.limits import MAX_WAITING, ConnectionLimits
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
-MAX_WAITING = 256
-"""Default limit for sequences of a model that wait for a place."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OFF_LOOP_SECONDS = 1
 """How long work off the event loop may take after SIGTERM, such as tokenizing."""
@@ -157,18 +155,12 @@ class HttpServer:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        before = {number: signal.signal(number, lambda *_: self.end()) for number in _SIGNALS}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def _note(self, *_: object) -> None:
-        if self._loop is None:
-            self._noted += 1
-        else:
-            self.end()
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -185,10 +177,12 @@ class HttpServer:
             self.state.close()
 
     def end(self) -> None:
-        """End as after SIGTERM; any thread may call this. Harmless when it has ended."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._begin_end)
+        """End as after SIGTERM, or not begin; any thread may call this. Harmless when it has ended."""
+        if self._loop is None:
+            self._noted += 1
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._begin_end)
 
     def _begin_end(self) -> None:
         """Take no new requests; a second call waits for no running ones either."""

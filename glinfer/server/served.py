@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,11 +81,6 @@ class Served:
     def name(self) -> str:
         """The name that requests give."""
         return self.source.name
-
-    @property
-    def adapters(self) -> tuple[str, ...]:
-        """The LoRA adapters that requests name in place of the model."""
-        return self.source.adapters
 
     @property
     def live(self) -> int:
@@ -167,31 +162,29 @@ class Served:
             InputError: its template refuses the messages.
         """
         form = self.chat_form()
-        self._refuse_bytes([message["content"] for message in messages], self.context)
+        self.refuse_long([message["content"] for message in messages], by_bytes=True)
         try:
             return list(form.encode_messages(messages, tools, self.refuse_long, how))
         except OptionError as error:
             raise refused(error, self.name, param="chat_template_kwargs", code="unsupported_parameter") from None
 
-    def refuse_long(self, texts: Sequence[str], most: int | None = None) -> None:
+    def refuse_long(self, texts: Sequence[str], most: int | None = None, *, by_bytes: bool = False) -> None:
         """Refuse texts of more than ``most`` tokens (default: the context) soon, however long they are.
+
+        ``by_bytes`` looks at their bytes alone, which takes no time.
 
         Raises:
             ApiError: even tokens of the greatest length would be too many, or the beginning of the texts has more.
         """
         limit = self.context if most is None else most
-        self._refuse_bytes(texts, limit)
-        if sum(map(len, texts)) > _LONG_TEXTS:
+        if self._longest is None:
+            self._longest = max(map(len, map(self.tokenizer.token_bytes, range(self.loaded.config.vocab_size))))
+        self._refuse(-(-sum(len(text.encode("utf-8", "replace")) for text in texts) // max(1, self._longest)), limit)
+        if not by_bytes and sum(map(len, texts)) > _LONG_TEXTS:
             least = 0
             for text in texts:
                 least += self.tokenizer.beginning(text, limit - least)[1]
                 self._refuse(least, limit)
-
-    def _refuse_bytes(self, texts: Iterable[str], most: int) -> None:
-        """The first half of :meth:`refuse_long`, which takes no time."""
-        if self._longest is None:
-            self._longest = max(map(len, map(self.tokenizer.token_bytes, range(self.loaded.config.vocab_size))))
-        self._refuse(-(-sum(len(text.encode("utf-8", "replace")) for text in texts) // max(1, self._longest)), most)
 
     def _refuse(self, least: int, most: int) -> None:
         if least > most:

@@ -20,9 +20,8 @@ from glinfer.server.json_text import json_answer
 from glinfer.server.limits import LIMITS, ConnectionLimits
 from glinfer.server.off_loop import Threads
 from glinfer.server.protocol import RequestBody
-from glinfer.server.served import Served
 from glinfer.server.streaming import unless_gone
-from glinfer.server.worker import Worker
+from glinfer.server.worker import Runner, Worker
 
 Body = TypeVar("Body", bound=RequestBody)
 Result = TypeVar("Result")
@@ -60,7 +59,7 @@ class ServerState:
         state: ServerState = request.app.state.glinfer
         return state
 
-    def model(self, name: str) -> tuple[Served, str | None]:
+    def model(self, name: str) -> tuple[Runner, str | None]:
         """The model of a name, and its LoRA adapter where the name is ``adapter`` or ``model:adapter``.
 
         Raises:
@@ -69,11 +68,10 @@ class ServerState:
         served = self.worker.served
         if name in served:
             return served[name], None
-        found = [
-            (each, own) for each in served.values() for own in each.adapters if name in (own, f"{each.name}:{own}")
-        ]
+        adapters = [(each, own) for each in served.values() for own in each.source.adapters]
+        found = [(each, own) for each, own in adapters if name in (own, f"{each.name}:{own}")]
         if len(found) != 1:
-            known = (*served, *(own for each in served.values() for own in each.adapters))
+            known = (*served, *(own for _, own in adapters))
             raise ApiError(
                 f"there is no model {name[:100]!r}; expected {', '.join(known)}",
                 status=404,
@@ -106,12 +104,14 @@ class Asked(Generic[Body]):
     Attributes:
         state: of the server.
         served: the model that it is for.
+        adapter: the LoRA adapter that its body names, or None for the model itself.
         body: its checked body.
         client: whose it is, for turns and for the reuse of prefixes.
     """
 
     state: ServerState
-    served: Served
+    served: Runner
+    adapter: str | None
     body: Body
     client: Hashable
 
@@ -155,17 +155,15 @@ class Endpoint(Generic[Body]):
         data = [await read_body(request, state.connections.body_seconds)]
 
         async def work() -> None:
-            asked = await self._asked(state, data.pop(), scope.get(CLIENT))  # the bytes are not kept
-            await (await self._respond(asked))(scope, receive, send)
+            given, client = data.pop(), scope.get(CLIENT)  # the bytes are not kept
+            large = len(given) > _LARGE_BYTES
+            body = await state.quick.run(partial(self._kind.read, given), client) if large else self._kind.read(given)
+            del given
+            served, adapter = state.model(body.model)
+            served.loaded  # noqa: B018  # which refuses a model that is being loaded
+            await (await self._respond(Asked(state, served, adapter, body, client)))(scope, receive, send)
 
         await unless_gone(work(), receive)
-
-    async def _asked(self, state: ServerState, data: bytes, client: Hashable) -> Asked[Body]:
-        large = len(data) > _LARGE_BYTES
-        body = await state.quick.run(lambda: self._kind.read(data), client) if large else self._kind.read(data)
-        served, body.adapter = state.model(body.model)
-        served.loaded  # noqa: B018  # which refuses a model that is being loaded
-        return Asked(state, served, body, client)
 
 
 async def read_body(request: Request, seconds: float) -> bytes:

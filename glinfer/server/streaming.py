@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from glinfer.server.errors import ApiError
+from glinfer.server.errors import FAILED, ApiError, log
 from glinfer.server.json_text import json_bytes
-from glinfer.terminal import emit
 
-DONE = "[DONE]"
+DONE = b"data: [DONE]\n\n"
+Events = AsyncGenerator[bytes, None]
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -21,10 +21,9 @@ _HEADERS = [
 ]
 
 
-def event_bytes(data: dict[str, Any] | str, name: str = "") -> bytes:
+def event_bytes(data: dict[str, Any], name: str = "") -> bytes:
     """One event, with a name where the protocol has names."""
-    text = data.encode() if isinstance(data, str) else json_bytes(data)
-    return (f"event: {name}\n".encode() if name else b"") + b"data: " + text + b"\n\n"
+    return (f"event: {name}\n".encode() if name else b"") + b"data: " + json_bytes(data) + b"\n\n"
 
 
 async def _gone(receive: Receive) -> None:
@@ -56,7 +55,7 @@ class EventStream:
     event begins the answer, so that a client that waits for a place knows that it was taken.
     """
 
-    def __init__(self, events: AsyncIterator[bytes], on_error: Callable[[ApiError], bytes] | None = None) -> None:
+    def __init__(self, events: Events, on_error: Callable[[ApiError], bytes] | None = None) -> None:
         """Send these events; ``on_error`` makes one of an error."""
         self._events, self._on_error = events, on_error or (lambda error: event_bytes(error.body()))
 
@@ -64,27 +63,21 @@ class EventStream:
         """Answer."""
         started = False
         try:
-            async for event in self._events:
-                if not started:
-                    started = True
-                    await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                if event:
-                    await send(_body(event))
-                await asyncio.sleep(0)  # others have their turn, and a client that has gone is noticed
-        except ApiError as error:
-            if not started:
-                await error.response()(scope, receive, send)
-                return
-            await send(_body(self._on_error(error)))
+            async with contextlib.aclosing(self._events):
+                async for event in self._events:
+                    if not started:
+                        started = True
+                        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                    if event:
+                        await send(_body(event))
+                    await asyncio.sleep(0)  # others have their turn, and a client that has gone is noticed
         except Exception as error:
             if not started:
                 raise
-            emit(f"glinfer: a stream failed: {type(error).__name__}: {error}", err=True)
-            await send(_body(self._on_error(ApiError("the server failed; its log says where", status=500))))
-        finally:
-            close = getattr(self._events, "aclose", None)
-            if close is not None:
-                await close()
+            if not isinstance(error, ApiError):
+                log(f"a stream failed: {type(error).__name__}: {error}")
+                error = ApiError(FAILED, status=500)
+            await send(_body(self._on_error(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
@@ -11,9 +10,8 @@ from pydantic import Discriminator, Field, StrictBool, StrictStr, Tag
 from glinfer.errors import StructureError
 from glinfer.server.errors import ApiError
 from glinfer.server.json_text import parsed_json
-from glinfer.server.limits import LIMITS
+from glinfer.server.limits import LIMITS, Several, Strict
 from glinfer.server.served import Served
-from glinfer.server.strict import Several, Strict
 from glinfer.structured.structure import ANY_OBJECT
 from glinfer.structured.tools import CallForm, MessageForm, Tool, call_grammar, tool_form
 
@@ -162,33 +160,16 @@ ResponseTools = Annotated[
 """Functions, and what OpenAI's servers run by themselves, which clients send unasked; here it is passed over."""
 
 
-@dataclass(frozen=True)
-class ToolUse:
-    """Tools that an answer may use.
-
-    Attributes:
-        form: how the model writes calls.
-        definitions: what its template is told.
-        grammar: of its answers.
-    """
-
-    form: CallForm
-    definitions: Sequence[Mapping[str, Any]]
-    grammar: str
-
-    @property
-    def apart(self) -> bool:
-        """Whether calls are messages of their own."""
-        return isinstance(self.form, MessageForm)
-
-
 def tool_use(
     served: Served,
     tools: Sequence[ToolDefinition | ResponseTool | Mapping[str, Any]],
     choice: str | NamedTool | NamedResponseTool | None,
     parallel: bool,
-) -> ToolUse | None:
-    """The tools that an answer may use, or None; of a response's, the functions.
+) -> tuple[CallForm, list[dict[str, Any]], str] | None:
+    """How the model writes calls, the tools as its template takes them, and the grammar of answers; None without tools.
+
+    Of a response's tools the functions count. Its clients always send some; a model whose template has no place for
+    them is not told of any, unless the request insists.
 
     Raises:
         ApiError: the model's template takes none, there is no such tool, or two have one name.
@@ -208,56 +189,42 @@ def tool_use(
     one = None if named is None or isinstance(named, str) else named.name
     if one is not None and one not in names:
         raise ApiError(f"there is no tool {one} to call; expected one of {', '.join(names)}", param="tool_choice")
-    template = served.chat_form().template_source
-    if not template:
-        raise ApiError(
-            f"the chat template of {served.name} has no place for tools; leave them out", param="tools", code="no_tools"
-        )
     try:
-        form = tool_form(template)
+        form = _call_form(served)
     except StructureError as error:
+        if isinstance(functions[0], ResponseTool) and choice in (None, "auto"):
+            return None
         raise ApiError(str(error), param="tools", code="no_tools") from None
-    apart = isinstance(form, MessageForm)
-    if apart and served.chat_form().channels is None:
-        raise ApiError(
-            f"the tokenizer of {served.name} has not the control tokens of its template's calls; leave tools out",
-            param="tools",
-            code="no_tools",
-        )
     callable_tools = [
         Tool(each.name, each.parameters, bool(each.strict)) for each in functions if one in (None, each.name)
     ]
     grammar = call_grammar(
         form, callable_tools, required=one is not None or choice == "required", parallel=parallel and one is None
     )
-    definitions = []
+    definitions = list[dict[str, Any]]()
     for each in functions:
-        described = {"description": each.description or ""} if apart else {}  # those templates write a line of it
+        # Templates of such a form write a line of the description.
+        described = {"description": each.description or ""} if isinstance(form, MessageForm) else {}
         function = {**each.model_dump(exclude_none=True, exclude={"type"}), **described}
         definitions.append({"type": "function", "function": function})
-    return ToolUse(form, definitions, grammar)
+    return form, definitions, grammar
 
 
-def response_tool_use(
-    served: Served,
-    tools: Sequence[ResponseTool | Mapping[str, Any]],
-    choice: str | NamedResponseTool | None,
-    parallel: bool,
-) -> ToolUse | None:
-    """The functions that a response may call, or None.
-
-    Clients of responses always send some; a model whose template has no place for them is not told of any, unless the
-    request insists.
+def _call_form(served: Served) -> CallForm:
+    """How a model writes calls.
 
     Raises:
-        ApiError: as :func:`tool_use` does.
+        StructureError: it writes none, or in a form that is not known.
     """
-    try:
-        return tool_use(served, tools, choice, parallel)
-    except ApiError as error:
-        if error.code == "no_tools" and choice in (None, "auto"):
-            return None
-        raise
+    chat = served.chat_form()
+    if not chat.template_source:
+        raise StructureError(f"the chat template of {served.name} has no place for tools; leave them out")
+    form = tool_form(chat.template_source)
+    if isinstance(form, MessageForm) and chat.channels is None:
+        raise StructureError(
+            f"the tokenizer of {served.name} has not the control tokens of its template's calls; leave tools out"
+        )
+    return form
 
 
 def asked_by(form: ResponseFormat | TextFormat | None) -> Mapping[str, Any] | None:

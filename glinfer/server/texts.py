@@ -1,30 +1,31 @@
-"""The routes about tokens and texts: /tokenize, /detokenize, /apply-template, /v1/score and /v1/attention."""
+"""The routes about tokens and texts.
+
+These are /tokenize, /detokenize, /apply-template, /v1/score and /v1/attention, and of models that embed texts
+/v1/embeddings and /v1/rerank.
+"""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from starlette.types import ASGIApp
 
+from glinfer.engine.embed import Embedder, EmbedRequest, Ranked, Vectors
 from glinfer.engine.ids import check_tokens
 from glinfer.errors import InputError
+from glinfer.server import protocol
 from glinfer.server.errors import ApiError
 from glinfer.server.generation import Usage, in_steps, new_id, now, scored
 from glinfer.server.limits import LIMITS
-from glinfer.server.protocol import (
-    ApplyTemplateRequest,
-    AttentionRequest,
-    DetokenizeRequest,
-    ScoreRequest,
-    TokenizeRequest,
-    conversation,
-)
 from glinfer.server.state import Asked
 from glinfer.text.chat import OPEN
 
 
-async def _ids(asked: Asked[Any], body: TokenizeRequest, reply: str = "") -> list[int]:
-    """The ids of a text or of a conversation, and of a reply behind it."""
+async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "") -> list[int]:
+    """The ids of a text or of a protocol.conversation, and of a reply behind it."""
     served, prompt, how = asked.served, body.prompt, body.rendering()
     if (prompt is None) == (body.messages is None):
         raise ApiError("expected either prompt or messages", param="prompt")
@@ -38,23 +39,23 @@ async def _ids(asked: Asked[Any], body: TokenizeRequest, reply: str = "") -> lis
             return served.tokenizer.encode(prompt + reply)
         # What the model has said spells no control token.
         return [
-            *served.chat_ids(conversation(body.messages or []), None, how),
+            *served.chat_ids(protocol.conversation(body.messages or []), None, how),
             *served.tokenizer.encode(reply, allow_special=False),
         ]
 
     return await asked.off_loop(work, "messages" if prompt is None else "prompt", slow=prompt is None)
 
 
-async def tokenize(asked: Asked[TokenizeRequest]) -> ASGIApp:
-    """The token ids of a text or of a conversation."""
+async def tokenize(asked: Asked[protocol.TokenizeRequest]) -> ASGIApp:
+    """The token ids of a text or of a protocol.conversation."""
     ids = await _ids(asked, asked.body)
     return await asked.answer(lambda: {"tokens": ids, "count": len(ids), "max_model_len": asked.served.context})
 
 
-async def attention(asked: Asked[AttentionRequest]) -> ASGIApp:
+async def attention(asked: Asked[protocol.AttentionRequest]) -> ASGIApp:
     """What each head of a block looks at from the last token of a prompt."""
     served, body = asked.served, asked.body
-    if body.adapter is not None:
+    if asked.adapter is not None:
         raise ApiError(f"attention is told of {served.name} itself; name the model", param="model", code="no_adapter")
     ids = await _ids(asked, body, body.reply or "")
     if not ids:
@@ -77,7 +78,7 @@ async def attention(asked: Asked[AttentionRequest]) -> ASGIApp:
     )
 
 
-async def detokenize(asked: Asked[DetokenizeRequest]) -> ASGIApp:
+async def detokenize(asked: Asked[protocol.DetokenizeRequest]) -> ASGIApp:
     """The text of token ids."""
     served, tokens = asked.served, asked.body.tokens
     config = served.loaded.config
@@ -85,17 +86,17 @@ async def detokenize(asked: Asked[DetokenizeRequest]) -> ASGIApp:
     return await asked.answer(lambda: {"prompt": text})
 
 
-async def apply_template(asked: Asked[ApplyTemplateRequest]) -> ASGIApp:
-    """The prompt that a conversation becomes, as text and as token ids."""
+async def apply_template(asked: Asked[protocol.ApplyTemplateRequest]) -> ASGIApp:
+    """The prompt that a protocol.conversation becomes, as text and as token ids."""
     served = asked.served
-    messages, how = conversation(asked.body.messages), asked.body.rendering()
+    messages, how = protocol.conversation(asked.body.messages), asked.body.rendering()
     ids = await asked.off_loop(lambda: served.chat_ids(messages, None, how), "messages", slow=True)
     return await asked.answer(lambda: {"prompt": served.tokenizer.decode(ids), "tokens": ids})
 
 
-async def score(asked: Asked[ScoreRequest]) -> ASGIApp:
+async def score(asked: Asked[protocol.ScoreRequest]) -> ASGIApp:
     """The log-likelihoods of texts."""
-    served, given, most = asked.served, asked.body.texts(), LIMITS.score_tokens
+    served, given, most = asked.served, protocol.listed(asked.body.input), LIMITS.score_tokens
 
     def work() -> list[list[int]]:
         found = []
@@ -130,3 +131,63 @@ async def score(asked: Asked[ScoreRequest]) -> ASGIApp:
         return {**head, "data": data, "usage": usage}
 
     return await asked.answer(made)
+
+
+async def embeddings(asked: Asked[protocol.EmbeddingRequest]) -> ASGIApp:
+    """The vectors of texts."""
+    body = asked.body
+
+    def check(embedder: Embedder) -> EmbedRequest:
+        return embedder.request(protocol.listed(body.input), prompt_name=body.prompt_name, dimensions=body.dimensions)
+
+    texts = await _encoded(asked, check, "input")
+    vectors: Vectors = await in_steps(asked, lambda model: model.embedder.steps(texts))
+
+    def written(vector: Vectors) -> Any:
+        if body.encoding_format != "base64":
+            return vector.tolist()
+        return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode("ascii")
+
+    def made() -> dict[str, Any]:
+        data = [
+            {"object": "embedding", "index": index, "embedding": written(each)} for index, each in enumerate(vectors)
+        ]
+        return {"object": "list", "data": data, "model": asked.served.name, "usage": _usage(texts)}
+
+    return await asked.answer(made)
+
+
+async def rerank(asked: Asked[protocol.RerankRequest]) -> ASGIApp:
+    """Texts with their scores for a query, best first."""
+    body = asked.body
+    given = [each if isinstance(each, str) else each.text for each in body.documents]
+    texts = await _encoded(asked, lambda embedder: embedder.rank_request(body.query, given), "documents")
+    found: list[Ranked] = await in_steps(asked, lambda model: model.embedder.rank_steps(texts))
+
+    def made() -> dict[str, Any]:
+        results = []
+        for each in found[: body.top_n]:
+            document = {"document": {"text": given[each.index]}} if body.return_documents else {}
+            results.append({"index": each.index, "relevance_score": each.score, **document})
+        head = {"id": new_id("rerank-"), "object": "list", "model": asked.served.name}
+        return {**head, "results": results, "usage": _usage(texts)}
+
+    return await asked.answer(made)
+
+
+async def _encoded(asked: Asked[Any], work: Callable[[Embedder], EmbedRequest], param: str) -> EmbedRequest:
+    """The texts of a request, checked and encoded off the event loop.
+
+    Raises:
+        ApiError: the model embeds no texts, or they cannot be run.
+    """
+    found = await asked.off_loop(lambda: work(asked.served.loaded.embedder), param)
+    if found.tokens > LIMITS.embed_tokens:
+        raise ApiError(
+            f"the texts have {found.tokens} tokens; expected at most {LIMITS.embed_tokens} at once", param=param
+        )
+    return found
+
+
+def _usage(asked: EmbedRequest) -> dict[str, int]:
+    return {"prompt_tokens": asked.tokens, "total_tokens": asked.tokens}

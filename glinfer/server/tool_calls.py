@@ -20,13 +20,13 @@ class CallDeltas:
         self._content = ""
         self._calls: list[dict[str, Any]] = []
 
-    def push(self, text: str, calls: Sequence[ChatPart] = (), *, last: bool) -> list[dict[str, Any]]:
-        """Take the next piece of the answer, and of calls that are messages of their own; returns the deltas."""
+    def push(self, text: str, more: Sequence[ChatPart] = (), *, last: bool) -> list[dict[str, Any]]:
+        """Take the next piece of the answer, and the calls in ``more``, messages of their own; returns the deltas."""
         if self._parser is None:
             parts = [ToolPart(text)] if text else []
         else:
             parts = [*self._parser.push(text), *(self._parser.finish() if last else ())]
-        return [self._delta(part) for part in (*parts, *map(self._message, calls))]
+        return [self._delta(part) for part in (*parts, *(self._message(part) for part in more if part.kind == "call"))]
 
     def _message(self, part: ChatPart) -> ToolPart:
         self._apart += bool(part.name)

@@ -19,52 +19,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glinfer.engine.loading import load_model
-from glinfer.engine.logits import TokenLogprob
 from glinfer.engine.model import Model
-from glinfer.engine.requests import BatchResult, Running
-from glinfer.engine.scheduler import Scheduler
-from glinfer.errors import ContextError, GLError, GlinferError, StructureError
+from glinfer.engine.requests import Running
+from glinfer.engine.scheduler import Event, Scheduler
+from glinfer.errors import ContextError, GLError, GlinferError
 from glinfer.gl.context import Device
-from glinfer.server.errors import ApiError, log, not_ready, refused
-from glinfer.server.limits import share
+from glinfer.server.errors import FAILED, ApiError, again_soon, log, not_ready, refused
+from glinfer.server.limits import EMBED_REQUESTS, share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
-from glinfer.text.reply import ChatPart
 
 REOPEN_TRIES = 5
 """How often a lost context is opened again, a second apart, before the server gives up."""
-EMBED_REQUESTS = 32
-"""Requests at once of a model that embeds texts, which run one after the other; more have to wait."""
-
-
-@dataclass(frozen=True)
-class Update:
-    """The outcome of one step for one sequence of a request.
-
-    Attributes:
-        index: which sequence of the request.
-        ids: new tokens.
-        text: new text of the answer.
-        thinking: new text of the thoughts before it.
-        calls: new pieces of calls of tools that are messages of their own.
-        logprobs: of ``ids``, if they were asked for.
-        result: everything, if the sequence has ended.
-    """
-
-    index: int
-    ids: list[int]
-    text: str
-    thinking: str
-    calls: Sequence[ChatPart]
-    logprobs: list[TokenLogprob]
-    result: BatchResult | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What work in steps has returned."""
-
-    value: Any
 
 
 class Channel:
@@ -74,20 +40,23 @@ class Channel:
         served: the model that the request is for.
         client: whose request it is.
         started: when the request came.
+        whole: whether it is told of the ends of its sequences alone.
     """
 
-    def __init__(self, served: Served, count: int, client: Hashable = None) -> None:
+    whole = False
+
+    def __init__(self, served: Runner, count: int, client: Hashable = None) -> None:
         """Count the sequences as live until they have ended."""
         self.served, self.client, self.started = served, client, time.monotonic()
-        self._inbox: asyncio.Queue[Update | Outcome | ApiError] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
         self._live = count
         served.count(client, count)
 
-    def put(self, item: Update | Outcome | ApiError) -> None:
-        """Tell the request something."""
+    def put(self, item: Any) -> None:
+        """Tell the request something: an event, what work in steps has returned, or an error."""
         if isinstance(item, ApiError):
             self.release()
-        elif not isinstance(item, Update) or item.result is not None:
+        elif not isinstance(item, Event) or item.result is not None:
             self.release(1)
         self._inbox.put_nowait(item)
 
@@ -97,7 +66,7 @@ class Channel:
         self._live -= count
         self.served.count(self.client, -count)
 
-    async def get(self) -> Update | Outcome:
+    async def get(self) -> Any:
         """The next thing that was told.
 
         Raises:
@@ -113,23 +82,29 @@ class _StoppedError(Exception):
     """The thread was told to end while it loads."""
 
 
-Told = tuple[Channel, Update | Outcome | ApiError]
 Steps = Generator[object, None, Any]
 """Work that is done step by step, and what it returns."""
 
 
 @dataclass
-class _Runner:
-    """What the thread knows of a served model."""
+class Runner(Served):
+    """A model, with what belongs to the thread alone.
 
-    served: Served
+    Attributes:
+        scheduler: of a model that generates.
+        requests: whose the sequences in it are.
+        works: other work, of which the first is under way.
+        draws: how many are counted.
+    """
+
     scheduler: Scheduler | None = None
-    requests: dict[Running, tuple[Channel, int]] = field(default_factory=dict)
+    requests: dict[Running, Channel] = field(default_factory=dict)
     works: deque[tuple[Channel, Steps]] = field(default_factory=deque)
     draws: int = 0
 
     @property
     def busy(self) -> bool:
+        """Whether there is anything to run."""
         return bool(self.requests or self.works)
 
 
@@ -162,14 +137,13 @@ class Worker:
             on_failure: called on the event loop when the models cannot be loaded.
             on_ready: called there when they are.
         """
-        self.served = {source.name: Served(source) for source in sources}
+        self.served = {source.name: Runner(source) for source in sources}
         self.metrics, self.max_waiting = metrics, max_waiting
         self.failure: BaseException | None = None
         self._open_device, self._on_failure, self._on_ready = open_device, on_failure, on_ready
-        self._runners = {name: _Runner(served) for name, served in self.served.items()}
         self._device: Device | None = None
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._told: list[Told] = []
+        self._told: list[tuple[Channel, Any]] = []
         self._thread = threading.Thread(target=self._run, name="glinfer-gl", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = self._stopped = False
@@ -191,7 +165,7 @@ class Worker:
         """Sequences of all models that have not ended."""
         return sum(served.live for served in self.served.values())
 
-    def admit(self, served: Served, count: int, client: Hashable = None) -> Channel:
+    def admit(self, served: Runner, count: int, client: Hashable = None) -> Channel:
         """Room for a request of so many sequences; a client may have its share of the places for waiting.
 
         Raises:
@@ -204,21 +178,18 @@ class Worker:
         most = share(places - served.live + own, self.max_waiting)
         if own + count > most:
             self.metrics.rejected.labels("queue_full").inc()
+            rounds = served.live // max(1, served.slots)  # each takes about a second
             raise ApiError(
                 f"{served.live} of {places} sequences run or wait, and {own} of yours, of which {most} may; "
                 "try again in a while",
                 status=429,
                 code="queue_full",
-                headers={"Retry-After": str(self._retry_after(served))},
+                headers={"Retry-After": str(max(1, min(60, rounds)))},
             )
         return Channel(served, count, client)
 
-    def _retry_after(self, served: Served) -> int:
-        """Seconds after which a place may be free: one for each round of the slots that is waited for."""
-        return max(1, min(60, served.live // max(1, served.slots)))
-
     def submit(self, channel: Channel, sequences: Sequence[Running]) -> None:
-        """Run checked sequences; their updates have the numbers of their places here."""
+        """Run checked sequences, whose events the channel tells."""
         self._command(lambda: self._insert(channel, sequences))
 
     def work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
@@ -262,7 +233,7 @@ class Worker:
         try:
             self._open()
             while self._take_commands():
-                for runner in self._runners.values():
+                for runner in self.served.values():
                     if runner.busy:
                         self._step(runner)
                 self._deliver()
@@ -280,14 +251,14 @@ class Worker:
 
     def _take_commands(self) -> bool:
         """Follow what the event loop has said; waits for it if there is nothing else to do. False at the end."""
-        idle = not any(runner.busy for runner in self._runners.values())
+        idle = not any(runner.busy for runner in self.served.values())
         with suppress(queue.Empty):
             while True:
                 command = self._commands.get(block=idle)
                 if command is None:
                     return False
                 command()
-                idle = idle and not any(runner.busy for runner in self._runners.values())
+                idle = idle and not any(runner.busy for runner in self.served.values())
                 if idle:
                     self._deliver()
         return True
@@ -295,17 +266,13 @@ class Worker:
     def _open(self) -> None:
         """Open the device and load every model."""
         self._device = self._open_device()
-        for runner in self._runners.values():
-            source = runner.served.source
+        for runner in self.served.values():
+            source = runner.source
             self._require_wanted()
             model = load_model(source.path, device=self._device, on_upload=self._require_wanted, **source.options)
             model.engine.nan_guard.traces = False  # which would keep all others waiting
             runner.draws = 0
-            if model.config.embeds:
-                runner.served.take(model, EMBED_REQUESTS)
-                continue
-            scheduler = self._schedule(runner, model)
-            runner.served.take(model, scheduler.slots)
+            runner.take(model, EMBED_REQUESTS if model.config.embeds else self._schedule(runner, model).slots)
         self._count_textures()
         self._tell_loop(self._on_ready)
 
@@ -319,15 +286,15 @@ class Worker:
             raise _StoppedError
 
     @staticmethod
-    def _schedule(runner: _Runner, model: Model) -> Scheduler:
-        options = {name: value for name, value in vars(runner.served.source.scheduler).items() if value is not None}
+    def _schedule(runner: Runner, model: Model) -> Scheduler:
+        options = {name: value for name, value in vars(runner.source.scheduler).items() if value is not None}
         runner.scheduler = model.scheduler(**options)
         return runner.scheduler
 
     def _close(self) -> None:
         """Close models and device, as far as they can be."""
-        for runner in self._runners.values():
-            model, runner.served.model = runner.served.model, None
+        for runner in self.served.values():
+            model, runner.model = runner.model, None
             with suppress(GlinferError):
                 if runner.scheduler is not None:
                     runner.scheduler.close()
@@ -340,144 +307,115 @@ class Worker:
                 self._device.close()
         self._device = None
 
-    def _step(self, runner: _Runner) -> None:
-        """One step of a model; a lost context ends all that runs, and opens everything again."""
+    def _step(self, runner: Runner) -> None:
+        """One step of a model; errors that end more than their own request are as in :meth:`_reopen`."""
         try:
             self._step_scheduler(runner)
             self._step_work(runner)
-        except Exception as error:
-            self._recover(runner, error)
-
-    def _recover(self, runner: _Runner, error: Exception) -> None:
-        """Make a model usable again after an error that has closed its scheduler, or was none of a request's own.
-
-        Raises:
-            GlinferError: that did not work.
-        """
-        if isinstance(error, GLError) and not isinstance(error, ContextError):
+        except ContextError as error:
+            self._reopen(error)
+        except GLError as error:
             self._restart(runner, error)
-            return
-        if not isinstance(error, ContextError):
+        except Exception as error:
             traceback.print_exception(error)
-        self._reopen(error)
+            self._reopen(error)
 
-    def _restart(self, runner: _Runner, error: GLError) -> None:
-        """End the sequences of a model, whose weights are still there, and make another scheduler.
-
-        Raises:
-            GlinferError: that did not work.
-        """
+    def _restart(self, runner: Runner, error: GLError) -> None:
+        """End the sequences of a model, whose weights are still there, and make another scheduler."""
         log(error)
-        for channel in {owner for owner, _ in runner.requests.values()}:
-            self._told.append((channel, refused_by_driver(error)))
+        self._told += [(channel, refused(error, runner.name)) for channel in {*runner.requests.values()}]
         runner.requests.clear()
         runner.draws = 0
-        model = runner.served.model
-        assert model is not None  # it has run
+        assert runner.model is not None  # it has run
         try:
-            self._schedule(runner, model)
+            self._schedule(runner, runner.model)
         except GlinferError as again:
             self._reopen(again)
-        self._count_sequences(runner)
 
-    def _step_scheduler(self, runner: _Runner) -> None:
+    def _step_scheduler(self, runner: Runner) -> None:
         scheduler = runner.scheduler
         if scheduler is None or not len(scheduler):
             return
-        metrics, name = self.metrics, runner.served.name
+        metrics, name = self.metrics, runner.name
         for event in scheduler.next():
             each = event.sequence
-            channel, index = runner.requests[each]
-            count = len(each.ids)
-            logprobs = each.logprobs[count - len(event.ids) : count]
+            channel = runner.requests[each]
             if each.stats.tokens <= max(1, len(event.ids)):
                 metrics.first_token.labels(name).observe(time.monotonic() - channel.started)
             if event.result is not None:
                 del runner.requests[each]
                 self._count_end(name, each)
-            update = Update(index, event.ids, event.text, event.thinking, event.calls, logprobs, event.result)
-            self._told.append((channel, update))
+            if event.result is not None or not channel.whole:
+                self._told.append((channel, event))
         self._count_draws(runner, scheduler.batch.draws_issued)
-        self._count_sequences(runner)
 
-    def _count_draws(self, runner: _Runner, draws: int) -> None:
-        self.metrics.draws.labels(runner.served.name).inc(draws - runner.draws)
+    def _count_draws(self, runner: Runner, draws: int) -> None:
+        self.metrics.draws.labels(runner.name).inc(draws - runner.draws)
         runner.draws = draws
 
-    def _step_work(self, runner: _Runner) -> None:
+    def _step_work(self, runner: Runner) -> None:
         if not runner.works:
             return
         channel, steps = runner.works[0]
         try:
             next(steps)
+            return
         except StopIteration as end:
-            runner.works.popleft()
-            self._told.append((channel, Outcome(end.value)))
+            outcome = end.value
         except ContextError:
             raise
         except GlinferError as error:
-            runner.works.popleft()
-            self._told.append((channel, broken(error, runner.served.name)))
-        if not runner.works or runner.works[0][0] is not channel:  # whose client has its next turn after all others
-            runner.works = deque(sorted(runner.works, key=lambda work: work[0].client == channel.client))
-        if runner.scheduler is None and runner.served.model is not None:
-            self._count_draws(runner, runner.served.model.bound.draws_issued)
+            outcome = refused(error, runner.name)
+        except Exception as error:  # which ends this request, and not the others
+            traceback.print_exception(error)
+            outcome = ApiError(FAILED, status=500)
+        finally:
+            self._count_textures()
+            if runner.scheduler is None and runner.model is not None:
+                self._count_draws(runner, runner.model.bound.draws_issued)
+        self._told.append((channel, outcome))
+        runner.works.popleft()  # and the client has its next turn after all others
+        runner.works = deque(sorted(runner.works, key=lambda work: work[0].client == channel.client))
 
     def _insert(self, channel: Channel, sequences: Sequence[Running]) -> None:
-        runner = self._runners[channel.served.name]
+        runner = channel.served
         if runner.scheduler is None:
             self._told.append((channel, not_ready("the model is being loaded")))
             return
         try:
-            for index, each in enumerate(sequences):
+            for each in sequences:
                 runner.scheduler.add(each)
-                runner.requests[each] = channel, index
-                self.metrics.prompt_tokens.labels(runner.served.name).inc(len(each.prompt))
+                runner.requests[each] = channel
+                self.metrics.prompt_tokens.labels(runner.name).inc(len(each.prompt))
         except GlinferError as error:
             self._cancel(channel)
-            self._told.append((channel, refused(error, runner.served.name)))
-        self._count_sequences(runner)
+            self._told.append((channel, refused(error, runner.name)))
+        self._count_sequences()
 
     def _insert_work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
-        runner = self._runners[channel.served.name]
-        model = runner.served.model
-        if model is None:
+        if channel.served.model is None:
             self._told.append((channel, not_ready("the model is being loaded")))
-            return
-        try:
-            runner.works.append((channel, start(model)))
-        except ContextError as error:
-            runner.works.append((channel, _nothing()))  # to be told as all others
-            self._recover(runner, error)
-        except GlinferError as error:
-            answer = refused_by_driver(error) if isinstance(error, GLError) else refused(error, runner.served.name)
-            self._told.append((channel, answer))
-        except Exception as error:  # which ends this request, and not the thread
-            traceback.print_exception(error)
-            self._told.append((channel, ApiError("the server failed; its log says where", status=500)))
-        self._count_textures()
+        else:
+            channel.served.works.append((channel, _started(start, channel.served.model)))
 
     def _cancel(self, channel: Channel) -> None:
-        runner = self._runners[channel.served.name]
-        for each in [each for each, (owner, _) in runner.requests.items() if owner is channel]:
+        runner = channel.served
+        for each in [each for each, owner in runner.requests.items() if owner is channel]:
             del runner.requests[each]
             if runner.scheduler is not None:
                 runner.scheduler.cancel(each)
-            self._count_end(runner.served.name, each)
+            self._count_end(runner.name, each)
         runner.works = deque(item for item in runner.works if item[0] is not channel)
-        self._count_sequences(runner)
 
     def _fail_all(self, error: ApiError) -> None:
         """End every request with an error."""
-        for runner in self._runners.values():
-            channels = {owner for owner, _ in runner.requests.values()} | {owner for owner, _ in runner.works}
-            for channel in channels:
+        for runner in self.served.values():
+            for channel in {*runner.requests.values(), *(owner for owner, _ in runner.works)}:
                 if runner.scheduler is not None and self.failure is None:
                     self._cancel(channel)
                 self._told.append((channel, error))
             runner.requests.clear()
             runner.works.clear()
-            self._count_sequences(runner)
 
     def _reopen(self, error: BaseException) -> None:
         """Tell all requests that the context is gone, and load the models again.
@@ -488,13 +426,9 @@ class Worker:
         log(f"{error}; opening the context again")
         self.metrics.losses.inc()
         self._close()
-        lost = ApiError(
-            "the OpenGL context was lost; it is opened again, send the request again",
-            status=503,
-            code="context_lost",
-            headers={"Retry-After": "2"},
+        self._fail_all(
+            again_soon("the OpenGL context was lost; it is opened again, send the request again", "context_lost")
         )
-        self._fail_all(lost)
         self._deliver()
         for left in reversed(range(REOPEN_TRIES)):
             try:
@@ -509,7 +443,8 @@ class Worker:
     # Telling and counting
 
     def _deliver(self) -> None:
-        """Hand what was told to the event loop, all at once."""
+        """Hand what was told to the event loop, all at once, and count what runs."""
+        self._count_sequences()
         if self._told:
             told, self._told = self._told, []
 
@@ -524,11 +459,11 @@ class Worker:
         with suppress(RuntimeError):  # the loop was closed: nobody waits any more
             self._loop.call_soon_threadsafe(call)
 
-    def _count_sequences(self, runner: _Runner) -> None:
-        name, scheduler = runner.served.name, runner.scheduler
-        waiting = 0 if scheduler is None else scheduler.waiting
-        self.metrics.waiting.labels(name).set(waiting)
-        self.metrics.running.labels(name).set(len(runner.requests) - waiting)
+    def _count_sequences(self) -> None:
+        for runner in self.served.values():
+            waiting = 0 if runner.scheduler is None else runner.scheduler.waiting
+            self.metrics.waiting.labels(runner.name).set(waiting)
+            self.metrics.running.labels(runner.name).set(len(runner.requests) - waiting)
 
     def _count_end(self, name: str, each: Running) -> None:
         stats = each.stats
@@ -544,20 +479,6 @@ class Worker:
             self.metrics.texture_bytes.set(sum(texture.layout.nbytes for texture in textures))
 
 
-def _nothing() -> Steps:
-    """Work without a step."""
-    yield from ()
-
-
-def broken(error: GlinferError, name: str) -> ApiError:
-    """The answer to a request whose numbers broke, or whose structure did, or for which the driver has no memory."""
-    if isinstance(error, StructureError):
-        return refused(error, name, code="structure_too_complex")
-    if isinstance(error, GLError):
-        return refused_by_driver(error)
-    return refused(error, name, status=500, code="broken_numbers")
-
-
-def refused_by_driver(error: GLError) -> ApiError:
-    """The answer to a request that the driver of OpenGL cannot run, most often for want of memory."""
-    return ApiError(str(error), status=503, code="driver_error", headers={"Retry-After": "2"})
+def _started(start: Callable[[Model], Steps], model: Model) -> Steps:
+    """Work that starts with its first step, so that its errors are told alike."""
+    return (yield from start(model))

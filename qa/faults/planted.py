@@ -98,8 +98,8 @@ FAULTS = (
     Fault(
         "q8-rounding-ignores-lower-bytes",
         "glinfer/quant/words.py",
-        "np.rint(numbers[:, :, place] - behind)",
-        "np.rint(numbers[:, :, place])",
+        "np.subtract(np.multiply(places[place], by_word, out=number), behind, out=number)",
+        "np.multiply(places[place], by_word, out=number)",
         ("tests/quant/test_quantise.py", "tests/quant", "tests/gl"),
     ),
     # formats

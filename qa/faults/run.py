@@ -87,7 +87,7 @@ def copied(tree: Path) -> Iterator[Path]:
     """Yield a temporary copy of a checkout's files, committed or not, without those that git ignores.
 
     Raises:
-        InputError: the tree is no git checkout.
+        InputError: the tree is not a git checkout.
     """
     try:
         listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=tree)

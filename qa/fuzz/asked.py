@@ -199,9 +199,10 @@ def body(data: bytes, folder: Path) -> None:
     messages = getattr(read, "messages", None)
     if messages:
         with_errors(lambda: protocol.conversation(messages))
-    for name in ("texts", "prompts"):
-        if hasattr(read, name):
-            assert isinstance(getattr(read, name)(), list)
+    if isinstance(read, protocol.CompletionRequest):
+        assert isinstance(protocol.listed(read.prompt), list)
+    if isinstance(read, (protocol.ScoreRequest, protocol.EmbeddingRequest)):
+        assert isinstance(protocol.listed(read.input), list)
 
 
 def _grammar(form: str, tools: list[ToolDefinition]) -> None:
@@ -254,7 +255,7 @@ def result_seeds() -> list[bytes]:
 
 
 def batch_results(data: bytes, folder: Path) -> None:
-    """Results that a run goes on with, or the manifest beside them."""
+    """Results that a resumed run reads, or the manifest beside them."""
     kind, rest = data[:1], data[1:]
     out = put(folder, "out.jsonl", b"" if kind == b"\1" else rest)
     target = Target(out)

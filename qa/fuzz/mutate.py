@@ -198,7 +198,7 @@ def safetensors_mutator(words: Sequence[Any] = ()) -> Mutator:
 
 
 def gab_mutator(data: bytes, random: Random) -> bytes:
-    """Damages a GAB1 file: its header's numbers, sometimes with as many bytes behind them as they promise."""
+    """Damages a GAB1 file: its header's numbers, sometimes followed by the number of bytes that they promise."""
     if len(data) < 28 or random.random() < 0.2:
         return any_bytes(data, random)
     fields = list(struct.unpack("<7I", data[:28]))

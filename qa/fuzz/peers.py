@@ -90,7 +90,7 @@ def _safe_open(path: Path) -> None:
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as tensors:
-        for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
+        for name in tensors.keys():  # noqa: SIM118 (not a mapping)
             tensors.get_tensor(name).sum()
 
 
@@ -244,7 +244,7 @@ _SEVERAL = {
 
 
 def damaged(format: str, count: int, folder: Path) -> list[Path]:
-    """So many damaged files, the same every time: kept cases first, the rest made of seeds."""
+    """``count`` damaged files, the same every time: kept cases first, the rest made of seeds."""
     from qa.fuzz.run import cases
     from qa.fuzz.targets import TARGETS
 

@@ -24,7 +24,6 @@ from glinfer.batch.places import Target
 from glinfer.batch.prompts import PromptForm, PromptLine
 from glinfer.batch.results import ResultFile, check_targets, read_finished
 from glinfer.config import ModelConfig
-from glinfer.engine import auto_weights
 from glinfer.engine.defaults import default_sampling
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
@@ -107,7 +106,7 @@ def use_checkpoint(checkpoint: Checkpoint) -> None:
 
 
 def _use_shape(short: Checkpoint, positions: int, parameters: int) -> None:
-    """What is told of a model, and its plan, once for each shape."""
+    """Compute the facts that ``info`` prints of a model, and its plan, once for each shape."""
     shape = (short.config, tuple(short.formats().items()), positions, parameters)
     if shape in _planned:
         return
@@ -136,7 +135,7 @@ def use_tokenizer(tokenizer: Tokenizer) -> None:
 
 
 def with_errors(call: Callable[[], object]) -> None:
-    """Make a call that may refuse what it is given."""
+    """Make a call that may refuse its input."""
     with contextlib.suppress(GlinferError):
         call()
 
@@ -404,18 +403,6 @@ def _small() -> Checkpoint:
     return random_checkpoint(
         ModelConfig(vocab_size=6, hidden_size=4, num_attention_heads=2, num_hidden_layers=1, max_position_embeddings=8)
     )
-
-
-def weights_choice(data: bytes, folder: Path) -> None:
-    os.environ["GLINFER_CACHE"] = str(folder)
-    try:
-        (folder / "weights").mkdir(exist_ok=True)
-        put(folder / "weights", f"{auto_weights._digest(_small())}.json", data)
-        name = auto_weights._remembered(_small())
-    finally:
-        os.environ["GLINFER_CACHE"] = ""
-    if name is not None:
-        weights_for(_small(), "fast", name)
 
 
 # Batches and options

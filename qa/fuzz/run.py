@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of every reader: ``python -m qa.fuzz.run [TARGET …] --seconds N``, or ``make fuzz``.
 
 Each target runs in a process of its own under atheris (libFuzzer), which keeps what reaches new code. A find does not
-end it: each is told once, by its place, and written to ``--finds``. What dies or hangs is written there by libFuzzer,
-and the target goes on in a new process. At the end a table says how much was run and what was found.
+end it: each is printed once, by its place, and written to ``--finds``. Inputs that crash or hang are written there by
+libFuzzer, and the target continues in a new process. At the end a table shows the runs and the finds.
 
 Needs the packages of the extra ``fuzz``: atheris, and coverage for ``--lines``. ``--unguided`` needs no atheris: it
 damages seeds, kept cases and what was accepted of them, at random and faster, since nothing is instrumented.

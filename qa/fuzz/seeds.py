@@ -312,7 +312,7 @@ def _tokenizer(model: dict[str, Any], **parts: Any) -> bytes:
 
 
 def slow_tokenizers() -> list[bytes]:
-    """SentencePiece models of both kinds, and a ``vocab.json`` with the lines of ``merges.txt`` behind it."""
+    """SentencePiece models of both kinds, and a ``vocab.json`` followed by the lines of ``merges.txt``."""
 
     def field(number: int, data: bytes) -> bytes:
         return bytes([number << 3 | 2, len(data)]) + data

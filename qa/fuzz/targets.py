@@ -68,7 +68,7 @@ _SPLIT = gguf_mutator((*words.GGUF_WORDS, "split.no", "split.count", "split.tens
 _TENSORS = ("formats/safetensors_file.py",)
 _SERVER = (
     "server/protocol.py",
-    "server/strict.py",
+    "server/limits.py",
     "server/structured.py",
     "server/response_items.py",
 )
@@ -191,13 +191,6 @@ _LIST = (
         reads.kernels,
         json_mutator(words.KERNEL_WORDS),
         modules=("models/tuning.py",),
-    ),
-    Target(
-        "auto_weights",
-        lambda: [b'{"weights": "q8"}\n', b'{"weights": "f32"}'],
-        reads.weights_choice,
-        json_mutator(words.KERNEL_WORDS),
-        modules=("engine/auto_weights.py",),
     ),
     Target("batch", lambda: [reads.BATCH], reads.batch, lines_mutator(words.BATCH_WORDS), modules=_LINES),
     Target(

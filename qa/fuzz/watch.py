@@ -18,7 +18,7 @@ from glinfer.errors import GlinferError, GlinferWarning
 from tests.helpers.counting import Calls, TooManyCalls
 
 SECONDS = 1.0
-"""Of a processor, that reading a small file and using what was read may take in a search."""
+"""Processor time limit for reading and using a small file during a search."""
 CALLS = 200_000
 """Functions that it may call, where time would say more about the machine."""
 MEMORY = 128 << 20

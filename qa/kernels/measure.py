@@ -386,7 +386,7 @@ def read_page(path: AnyPath) -> str:
     counts = [text.count(mark) for mark in (TABLE_BEGIN, TABLE_END)]
     if counts != [1, 1] or text.index(TABLE_BEGIN) > text.index(TABLE_END):
         raise InputError(
-            f"{shown(path)} has no place for the table; expected a line {TABLE_BEGIN} and behind it a line {TABLE_END}"
+            f"{shown(path)} has no place for the table; expected a line {TABLE_BEGIN} and after it a line {TABLE_END}"
         )
     return text
 

@@ -174,7 +174,7 @@ class LlamaPeer(CheckedPeer):
 def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
     """llama.cpp's peers: float32 weights, and Q8_0 ones; of a file whose weights are packed these as they are.
 
-    There is no Q8_0 peer where the width is no whole number of Q8_0's blocks: most of it would stay float32.
+    There is no Q8_0 peer where the width is not a multiple of Q8_0's block size: most of it would stay float32.
 
     Raises:
         InputError: the model has no architecture there, the temporary file cannot be written, or llama.cpp refuses the

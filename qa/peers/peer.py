@@ -19,6 +19,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, install_command
 from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
+from glinfer.inspect.bench.engines import GREEDY
 from glinfer.models.choice import is_published
 
 Logits = npt.NDArray[np.float32]
@@ -140,6 +141,11 @@ class CheckedPeer(ABC):
     def _check_token(self, token: int) -> None:
         if not 0 <= token < self.config.vocab_size:
             raise InputError(f"{self._label}: token {token} is not within 0 to {self.config.vocab_size - 1}")
+
+    @property
+    def ways(self) -> dict[tuple[str, bool], Callable[[int, int], list[int]]]:
+        """Greedy decoding, each token read back, as ``glinfer bench`` asks for it."""
+        return {(GREEDY, False): self.decode_greedy}
 
     @abstractmethod
     def _clear(self) -> None:

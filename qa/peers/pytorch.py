@@ -1,8 +1,8 @@
 """The model in PyTorch: plain eager code, and on an NVIDIA GPU also decoding as a CUDA graph.
 
-Q, K and V are one matrix product; keys and values lie in a cache as long as the context, allocated once. Nothing
-else is fused, compiled or quantised: this is what PyTorch gives to straightforward code, with the attention of one
-row done in whichever of PyTorch's ways is fastest.
+Q, K and V are one matrix product; keys and values are in a cache as long as the context, allocated once. Nothing
+else is fused, compiled or quantised: straightforward PyTorch code, with the fastest of PyTorch's attentions for one
+row.
 """
 
 from __future__ import annotations

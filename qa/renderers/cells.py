@@ -42,7 +42,7 @@ OF_RANGE = 1e-4
 PROBABILITIES = {"webgl_probs": 5e-6, "cpu_probs": 1e-6}
 """Largest error of Gab's probabilities."""
 GIVEN = 100
-"""Tokens of a family's text before those that it goes on with."""
+"""Tokens of a family's prompt; those after them are generated."""
 SEED, TEMPERATURE = 1, 0.8
 """Of the drawn texts."""
 

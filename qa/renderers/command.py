@@ -72,7 +72,7 @@ def first_row(report: str) -> Row:
     """Read the first row that ran of a report that was printed as JSON.
 
     Raises:
-        InputError: the document is no report.
+        InputError: the document is not a report.
     """
     try:
         rows = [row_of(each) for each in json.loads(report)["rows"] if not each["problem"]]

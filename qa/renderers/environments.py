@@ -209,8 +209,8 @@ def variables(root: Path) -> dict[str, str]:
 def interpreter(system: System, version: str) -> Path:
     """The Python of a system, as a script that can be used like one that is installed, to make environments too.
 
-    The script starts it by the system's loader, with the system's libraries and OpenGL. It takes the name by which it
-    is called, so that it works behind the links of an environment that was made with it.
+    The script starts it by the system's loader, with the system's libraries and OpenGL. It passes on the
+    name by which it is called, so that it works through the links of an environment made with it.
 
     Raises:
         MissingError: the system cannot be had, or has no such Python.

@@ -29,7 +29,7 @@ class Renderer:
         expects: words in the description of the renderer that opens, or it is another one.
         tokens: tokens of each text.
         same_bits: whether its results have the bits of the first renderer's.
-        browsers: programs of a browser, the first that is here is taken; empty without one. What it is, such as
+        browsers: programs of a browser, the first that is installed is used; empty without one. The kind, such as
             ``firefox``, is the first part of the name.
         packages: Debian's, which have the browser and what it needs.
         flags: of Chromium.

@@ -51,7 +51,7 @@ _CALM_SECONDS = 100.0
 """Limit for the last connections to end after the attack: the server itself waits for up to 60 s."""
 _ABANDONED = "08"
 _HELD = ("01", "03", "04", "05", _ABANDONED, "09", "0B")
-"""The kernel's numbers of states in which a socket costs something; TIME-WAIT and LISTEN are none."""
+"""The kernel's numbers of states in which a socket uses memory, without TIME-WAIT and LISTEN."""
 _SEQUENCES = ("glinfer_running", "glinfer_waiting")
 
 

@@ -80,7 +80,7 @@ class Wire:
 
 
 def request(path: str, body: Any, *more: bytes) -> bytes:
-    """A request as it is sent; a body that is no bytes is written as JSON."""
+    """A request as it is sent; a body other than bytes is written as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = [f"POST {path} HTTP/1.1".encode(), b"Host: localhost", b"Content-Length: %d" % len(data), *more]
     return b"\r\n".join([*head, b"", data])

@@ -138,7 +138,7 @@ def soak_server_command(model: str, attacks: bool, as_json: bool, **options: Any
     with --tokens or with --seconds, once each request of the round has come. The exit status is 1 if anything did not
     stay.
 
-    Its speed over the run is told, and not judged, since a machine is not equally fast for an hour. A new server is
+    Its speed over the run is printed but not judged, since a machine's speed varies over an hour. A new server is
     started beside it at the end, and both have every request in turns: it has to be as fast as that one.
 
     With --attacks, 'glinfer serve' itself runs for --seconds, and other clients attack it: damaged and huge requests,

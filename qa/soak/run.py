@@ -255,7 +255,7 @@ def judge(
 ) -> tuple[SoakCheck, ...]:
     """Judge samples; ``accepted`` names mistakes that were not refused.
 
-    Speed may change by ``speed_drift``; where that is None, it is told and not judged.
+    Speed may change by ``speed_drift``; where that is None, it is printed but not judged.
     """
     checks = [
         _memory([sample.memory for sample in samples]),

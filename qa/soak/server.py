@@ -171,7 +171,7 @@ class Load:
         self.each(_WARM_UPS)
 
     def each(self, times: int) -> None:
-        """Send every request so many times."""
+        """Send every request ``times`` times."""
         rounds = iter(range(times - 1))
         self.until(lambda: next(rounds, None) is None)
 
@@ -246,7 +246,7 @@ def soak_server(
     device: str | None = None,
     on_progress: StagedProgress = no_staged_progress,
 ) -> SoakReport:
-    """Load a server until so many tokens have run, or for so long, and take samples on the way.
+    """Load a server for a number of tokens or seconds, and take samples meanwhile.
 
     Args:
         model: the model to serve, which has a tokenizer; small random ones that chat and embed are served beside it.
@@ -352,7 +352,7 @@ def turns(aged: Load, new: Load, pairs: int, on_pair: Callable[[int], object] = 
 
 
 def judge_beside(told: Sequence[Rates], limit: float) -> SoakCheck:
-    """Whether a server is as fast as a new one, by the median of what they have to each other in each pair of turns."""
+    """Whether a server is as fast as a new one, by the median ratio of their rates over all pairs of turns."""
     ratios = sorted(each.aged / each.new - 1 for each in told)
     change, quarter = statistics.median(ratios), len(ratios) // 4
     return SoakCheck(

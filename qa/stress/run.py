@@ -127,7 +127,7 @@ class StressRun:
 
     Attributes:
         renderer: version and name.
-        device: the number of the device that was asked for; None where nobody said which.
+        device: the number of the requested device; None for the default.
         api: ``es`` or ``desktop``.
         max_texture_size: the limit of textures, in texels a side.
         plan: ``fast`` or ``reference``.
@@ -448,7 +448,7 @@ class _Stress:
 
 
 def objects_of(device: Device) -> dict[str, int]:
-    """OpenGL's objects by kind as the driver counts them, and the sum of those that glinfer owns."""
+    """OpenGL's objects by kind as the driver counts them, and the sum of glinfer's own objects."""
     return {**driver_objects(device), "owned by glinfer": sum(device.live_objects().values())}
 
 

@@ -48,9 +48,11 @@ def refused(capsys: Capture, *arguments: str | Path) -> str:
 def test_peers_stand_in_the_same_table(small: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setattr(peers, "_engine", lambda name: lambda checkpoint, threads: [OraclePeer(checkpoint)])
     found = told(capsys, small, "--contexts", "20", "--peers", "torch")
-    assert [row["label"] for row in found["rows"]] == ["glinfer f32", "oracle"]
+    assert [(row["label"], row["sampling"]) for row in found["rows"]] == [
+        *[("glinfer f32", "default"), ("glinfer f32", "greedy"), ("oracle", "greedy")],
+    ]
     assert [about["label"] for about in found["engines"]] == ["glinfer f32", "oracle"]
-    assert (found["rows"][1]["pipelined"], found["rows"][1]["bytes_per_second"]) == (None, None)
+    assert (found["rows"][2]["pipelined"], found["rows"][2]["bytes_per_second"]) == (None, None)
     assert all(row["prefill_tokens_per_second"] > 0 for row in found["rows"])
 
 

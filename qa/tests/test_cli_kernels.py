@@ -137,7 +137,7 @@ def test_a_page_without_a_place_is_left_alone(capsys: Capture, monkeypatch: pyte
 
     monkeypatch.setattr("qa.kernels.command.measure_kernels", never)
     page = tmp_path / "page.md"
-    place = "has no place for the table; expected a line <!-- table: begin --> and behind it a line"
+    place = "has no place for the table; expected a line <!-- table: begin --> and after it a line"
     for content, words in (
         (b"# Kernels\n", place),
         (TABLE_BEGIN.encode(), "has no place for the table"),

@@ -51,7 +51,7 @@ NO_READERS = {
     **dict.fromkeys(("errors", "formats/bundled", "export/page", "inspect/pages", "server/page"), "files of packages"),
     **dict.fromkeys(("gl/memory", "gl/own", "gl/program", "tensors/own"), "the system's files, or shaders"),
     "inspect/verify/report": "files of packages",
-    **dict.fromkeys(("cli/bench_structure", "cli/common", "cli/diff", "cli/evaluate"), "text that is taken as it is"),
+    **dict.fromkeys(("cli/common", "cli/diff", "cli/evaluate"), "text that is taken as it is"),
     **dict.fromkeys(("cli/generate", "cli/structure", "export/convert"), "text that is taken as it is"),
     **dict.fromkeys(("cli/bench", "cli/draws", "cli/info", "cli/profile", "cli/tune"), "open devices by that name"),
     "inspect/diff/compare": "opens devices by that name",

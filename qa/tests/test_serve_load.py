@@ -20,6 +20,7 @@ def test_two_clients(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < found["first_token_p50"] <= found["first_token_p95"] < found["seconds"]
     assert len(found["batch_rates"]) == 2
     assert found["rate"] == pytest.approx(found["tokens"] / found["seconds"])
+    assert found["share"] == pytest.approx(2 * found["rate"] / sum(found["batch_rates"]))
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 // Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form, 3 SiLU, 4 tanh; four
-// numbers at a time, and without conditions, for each of which SwiftShader's compiler takes milliseconds.
+// numbers at a time, without conditions: SwiftShader's compiler needs milliseconds for each.
 // Each is 0 below the number where float32 has no normal number for it, at -Inf too, which is the limit there. The selection
 // drops what overflows on the way. A NaN is below no number and stays, by the x that multiplies or is divided.
 #include "common/tanh.glsl"

@@ -28,8 +28,8 @@ uniform int cell_edge;
 uniform int cells_across;
 uniform int cells_each;
 
-// Covers this vertex's cell, a square of cell_edge blocks a side, of which cells_across lie side by side in a tile and
-// cells_each in all of it; returns its first place in the tile, in blocks.
+// Covers this vertex's cell, a square of cell_edge blocks a side; a tile has cells_across of them side by side and
+// cells_each in all; returns its first place in the tile, in blocks.
 ivec2 cover_cell() {
     int index = cover_index();
     int tile = index / cells_each, cell = index % cells_each;

@@ -1,7 +1,7 @@
 #version 300 es
 // Covers every block that a pass writes: blocks 0, 1, … of slots first_slot, first_slot + 1, …; or with CELLS, where all
-// slots from 0 on are written, square cells of several blocks. A cell may cover places behind the last slot, or behind the
-// last block of a slot, which no pass reads; where cells are single blocks, the latter are left out.
+// slots from 0 on are written, square cells of several blocks. A cell may cover places after the last slot, or after the
+// last block of a slot. No pass reads them; single-block cells skip the latter.
 #include "common/block_cover.glsl"
 #if !CELLS
 uniform int first_slot;

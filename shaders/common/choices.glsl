@@ -1,7 +1,7 @@
 // The experts that rows chose, as shaders/route.frag wrote them: texel i of slot r is (expert, weight, 0, 0) of choice i of row
-// r. With TALLY_WIDTH also how many choices fell on each expert, as shaders/tally_experts.frag counted them: those of all rows in
-// slot 0, those of every SPAN rows in the slots behind it. Choices of one expert are dealt to groups of ROWS, those of expert 0
-// first, each in the order of rows.
+// r. With TALLY_WIDTH also the number of choices of each expert, as shaders/tally_experts.frag counted them: over all rows in
+// slot 0, over each SPAN rows in the slots after it. The choices of one expert fill groups of ROWS, expert 0
+// first, in the order of rows.
 #define CHOICE_PLACES CHOICE_TILES, CHOICE_PITCH, CHOICE_SLOT_STEP, CHOICE_BLOCK_STEP, CHOICE_COLUMNS
 uniform sampler2D choice;
 
@@ -23,7 +23,7 @@ ivec4 tally_at(int slot, int t) {
     return ivec4(FETCH(tally, from, ivec2(TALLY_WIDTH, TALLY_HEIGHT)) + 0.5);
 }
 
-// How many choices of span number `span` fell on an expert.
+// The number of choices of an expert in span number `span`.
 int count_in(int span, int expert) {
     return tally_at(1 + span, expert >> 2)[expert & 3];
 }

@@ -1,5 +1,5 @@
 // The numbers of codes of four bits (glinfer/quant/tables.py): a polynomial in u = code - TABLE_CENTRE of degree
-// TABLE_DEGREE, of which one of a higher degree than 1 is rounded to the nearest whole number, always nearer than 0.45.
+// TABLE_DEGREE, which is rounded to the nearest whole number if its degree is above 1; its error is always below 0.45.
 // TABLE_C0 is a whole number, so that a compiler may join it with the constants of the rounding.
 #if MANTISSA
 // A byte as a float: codes and rounding without conversions, which GPUs do at an eighth of the speed at which they compute.

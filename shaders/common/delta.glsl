@@ -1,10 +1,10 @@
-// What the passes of a delta rule share (glinfer/ops/fused/delta.py). A row of x has q | k | v | G | beta of one token, each from
-// a whole block on; the texels at which all but q begin are X_K, X_V, X_G and X_BETA. A row of cache has k | G | u | S of one token,
+// Layouts and sums of the passes of a delta rule (glinfer/ops/fused/delta.py). A row of x has q | k | v | G | beta of one token,
+// each from a whole block on; the texels at which all but q begin are X_K, X_V, X_G and X_BETA. A row of cache has k | G | u | S of one token,
 // from C_G, C_U and C_S on: the correction u that the token writes, and one row of the state at the beginning of its span of
 // SPAN tokens. G is the sum of the logarithms of the decays from the beginning of the span on. Row r of x is that of row r of
 // the table of rows; with ALONE there is one, of the token at position, in a sequence that begins in the cache's first slot.
-// A token reads the state at the beginning of the span before its own, whose rows lie in that span, and what the tokens from
-// there on have written.
+// A token reads the state at the beginning of the span before its own, whose rows are stored in that span, and the
+// corrections of the tokens from there on.
 #if ALONE
 uniform int position;
 #define POSITION_OF(row) position
@@ -22,12 +22,12 @@ vec4 given(int row, int texel) {
     return FETCH(x, from, ivec2(X_WIDTH, X_HEIGHT));
 }
 
-// Of a row, the logarithm of the decay since the beginning of its span.
+// The logarithm of the decay of a row since the beginning of its span.
 float own_decay(int row, int head) {
     return given(row, X_G + (head >> 2))[head & 3];
 }
 
-// Of a row, the share of what its values lack that is written.
+// The share of a row's correction that is written (beta).
 float share(int row, int head) {
     return given(row, X_BETA + (head >> 2))[head & 3];
 }
@@ -61,7 +61,7 @@ int first_seen(int position) {
 #ifdef SCORES_WIDTH
 uniform sampler2D scores;
 
-// The weights of the tokens that are numbers 4 · texel to 4 · texel + 3 of those that a row sees, for its key or its query.
+// The weights of the tokens 4 · texel to 4 · texel + 3, counted among the tokens that a row sees, for its key or its query.
 vec4 weights(int row, int head, int texel) {
     int block = head * SPAN_BLOCKS + (texel >> 4);
     ivec2 from = block_origin(row, block, SCORES_TILES, SCORES_PITCH, SCORES_SLOT_STEP, SCORES_BLOCK_STEP, SCORES_COLUMNS) +
@@ -70,8 +70,8 @@ vec4 weights(int row, int head, int texel) {
 }
 
 #ifdef CACHE_WIDTH
-// What the state before tokens from `stop` on gives for the vector of a row of x that begins at texel `vector`: four elements
-// of values, number `texel` of those of all heads.
+// The state before tokens from `stop` on, times the vector of a row of x that begins at texel `vector`: four elements
+// of values, number `texel` over all heads.
 vec4 recalled(int row, int vector, int texel, int stop) {
     int position = POSITION_OF(row), base = BASE_OF(row);
     int head = texel / VALUE_TEXELS, first = first_seen(position);
@@ -99,8 +99,8 @@ vec4 recalled(int row, int vector, int texel, int stop) {
 #endif
 
 #if PIECE
-// The row with which the tokens begin that follow each other in one sequence up to that of a row. Rows of a sequence lie
-// together, so that a search in halves finds it.
+// The first row of the consecutive tokens of one sequence that end at a row. Rows of a sequence are adjacent, so a
+// bisection finds it.
 int first_row(int row) {
     int first = row, base = BASE_OF(row), position = POSITION_OF(row);
     for (int step = RUN_STEP; step > 0; step >>= 1) {
@@ -120,7 +120,7 @@ int own_number(int row) {
     return position - first_seen(position);
 }
 
-// The weight of token number `n` of those that a row sees.
+// The weight of the n-th token that a row sees.
 float weight(int row, int head, int n) {
     return weights(row, head, n >> 2)[n & 3];
 }

@@ -1,5 +1,5 @@
 // The places of tensors of any shape, four elements a texel, as glinfer/gl/layouts/flat.py computes them: the texels of all
-// rows are numbered in order. A tensor X has X_TEXELS texels a row and lies in a texture of X_WIDTH × X_HEIGHT; the width is
+// rows are numbered in order. A tensor X has X_TEXELS texels a row and is stored in a texture of X_WIDTH × X_HEIGHT; the width is
 // a power of two. The last texel of a row is padded with zeros, which every pass that writes a tensor keeps.
 precision highp float;
 precision highp int;
@@ -14,7 +14,7 @@ ivec2 place(int texel, int width) {
 }
 #define TEXEL(name, texel, WIDTH, HEIGHT) FETCH(name, place(texel, WIDTH), ivec2(WIDTH, HEIGHT))
 
-// (row, texel of the row) that this fragment writes. Behind the last row the line is padding, which no pass reads.
+// (row, texel of the row) that this fragment writes. The rest of the last line is padding, which no pass reads.
 ivec2 output_place() {
     int texel = int(gl_FragCoord.y) * OUT_WIDTH + int(gl_FragCoord.x);
     return ivec2(texel / OUT_TEXELS, texel % OUT_TEXELS);

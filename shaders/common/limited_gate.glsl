@@ -3,7 +3,7 @@
 #include "common/activation.glsl"
 
 #ifdef GATE_LIMIT
-// A NaN stays, which min and max may drop. It is told by its bits, since compilers may assume that there is none.
+// A NaN stays, which min and max may drop. Its bits are tested, since compilers may assume that there is none.
 vec4 bounded(vec4 x, float least) {
     vec4 found = clamp(x, vec4(least), vec4(GATE_LIMIT));
     return mix(found, x, greaterThan(floatBitsToUint(x) & uvec4(0x7fffffffu), uvec4(0x7f800000u)));

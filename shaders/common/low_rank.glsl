@@ -1,7 +1,7 @@
-// What a LoRA adapter adds to a product: up @ t, of which shaders/lora_down.frag has computed t = down @ x before. t lies in
+// The term that a LoRA adapter adds to a product: up @ t, where shaders/lora_down.frag has computed t = down @ x. t is in
 // blocks, a slot a row of the run; up in lines as glinfer/gl/layouts/packing.py says, the matrices of all adapters side by
-// side: LORA_STEPS steps of 16 ranks each, and with LORA_BIASED one step more, whose first number is what the adapter adds
-// behind the norm. Adapter 0 adds nothing, and costs nothing: its loop has no turn.
+// side: LORA_STEPS steps of 16 ranks each, and with LORA_BIASED one step more, whose first number is the adapter's
+// bias, added after the norm. Adapter 0 adds nothing and costs nothing: its loop runs no step.
 uniform sampler2D lora_t;
 uniform sampler2D lora_up;
 #ifdef LORA_BY_ROW
@@ -37,7 +37,7 @@ vec4 low_rank(int block, int lane, int row, int number, int first) {
 }
 
 #if LORA_BIASED
-// What is added behind the norm.
+// The bias, which is added after the norm.
 vec4 low_rank_bias(int block, int lane, int number) {
     ivec2 line = low_rank_line(block, lane, max(number, 1), LORA_STEPS);
     return number > 0 ? LORA_UP(0) : vec4(0.0);

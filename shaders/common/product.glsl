@@ -30,7 +30,8 @@ const float MASKED = -1e30;
 #endif
 
 // activation(SCALE · sum + bias) + residual at (row, texel) of the output, whose matrices have M rows. With CAP it is bounded
-// by common/soft_cap.glsl. With CAUSAL columns after offset + row are MASKED, and with WINDOW those before the last WINDOW columns up to there.
+// by common/soft_cap.glsl. With CAUSAL columns after offset + row are MASKED,
+// and with WINDOW those before the last WINDOW columns up to there.
 vec4 finished(vec4 sum, ivec2 at) {
     vec4 v = sum * SCALE;
 #ifdef BIAS

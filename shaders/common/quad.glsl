@@ -2,7 +2,7 @@
 //
 // Loops that lead to an exchanged value must take the same number of steps in all four fragments. Where the edge of a
 // triangle crosses a quad, the fragments beyond it serve the others' derivatives only, and llvmpipe of Mesa 25 ends a loop
-// as soon as no fragment inside the triangle goes on, even if those beyond it still have steps to take.
+// as soon as no fragment inside the triangle continues, even if those beyond it have steps left.
 //
 // The value v of the neighbour across, or along, in a fragment's quad. All four fragments take the derivative outside any
 // condition, where it is defined; every fragment of a block takes part, so quads are whole.

@@ -1,5 +1,5 @@
 // The experts that a row chooses by the outputs of its router: the USED largest of EXPERTS logits, of equal ones the first.
-// Needs ROUTED(t), texel t of the row's logits, of which there are EXPERT_TEXELS. Each choice takes one walk over the logits,
+// Needs ROUTED(t), texel t of the EXPERT_TEXELS texels of the row's logits. Each choice scans the logits once,
 // so nothing is sorted or kept.
 struct Choice {
     int expert;     // number `rank` of the chosen ones

@@ -37,7 +37,7 @@ vec4 table_row(int row, int column) {
 #if FORM_SCALES == SCALES_HALF || FORM_SCALES == SCALES_BYTES
     return factor * numbers;
 #else
-    // A minimum of the whole group lies with its first half.
+    // A minimum of the whole group is stored with its first half.
     float least = (t < 4 || !HALVED ? s.least_first : s.least_second)[output_number];
     return factor * numbers + least;
 #endif

@@ -57,7 +57,7 @@ vec4 float_of(uvec4 shifted) {
 #define FOURTH(w) vec4(ivec4((w) << 24))
 #endif
 #if WEIGHTS == WEIGHTS_I16
-// Integers of a file keep their value, so the numbers behind them in the word are masked.
+// Integers of a file keep their value, so the lower numbers in the word are masked.
 #define COLUMN_X FIRST(w0 & 0xffff0000u)
 #define COLUMN_Y SECOND_HALF(w0)
 #define COLUMN_Z FIRST(w1 & 0xffff0000u)

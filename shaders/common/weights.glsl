@@ -1,7 +1,7 @@
 // Weights in any format: a table [rows, inputs] of floats (FORMAT 0), or the words that glinfer/quant/ggml.py makes of
 // blocks; quant/formats.py numbers the formats, and SECTION0 to SECTION3 are the texels of a row where its sections begin.
 // A row is read in groups of GROUP_TEXELS texels of four weights: group_of() fetches a group, group_weights() gives its
-// texel j, with nothing to choose at run time where j is a constant. Behind the end of a row all weights are zero.
+// texel j, without branches where j is a constant. All weights after the end of a row are zero.
 //
 // The weights are GGML's, bit for bit. A scale is a half float of 11 significant bits, and the whole numbers that it is
 // multiplied by have together 3 (Q4_0), 4 (Q4_1, Q5_0), 5 (Q5_1), 6 (Q2_K), 7 (Q8_0, Q3_K), 10 (Q4_K), 11 (Q5_K) or 12

@@ -154,7 +154,7 @@ class TestGoingOn:
 
     OTHERS = (
         (["--temperature", "0.5"], "its options or the model were others when this was made"),
-        (["--weights", "q8"], 'its results were made with weights "file" (now "q8"); '),
+        (["--weights", "q8"], 'its results were made with weights "auto" (now "q8"); '),
         (["--gelu", "erf"], 'its results were made with gelu null (now "erf"); '),
         (["MODEL"], 'its results were made with model "'),
     )

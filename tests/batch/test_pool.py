@@ -23,7 +23,7 @@ from own_process import ROOT
 from tiers import tiered
 
 from glinfer.batch import process
-from glinfer.batch.devices import parse_devices
+from glinfer.batch.devices import parse_devices, usual_processes
 from glinfer.batch.lines import LineResult
 from glinfer.batch.local import MAX_RETRIES, LocalSetup
 from glinfer.batch.pool import MAX_STARTS, Answered, Died, Events, Member, Pool, Ready, Refused, result_told
@@ -220,6 +220,9 @@ def test_devices_by_number_or_all_of_hardware(monkeypatch: pytest.MonkeyPatch) -
             parse_devices(text)
     with pytest.raises(InputError, match="there is no EGL device 3; this machine has 3, numbered from 0"):
         parse_devices("0,3")
+    assert [usual_processes(nbytes) for nbytes in (0, 1 << 30, (1 << 30) + 1)] == [2, 2, 1]
+    del found[1:]
+    assert usual_processes(0) == 1
 
 
 @pytest.mark.gl

@@ -146,6 +146,7 @@ class TestBench:
             (["--batch", "2"], "--batch does not go with --speculate"),
             (["--lengths", "2"], "--lengths does not go with --speculate"),
             (["--ceiling"], "--ceiling does not go with --speculate"),
+            (["--every-option"], "--every-option does not go with --speculate"),
             (["--weights", "f32,q8"], "found 2 weight formats beside --speculate; give one of them"),
             (["--draft", "x"], "found both speculate and a draft model"),
             (["--plan", "reference"], "drafts need the fast plan"),

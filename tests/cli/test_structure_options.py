@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import glinfer
 from glinfer.cli.app import cli
 from glinfer.cli.app import run as command
+from glinfer.inspect.bench.engines import BOTH, BatchDecoder, FastDecoder, structured
 
 pytestmark = pytest.mark.gl
 pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -94,17 +96,25 @@ def test_a_bad_line_of_a_batch(small: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_bench(schema: str) -> None:
-    found = json.loads(run("bench", "shakespeare", "--json-schema", schema, "--runs", "1", "--json").stdout)
-    assert found["vocab"] == 512
-    assert [row["way"] for row in found["rows"]] == [
-        "free text",
-        "the same, masked",
-        "every token chosen",
-        "with forced tokens",
-    ]
-    assert [row["forced"] > 0 for row in found["rows"]] == [False, False, False, True]
-    free, masked = found["rows"][:2]
-    assert (free["tokens"], free["texts"]) == (masked["tokens"], masked["texts"])
-    assert {"slower", "microseconds"} <= found.keys()
-    for options in (["--contexts", "8"], ["--speculate", "ngram"]):
-        assert run("bench", "shakespeare", "--json-schema", schema, *options).exit_code != 0
+    arguments = ("bench", "shakespeare", "--json-schema", schema, "--runs", "1", "--contexts", "20")
+    found = json.loads(run(*arguments, "--batch", "2", "--json").stdout)
+    for rows in (found["rows"], found["batch"]):
+        assert [row["sampling"] for row in rows] == ["default", "greedy", "any text, masked", "schema"]
+    assert json.loads(found["samplings"]["schema"]["json_schema"]) == json.loads(Path(schema).read_text())
+    assert run(*arguments, "--speculate", "ngram").exit_code != 0
+
+
+def test_a_mask_that_bench_times_changes_no_text(schema: str) -> None:
+    with glinfer.load("shakespeare") as model:
+        given = structured(Path(schema).read_text())
+        engine, batch = FastDecoder("one", model, {**BOTH, **given}), BatchDecoder(model, 1, 64, {**BOTH, **given})
+        engine.prefill(range(1, 21))
+        batch.prefill(range(1, 21))
+        texts = {}
+        for (name, pipelined), decode in engine.ways.items():
+            engine.rewind(4)
+            texts[name, pipelined] = decode(5, 12)
+            assert batch.decode(4, 12, name) == [texts[name, pipelined]]
+        batch.close()
+    assert texts["any text, masked", False] == texts["default", False] != texts["greedy", False]
+    assert texts["schema", True] == texts["schema", False] != texts["default", False]

@@ -14,7 +14,7 @@ from tiers import tiered
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_SLOTS, Batch, SchedulerOptions, places_for, sequence_bytes
-from glinfer.engine.logits import MIN_LOGPROB, LogitChanges, token_logprobs
+from glinfer.engine.logits import MIN_LOGPROB, LogitChanges, change_logits, token_logprobs
 from glinfer.engine.model import Model
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult
 from glinfer.engine.sampler import SamplingOptions
@@ -295,7 +295,9 @@ class TestEnds:
 
 def test_changes_by_hand() -> None:
     changes = LogitChanges(presence_penalty=0.5, frequency_penalty=0.25, bias={2: 3.0, 0: -1.0})
-    assert changes.applied(np.zeros(4, np.float32), [1, 1, 0]).tolist() == [-1.75, -1.0, 3.0, 0.0]
+    logits = np.zeros((3, 4), np.float32)
+    change_logits(logits, {1: (changes, [1, 1, 0]), 2: (LogitChanges(1.0), [])})
+    assert logits.tolist() == [[0.0] * 4, [-1.75, -1.0, 3.0, 0.0], [0.0] * 4]
 
 
 def test_changes_that_cannot_be() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from block_draw import KERNELS
-from logit_rows import Floats, over, packed, some_logits
+from logit_rows import Floats, Rows, over, packed, some_logits
 from tiers import tiered
 
 from glinfer.config import ModelConfig
 from glinfer.engine import batch, cached
 from glinfer.engine.batch import Batch
 from glinfer.engine.choice import Choice
+from glinfer.engine.logits import LogitChanges, change_logits
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions, sample_rows
@@ -27,6 +28,7 @@ from glinfer.models.fast.choice import choice_plan
 from glinfer.models.oracle import by_output, run_draw
 from glinfer.ops import OPS
 from glinfer.ops.fused.allowed import allowed_tokens, mask_words
+from glinfer.ops.fused.changes import change_word
 from glinfer.ops.fused.choice import FILTER_WORDS, LISTED, pieces_for
 from glinfer.ops.fused.rows import fill_choices, row_table
 from glinfer.ops.fused.sample import best_candidates
@@ -139,7 +141,7 @@ def test_broken_logits_are_unsure(bad: float, where: int) -> None:
 
 
 def test_pieces_of_a_vocabulary() -> None:
-    for vocab, pieces in ((1, 128), (300, 128), (49152, 128), (1 << 19, 128), (1 << 24, 4096)):
+    for vocab, pieces in ((1, 64), (8192, 64), (8193, 128), (49152, 128), (1 << 19, 128), (1 << 24, 4096)):
         assert pieces_for(vocab) == pieces
         assert -(-vocab // pieces) <= 4096, "two steps have to fit a float32"
 
@@ -172,7 +174,7 @@ def test_rows_are_chosen_together_as_alone() -> None:
 # ---- the passes
 
 
-def some_samplers(count: int) -> list[Sampler]:
+def some_samplers(count: int, penalty: float = 1.0) -> list[Sampler]:
     options: list[dict[str, Any]] = [
         {"temperature": 0.8, "top_k": 40, "top_p": 0.95},
         {"temperature": 0.9, "top_p": 0.9},
@@ -181,7 +183,10 @@ def some_samplers(count: int) -> list[Sampler]:
         {"temperature": 1.2, "top_k": 200},
         {"temperature": 0.01, "top_k": 3},
     ]
-    made = [Sampler(SamplingOptions(seed=number, **options[number % len(options)])) for number in range(count)]
+    made = [
+        Sampler(SamplingOptions(seed=number, repetition_penalty=penalty, **options[number % len(options)]))
+        for number in range(count)
+    ]
     for number, sampler in enumerate(made):
         sampler.step = 7 * number
     return made
@@ -195,6 +200,31 @@ def check_draws(choice: Choice, inputs: Mapping[str, Array], rows: int) -> None:
         for name, expected in by_output(spec, run_draw(spec, given, values)).items():
             found = np.asarray(session.read(name), np.float64)[: len(expected)]
             assert choice_error(name, found, np.asarray(expected)) < 1e-5, (spec.name, name)
+
+
+HISTORY = np.array([1, 2, 3, 1, 700, 9999, 31000])
+
+
+def change(made: Rows, choice: Choice, logits: Floats, samplers: Mapping[int, Sampler]) -> list[int]:
+    """Change the logits of rows, here and in the table of the passes, which find the newest tokens in picks alone.
+
+    Returns the words of the rows.
+    """
+    vocab = logits.shape[1]
+    held = (HISTORY % vocab).tolist()
+    picks = np.zeros((len(logits), 64), np.float32)
+    picks[:, 1::4] = np.arange(len(logits))[:, None]
+    picks[:, 4 : 4 + 2] = 1.0, held[-1]  # the largest score
+    made.session.write(made.picks, picks)
+    changes = LogitChanges(0.7, 0.4, {held[0]: 3.0, vocab - 1: -2.0, 0: 1.5})
+    change_logits(logits, dict.fromkeys(samplers, (changes, held[3:])))
+    assert choice.changes is not None
+    words = []
+    for number, (row, sampler) in enumerate(samplers.items()):
+        ahead = min(number, 1) if len(samplers) > 1 else 0
+        choice.changes.fill(row, sampler.options, held[: 7 - ahead], changes, held[3 : 7 - ahead])
+        words.append(change_word(ahead, 0))
+    return words
 
 
 def some_masks(count: int, vocab: int) -> Floats:
@@ -220,17 +250,26 @@ def test_bits_of_the_table() -> None:
 
 @pytest.mark.gl
 @tiered("name", ["llvmpipe", "GPU", "one by one"])
-@pytest.mark.parametrize("masked", [False, True])
-def test_every_form_against_float64(device: Device, name: str, masked: bool) -> None:
+@pytest.mark.parametrize(("masked", "changed"), [(False, False), (True, False), (False, True), (True, True)])
+def test_every_form_against_float64(device: Device, name: str, masked: bool, changed: bool) -> None:
     number = list(KERNELS).index(name)
     targets, vocab = (1, 8, 4, 2)[number % 4], (3000, 300, 49152, 5)[number % 4]
     logits = some_logits(targets * 2 if targets > 1 else 1, vocab)
     with over(device, logits, KERNELS[name], targets) as made:
         for numbers in ([0], list(range(len(logits)))[::-1]):
             masks = packed(some_masks(len(numbers), vocab)) if masked else None
-            samplers = some_samplers(len(numbers))
-            candidates = made.run(numbers, samplers, masks)
-            choice = made.choices[masked]
+            samplers, choice = (
+                some_samplers(len(numbers), penalty=1.3 if changed else 1.0),
+                made.choices[masked, changed],
+            )
+            expected, words, inputs = logits.copy(), [], dict[str, Array]()
+            if changed:
+                words = change(made, choice, expected, dict(zip(numbers, samplers, strict=True)))
+                inputs = {
+                    "choice.changes": choice.session.read("choice.changes"),
+                    made.picks: made.session.read(made.picks),
+                }
+            candidates = made.run(numbers, samplers, masks, words)
             rows = {
                 each.name: made.session.read(each.name)
                 for each in choice.session.plan.of_kind("input")
@@ -238,13 +277,13 @@ def test_every_form_against_float64(device: Device, name: str, masked: bool) -> 
             }
             table = {"choice.rows": choice.table}
             mask = {} if masks is None else {"choice.mask": np.resize(masks, (len(choice.table), masks.shape[1]))}
-            check_draws(choice, {**rows, **table, **mask}, len(numbers))
+            check_draws(choice, {**rows, **table, **mask, **inputs}, len(numbers))
             ids, _, doubts = best_candidates(candidates)
             for row, (source, sampler) in enumerate(zip(numbers, samplers, strict=True)):
-                scores = logits[source]
+                scores = expected[source]
                 if masks is not None:
                     scores = np.where(allowed_tokens(masks[row], vocab), scores, -np.inf)
-                assert doubts[row] or ids[row] == sampler.sample(scores)
+                assert doubts[row] or ids[row] == sampler.sample(scores, HISTORY % vocab)
 
 
 @pytest.mark.gl
@@ -260,11 +299,17 @@ def test_a_row_has_the_bits_it_has_alone(device: Device) -> None:
 
 PROMPT = [13, 132, 251, 70]
 OPTIONS: dict[str, dict[str, Any]] = {
-    "filtered": {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "seed": 7},
-    "nucleus": {"temperature": 1.1, "top_p": 0.95, "seed": 8},
+    "filtered": {"temperature": 0.2, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "seed": 7},
+    "nucleus": {"temperature": 0.3, "top_p": 0.95, "seed": 8},
     "penalised": {"temperature": 0, "repetition_penalty": 1.3},
-    "rewarded": {"repetition_penalty": 0.9, "top_k": 50, "seed": 10},
+    "rewarded": {"repetition_penalty": 0.9, "top_k": 90, "temperature": 0.3, "seed": 10},
 }
+CHANGES: dict[str, Any] = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "logit_bias": {}}
+CHANGED: list[dict[str, Any]] = [
+    {"presence_penalty": 2.0, "logit_bias": {7: 2.0, 132: -100.0}, "seed": 11},
+    {"frequency_penalty": 1.5, "repetition_penalty": 1.2, "top_p": 0.9, "temperature": 0.3, "seed": 12},
+    {"frequency_penalty": -2.0, "presence_penalty": -1.0, "temperature": 0},
+]
 
 
 @pytest.fixture
@@ -276,11 +321,15 @@ def passing(model: Model, monkeypatch: pytest.MonkeyPatch) -> Model:
 
 def by_hand(model: Model, prompt: Sequence[int], options: dict[str, Any], count: int) -> list[int]:
     """What the sampler chooses from the logits, token by token."""
-    sampler = Sampler(SamplingOptions(**options))
+    presence, frequency, bias = (options.get(name, off) for name, off in CHANGES.items())
+    changes = LogitChanges(presence, frequency, bias)
+    sampler = Sampler(SamplingOptions(**{name: each for name, each in options.items() if name not in CHANGES}))
     with model.session() as session:
         session.prefill(prompt)
         for _ in range(count):
-            session.step(sampler.sample(session.logits(), session.ids))
+            logits = session.logits()[None]
+            change_logits(logits, {0: (changes, session.ids[len(prompt) :])})
+            session.step(sampler.sample(logits[0], session.ids))
         return session.ids[len(prompt) :]
 
 
@@ -310,17 +359,16 @@ class TestSequences:
                 session.rewind(1)
                 issued = session.draws_issued
                 found = session.generate_ids(20, Sampler(SamplingOptions(**options)))
-                if "repetition_penalty" not in options:
-                    assert session.logit_reads == 0
-                    # Three draws in place of one.
-                    assert session.draws_issued - issued == 20 * (len(passing.plan.draws) + 2)
+                assert session.logit_reads == 0
+                # Three draws in place of one.
+                assert session.draws_issued - issued == 20 * (len(passing.plan.draws) + 2)
                 with session.fork() as other:
                     assert other.generate_ids(1) == session.generate_ids(1)
             assert found == by_hand(passing, PROMPT, options, 20), name
 
     @pytest.mark.usefixtures("doubtful")
     def test_an_unsure_choice_is_made_from_the_logits(self, passing: Model) -> None:
-        for name in ("filtered", "nucleus"):
+        for name in OPTIONS:
             expected = by_hand(passing, PROMPT, OPTIONS[name], 20)
             with passing.session() as session:
                 session.prefill(PROMPT)
@@ -360,9 +408,8 @@ class TestSequences:
 def requests(count: int) -> list[BatchRequest]:
     found = []
     for number in range(count):
-        options = [*OPTIONS.values(), {"seed": 3}, {"temperature": 0}, {"seed": 4, "top_k": 9, "logprobs": 2}][
-            number % 7
-        ]
+        kinds = *OPTIONS.values(), {"seed": 3}, {"temperature": 0}, {"seed": 4, "top_k": 9, "logprobs": 2}, *CHANGED
+        options = kinds[number % len(kinds)]
         prompt = np.random.default_rng(number).integers(0, 300, 3 + number).tolist()
         found.append(BatchRequest(prompt, {**options, "max_tokens": 8}, number))
     return found
@@ -387,13 +434,22 @@ class TestBatches:
         monkeypatch.undo()
         check_batch(passing, 2, 2)
 
+    def test_penalised_rows_are_chosen_without_their_logits(
+        self, passing: Model, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Batch, "_logits", None)
+        changed = [*(each for each in OPTIONS.values() if "repetition_penalty" in each), *CHANGED]
+        requests = [BatchRequest(PROMPT, {**each, "max_tokens": 20}, number) for number, each in enumerate(changed)]
+        for result in passing.batch(requests, slots=2):
+            assert result.ids == by_hand(passing, PROMPT, changed[int(str(result.request.key))], 20)
+
     def test_rows_of_all_kinds_together(self, passing: Model) -> None:
-        check_batch(passing, 7, 3)
+        check_batch(passing, 10, 3)
 
     def test_rows_are_chosen_from_their_logits_in_software(self, model: Model) -> None:
-        check_batch(model, 7, 7)
+        check_batch(model, 10, 7)
 
     @pytest.mark.usefixtures("doubtful")
     def test_unsure_rows_run_again(self, passing: Model) -> None:
         check_batch(passing, 2, 2)
-        check_batch(passing, 7, 4)
+        check_batch(passing, 10, 4)

@@ -343,8 +343,8 @@ class TestCached:
                 assert session.chooses(SamplingOptions(temperature=0, **greedy)), "filters leave the likeliest"
             for filtered in ({"top_k": 299}, {"top_p": 0.99}, {"min_p": 0.01, "temperature": 1e19}):
                 assert session.chooses(SamplingOptions(**filtered))
-            for other in ({"repetition_penalty": 1.1}, {"min_p": 0.01, "temperature": 1e21}):
-                assert not session.chooses(SamplingOptions(**other))
+            assert session.chooses(SamplingOptions(repetition_penalty=1.1))
+            assert not session.chooses(SamplingOptions(min_p=0.01, temperature=1e21))
 
     @pytest.mark.parametrize("name", ["greedy", "plain", "filtered"])
     def test_nothing_is_made_or_compiled_per_token(

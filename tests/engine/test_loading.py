@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from made_models import of_family
-from scripted_models import BYTES, SMALL, random_file
+from scripted_models import BYTES
 from tiers import tiered
 
 import glinfer
-from glinfer.engine import auto_weights
-from glinfer.engine.auto_weights import extra_bits
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, MAX_SINGLE_TOKENS_BEFORE
@@ -39,7 +37,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"plan": "fastest"}, "there is no plan 'fastest'"),
     ({"weights": "f64"}, "there is no weight format 'f64'; expected one of f32, "),
     ({"plan": "reference", "weights": "q8"}, "the reference plan keeps its weights in f32, found q8"),
-    ({"plan": "reference", "weights": "auto"}, "reference plan keeps its weights in f32, found auto"),
     ({"plan": "reference", "kernels": KernelOptions()}, "kernels shape the fast plan's passes"),
     ({"gelu": "relu"}, "expected 'tanh' or 'erf'"),
     ({"api": "vulkan"}, "unknown OpenGL flavour"),
@@ -224,39 +221,3 @@ class TestFirstPrompts:
             assert isinstance(session, CachedSession)
             session.prefill(range(MAX_SINGLE_TOKENS_BEFORE + 2))
             assert session._chunks
-
-
-# weights="auto"
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """One entry for each format whose predictions are measured; choices are remembered."""
-    found: list[str] = []
-    real = auto_weights._Predictions
-    monkeypatch.setattr(auto_weights, "_Predictions", lambda *given: found.append("") or real(*given))
-    monkeypatch.setattr(auto_weights, "TOKENS", 12)
-    monkeypatch.setenv("GLINFER_CACHE", str(tmp_path))
-    return found
-
-
-def test_the_fastest_format_within_the_bound_is_chosen_and_remembered(
-    small: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: list[str]
-) -> None:
-    monkeypatch.setattr(auto_weights, "FASTEST_FIRST", ("q8",))
-    for most, chosen in ((1.0, "q8"), (0.0, "f32")):
-        monkeypatch.setattr(auto_weights, "MAX_EXTRA_BITS", most)
-        for _ in range(2):
-            with glinfer.load(small, weights="auto") as model:
-                assert model.weights == chosen
-            assert len(measured) == 2, "the second time it is remembered"
-        measured.clear()
-    glinfer.load(random_file(tmp_path / "other.gab", SMALL, seed=2), weights="auto").close()
-    assert len(measured) == 2, "other weights have a choice of their own"
-
-
-def test_extra_bits_are_divergence_over_entropy() -> None:
-    expected, found = np.log([[0.5, 0.5]]), np.log([[0.25, 0.75]])
-    divergence = 0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)
-    assert extra_bits(expected, found) == pytest.approx(divergence / np.log(2))
-    assert extra_bits(expected, expected) == 0

@@ -45,7 +45,7 @@ def numbers(model: Model, name: str | None, score: bool = True) -> list[Any]:
 
 
 def outcomes(path: Path, name: str | None, device: Device, score: bool = True, **options: Any) -> list[Any]:
-    with glinfer.load(path, device=device, **options) as model:
+    with glinfer.load(path, device=device, weights="file", **options) as model:
         return numbers(model, name, score)
 
 

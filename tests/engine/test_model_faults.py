@@ -207,8 +207,8 @@ class TestTooLarge:
             said = str(caught.value)
             assert said.startswith(f"plan {plan} takes ")
             assert "cache " in said or plan == "reference"
-            free = "of memory, and 10.0 kB are free here; take a shorter context (--context), fewer bits (--weights)"
-            assert free in said
+            free = "of memory, and 10.0 kB are free here; take a shorter context (--context), fewer bits "
+            assert f"{free}(--weights q8, or file for GGUF blocks), a smaller model" in said
             assert "\n" not in said
 
     def test_sequences_that_no_longer_fit(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

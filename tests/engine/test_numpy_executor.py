@@ -128,7 +128,6 @@ def test_options_that_do_not_go_together(small: Path) -> None:
         ({"executor": "numpy", "limits": Limits.webgl2_minimum()}, "the numpy executor has no renderer"),
         ({"executor": "numpy", "shader_root": small.parent}, "the numpy executor has no renderer"),
         ({"executor": "numpy", "lora": "adapter"}, "the numpy executor has no renderer"),
-        ({"executor": "numpy", "weights": "auto"}, "the numpy executor runs models that continue texts, in a format"),
         ({"executor": "numpy", "plan": "slow"}, "there is no plan 'slow'"),
     ):
         with pytest.raises(InputError) as raised:

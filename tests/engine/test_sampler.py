@@ -28,10 +28,10 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
 
 def reference(logits: list[float], history: list[int], options: SamplingOptions) -> list[float]:
     """The documented steps, one token at a time, in plain Python."""
-    scores = list(logits)
+    scores, penalty = list(logits), options.repetition_penalty
     for token in set(history):
         x = scores[token]
-        scores[token] = x / options.repetition_penalty if x > 0 else x * options.repetition_penalty
+        scores[token] = x * float(np.float32(1 / penalty if x > 0 else penalty))
     order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
     if options.temperature == 0:
         return [1.0 if i == order[0] else 0.0 for i in range(len(scores))]

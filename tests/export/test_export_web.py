@@ -39,7 +39,7 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source, shader_root
-from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.choice import plan_for, weights_for, weights_named
 from glinfer.models.fast.choice import choice_plan
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import drafted_plan
@@ -109,6 +109,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("case")
     path = written(folder, config)
     out = export_web(path, folder / "out", plan=plan, weights=weights, limits=limits).folder
+    weights = weights_named(weights)
     size, kernels = LIMITS[limits].max_texture_size, web_kernels(weights)
     made = plan_for(config, plan, weights=weights, formats={}, kernels=kernels, max_texture_size=size)
     return Case(plan_of(out), made, out, path, plan, weights, size)
@@ -511,7 +512,7 @@ def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path, monkeypatch
     large = written(tmp_path, ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=300,context=5000"), "large.gab")
     refusals: list[tuple[Path, dict[str, Any], type[GlinferError], str]] = [
         (large, {"plan": "reference", "limits": "webgl2"}, PlanError, "does not fit a browser's textures"),
-        (path, {"weights": "auto"}, InputError, "auto"),
+        (path, {"weights": "q4"}, InputError, "expected one of f32, f16, q16, q8l, q8, file, auto"),
         (path, {"limits": "none"}, InputError, "usual, webgl2"),
         (path, {"plan": "reference", "weights": "q8"}, InputError, "leave weights out"),
         (tmp_path / "missing.gab", {}, FormatError, "missing"),

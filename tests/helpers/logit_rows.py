@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,21 @@ class Rows:
         self.session = Session(Plan("logits", 1, (), tuple(tensors), ()), {}, device)
         for name, part in zip(names, deinterleaved(logits, targets).reshape(targets, -1, vocab), strict=True):
             self.session.write(name, part)
-        self.choices = {masked: Choice(self.session, kernels, masked=masked) for masked in (False, True)}
+        self.choices = {
+            (masked, changed): Choice(self.session, kernels, masked=masked, changed=changed)
+            for masked, changed in product((False, True), repeat=2)
+        }
 
-    def run(self, numbers: Sequence[int], samplers: Sequence[Sampler], masks: Words | None = None) -> Floats:
+    def run(
+        self,
+        numbers: Sequence[int],
+        samplers: Sequence[Sampler],
+        masks: Words | None = None,
+        changes: Sequence[int] = (),
+    ) -> Floats:
         """The candidates [rows, 64] of some rows of the logits."""
-        choice = self.choices[masks is not None]
-        choice.write(numbers, [each.options for each in samplers], [each.draw for each in samplers], masks)
+        choice = self.choices[masks is not None, bool(changes)]
+        choice.write(numbers, [each.options for each in samplers], [each.draw for each in samplers], masks, changes)
         choice.run(len(numbers))
         return np.asarray(self.session.read(self.picks, len(numbers)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,11 @@ class Scripted:
         self.prefilled.append(len(ids))
         self.take("prefill", self.prefill_ms)
 
-    def decode_greedy(self, token: int, count: int) -> list[int]:
+    @property
+    def ways(self) -> dict[tuple[str, bool], Callable[[int, int], list[int]]]:
+        return {("greedy", False): self.decode}
+
+    def decode(self, token: int, count: int) -> list[int]:
         self.take("block" if count > 1 else "token", self.token_ms * count)
         self.blocks.append((self.length, count))
         self.log.append(self.label)
@@ -99,20 +103,24 @@ class Scripted:
 class ScriptedBatch:
     """A batch that does the same; the first block is ten times as slow too."""
 
+    samplings = ("default", "greedy")
+
     def __init__(self, clock: Clock, log: list[str], sequences: int, step_ms: float) -> None:
         self.clock, self.log, self.sequences, self.step_ms, self.draws = clock, log, sequences, step_ms, 5
-        self.filled, self.blocks = 0, list[tuple[int, int]]()
+        self.filled, self.blocks = 0, list[tuple[int, int, str]]()
 
     def prefill(self, ids: Sequence[int]) -> None:
         self.filled = len(ids)
 
-    def decode_greedy(self, start: int, count: int) -> list[list[int]]:
+    def decode(self, start: int, count: int, sampling: str) -> list[list[int]]:
+        """Every second sequence of default sampling ends after half of the tokens."""
         assert start + count <= self.filled, "beyond what was taken in"
-        first = not any(each > 1 for _, each in self.blocks)
+        first = (start, count, sampling) not in self.blocks
         self.clock.now += self.step_ms * count / 1000.0 * (10 if first else 1)
-        self.blocks.append((start, count))
-        self.log.append(f"batch of {self.sequences}")
-        return []
+        self.blocks.append((start, count, sampling))
+        self.log.append(f"batch of {self.sequences}, {sampling}")
+        ended = count // 2 if sampling == "default" else count
+        return [[0] * (ended if number % 2 else count) for number in range(self.sequences)]
 
 
 def timed(
@@ -143,7 +151,7 @@ class TestTiming:
             assert (row.decode.samples, row.prefill.samples) == (3, 3)
             assert row.decode.slowest == pytest.approx(token_ms)
             assert row.prefill.slowest == pytest.approx(prefill_ms)
-            assert row.pipelined is None
+            assert (row.sampling, row.pipelined, row.of_greedy) == ("greedy", None, 1.0)
             assert row.tokens_per_second == pytest.approx(1000 / token_ms)
             assert row.prefill_tokens_per_second == pytest.approx(40_000 / prefill_ms)
 
@@ -160,16 +168,24 @@ class TestTiming:
         engines = [Scripted(clock, "one", 2.0, 5.0, log), Scripted(clock, "two", 4.0, 7.0, log)]
         batches = [ScriptedBatch(clock, log, size, 3.0) for size in (1, 8)]
         report = timed(engines, [40, 64], 3, {"one": list(batches)}, 40)
-        assert [(row.label, row.context, row.sequences) for row in report.batch] == [("one", 40, 1), ("one", 40, 8)]
+        assert [(row.label, row.context, row.sequences, row.sampling) for row in report.batch] == [
+            ("one", 40, size, sampling) for size in (1, 8) for sampling in ("default", "greedy")
+        ]
         # A token that warms up, and the block.
-        turn = [name for name in ("one", "batch of 1", "batch of 8", "two") for _ in range(2)]
+        together = [f"batch of {size}, {sampling}" for size in (1, 8) for sampling in ("default", "greedy")]
+        turn = [name for name in ("one", *together, "two") for _ in range(2)]
         assert log[: 4 * len(turn)] == 4 * turn
-        assert "batch of 1" not in log[4 * len(turn) :]
-        for row, batch in zip(report.batch, batches, strict=True):
-            assert set(batch.blocks) == {(24, 1), (24, 16)}
-            assert (row.step.samples, row.step.slowest) == (3, pytest.approx(3.0))
-            assert row.tokens_per_second == pytest.approx(1000 * row.sequences / 3)
-            assert row.times_single == pytest.approx(row.sequences * 2 / 3)
+        assert together[0] not in log[4 * len(turn) :]
+        for batch in batches:
+            assert {(start, count) for start, count, _ in batch.blocks} == {(24, 1), (24, 16)}
+        for row in report.batch:
+            share = 0.75 if (row.sampling, row.sequences) == ("default", 8) else 1.0  # of the tokens were made
+            step = 3.0 / share
+            assert (row.step.samples, row.step.slowest) == (3, pytest.approx(step))
+            assert row.of_greedy == pytest.approx(share)
+            assert row.tokens_per_second == pytest.approx(1000 * row.sequences / step)
+            alone = pytest.approx(row.sequences * 2 / 3) if row.sampling == "greedy" else None
+            assert row.times_single == alone, "only greedy decoding was timed alone"
 
     def test_the_context_of_batches(self) -> None:
         assert batch_context([32, 128, 512], 128) == 128
@@ -195,11 +211,15 @@ def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: D
     with model:
         assert isinstance(engine, FastDecoder)
         assert np.allclose(engine.prefill(ids), model.logits(ids), rtol=0, atol=1e-5)
-        engine.rewind(20)
-        expected = model.generate(ids[:21], max_tokens=10, temperature=0)
-        assert engine.decode_greedy(ids[20], 10) == expected
-        engine.rewind(20)
-        assert engine.decode_pipelined(ids[20], 10) == expected
+        chosen = {
+            "default": model.generate(ids[:21], max_tokens=10, seed=1),
+            "greedy": model.generate(ids[:21], max_tokens=10, temperature=0),
+        }
+        assert chosen["default"] != chosen["greedy"], "or this test shows little"
+        assert list(engine.ways) == [(name, pipelined) for name in chosen for pipelined in (False, True)]
+        for (name, _), decode in engine.ways.items():
+            engine.rewind(20)
+            assert decode(ids[20], 10) == chosen[name]
         assert np.allclose(engine.prefill(ids), model.logits(ids), rtol=0, atol=1e-5), "prefill begins anew"
         assert about.first_token_seconds > 1.0 + about.load_seconds > 1.0
         assert (about.draws, about.programs) == (FAST_DRAWS, programs)
@@ -212,11 +232,13 @@ def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device
     with glinfer.load(small, device=device, plan="fast") as model:
         batch = BatchDecoder(model, 3, room_for(CONFIG, [3], 40, 1 << 14))
         batch.prefill(ids)
-        found = batch.decode_greedy(24, 16)
-        assert found == [model.generate(rotated(ids, place)[:25], max_tokens=16, temperature=0) for place in range(3)]
+        prompts = [rotated(ids, place)[:25] for place in range(3)]
+        assert batch.decode(24, 16, "default") == model.generate(prompts, max_tokens=16, seed=1)
+        found = batch.decode(24, 16, "greedy")
+        assert found == [model.generate(prompt, max_tokens=16, temperature=0) for prompt in prompts]
         assert len({tuple(each) for each in found}) > 1, "or this test shows little"
-        assert batch.decode_greedy(23, 1) == [each[:1] for each in batch.decode_greedy(23, 2)]
-        assert batch.decode_greedy(24, 16) == found
+        assert batch.decode(23, 1, "greedy") == [each[:1] for each in batch.decode(23, 2, "greedy")]
+        assert batch.decode(24, 16, "greedy") == found
         batch.close()
         assert np.isfinite(model.logits(ids)).all(), "the model goes on"
 
@@ -241,14 +263,24 @@ def test_the_reference_plan_is_run_anew_each_time(small: Path) -> None:
         assert report.rows[0].runs == 3
 
 
+def same(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(row[name] == other[name] for name in ("label", "context"))
+
+
 class TestCommand:
     @pytest.mark.slow
     def test_json(self, small: Path, capsys: Capture) -> None:
         arguments = ["--weights", "f32, q8,f32", "--contexts", "24,8,100", "--runs", "2", "--batch", "3,1,3", "--json"]
         told = json.loads(ran(capsys, "bench", small, *arguments))
-        assert [(row["label"], row["context"]) for row in told["rows"]] == [
-            *[("glinfer f32", 8), ("glinfer q8", 8), ("glinfer f32", 24), ("glinfer q8", 24)],
+        both = ("default", "greedy")
+        assert [(row["label"], row["context"], row["sampling"]) for row in told["rows"]] == [
+            (f"glinfer {name}", context, sampling) for context in (8, 24) for name in ("f32", "q8") for sampling in both
         ]
+        usual = {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.0, "repetition_penalty": 1.0}
+        assert told["samplings"] == {
+            "default": {**usual, "seed": 1},
+            "greedy": {**usual, "seed": None, "temperature": 0.0},
+        }
         assert [about["weights"] for about in told["engines"]] == ["f32", "q8"]
         assert told["engines"][1]["weight_bytes"] < told["engines"][0]["weight_bytes"] / 2
         assert (told["runs"], told["block_tokens"], told["plan"]) == (2, 16, "fast")
@@ -258,21 +290,25 @@ class TestCommand:
         for row in told["rows"]:
             assert 0 < row["decode"]["fastest"] <= row["decode"]["median"] <= row["decode"]["slowest"]
             best = min(row["decode"]["median"], row["pipelined"]["median"])
+            greedy = next(each for each in told["rows"] if each["sampling"] == "greedy" and same(each, row))
+            assert row["of_greedy"] == min(greedy["decode"]["median"], greedy["pipelined"]["median"]) / best
             assert row["bytes_per_second"] == pytest.approx(1000 * row["weight_bytes"] / best)
             assert row["decode"]["samples"] == row["pipelined"]["samples"] == 2
             for limit in (row["token_limit"], row["prefill_limit"]):
                 bounds = [limit[f"{part}_ms"] for part in ("fetch", "multiply", "passes")]
                 assert min(bounds) > 0
                 assert max(bounds) == limit["limit_ms"] == limit[f"{limit['bound_by']}_ms"]
-        assert [(row["label"], row["context"], row["sequences"]) for row in told["batch"]] == [
-            (f"glinfer {name}", 24, size) for name in ("f32", "q8") for size in (3, 1)
+        assert [(row["label"], row["context"], row["sequences"], row["sampling"]) for row in told["batch"]] == [
+            (f"glinfer {name}", 24, size, sampling) for name in ("f32", "q8") for size in (3, 1) for sampling in both
         ]
-        single = {row["label"]: row["tokens_per_second"] for row in told["rows"] if row["context"] == 24}
         for row in told["batch"]:
             assert row["step"]["samples"] == 2
-            assert row["single_tokens_per_second"] == single[row["label"]]
+            single = next(each for each in told["rows"] if each["sampling"] == row["sampling"] and same(each, row))[
+                "tokens_per_second"
+            ]
+            assert row["single_tokens_per_second"] == single
             assert row["tokens_per_second"] == pytest.approx(1000 * row["sequences"] / row["step"]["median"])
-            assert row["times_single"] == pytest.approx(row["tokens_per_second"] / single[row["label"]])
+            assert row["times_single"] == pytest.approx(row["tokens_per_second"] / single)
             assert row["limit"]["limit_ms"] > 0
 
     @pytest.fixture(autouse=True)
@@ -289,14 +325,29 @@ class TestCommand:
         assert [line.split()[:3] for line in prefill.splitlines()] == [
             *[["prompt", "to", "logits"], ["glinfer", "f32", "32"]],
         ]
-        assert batch.splitlines()[1].split()[:4] == ["glinfer", "f32", "32", "2"], "128 tokens are more than it holds"
+        assert [line.split()[:5] for line in batch.splitlines()[1:]] == [
+            ["glinfer", "f32", sampling, "32", "2"] for sampling in ("default", "greedy")
+        ], "128 tokens are more than it holds"
+        assert (
+            "sampling by default: temperature 0.7, top_k 40, top_p 0.95, min_p 0, repetition_penalty 1, seed 1" in out
+        )
         assert "× one alone" not in ran(capsys, "bench", small, "--runs", "1", "--contexts", "8")
 
     @pytest.mark.slow
     def test_random_weights_in_formats_of_files(self, capsys: Capture) -> None:
         shape = "family=olmoe,blocks=1,heads=2,dim=64,inner=64,vocab=64,context=32,experts=2,experts_used=1"
         out = ran(capsys, "bench", "--config", shape, "--stored", "BF16,Q8_0", "--contexts", "8", "--runs", "1")
-        assert out.split("\n\n")[0].splitlines()[1].split()[:3] == ["glinfer", "file", "8"]
+        assert out.split("\n\n")[0].splitlines()[1].split()[:4] == ["glinfer", "file", "default", "8"]
+
+    def test_every_option(self, small: Path, capsys: Capture) -> None:
+        arguments = ["--contexts", "2", "--batch", "2", "--runs", "1", "--every-option", "--json"]
+        told = json.loads(ran(capsys, "bench", small, *arguments))
+        alone = ["default", "greedy", "temperature only", "min_p 0.05", "repetition 1.1"]
+        together = [*alone, "presence 0.5", "logit_bias", "logprobs 5"]
+        assert [row["sampling"] for row in told["rows"]] == alone
+        assert [row["sampling"] for row in told["batch"]] == list(told["samplings"]) == together
+        assert [row["times_single"] is None for row in told["batch"]] == 5 * [False] + 3 * [True]
+        assert told["samplings"]["logprobs 5"]["logprobs"] == 5
 
     def test_table_with_ceiling(self, small: Path, capsys: Capture) -> None:
         out = ran(capsys, "bench", small, "--contexts", "8,99", "--runs", "1", "--ceiling")
@@ -317,6 +368,8 @@ class TestCommand:
             (["--plan", "reference", "--weights", "q8"], "--weights belongs to --plan fast"),
             (["--plan", "reference", "--ceiling"], "--ceiling belongs to --plan fast"),
             (["--plan", "reference", "--batch", "8"], "--batch belongs to --plan fast"),
+            (["--plan", "reference", "--every-option"], "--every-option belongs to --plan fast"),
+            (["--no-fetch", "--every-option"], "--no-fetch times the fast plan of a MODEL alone"),
             (["--batch", "0"], "found '0' for --batch; expected numbers of sequences of at least 1"),
             (["--batch", "8,-1"], "found '8,-1' for --batch"),
             (["--batch", ""], "found '' for --batch"),

@@ -89,11 +89,11 @@ class TestWork:
         batch = BatchDecoder(model, 3, 64)
         try:
             batch.prefill(list(range(5, 25)))
-            batch.decode_greedy(10, 1)
+            batch.decode(10, 1, "greedy")
             before = model.device.draws_issued
-            batch.decode_greedy(10, 6)
+            batch.decode(10, 6, "greedy")
             shorter = model.device.draws_issued - before
-            batch.decode_greedy(10, 8)
+            batch.decode(10, 8, "greedy")
             assert model.device.draws_issued - before - 2 * shorter == 2 * batch.draws
         finally:
             batch.close()
@@ -112,14 +112,18 @@ class TestLimit:
 
 def test_figures_of_other_engines_have_none(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     spread = Spread.of([2.0])
-    rows = [DecodeRow(label, 20, spread, spread, spread, None) for label in ("glinfer f32", "other")]
-    batch = BatchRow("glinfer f32", 20, 3, spread, 500.0, 16)
-    engines = tuple(EngineReport(row.label) for row in rows)
-    report = DecodeReport("fast", "renderer", 16, 1, engines, tuple(rows), batch=(batch,))
+    labels, samplings = ("glinfer f32", "other"), ("default", "greedy")
+    rows = [
+        DecodeRow(label, 20, name, spread, spread, 1.0, spread, None)
+        for label, name in zip(("glinfer f32", *labels), (*samplings, "greedy"), strict=True)
+    ]
+    batch = [BatchRow("glinfer f32", 20, 3, name, spread, 1.0, 500.0, 16) for name in samplings]
+    engines = tuple(map(EngineReport, labels))
+    report = DecodeReport("fast", "renderer", 16, 1, engines, tuple(rows), batch=tuple(batch))
     show_limits(report)
     assert capsys.readouterr().out == "", "nothing was measured"
     found = with_limits(report, {"glinfer f32": model}, CEILING)
-    own, other = found.rows
+    own, _, other = found.rows
     assert own.token_limit == limit_of(token_work(model, 5), CEILING), "the first token of a block of 16"
     assert own.prefill_limit == limit_of(prompt_work(model, 20), CEILING)
     assert found.batch[0].limit == limit_of(batch_work(model, 5, 3, 16), CEILING)

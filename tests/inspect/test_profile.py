@@ -342,7 +342,6 @@ class TestRefusals:
             (["no_such_model"], "there is no such file, and no bundled model of that name"),
             ([*SHAPE, "--tokens", "65"], "tokens is 65; expected 1 to 64"),
             ([*SHAPE, "--tokens", "2", "--prompt-tokens", "2"], "do not go together"),
-            ([*SHAPE, "--weights", "auto"], "give a MODEL, or name a format"),
             ([*SHAPE, "--plan", "reference", "--weights", "q8"], "the reference plan keeps its weights in f32"),
             (["--config", "dim=1000000"], "the largest texture here is"),
             (["--compare", "one.json"], "requires 2 arguments"),

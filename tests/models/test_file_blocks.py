@@ -59,7 +59,8 @@ def check_rows(model: Model) -> None:
 def test_a_run_over_blocks_of_a_file_agrees_with_float64() -> None:
     """Query, key and value, gate and up, the layers among each other in several formats; some of them floats."""
     made = mixed("llama")
-    plan, weights = plan_for(made.config, "fast", formats=made.formats()), weights_for(made, "fast")
+    plan = plan_for(made.config, "fast", weights="file", formats=made.formats())
+    weights = weights_for(made, "fast", "file")
     caches: dict[str, np.ndarray] = {}
     expected = [final_tensors(plan, weights, *given, caches)["logits"][0] for given in runs(plan, IDS[:3])]
     with opened(made) as model, model.session() as session:

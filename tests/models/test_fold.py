@@ -262,6 +262,17 @@ def test_tied_embeddings_in_blocks_are_read_out_of_the_vocabularys_matrix(name: 
     assert checkpoint.config.embedding_scale == 16.0
 
 
+def test_embeddings_keep_their_blocks_in_every_weight_format() -> None:
+    """But for a model whose embeddings lose their mean."""
+    checkpoint = in_formats(tiny("llama", 16, hidden_size=32), "Q4_1")
+    for weights in WEIGHT_FORMATS:
+        folded = FoldedWeights(checkpoint, weights)
+        assert np.array_equal(folded["wte"], FoldedWeights(checkpoint, "file")["wte"])
+        fits(folded, plan_of(checkpoint.config, weights, checkpoint.formats()))
+    centred = in_formats(tiny("gpt2", 16), "Q4_1")
+    assert Recipes(centred.config, "q8", centred.formats()).table_format == "rgba16f"
+
+
 # Refusals
 
 
@@ -312,7 +323,7 @@ def test_pieces_of_a_matrix_have_the_bits_of_the_whole(
     packed = in_formats(tiny(family, 18, hidden_size=64, intermediate_size=96), "Q8_0")
     found = {}
     for size in (1 << 30, 1):  # all rows together, and row by row
-        monkeypatch.setattr(fold_module, "_PIECE_WEIGHTS", size)
+        monkeypatch.setattr(fold_module, "PIECE_WEIGHTS", size)
         found[size] = dict(FoldedWeights(packed, weights))
     whole, apart = found.values()
     for name, array in whole.items():

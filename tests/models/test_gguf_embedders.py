@@ -167,7 +167,7 @@ def test_vectors_of_llama_cpp(tmp_path: Path, form: str, dtype: str) -> None:
 
 def raw_vectors(path: Path, texts: list[list[int]], **options: Any) -> Array:
     """The vectors, or scores, of texts as the passes give them."""
-    with glinfer.load(path, **options) as model:
+    with glinfer.load(path, **{"weights": "file", **options}) as model:
         found: Array = run_steps(model.embedder.encoder.steps(model.embedder.encoded(texts)))
         return found
 

@@ -174,8 +174,9 @@ def test_an_odd_number_of_elements_cannot_turn() -> None:
 
 def logits_of(checkpoint: Checkpoint, ids: list[int], plan_name: str, **options: Any) -> Array:
     """The logits after the last token, in float64, by the oracle of a plan."""
+    options = {"weights": "file", **options}
     plan = plan_for(checkpoint.config, plan_name, **options)
-    weights = weights_for(checkpoint, plan_name, options.get("weights", "file"))
+    weights = weights_for(checkpoint, plan_name, options["weights"])
     arrays = {tensor.name: weights[tensor.name] for tensor in plan.of_kind("weight")}
     caches: dict[str, Array] = {}
     found: dict[str, Array] = {}

@@ -115,7 +115,7 @@ def logits_of(checkpoint: Checkpoint, ids: Sequence[int]) -> list[Array]:
 def check_every_plan(path: Path, oracle: Checkpoint) -> None:
     """A token at a time, a prompt in chunks, scores, a batch, and the reference plan."""
     expected = logits_of(oracle, IDS)
-    with glinfer.load(path) as model:
+    with glinfer.load(path, weights="file") as model:
         assert model.config.model_type == "unheard"
         with model.session() as session:
             for place, token in enumerate(IDS):

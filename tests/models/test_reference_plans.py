@@ -12,13 +12,22 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats.tensors import weight_shapes
-from glinfer.models.choice import ReferencePlans, is_published, plan_for, reference_plans, weights_named
+from glinfer.models.choice import (
+    DEFAULT_WEIGHTS,
+    ReferencePlans,
+    is_published,
+    plan_for,
+    reference_plans,
+    weights_for,
+    weights_named,
+)
 from glinfer.models.feed import runs
 from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import Plan, PlanLimits, draw_table
 from glinfer.models.reference.gab import reference_plan
 from glinfer.models.reference.parts import DecoderWeights, stored_formats
 from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import GROUP_FORMS
 
 EDGE = 16384
 OTHERS = sorted(set(DECODERS) - {"gab"})
@@ -82,6 +91,32 @@ def test_what_a_weight_format_means() -> None:
     ]
     for weights, formats, expected in cases:
         assert weights_named(weights, formats) == expected
+        assert weights_named(weights, formats, "reference") == expected
+
+
+def test_the_default_is_q8_for_blocks_and_the_format_of_any_other_file() -> None:
+    cases: list[tuple[Mapping[str, str] | None, str, str]] = [
+        (None, "f32", "f32"),
+        ({"a": "F32", "b": "F32"}, "f32", "f32"),
+        ({"a": "F32", "b": "F16"}, "file", "file"),
+        ({"a": "BF16"}, "file", "file"),
+        ({"a": "Q8_ROW", "b": "Q16_ROW"}, "file", "file"),
+        *(({"a": "F32", "b": "BF16", "c": name}, "q8", "file") for name in GROUP_FORMS),
+    ]
+    for formats, fast, reference in cases:
+        assert weights_named(DEFAULT_WEIGHTS, formats) == fast
+        assert weights_named(DEFAULT_WEIGHTS, formats, "reference") == reference
+
+
+def test_what_is_built_by_default_is_what_the_default_stands_for() -> None:
+    made = in_formats(tiny("llama", 16, hidden_size=32), "Q4_0")
+    for plan, name in (("fast", "q8"), ("reference", "file")):
+        given = {"formats": made.formats(), "tokens": 1}
+        default, named = plan_for(made.config, plan, **given), plan_for(made.config, plan, weights=name, **given)
+        assert default.tensors == named.tensors
+        ours, theirs = weights_for(made, plan), weights_for(made, plan, name)
+        assert [*ours] == [*theirs]
+        assert all(np.array_equal(ours[each], theirs[each]) for each in ours)
 
 
 def test_what_cannot_be_is_one_line() -> None:

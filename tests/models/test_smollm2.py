@@ -23,7 +23,7 @@ def golden() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
-    with glinfer.load(smollm2_file(), context=192) as opened:
+    with glinfer.load(smollm2_file(), context=192, weights="file") as opened:
         yield opened
 
 
@@ -49,6 +49,15 @@ def test_a_batch_and_scores_agree_with_it(model: Model, golden: dict[str, Any]) 
     whole = [*ids, *golden["greedy"]]
     (score,) = model.score([whole])
     assert score.likeliest[len(ids) - 1 :].tolist() == golden["greedy"]
+
+
+def test_the_default_predicts_nearly_the_same(model: Model, golden: dict[str, Any]) -> None:
+    whole = [*golden["ids"], *golden["greedy"]]
+    with glinfer.load(smollm2_file(), context=192) as fast:
+        assert fast.weights == "q8"
+        (found,), (expected,) = fast.score([whole]), model.score([whole])
+    assert abs(found.total / expected.total - 1) < 0.01
+    assert (found.likeliest == expected.likeliest).mean() > 0.9
 
 
 def test_ids_of_texts_are_those_of_llama_cpp(model: Model, golden: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from glinfer.models.plan import draw_table
 
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/README.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("README.md")),
 ]
 LINK = re.compile(r'\]\(([^)\s]+)\)|<img src="([^"]+)"')

@@ -165,6 +165,13 @@ def test_what_float16_cannot_hold_is_refused() -> None:
             encode(np.array([[0, beyond]], np.float32), "f16")
 
 
+def test_weights_too_small_for_a_scale_become_zero() -> None:
+    for name in ("q8", "q16"):
+        with np.errstate(over="raise", invalid="raise", divide="raise"):
+            words, scales = encode(np.full((1, 16), 1e-40, np.float32), name)
+        assert not decode(words, scales, name, 16).any()
+
+
 def test_an_unknown_format_and_integers_without_their_scales_are_refused() -> None:
     for name in ("q4", "", "F16"):
         expected = rf"\Athere is no weight format '{name}'; expected one of f32, f16, q16, q8, bf16\Z"

@@ -91,6 +91,15 @@ def test_tokens_there_and_back(served: Running) -> None:
     assert served.post("/tokenize", {"model": "speaker", "messages": HELLO}).json()["tokens"] == opening("hi")
 
 
+def test_no_tokens_have_no_log_probabilities(served: Running) -> None:
+    """Lists without elements, as of any other choice whose request asks for log-probabilities."""
+    body = {"model": "small", "prompt": "x", "max_tokens": 0, "logprobs": 1}
+    answer = served.post("/v1/completions", body).json()
+    empty = {name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+    assert answer["choices"] == [{"index": 0, "text": "", "logprobs": empty, "finish_reason": "length"}]
+    assert answer["usage"]["total_tokens"] == 1
+
+
 BAD: list[tuple[str, Any, str]] = [
     ("/v1/completions", {"prompt": ""}, "at least 1 character"),
     ("/v1/completions", {"prompt": []}, "at least 1 item"),

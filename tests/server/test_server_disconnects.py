@@ -23,7 +23,7 @@ LONG: dict[str, Any] = {"model": "small", "prompt": "x", "max_tokens": 60, "seed
 
 
 def scheduler_of(server: Running) -> Scheduler:
-    found = next(iter(server.server.worker._runners.values())).scheduler
+    found = next(iter(server.server.worker.served.values())).scheduler
     assert found is not None
     return found
 
@@ -66,7 +66,7 @@ def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: 
 def left_over(server: Running) -> dict[str, Any]:
     """What a server has of its clients; all of it is nought or the same when they have gone."""
     worker, uvicorn = server.server.worker, server.server._uvicorn.server_state
-    runner, scheduler = next(iter(worker._runners.values())), scheduler_of(server)
+    runner, scheduler = next(iter(worker.served.values())), scheduler_of(server)
     assert worker._device is not None
     return {
         "live": worker.live,

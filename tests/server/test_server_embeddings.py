@@ -121,7 +121,7 @@ def test_what_is_refused(server: Running) -> None:
 
 
 def test_too_much_at_once(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glinfer.server.embeddings.LIMITS", replace(LIMITS, embed_tokens=100))
+    monkeypatch.setattr("glinfer.server.texts.LIMITS", replace(LIMITS, embed_tokens=100))
     answer = server.post("/v1/embeddings", {"model": "embedder", "input": ["cat " * 40] * 4})
     assert answer.status_code == 400
     assert "the texts have 160 tokens; expected at most 100 at once" in answer.json()["error"]["message"]

@@ -314,6 +314,16 @@ class TestEnd:
             assert not server.thread.is_alive()
         assert capfd.readouterr().err == ""
 
+    def test_an_end_before_the_beginning(self, small: Path) -> None:
+        server = HttpServer([ModelSource("small", str(small))], ServerOptions(port=0))
+        server.end()
+        made = Running(server)
+        made.thread.join(120)
+        ended = not made.thread.is_alive()
+        server.end()
+        assert ended
+        assert made.failure is None
+
     def test_no_new_requests_while_others_finish(self, small: Path, steps: Steps) -> None:
         with running(("small", small), slots=2, grace=600) as server:
             steps.allow(5)

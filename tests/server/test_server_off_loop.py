@@ -112,14 +112,19 @@ class TestWhatIsRaised:
     def test_work_of_the_thread_of_opengl_ends_alone(
         self, keyed: Running, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def attention_steps(*_: Any) -> None:
+        def at_once(*_: Any) -> None:
+            raise kind
+
+        def later(*_: Any) -> Iterator[None]:
+            yield
             raise kind
 
         key = {"Authorization": "Bearer two"}
-        with monkeypatch.context() as patch:
-            patch.setattr(Model, "attention_steps", attention_steps)
-            answer = keyed.post("/v1/attention", BODIES["/v1/attention"], headers=key)
-            assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+        for steps in (at_once, later):
+            with monkeypatch.context() as patch:
+                patch.setattr(Model, "attention_steps", steps)
+                answer = keyed.post("/v1/attention", BODIES["/v1/attention"], headers=key)
+                assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error"), steps.__name__
         assert keyed.post("/v1/attention", BODIES["/v1/attention"], headers=key).status_code == 200
 
     @pytest.mark.gl

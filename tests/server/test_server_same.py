@@ -65,7 +65,7 @@ def among_others(server: Running, watched: list[dict[str, Any]], others: int, *,
 
 @pytest.mark.gl
 def test_alone_and_among_others(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    (small,) = (each for each in served.server.worker._runners.values() if each.served.name == "small")
+    (small,) = (each for each in served.server.worker.served.values() if each.name == "small")
     monkeypatch.setattr(small.scheduler, "piece", 8)
     watched = [request(number) for number in range(10)]
     alone = [answer(served.post("/v1/completions", body)) for body in watched]

@@ -2,9 +2,9 @@
 
     cd CHECKOUT_OF_THAT_VERSION && python -I …/tests/upgrade/record.py FOLDER
 
-It imports the glinfer of the current directory, and writes: a small model, a cache of tuned kernels and one of chosen
-weights, two batches that were stopped in the middle, an exported site, and in ``said.json`` what that version made of
-them. `tests/upgrade/recorded` was written so; its files are never edited. Record a release anew beside them, and let
+It imports the glinfer of the current directory, and writes: a small model, a cache of tuned kernels, two batches that
+were stopped in the middle, an exported site, and in ``said.json`` what that version made of them.
+`tests/upgrade/recorded` was written so; its files are never edited. Record a release anew beside them, and let
 test_upgrade.py read both.
 """
 
@@ -65,9 +65,8 @@ def record(folder: Path) -> None:
     model = folder / "model.gab"
     save_checkpoint(random_checkpoint(ModelConfig.from_options(SHAPE), seed=11, scale=0.2), model)
     write_bpe(demo_tokenizer(300), model.with_suffix(".bpe"))
-    with glinfer.load(model, weights="auto") as opened:
+    with glinfer.load(model, weights="q8") as opened:
         key = TuningKey.of(opened.device, opened.config, opened.weights)
-        weights = opened.weights
     kernels = dataclasses.replace(KernelOptions(), unroll=2)
     save_kernels(key, Tuned(kernels, 1.0, 2.0))
     with glinfer.load(model, weights="q8") as opened:
@@ -87,7 +86,6 @@ def record(folder: Path) -> None:
         "version": glinfer.__version__,
         "key": dataclasses.asdict(key),
         "kernels": dataclasses.asdict(kernels),
-        "weights": weights,
         "ids": ids,
         "prompts": stop(folder / "prompts.out.jsonl"),
         "requests": stop(folder / "requests.out.jsonl"),

@@ -17,7 +17,6 @@ import pytest
 
 import glinfer
 from glinfer.cli.app import run
-from glinfer.engine import auto_weights
 from glinfer.export.site import FORMAT, VERSION
 from glinfer.models import tuning
 from glinfer.models.tuning import TuningKey, load_tuned
@@ -30,9 +29,10 @@ RECORDED = HERE / "recorded" / "0.1.0a"
 SAID: dict[str, Any] = json.loads((RECORDED / "said.json").read_text("utf-8"))
 KEY = TuningKey(**SAID["key"])
 VERSION_BEFORE: str = SAID["version"]
+AS_BEFORE = ["--slots", "4", "--weights", "file"]  # the default of weights was another one
 COMMANDS = {
-    "prompts": ["generate", "model.gab", "--batch", "prompts.jsonl", "--out", "prompts.out.jsonl", "--slots", "4"],
-    "requests": ["run-batch", "-i", "requests.jsonl", "-o", "requests.out.jsonl", "model.gab", "--slots", "4"],
+    "prompts": ["generate", "model.gab", "--batch", "prompts.jsonl", "--out", "prompts.out.jsonl", *AS_BEFORE],
+    "requests": ["run-batch", "-i", "requests.jsonl", "-o", "requests.out.jsonl", "model.gab", *AS_BEFORE],
 }
 
 
@@ -72,27 +72,6 @@ def test_tuned_kernels_of_another_number_count_as_absent(folder: Path) -> None:
     for written in (before, {**today, "version": tuning.VERSION + 1}):
         (path.parent / KEY.file_name).write_text(json.dumps({**written, **SAID["key"]}), "utf-8")
         assert load_tuned(KEY) is None
-
-
-def test_chosen_weights_are_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are measured again only where the number in their name was raised."""
-
-    def measure(*given: Any) -> Any:
-        raise AssertionError("the choice of the version before was not found")
-
-    monkeypatch.setattr(auto_weights, "_Predictions", measure)
-    with glinfer.load("model.gab", weights="auto") as model:
-        assert model.weights == SAID["weights"]
-
-
-def test_weights_chosen_by_a_later_version_are_chosen_again(folder: Path) -> None:
-    """And the tuned kernels of a later version change nothing."""
-    (path,) = (folder / "cache" / "weights").iterdir()
-    path.write_text('{"weights": "q5x", "why": "a format of later"}', "utf-8")
-    later = {**json.loads(kernels_file(folder).read_text("utf-8")), "version": tuning.VERSION + 1}
-    kernels_file(folder).write_text(json.dumps(later), "utf-8")
-    with glinfer.load("model.gab", weights="auto") as model:
-        assert model.weights == SAID["weights"]
 
 
 def lines_of(path: Path) -> list[Any]:

@@ -86,14 +86,14 @@ export class EmbeddingModel {
   }
 
   /**
-   * The vectors of texts. Texts longer than the model takes are cut at their end; a text gets the same vector whatever
-   * stands beside it.
+   * The vectors of texts. Texts that are too long for the model are cut at their end. A text's vector does not depend on the
+   * other texts.
    * @param {(string|number[])[]} texts strings, or token ids with their special tokens.
    * @param {{promptName?: string, prompt?: string, dimensions?: number, normalize?: boolean, signal?: AbortSignal,
-   *   onProgress?: (done: number, all: number) => void}} options `promptName`: one of the model's prompts, which stands
-   *   before each text, its default if left out; `prompt`: a text of your own; `dimensions`: keep so many numbers of
-   *   each vector; `normalize`: whether vectors have length 1, as the model's files say if left out; `signal` ends the
-   *   work between two runs.
+   *   onProgress?: (done: number, all: number) => void}} options `promptName`: one of the model's prompts, put
+   *   before each text, by default the model's own default; `prompt`: a text of your own; `dimensions`: length of each
+   *   vector, cut to its first numbers; `normalize`: whether vectors have length 1, by default as the model's files say;
+   *   `signal` stops the work between two runs.
    * @returns {Promise<Float32Array[]>} one for each text.
    * @throws {GlinferError} a text or an option cannot be run, the output is broken, or the graphics context was lost.
    */
@@ -237,7 +237,7 @@ export class EmbeddingModel {
     return this.checker.verify(share);
   }
 
-  /** Releases everything that lies in graphics memory. */
+  /** Releases all graphics memory. */
   release() {
     this.replay.release();
   }

@@ -26,7 +26,7 @@ export function runsOf(lengths, { rows, texts, targets }) {
   return runs;
 }
 
-/** Rows of a text of so many tokens: whole slots. */
+/** Rows of a text of `tokens` tokens, rounded up to whole slots. */
 function rowsOf(tokens, targets) {
   return targets * Math.ceil(tokens / targets);
 }

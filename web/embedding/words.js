@@ -47,8 +47,8 @@ export class WordTokenizer {
   }
 
   /**
-   * The ids and types of a query with a text behind it, cut as `TextEncoder` in Python does it: the longer one first, and
-   * of a form the text alone.
+   * The ids and types of a query followed by a text, cut as by Python's `TextEncoder`: the longer one first, or only the
+   * text where the model has a form.
    * @param {string} query
    * @param {string} text
    * @returns {{ids: number[], types: number[]}}
@@ -106,7 +106,7 @@ export class WordTokenizer {
   /** A text as it is encoded. */
   read(text) {
     if (/\p{Surrogate}/u.test(text)) {
-      throw new GlinferError("the text has half a surrogate pair, which is no character; take it out");
+      throw new GlinferError("the text has half a surrogate pair; expected valid Unicode");
     }
     return this.lower ? text.toLowerCase() : text;
   }

@@ -1,8 +1,8 @@
 /**
- * What the caches hold of the tokens that every conversation begins with, kept from visit to visit: the template's first
- * words and the system prompt. `Model.hold` runs only what comes behind.
+ * Cache entries of the tokens that begin every conversation (the template's first words and the system prompt), kept from
+ * visit to visit. `Model.hold` then runs only the tokens after them.
  *
- * What is kept are the bits that were computed: the CRC-32 of all that follows, a line of JSON, and the texels of each cache.
+ * A kept file has the computed bits: the CRC-32 of all that follows, a line of JSON, and the texels of each cache.
  */
 
 import { crc32 } from "./checksum.js";
@@ -12,13 +12,13 @@ import { rendererOf } from "./limits.js";
 
 /** @typedef {import("./model.js").Model} Model */
 
-const LARGEST = 32 << 20; // bytes that are kept at most
-const LEAST = 4; // tokens that are worth it
+const LARGEST = 32 << 20; // bytes that are kept at most, in all
+const LEAST = 4; // tokens; fewer are not worth keeping
 const NEWLINE = 10;
 const CHECKSUM = 4; // bytes
 
 /**
- * How many ids two texts have in common at their beginnings.
+ * The length of the common beginning of two texts.
  * @param {number[]} one
  * @param {number[]} other
  * @returns {number}
@@ -30,11 +30,11 @@ export function commonLength(one, other) {
 }
 
 /**
- * The ids that a prompt begins with, however its last message goes on.
+ * The ids that a prompt begins with, whatever follows in its last message.
  * @param {import("./chat.js").ChatForm} form
  * @param {string} system the system prompt.
  * @param {import("./chat.js").Turn[]} turns those before the message.
- * @param {string} written what there is of the message.
+ * @param {string} written the beginning of the message.
  * @returns {number[]}
  */
 export function beginningOf(form, system, turns = [], written = "") {
@@ -43,7 +43,7 @@ export function beginningOf(form, system, turns = [], written = "") {
   return one.slice(0, commonLength(one, other));
 }
 
-/** The beginning that a model's conversations have now. */
+/** The current beginning of a model's conversations. */
 export class Beginning {
   /**
    * @param {Model} model
@@ -53,14 +53,14 @@ export class Beginning {
     this.model = model;
     this.note = note;
     /** @type {number[]} */
-    this.ids = []; // what is kept
+    this.ids = []; // the ids whose entries are kept
     const { plan, replay } = model;
     this.caches = replay.textures.filter(({ spec }) => spec.kind === "cache");
-    this.made = [crc32(new TextEncoder().encode(JSON.stringify(plan))), rendererOf(replay.gl)]; // what the bits depend on besides
+    this.made = [crc32(new TextEncoder().encode(JSON.stringify(plan))), rendererOf(replay.gl)]; // the plan and the renderer, on which the bits depend too
   }
 
   /**
-   * Whether the caches hold these ids, and by the angles that a new text turns by.
+   * Whether the caches hold these ids, rotated by the angles of a new text.
    * @param {number[]} ids
    * @returns {boolean}
    */
@@ -69,7 +69,7 @@ export class Beginning {
     return commonLength(this.model.ids, ids) === ids.length && driver.cached >= ids.length && !driver.long;
   }
 
-  /** Takes what an earlier visit has kept of the same plan on the same renderer, into a model that holds nothing. */
+  /** Loads entries kept by an earlier visit, for the same plan and renderer, into an empty model. */
   async restore() {
     const found = (await this.note?.read()) ?? new Uint8Array(0);
     const rest = found.subarray(CHECKSUM);
@@ -88,7 +88,7 @@ export class Beginning {
   }
 
   /**
-   * Keeps the first tokens that the model holds for the next visit, unless they are kept already; reads textures, and pauses.
+   * Keeps the model's first tokens for the next visit, unless they are kept already. Reads textures, with pauses.
    * @param {number[]} ids
    */
   async keep(ids) {
@@ -110,7 +110,7 @@ export class Beginning {
     await this.note.write(new Blob([checksum.buffer, about, ...texels]));
   }
 
-  /** Which texels of the caches hold the first tokens; null where they do not lie together, or nothing is cached. */
+  /** The texels of the caches for the first tokens; null where they are not adjacent, or nothing is cached. */
   parts(tokens) {
     if (this.model.driver.cached === undefined) return null;
     const all = this.caches.map((texture) => ({ texture, found: firstSlots(texture.spec.layout, tokens) }));

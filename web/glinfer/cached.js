@@ -1,5 +1,5 @@
 /**
- * How a plan is driven: what each run is given, and what of a sequence is computed already. The browser's side of
+ * Drives a plan: sets the inputs of each run, and tracks which tokens are computed. The browser's side of
  * glinfer/engine/cached.py, and of `RecomputeSession` in decode.py.
  */
 
@@ -12,17 +12,17 @@ import { fillChoices, rowsFeed, SLOT_TOKENS, TableTexels } from "./rows.js";
 /** @typedef {import("./textures.js").Texture} Texture */
 
 /**
- * What drives a plan; see `CachedDriver`. Where `chooses` is false, tokens are chosen from logits alone.
+ * The driver of a plan; see `CachedDriver`. Where `chooses` is false, tokens are chosen from logits alone.
  * @typedef {object} Driver
- * @property {number} context how many tokens a sequence has at most.
+ * @property {number} context most tokens of a sequence.
  * @property {number} [cached] how many of the first tokens are in the caches, where there are any.
- * @property {boolean} [long] whether those have turned by the second set of angles.
+ * @property {boolean} [long] whether their keys are rotated by the second set of angles.
  * @property {(length: number) => void} forget
  * @property {(ids: number[]) => Generator<void>} catchUp
  * @property {(ids: number[], watch?: {draw: number, seen: () => void}|null) => void} runHead
  * @property {(sampler: Sampler) => boolean} chooses
  * @property {(ids: number[], most: number, sampler: Sampler, watch?: {draw: number, seen: () => void}|null) => number[]} [choose]
- * @property {{most: number}|null} drafted null where `accept` and `expectDrafts` may not be asked.
+ * @property {{most: number}|null} drafted null where `accept` and `expectDrafts` must not be called.
  * @property {(ids: number[], draft: number[], sampler: Sampler) => number[]|null} [accept]
  * @property {() => void} [expectDrafts]
  */
@@ -50,18 +50,18 @@ export class CachedDriver {
     this.plan = plan;
     this.replay = replay;
     this.context = plan.model.config.max_position_embeddings;
-    this.body = plan.draws.length - plan.head_draws; // draws of a token of which nothing is asked
+    this.body = plan.draws.length - plan.head_draws; // draws of a token without its logits
     this.values = { noise: 0, inverse_temperature: 1, noise_key: 0 };
     this.cached = 0; // how many of the first tokens are in the caches
-    this.long = false; // whether those have turned by the second set of angles, where the model has two
-    this.handedOver = 0; // after how many tokens the stream of the last one lies ready for its last layer; 0: none
+    this.long = false; // whether their keys are rotated by the second set of angles, where the model has two
+    this.handedOver = 0; // the number of tokens after which the last one waits for its last layer; 0: none
     this.tables = {}; // of companions
     for (const [name, { table }] of Object.entries(plan.companions)) {
       this.tables[name] = new TableTexels(plan.textures[table].layout);
     }
     this.rows = plan.companions.rows ?? null;
     this.runLength = 1; // tokens chosen with filters between two readbacks: few after an unsure choice
-    this.drafted = plan.companions.drafted ?? null; // what `accept` runs; null where it cannot be asked
+    this.drafted = plan.companions.drafted ?? null; // the plan that `accept` runs; null where there is none
   }
 
   /**
@@ -74,7 +74,7 @@ export class CachedDriver {
   }
 
   /**
-   * Runs the tokens that were not run yet, but for the last, which is left half done behind a piece. Leaving the loop
+   * Runs the tokens that were not run yet, except the last, which a piece leaves before its last layer. Leaving the loop
    * early is harmless.
    * @param {number[]} ids all tokens that are held.
    * @yields {void} after each run.
@@ -96,7 +96,7 @@ export class CachedDriver {
     }
   }
 
-  /** Takes the angles of a text of so many tokens; keys that have turned by others are computed again. */
+  /** Selects the rotary angles for a text of `tokens` tokens; keys rotated by other angles are computed again. */
   turnBy(tokens) {
     const { long_after: longest = 0 } = this.plan.model;
     const long = longest > 0 && tokens > longest;
@@ -104,7 +104,7 @@ export class CachedDriver {
     this.long = long;
   }
 
-  /** How many of the next `count` lengths of a text of `held` tokens turn by the same angles; at least 1. */
+  /** How many of the next `count` lengths of a text of `held` tokens use the same angles; at least 1. */
   alike(held, count) {
     const { long_after: longest = 0 } = this.plan.model;
     return longest > 0 && held <= longest ? Math.min(count, longest - held + 1) : count;
@@ -120,15 +120,15 @@ export class CachedDriver {
     this.cached += piece.length;
   }
 
-  /** Sends the table of a companion, which was filled in. */
+  /** Uploads the filled table of a companion. */
   upload(name) {
     const { replay, plan, tables } = this;
-    replay.companion(name); // one that is there on demand has no textures before
+    replay.companion(name); // a companion loaded on demand gets its textures here
     replay.textures[plan.companions[name].table].upload(tables[name].texels);
   }
 
   /**
-   * Runs a token, -1 for the one that the run before chose; of one that is half done only the rest.
+   * Runs a token, -1 for the one that the run before chose; of a half-done token only the rest.
    * @param {number} token
    * @param {number} position
    * @param {{last?: number, watch?: {draw: number, seen: () => void}|null}} options see `Replay.run`.
@@ -161,17 +161,17 @@ export class CachedDriver {
   /**
    * Chooses tokens without reading anything back in between.
    * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
-   * @param {number} most how many at most; the context has room for them.
-   * @param {Sampler} sampler goes on by a step for each.
+   * @param {number} most most tokens; they fit into the context.
+   * @param {Sampler} sampler advances by one step for each.
    * @param {{draw: number, seen: () => void}|null} watch of one token, see `Replay.run`.
-   * @returns {number[]} none where all logits decide about the first one; they are in their texture then.
+   * @returns {number[]} empty where the first token needs all logits, which are in their texture then.
    * @throws {GlinferError} the model's output is broken.
    */
   choose(ids, most, sampler, watch = null) {
     const { replay, plan } = this;
     const { filters } = sampler;
     const first = ids.length - 1;
-    // The half done last token of a prompt cannot run twice with the same bits, in case its choice is unsure.
+    // A half-done last token of a prompt cannot run again with the same bits, should its choice be unsure.
     const longest = this.handedOver ? 1 : this.runLength;
     const count = this.alike(ids.length, filters ? Math.min(most, longest) : most);
     Object.assign(this.values, { noise: sampler.greedy ? 0 : 1, inverse_temperature: sampler.inverseTemperature });
@@ -203,11 +203,11 @@ export class CachedDriver {
   }
 
   /**
-   * Chooses tokens of which guesses are there, all in one run of the newest token and the guesses behind it; what is in the
-   * caches behind the first wrong one is overwritten later. The browser's side of `_accept` in glinfer/engine/cached.py.
+   * Checks guessed tokens in one run over the newest token and the guesses after it. Cache entries after the first wrong
+   * guess are overwritten later. The browser's side of `_accept` in glinfer/engine/cached.py.
    * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
-   * @param {number[]} draft guesses of the next ones, no more than the context has room for.
-   * @param {Sampler} sampler goes on by a step for each token.
+   * @param {number[]} draft guesses of the next tokens, at most what fits into the context.
+   * @param {Sampler} sampler advances by one step for each token.
    * @returns {number[]|null} the guesses up to the first wrong one, and the token in its place; null where none can be run:
    *   the last token of a prompt is half done already.
    * @throws {GlinferError} the model's output is broken.
@@ -254,7 +254,7 @@ export class CachedDriver {
     return logitsOf(this.replay, logits[row % targets], Math.floor(row / targets));
   }
 
-  /** Begins to get ready for guesses, so that `accept` need not wait for a compiler. */
+  /** Starts to compile for guesses, so that `accept` need not wait. */
   expectDrafts() {
     for (const name of ["drafted", "drafted_choice"]) {
       if (this.plan.companions[name]) this.replay.begin(this.plan.companions[name].draws);
@@ -279,7 +279,7 @@ export class WholeDriver {
   /** Nothing is kept. */
   forget() {}
 
-  /** Nothing runs ahead. */
+  /** No token is run ahead. */
   *catchUp() {}
 
   /** See `CachedDriver`; all draws are run. */

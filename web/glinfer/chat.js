@@ -12,7 +12,7 @@
  * @property {number|null} think the token that begins the model's thoughts.
  * @property {number|null} answer the token between the model's thoughts and its answer.
  * @property {boolean} takesSystem whether a conversation may begin with a system prompt.
- * @property {(message: string) => number[]} encodeMessage ids of a message by itself.
+ * @property {(message: string) => number[]} encodeMessage ids of one message.
  * @property {(turns: Turn[], newest: Turn, system: string) => number[]} prompt everything up to where the model writes.
  */
 
@@ -22,10 +22,10 @@ import { GlinferError } from "./errors.js";
 /** @typedef {import("./tokenizer.js").AnyTokenizer} AnyTokenizer */
 
 /**
- * A message, if it is one.
+ * Returns a valid message.
  * @param {string} message
  * @returns {string}
- * @throws {GlinferError} it is no text, or empty.
+ * @throws {GlinferError} it is not a string, or empty.
  */
 export function checkMessage(message) {
   if (typeof message !== "string") throw new GlinferError(`the message is a ${typeof message}; expected a string`);
@@ -76,7 +76,7 @@ export class Conversation {
   /**
    * @param {AnyTokenizer} tokenizer
    * @param {ChatForm|null} form null continues each message as plain text.
-   * @param {number} context how many tokens the model holds.
+   * @param {number} context most tokens that the model holds.
    * @param {number[]} stopIds tokens that end a text that is continued.
    */
   constructor(tokenizer, form, context, stopIds = []) {
@@ -92,10 +92,10 @@ export class Conversation {
    * The ids to run for a message: past turns, the message, and what opens the reply. The oldest turns are left out,
    * whole, until the ids and the reply fit the context.
    * @param {string} message
-   * @param {number} reserve how many tokens the reply may take.
+   * @param {number} reserve tokens left for the reply.
    * @param {{system?: string, drop?: boolean}} options `system`: a system prompt; without `drop` no turn is left out.
    * @returns {number[]}
-   * @throws {GlinferError} the message is empty, or alone it does not fit; the form refuses it.
+   * @throws {GlinferError} the message is empty or too long alone, or the form refuses it.
    */
   prompt(message, reserve = 0, { system = "", drop = true } = {}) {
     const { form, context } = this;
@@ -119,7 +119,7 @@ export class Conversation {
   }
 
   /**
-   * Completes the turn that `prompt` opened, without control tokens and without what the model was thinking.
+   * Completes the turn that `prompt` opened, without control tokens and thoughts.
    * @param {number[]} ids the tokens that the model wrote.
    */
   addReply(ids) {
@@ -135,7 +135,7 @@ export class Conversation {
    * @param {string|{role: string, content: string}[]} messages a user's message; or messages, of which the first may be
    *   the system's, and those after it are the user's and the assistant's in turn.
    * @returns {{system: string, message: string}} the system prompt, and the last message.
-   * @throws {GlinferError} a message is out of turn, or none.
+   * @throws {GlinferError} a message is missing or out of turn.
    */
   restore(messages) {
     const { system, texts } = checkMessages(messages);
@@ -150,7 +150,7 @@ export class Conversation {
   }
 
   /**
-   * Says of each token of a reply, as it comes, what it is: "answer", "thinking", "control" (not to be shown) or
+   * Classifies the tokens of a reply, one by one: "answer", "thinking", "control" (not to be shown) or
    * "end".
    * @returns {(id: number) => string}
    */

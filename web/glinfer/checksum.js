@@ -11,7 +11,7 @@ const TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
 /**
  * The CRC-32 of some bytes.
  * @param {Uint8Array} bytes
- * @param {number} before the CRC-32 of what stands before them, if there is anything.
+ * @param {number} before the CRC-32 of the bytes before them, if any.
  * @returns {number} from 0 to 2**32 - 1.
  */
 export function crc32(bytes, before = 0) {

@@ -1,4 +1,4 @@
-/** What runs leave in textures for the choice of tokens, read back: candidates, and rows of logits. */
+/** Reads back what a choice of tokens needs: candidates, and rows of logits. */
 
 import { GlinferError } from "./errors.js";
 import { placeOf } from "./layouts.js";
@@ -9,12 +9,12 @@ const BLOCK_EDGE = 4;
 const NO_SCORE = Math.fround(-3.4e38); // of a candidate where no logit was a number
 
 /**
- * What runs at `count` positions, or `count` rows of a run, have chosen: of each the best of 16 candidates in a square of texels.
+ * The tokens chosen at `count` positions, or by `count` rows of a run: each the best of 16 candidates in a square of texels.
  * @param {Replay} replay
  * @param {number} texture index of the candidates.
  * @param {number} first the first position, or row.
  * @param {number} count
- * @returns {(() => number|null)[]} each gives its token, or null where its whole row of logits decides.
+ * @returns {(() => number|null)[]} each returns its token, or null where the choice needs the whole row of logits.
  */
 export function choicesOf(replay, texture, first, count) {
   const { layout } = replay.plan.textures[texture];
@@ -38,7 +38,7 @@ export function choicesOf(replay, texture, first, count) {
  * @param {Float32Array} texels lines of blocks side by side.
  * @param {number} width texels in a line.
  * @param {number} block number of the block.
- * @returns {number|null} null where the best one is unsure: the whole row of logits decides.
+ * @returns {number|null} null where the best one is unsure and the choice needs the whole row of logits.
  * @throws {GlinferError} no logit is a number.
  */
 export function bestCandidate(texels, width, block) {

@@ -1,6 +1,6 @@
 /**
- * Guesses of the next tokens, and how many of them are worth a run; the text is the same with and without. The browser's
- * side of glinfer/engine/drafts.py, which says why, and where the numbers come from.
+ * Guesses of the next tokens, and how many of them are worth a run; the text is the same without them. The browser's
+ * side of glinfer/engine/drafts.py, which explains the method and the numbers.
  */
 
 import { GlinferError } from "./errors.js";
@@ -10,19 +10,19 @@ import { GlinferError } from "./errors.js";
 
 const NGRAM = "ngram";
 const MIN_MATCH = 3; // tokens that have to repeat before what followed them is drafted
-const MAX_MATCH = 32; // tokens by which matches are compared
-const MAX_PLACES = 32; // of the newest matches, the longest is taken
-/** Rows of a run of drafted tokens: any number of rows takes the time of the next of these. */
+const MAX_MATCH = 32; // most tokens that are compared
+const MAX_PLACES = 32; // newest matches that are searched for the longest
+/** Rows of a run of drafted tokens: a run takes the time of the next larger of these. */
 export const DRAFT_ROWS = [4, 8, 16];
 const KEPT_TIMES = 9;
-const DECAY = 0.9; // weight of the acceptances before, for each new one
-const PRIOR_TRIED = 3; // how many tries the probability before any of them counts for
-const GROWTH = 1.5; // time of runs that were not timed yet, relative to those of half the rows
+const DECAY = 0.9; // factor of the old acceptances for each new one
+const PRIOR_TRIED = 3; // number of tries that the prior probability counts for
+const GROWTH = 1.5; // time of an untimed run, relative to one of half the rows
 const [PATIENCE, MAX_PATIENCE] = [8, 256];
-const IDLE = 8; // tokens without an accepted one after which several are chosen between two looks for a draft
+const IDLE = 8; // tokens in a row without an accepted draft, after which drafts are looked for less often
 
 /**
- * A way to guess, if it is one.
+ * Returns a valid way to guess.
  * @param {string|null} speculate
  * @returns {string|null}
  * @throws {GlinferError} there is no such way.
@@ -62,7 +62,7 @@ export class Ngrams {
   }
 
   /**
-   * The probability that a token of a kind of guess is right, before any was tried.
+   * The prior probability that a token of a kind of guess is right.
    * @param {number} kind
    * @returns {number}
    */
@@ -83,7 +83,7 @@ export class Ngrams {
     return found;
   }
 
-  /** Notes where each run of a few tokens ends; anew if tokens were taken away. */
+  /** Indexes where each short run of tokens ends; anew if tokens were removed. */
   learn(ids) {
     if (this.ids.some((id, place) => id !== ids[place])) {
       this.ids = [];
@@ -103,7 +103,7 @@ export class Ngrams {
   }
 }
 
-/** What runs of one model take in this browser: medians of the newest ones, by their rows. */
+/** The time of a model's runs in this browser: medians of the newest runs, by their number of rows. */
 export class RunTimes {
   constructor() {
     this.times = new Map();
@@ -111,7 +111,7 @@ export class RunTimes {
 
   /**
    * Notes a run; the first of a kind warms up and is left out.
-   * @param {number} rows 1 is a token without a draft, 0 the making of a drafted one.
+   * @param {number} rows 1 is a token without a draft, 0 the drafting of one token.
    * @param {number} milliseconds
    */
   note(rows, milliseconds) {
@@ -121,7 +121,7 @@ export class RunTimes {
   }
 
   /**
-   * The time of a run of so many rows, estimated where none was timed; null before the first token was.
+   * The time of a run of `rows` rows, estimated where none was timed; null before the first token was timed.
    * @param {number} rows
    * @returns {number|null}
    */
@@ -130,7 +130,7 @@ export class RunTimes {
     if (found.length) return median(found);
     if (rows <= 1) return null;
     const place = DRAFT_ROWS.indexOf(rows);
-    // A few rows take hardly longer than one: that is what makes a draft worth a try.
+    // A few rows take hardly longer than one, so a draft is worth a try.
     const fewer = this.of(place ? DRAFT_ROWS[place - 1] : 1);
     return fewer === null ? null : fewer * (place ? GROWTH : 1);
   }
@@ -142,7 +142,7 @@ function median(numbers) {
   return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
 }
 
-/** How often drafted tokens of one kind were right, and how long to leave them out while they do not pay. */
+/** How often drafted tokens of one kind were right, and how long to pause while they do not pay. */
 class Odds {
   constructor(right) {
     this.right = right;
@@ -151,7 +151,7 @@ class Odds {
     this.patience = PATIENCE;
   }
 
-  /** The expected number of tokens of a run with so many drafted ones. */
+  /** The expected number of tokens of a run with `drafted` drafted tokens. */
   tokens(drafted) {
     const each = this.right / this.tried; // the probability that a token is right where all before it were
     let sum = 0;
@@ -195,8 +195,8 @@ export class Speculation {
    * @param {Pick<Model, "ids"|"drafted"|"choose"|"accept">} model
    * @param {Sampler} sampler
    * @param {{most: number, chunk: number, ready: boolean}} how `most`: at most the room of the model; `chunk`: how many tokens
-   *   may be chosen together where no draft is likely; `ready`: whether the tokens were run before; right behind a prompt
-   *   nothing is drafted, and no time counts.
+   *   may be chosen together where no draft is likely; `ready`: whether the tokens were run before. Directly after a
+   *   prompt nothing is drafted or timed.
    * @returns {number[]}
    */
   choose(model, sampler, { most, chunk, ready }) {
@@ -210,7 +210,7 @@ export class Speculation {
     return chosen;
   }
 
-  /** Drafts so many tokens, and has them checked. */
+  /** Drafts `length` tokens and checks them. */
   accept(model, sampler, kind, length) {
     const started = this.clock();
     const draft = this.drafter.draft(length);
@@ -231,7 +231,7 @@ export class Speculation {
     return this.odds.get(kind);
   }
 
-  /** The length of draft that gives most tokens a second; 0 where none does better than single tokens. */
+  /** The draft length with the most tokens a second; 0 where single tokens are as fast. */
   length(odds, most) {
     const single = this.times.of(1);
     if (single === null) return 0;

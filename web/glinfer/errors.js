@@ -1,4 +1,4 @@
-/** Whatever goes wrong for a reason that a person can understand: one clear sentence in `message`. */
+/** An error that a user can understand: one clear sentence in `message`. */
 export class GlinferError extends Error {
   /** @param {string} message what was found, what was expected, what to do. */
   constructor(message) {

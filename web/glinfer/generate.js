@@ -1,11 +1,11 @@
 /**
- * Token after token, with pauses in which the page can answer.
+ * Generates token by token, with pauses in which the page can respond.
  *
  * @typedef {{maxTokens?: number, temperature?: number, topK?: number, topP?: number, minP?: number, repetitionPenalty?: number,
  *   seed?: number|bigint|null, stopIds?: number[], signal?: AbortSignal, speculate?: "ngram"|null, keep?: number}} Options how
- *   a text is continued. What is left out of the sampler's options (see sampler.js) is as the model's own files say; `signal`
- *   ends the text at the next token; with `speculate` several tokens come from one run where the text repeats what it had
- *   before, as long as that is faster, and they are the same; `keep` says how many of the first tokens stay when the context
+ *   a text is continued. The sampler's options (see sampler.js) default to those of the model's files; `signal`
+ *   ends the text at the next token; with `speculate` one run checks several tokens where the text repeats itself,
+ *   as long as that is faster, and the text stays the same; `keep`: number of first tokens that stay when the context
  *   is full, -1 for the whole prompt.
  */
 
@@ -17,10 +17,10 @@ import { Sampler } from "./sampler.js";
 /** @typedef {import("./chat.js").Conversation} Conversation */
 
 const LONGEST_BUSY = 24; // milliseconds
-const POLL = 4; // milliseconds between questions whether the driver is done
+const POLL = 4; // milliseconds between two checks whether the driver is done
 const MOST_AHEAD = 8; // tokens that are chosen between two readbacks
 
-/** Lets the page handle what has happened meanwhile; unlike a timer this is quick in a background tab, too. */
+/** Lets the page handle pending events; unlike a timer this is quick in a background tab, too. */
 function breathe() {
   return new Promise((resolve) => {
     const { port1, port2 } = new MessageChannel();
@@ -32,13 +32,13 @@ function breathe() {
   });
 }
 
-/** Waits for a few milliseconds; in a page that nobody sees, where timers may take a minute, until it has answered. */
+/** Waits a few milliseconds; in a hidden page, where timers may take a minute, only until pending events are handled. */
 export function shortly() {
   return globalThis.document?.hidden ? breathe() : new Promise((resolve) => setTimeout(resolve, POLL));
 }
 
 /**
- * Makes a function to be awaited again and again in long work: now and then it lets the page answer.
+ * Makes a function to await repeatedly during long work: now and then it lets the page handle events.
  * @returns {() => Promise<void>}
  */
 export function pauses() {
@@ -51,13 +51,13 @@ export function pauses() {
 }
 
 /**
- * Runs a prompt and yields the tokens that follow it. What the model holds already is not run again.
+ * Runs a prompt and yields the tokens that follow it. Tokens that the model holds already are not run again.
  * @param {Model} model
  * @param {Sampler} sampler
  * @param {{prompt: number[], count: number, stops: (id: number) => boolean, signal: AbortSignal,
- *   watch?: () => {draw: number, seen: () => void}|null, speculate?: string|null, keep?: number}} options `count`: at most so many tokens;
- *   `stops`: the token ends the text, and is yielded last, others that were chosen with it are taken back; `signal` ends it at
- *   the next token; `watch` is asked before each token, see `Replay.run`; `speculate`: how tokens are guessed; `keep`: see above.
+ *   watch?: () => {draw: number, seen: () => void}|null, speculate?: string|null, keep?: number}} options `count`: most tokens to generate;
+ *   `stops`: whether a token ends the text; it is yielded last, and later tokens are taken back; `signal` ends the text at
+ *   the next token; `watch` is called before each token, see `Replay.run`; `speculate`: how tokens are guessed; `keep`: see above.
  * @yields {number} a token id.
  */
 export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null, speculate = null, keep = 0 }) {
@@ -65,7 +65,7 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
   const pause = pauses();
   const speculation = speculate === null ? null : new Speculation(new Ngrams(), model.runTimes);
   if (speculation) model.driver.expectDrafts();
-  // A run is issued while the one before is computed, and no more: an end that is asked for comes soon.
+  // Only one run is issued ahead of the one that is computed, so that an abort takes effect soon.
   for (let [work, before] = [model.hold(prompt), null]; !work.next().done; ) {
     const now = model.replay.finished();
     await before;
@@ -74,7 +74,7 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
   }
   let waiting = [];
   let held = 0;
-  let size = 1; // tokens that take about as long as a page may be busy
+  let size = 1; // tokens that keep the page busy for an acceptable time
   try {
     for (let made = 0; made < count && !signal.aborted; made++) {
       if (!waiting.length) {
@@ -98,7 +98,7 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
       await pause();
     }
   } finally {
-    if (model.ids.length === held) model.rewind(waiting.length); // else somebody has changed what is held
+    if (model.ids.length === held) model.rewind(waiting.length); // else the model's tokens were changed meanwhile
   }
 }
 
@@ -131,12 +131,12 @@ export async function* continuation(model, prompt, { maxTokens = 128, stopIds, s
 /**
  * Replies to a conversation. The reply ends where the context is full.
  * @param {Model} model
- * @param {Conversation} conversation whose `prompt` it is; or one without a form, whose text goes on in a full context.
+ * @param {Conversation} conversation whose `prompt` it is; without a form, the text continues in a full context.
  * @param {number[]} prompt
  * @param {Options & {watch?: () => {draw: number, seen: () => void}|null}} options see `generate` for `watch`.
- * @yields {{kind: string, text: string, id: number|null, finishReason: string, promptTokens: number}} what each token is,
- *   see `Conversation.splitter`, and the text that is certain by then; at the end, without a token, what was held back.
- *   `finishReason` is why it ends if it ends here.
+ * @yields {{kind: string, text: string, id: number|null, finishReason: string, promptTokens: number}} the kind of each
+ *   token, see `Conversation.splitter`, and the text that is final by then; at the end, without a token, the rest of the text.
+ *   `finishReason` is the reason if the reply ends here.
  */
 export async function* replyParts(model, conversation, prompt, { maxTokens, signal = new AbortController().signal, watch, speculate, keep, ...sampling }) {
   const room = conversation.form ? model.context - prompt.length : Infinity;
@@ -153,7 +153,7 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
     if (stops(id)) finishReason = "stop";
     else if (made === count) finishReason = room < maxTokens ? "context" : "length";
     const kind = kindOf(id);
-    // A character that was begun does not go on in a part of another kind.
+    // A character does not continue in a part of another kind.
     if (Object.hasOwn(streams, kind) && kind !== last) {
       yield part(last, streams[last].finish(), null);
       last = kind;
@@ -163,7 +163,7 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
   yield part(last, streams[last].finish(), null);
 }
 
-/** `generate`, unless another text of this model is not at its end; guessed as the model is where nothing is said. */
+/** `generate`, unless another text of this model is still running; `speculate` defaults to the model's. */
 async function* alone(model, sampler, options) {
   const { speculate = model.speculate } = options;
   if (checkSpeculation(speculate) !== null) model.requireDrafts();
@@ -176,7 +176,7 @@ async function* alone(model, sampler, options) {
   }
 }
 
-/** A sampler with the model's own settings where none are given. */
+/** A sampler; missing options are the model's own settings. */
 function samplerOf(model, given) {
   const { temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: repetitionPenalty } = model.plan.model.generation;
   return new Sampler({ temperature, topK, topP, minP, repetitionPenalty, ...given });

@@ -1,11 +1,11 @@
-/** Numbers of which the smallest comes out first: a binary heap. */
+/** A binary heap of numbers; the smallest is removed first. */
 export class MinHeap {
   /** Starts empty. */
   constructor() {
     this.items = [];
   }
 
-  /** How many numbers are in it. */
+  /** The number of its entries. */
   get size() {
     return this.items.length;
   }

@@ -1,6 +1,6 @@
 /**
- * A model in another thread, with the methods that it has in this one. What is a value there is a promise here, but for the
- * plain facts that are known from the beginning.
+ * A model in another thread, with the methods of `Model`. They return promises, except for the plain facts that are known
+ * from the beginning.
  */
 
 import { GlinferError } from "./errors.js";
@@ -78,17 +78,17 @@ export class RemoteModel {
     this.link = link;
     /** @type {Record<string, any>} plan.json. */
     this.plan = facts.plan;
-    /** Why the site does less than its model could, as part of a sentence; empty where it does all. */
+    /** Why the site supports less than its model, as part of a sentence; empty if it supports all. */
     this.why = facts.why;
-    /** Null where the model does not chat; `takesSystem` says whether there is a place for a system prompt. */
+    /** Null where the model does not chat; `takesSystem`: whether it supports a system prompt. */
     this.form = facts.form;
-    /** Whether texts can be given, and not token ids alone. */
+    /** Whether prompts can be texts, besides token ids. */
     this.tokenizes = facts.tokenizes;
-    /** How many tokens the model holds at most; null where it embeds texts. */
+    /** The most tokens that the model holds; null where it embeds texts. */
     this.context = facts.context;
-    /** How many different tokens there are; null where it embeds texts. */
+    /** The size of the vocabulary; null where it embeds texts. */
     this.vocabulary = facts.vocabulary;
-    /** How many numbers a whole vector has; null where it continues texts. */
+    /** The length of a full vector; null where it continues texts. */
     this.dimensions = facts.dimensions;
     /** Whether the model is in a worker. */
     this.threaded = threaded;
@@ -203,7 +203,7 @@ export class RemoteModel {
   }
 
   /**
-   * What the model says of the next token, one logit for each.
+   * The logits of the next token, one for each token of the vocabulary.
    * @returns {Promise<Float32Array>}
    */
   logits() {
@@ -220,7 +220,7 @@ export class RemoteModel {
   }
 
   /**
-   * Tokens held, and so far draw calls issued, tokens guessed, and those of them that were right.
+   * Tokens held, draw calls issued so far, tokens guessed, and guesses that were right.
    * @returns {Promise<{held: number, draws: number, drafted: number, accepted: number}>}
    */
   figures() {
@@ -243,7 +243,7 @@ export class RemoteModel {
  * @param {{load: (base: string, options: object) => Promise<object>, start: (address: URL) => Worker}} how `load`: gives
  *   the model in this thread; `start`: makes a worker that calls `hostModels` with the same function.
  * @param {import("./loading.js").LoadOptions & {worker?: boolean, onLost?: () => void}} [options] `worker: false` computes
- *   in this thread; `onLost` is told when the browser takes the graphics context away.
+ *   in this thread; `onLost` is called when the browser takes the graphics context away.
  * @returns {Promise<RemoteModel>}
  * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
  */

@@ -1,7 +1,7 @@
 /**
- * Files that the browser keeps from visit to visit, in Cache Storage, and large ones where a worker can in its own file
- * system: those of one export under its fingerprint, which plan.json has and which only equal files share. Where nothing can
- * be kept (a private window, a full disk, an address without https) everything comes from the server, as without this module.
+ * Files that the browser keeps from visit to visit: in Cache Storage, or large ones in the worker's private file system.
+ * An export's files are kept under the fingerprint in its plan.json, which only equal files share. Where nothing can
+ * be kept (a private window, a full disk, an address without https) everything comes from the server.
  */
 
 import { KeptFolder } from "./kept_file.js";
@@ -12,7 +12,7 @@ const OFFLINE = "glinfer-offline"; // of ../offline.js, which keeps the page
 const NOWHERE = "https://kept.invalid/"; // keys are addresses, which nobody asks
 
 /**
- * Files that are asked for once, and kept.
+ * A source that fetches files once, and keeps them.
  * @param {ReturnType<typeof import("./source.js").fetchSource>} source the server.
  * @param {string|URL} base its address.
  * @param {string} fingerprint of the export.
@@ -76,7 +76,7 @@ class Kept {
   /**
    * @param {Cache} store
    * @param {string} name of the cache.
-   * @param {string[]} keys of what it has.
+   * @param {string[]} keys of its entries.
    * @param {Promise<KeptFolder|null>} folder of large files.
    */
   constructor(store, name, keys, folder) {
@@ -88,10 +88,10 @@ class Kept {
   }
 
   /**
-   * A file, or a part of one, that is kept; else it is asked for and kept. A file that is absent is not kept.
+   * A kept file or part of one; otherwise it is fetched and kept. An absent file is not kept.
    * @template {BodyInit|null} T
    * @param {string} key
-   * @param {(response: Response) => Promise<T|null>} read what is kept; null where that is of no use.
+   * @param {(response: Response) => Promise<T|null>} read the kept bytes; null where they are of no use.
    * @param {() => Promise<T>} ask the server.
    * @param {(found: T) => boolean|undefined} write keeps it elsewhere; whether it has.
    * @returns {Promise<T>}
@@ -112,7 +112,7 @@ class Kept {
       if (!write(found)) await this.store.put(href, new Response(found));
     } catch {
       this.works = false;
-      // What does not fit as a whole only takes room from others.
+      // A file that does not fit as a whole would only take room from others.
       await Promise.all([caches.delete(this.name).catch(() => {}), this.folder.then((folder) => folder?.remove())]);
     }
     return found;
@@ -120,7 +120,7 @@ class Kept {
 }
 
 /**
- * Something that is kept beside the files of an export, and is let go of with them. Nothing is raised where it cannot be.
+ * Data that is kept beside the files of an export, and deleted with them. Raises nothing where it cannot be kept.
  * @typedef {{read: () => Promise<Uint8Array|null>, write: (data: Blob) => Promise<void>}} Note
  *
  * @param {string|URL} base the site's address.
@@ -151,7 +151,7 @@ export function keptNote(base, fingerprint, name) {
 }
 
 /**
- * Lets go of everything that is kept of the exports at an address.
+ * Deletes everything that is kept of the exports at an address.
  * @param {string|URL} base
  * @returns {Promise<void>}
  */
@@ -160,7 +160,7 @@ export async function forget(base) {
 }
 
 /**
- * Lets go of the page that is kept of the exports at an address, and not of their weights.
+ * Deletes the kept pages of the exports at an address, but not their weights.
  * @param {string|URL} base
  * @returns {Promise<void>}
  */

@@ -1,6 +1,6 @@
 /**
  * A large file that a browser keeps in parts in its origin private file system, where a worker reads them without a copy
- * from process to process. Behind its bytes it has a byte for each part: whether that is there as a whole.
+ * from process to process. After its bytes it has a byte for each part: whether the part is complete.
  */
 
 import { AT_ONCE, PART } from "./source.js";
@@ -8,7 +8,7 @@ import { AT_ONCE, PART } from "./source.js";
 const FOLDER = "glinfer";
 const WHOLE = 1;
 
-/** The folder of one export, and who it belongs to. */
+/** The folder of one export. */
 export class KeptFolder {
   /**
    * @param {FileSystemDirectoryHandle} site the folder of all exports at an address.
@@ -60,13 +60,13 @@ export class KeptFolder {
     }
   }
 
-  /** Lets go of an export, which nobody may have open. */
+  /** Deletes an export, which must not be open. */
   async remove(name = this.name) {
     await this.site.removeEntry(name, { recursive: true }).catch(() => {}); // it is gone, or another tab loads it
   }
 
   /**
-   * Lets go of all exports at an address.
+   * Deletes all exports at an address.
    * @param {string} address
    */
   static async forget(address) {
@@ -80,15 +80,15 @@ export class KeptFolder {
 }
 
 /**
- * What can be read of a file, and perhaps written.
+ * A file that can be read, and perhaps written.
  * @typedef {object} KeptFile
  * @property {(index: number) => Promise<Uint8Array|null>} part null where it is not there.
- * @property {(index: number, part: Uint8Array) => boolean} write whether it need not be kept elsewhere. Raises where there is no
+ * @property {(index: number, part: Uint8Array) => boolean} write returns whether the part is kept here. Raises where there is no
  *   room.
  * @property {() => void} close
  */
 
-/** A file as it is now, which may only be read; `taken` where another tab has it, which keeps what is not there. */
+/** A file that may only be read; `taken` where another tab has it open and keeps the missing parts. */
 async function read(file, bytes, size, taken) {
   const whole = new Uint8Array(file.size === size ? await file.slice(bytes).arrayBuffer() : size - bytes);
   return {
@@ -101,14 +101,14 @@ async function read(file, bytes, size, taken) {
   };
 }
 
-/** A file that is this worker's alone until it is closed. */
+/** A file that this worker holds exclusively until it is closed. */
 class OpenFile {
   constructor(access, bytes, size) {
     this.access = access;
     this.bytes = bytes;
     this.whole = new Uint8Array(size - bytes);
     /** @type {ArrayBuffer[]} */
-    this.buffers = []; // of the parts in use, again and again
+    this.buffers = []; // reused for the parts in use
     access.read(this.whole, { at: bytes });
   }
 
@@ -122,7 +122,7 @@ class OpenFile {
   write(index, part) {
     try {
       this.put(part, index * PART);
-      this.access.flush(); // a part that a broken machine has not written as a whole is never said to be
+      this.access.flush(); // a part is marked complete only after it was written
       this.put(Uint8Array.of(WHOLE), this.bytes + index);
     } catch (error) {
       this.close();

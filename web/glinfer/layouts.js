@@ -1,5 +1,5 @@
 /**
- * Where matrices lie in textures, and what a draw covers: the browser's side of glinfer/gl/{layout,flat,blocks}.py
+ * The layout of matrices in textures, and the cells that a draw covers: the browser's side of glinfer/gl/{layout,flat,blocks}.py
  * and of the Draw in glinfer/gl/replay.py. Plain numbers, no GL.
  */
 
@@ -9,7 +9,7 @@ const BLOCK_EDGE = 4;
 const BLOCK_FLOATS = 64;
 const MOST_COVERED = 1.1;
 
-/** The uniforms that a draw in cells is given, in the order of `Cells.uniforms`. */
+/** The uniforms of a draw in cells, in the order of `Cells.uniforms`. */
 export const CELL_UNIFORMS = ["cell_edge", "cells_across", "cells_each"];
 
 /**
@@ -46,7 +46,7 @@ function keptBlocks(layout) {
   return layout.blocks - layout.aside;
 }
 
-/** Lines of texels that hold what is kept of every slot of a layout in blocks; what is kept aside lies behind them. */
+/** Lines of texels for the blocks that every slot of a layout has; the blocks kept aside follow them. */
 function keptHeight(layout) {
   return BLOCK_EDGE * Math.ceil(placesOf(layout, layout.rows) / layout.columns);
 }
@@ -102,8 +102,8 @@ export function placeOf(layout, row, col) {
 }
 
 /**
- * The element of a weight that lies in one channel of a texel, the other way round than `placeOf`; null for padding, and
- * where nothing is known of the layout. A word of several weights has the column of the word; `col` is null where the
+ * The element of a weight in one channel of a texel, the inverse of `placeOf`; null for padding, and for an unknown
+ * layout. A word of several weights has the column of the word; `col` is null where the
  * bits of a weight are spread over words.
  * @param {Layout} layout
  * @param {number} x
@@ -183,7 +183,7 @@ export function slotRectangles(layout, slot) {
  * Rectangles [x, y, width, height] in texels, at the left edge, that hold the first slots of a cache, without blocks aside.
  * @param {Layout} layout
  * @param {number} slots
- * @returns {[number, number, number, number][]|null} null where those slots do not lie side by side.
+ * @returns {[number, number, number, number][]|null} null where those slots are not adjacent.
  */
 export function firstSlots(layout, slots) {
   const lines = layout.block_step / layout.columns; // of blocks, that one block of all slots takes
@@ -209,7 +209,7 @@ export class Cells {
   }
 
   /**
-   * The largest cells that cover next to nothing but the blocks of the first slots.
+   * The largest cells that cover little more than the blocks of the first slots.
    * @param {Layout} layout in blocks.
    * @param {number} slots
    * @param {number} largest blocks a side, a power of two.
@@ -219,7 +219,7 @@ export class Cells {
     const places = placesOf(layout, slots);
     const columns = Math.min(layout.columns, places);
     const lines = Math.ceil(places / layout.columns);
-    // Places behind the last block of a slot, which small cells leave out.
+    // Without the places after the last block of a slot, which small cells leave out.
     const blocks = keptBlocks(layout);
     const needed = (columns * lines * blocks) / (layout.tiles * Math.ceil(blocks / layout.tiles));
     for (let edge = largest; ; edge = Math.floor(edge / 2)) {

@@ -1,8 +1,8 @@
-/** What a browser offers, and what of it is too little for a plan. */
+/** The limits of a browser, and which of them are too low for a plan. */
 
 import { GlinferError } from "./errors.js";
 
-/** Vendor-neutral names of the limits that a plan asks for, and what WebGL2 promises of each. */
+/** Vendor-neutral names of the limits that a plan asks for, and the minimum of each that WebGL2 promises. */
 export const MINIMUM = { max_texture_size: 2048, draw_buffers: 4, texture_units: 16, point_size: 1 };
 
 const WORDS = {
@@ -28,7 +28,7 @@ export function computingCanvas() {
 }
 
 /**
- * Ends when the browser takes a canvas's context away.
+ * Resolves when the browser takes a canvas's context away.
  * @param {HTMLCanvasElement|OffscreenCanvas} canvas
  * @returns {Promise<void>}
  */
@@ -37,7 +37,7 @@ export function lossOf(canvas) {
 }
 
 /**
- * A WebGL2 context for computing: nothing is ever shown of its canvas.
+ * A WebGL2 context for computing; its canvas is never shown.
  * @param {HTMLCanvasElement|OffscreenCanvas} canvas
  * @returns {WebGL2RenderingContext|null}
  */
@@ -48,7 +48,7 @@ export function openContext(canvas) {
 }
 
 /**
- * What a context draws with, as the driver names it or the browser in its place.
+ * The renderer of a context, as named by the driver or the browser.
  * @param {WebGL2RenderingContext} gl
  * @returns {string}
  */
@@ -73,7 +73,7 @@ export function limitsOf(gl, minimum = false) {
 }
 
 /**
- * What a plan needs and this context lacks, in plain sentences; none where it can run. Turns extensions on.
+ * The requirements of a plan that this context lacks, in plain sentences; empty where it can run. Enables extensions.
  * @param {WebGL2RenderingContext|null} gl
  * @param {object} requires `requires` of plan.json.
  * @param {{minimum?: boolean}} options `minimum`: see `limitsOf`.

@@ -8,10 +8,10 @@
  * @typedef {object} LoadOptions how a model is loaded.
  * @property {boolean} [minimum] allow no more than WebGL2 promises.
  * @property {boolean} [cache] whether the browser keeps the files for the next visit, where it can; true if left out.
- * @property {"ngram"|null} [speculate] how tokens are guessed where a text does not say, see `Options` in generate.js; of models
+ * @property {"ngram"|null} [speculate] default of `speculate`, see `Options` in generate.js, for models
  *   that continue texts.
- * @property {(plan: object) => void} [onPlan] is told the plan before anything else is loaded.
- * @property {(progress: Progress) => void} [onProgress] is told how far each part is.
+ * @property {(plan: object) => void} [onPlan] receives the plan before anything else is loaded.
+ * @property {(progress: Progress) => void} [onProgress] receives the progress of each part.
  */
 
 import { crc32 } from "./checksum.js";
@@ -25,7 +25,7 @@ import { headerLength, parseHeader, PREFIX, TYPES } from "./safetensors.js";
 import { Reader } from "./source.js";
 
 const BAND_BYTES = 4 << 20; // of texels that are uploaded at once
-const PATIENCE = 200; // milliseconds in which a driver may have compiled all before weights are uploaded
+const PATIENCE = 200; // milliseconds that the driver gets to compile before weights are uploaded
 const CHECKSUMS = "line_checksums";
 const VERSION = 3;
 const MEGABYTE = 1e6;
@@ -34,14 +34,14 @@ const MEGABYTE = 1e6;
  * Reads a plan.
  * @param {string} text of plan.json.
  * @returns {object}
- * @throws {GlinferError} it is no plan of a version that this runtime knows.
+ * @throws {GlinferError} it is not a plan, or of a version that this runtime does not know.
  */
 export function parsePlan(text) {
   let plan;
   try {
     plan = JSON.parse(text);
   } catch (error) {
-    throw new GlinferError(`plan.json is no JSON (${error.message}); export the model again`);
+    throw new GlinferError(`plan.json is not JSON (${error.message}); export the model again`);
   }
   if (plan.format !== "glinfer-web" || plan.version !== VERSION) {
     const found = `${plan.format} version ${plan.version}; expected glinfer-web version ${VERSION}`;
@@ -52,16 +52,16 @@ export function parsePlan(text) {
 }
 
 /**
- * Loads and binds an exported model, once the browser is known to run it. Everything goes on at once: while the driver
+ * Loads and binds an exported model, after a check that the browser can run it. The parts run in parallel: while the driver
  * compiles, weights are read and uploaded, and the tokenizer is built.
  * @template T
  * @param {WebGL2RenderingContext|null} gl
  * @param {ReturnType<typeof import("./source.js").fetchSource>} source
  * @param {string|URL} base the address that `source` has.
- * @param {(plan: object, tokenizer: object|null) => T} textsOf makes what the model needs of its tokenizer.json, if it has one.
+ * @param {(plan: object, tokenizer: object|null) => T} textsOf makes the tokenizer and the chat form from tokenizer.json, if there is one.
  * @param {LoadOptions} options
- * @returns {Promise<{plan: object, replay: Replay, tables: Map<string, Int32Array|Uint32Array>, texts: T}>} `tables`: what
- *   the weights' files have beside texels.
+ * @returns {Promise<{plan: object, replay: Replay, tables: Map<string, Int32Array|Uint32Array>, texts: T}>} `tables`: the tensors
+ *   of the weights' files that hold no texels.
  * @throws {GlinferError} the browser lacks something, or a file is missing, damaged or of another export.
  */
 export async function loadParts(gl, source, base, textsOf, { minimum = false, cache = true, onPlan, onProgress = () => {} } = {}) {
@@ -78,7 +78,7 @@ export async function loadParts(gl, source, base, textsOf, { minimum = false, ca
     const warm = begun.then((replay) => readied(replay, onProgress));
     const first = Promise.race([warm, begun.then(() => later(PATIENCE))]).then(() => begun);
     const uploaded = uploadWeights(first, plan, files, onProgress);
-    // While a driver compiles for good, this thread builds the tokenizer.
+    // While the driver compiles, this thread builds the tokenizer.
     const built = Promise.all([tokenizer, Promise.race([warm, uploaded])]);
     const [replay, tables, texts] = await Promise.all([
       begun,
@@ -136,7 +136,7 @@ export async function uploadWeights(begun, plan, files, onProgress) {
       textures ??= weightsOf(replay);
       const goOn = async () => {
         replay.gl.flush(); // so that the driver copies while the next lines are read
-        await pause(); // so that what it has compiled meanwhile is used
+        await pause(); // so that programs compiled meanwhile are used
         if (!replay.textures.length) throw new GlinferError("the model was released while it was loaded");
       };
       await readFile(file, entries, reader, { textures, tables, buffer, goOn }, (done) => onProgress({ part: "weights", done: before + done, all }));
@@ -151,7 +151,7 @@ export async function uploadWeights(begun, plan, files, onProgress) {
   return tables;
 }
 
-/** The textures of weights, by the tensor that each is filled with. */
+/** The textures of weights, by their tensors. */
 function weightsOf({ textures }) {
   return new Map(textures.filter(({ spec }) => spec.kind === "weight").map((each) => [each.spec.tensor ?? each.spec.name, each]));
 }
@@ -236,7 +236,7 @@ export function checksumsOf(tables) {
 }
 
 /**
- * Says in words how far loading is. Parts go on at the same time; words are of the first that is not done.
+ * Describes the progress of loading. Parts run in parallel; the text names the first that is not done.
  * @returns {(progress: Progress) => string}
  */
 export function progressInWords() {

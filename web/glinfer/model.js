@@ -1,4 +1,4 @@
-/** A model in the browser: an exported plan with its weights, and the sequence of tokens that it holds. */
+/** A model in the browser: an exported plan with its weights, and a sequence of tokens. */
 
 import { textsOf } from "../texts.js";
 import { commonLength } from "./beginning.js";
@@ -30,7 +30,7 @@ const KEPT_LOGITS = 4;
  * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} options see loading.js; `canvas`: the one whose
  *   context computes.
  * @returns {Promise<Model>}
- * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or an option cannot be.
+ * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or an option is invalid.
  */
 export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
   checkSpeculation(options.speculate ?? null);
@@ -53,20 +53,20 @@ export function textsFor(plan, tokenizer) {
 }
 
 /**
- * A reply. `ids` are those of its tokens, with thoughts and the token that ended it; `drafted` tokens were guessed meanwhile,
- * of which `accepted` were right.
+ * A reply. `ids` has all its tokens, with thoughts and the token that ended it; of `drafted` guessed tokens `accepted` were
+ * right.
  * @typedef {{text: string, thinking: string, finishReason: "stop"|"length"|"context"|"aborted", promptTokens: number,
  *   tokens: number, ids: number[], drafted: number, accepted: number}} Reply
  */
 
-/** Tokens held by a model, and what it says of the next one. */
+/** A sequence of tokens, and the model's logits of the next one. */
 export class Model {
   /**
    * @param {Replay} replay the bound plan.
    * @param {Map<string, Int32Array|Uint32Array>} tables logits_order and line_checksums.
    * @param {{tokenizer: AnyTokenizer|null, form: ChatForm|null, why: string}} texts see ../texts.js.
    * @param {Source|null} source where the files came from, for `verifyTextures`.
-   * @param {{speculate?: string|null}} options `speculate` of texts that do not say, see generate.js.
+   * @param {{speculate?: string|null}} options default of `speculate`, see generate.js.
    */
   constructor(replay, tables, { tokenizer, form, why }, source = null, { speculate = null } = {}) {
     const { plan } = replay;
@@ -79,24 +79,24 @@ export class Model {
     this.checker = new TextureChecker(replay, checksumsOf(tables), source);
     this.driver = driverOf(plan, this.replay);
     this.ids = [];
-    this.before = plan.model.before ?? []; // what the tokenizer puts before every text; it is never dropped
+    this.before = plan.model.before ?? []; // the tokens that the tokenizer puts before every text; they are never dropped
     this.keep = 0; // how many of the first tokens are never dropped
     this.dropped = 0;
-    this.known = null; // the logits of the next token, once they were asked for
-    this.ahead = 0; // tokens that a stream has chosen and not given, those that it has taken back too
-    this.writing = false; // whether a stream is not at its end
+    this.known = null; // the logits of the next token, once computed
+    this.ahead = 0; // tokens that a stream has chosen but not yielded, including those taken back
+    this.writing = false; // whether a stream is running
     this.speculate = checkSpeculation(speculate);
-    this.runTimes = new RunTimes(); // of this model, which decide how far texts are guessed ahead
+    this.runTimes = new RunTimes(); // times of this model's runs, which decide how many tokens are guessed
     this.drafted = 0; // guesses that `accept` has run so far
     this.accepted = 0; // those of them that were chosen
   }
 
-  /** How many tokens the model holds at most. */
+  /** The most tokens that the model holds. */
   get context() {
     return this.driver.context;
   }
 
-  /** How many different tokens there are. */
+  /** The size of the vocabulary. */
   get vocabulary() {
     return this.order.length;
   }
@@ -118,17 +118,17 @@ export class Model {
   }
 
   /**
-   * Appends tokens, and runs all of them but the last, which waits until something is asked of it. Where the context
+   * Appends tokens and runs all but the last, which runs when a result is needed. Where the context
    * is full the oldest half is dropped, and the rest runs again from position 0; `before` and `keep` say what stays.
    * @param {number[]} ids
-   * @throws {GlinferError} an id is no token of the vocabulary.
+   * @throws {GlinferError} an id is outside the vocabulary.
    */
   prefill(ids) {
     this.append(ids);
     this.catchUp();
   }
 
-  /** Appends tokens as `prefill` does, and leaves it to later to run them. */
+  /** Appends tokens as `prefill` does, and runs them later. */
   append(ids) {
     this.checkTokens(ids);
     for (const id of ids) {
@@ -146,11 +146,11 @@ export class Model {
   }
 
   /**
-   * Holds exactly these tokens, once the loop is at its end: what is the same at the beginning is not run again. The
+   * Holds exactly these tokens once the loop has ended; a common beginning is not run again. The
    * browser's side of `hold` in glinfer/engine/decode.py.
    * @param {number[]} ids
    * @yields {void} after each run, of a piece of them or of one.
-   * @throws {GlinferError} an id is no token of the vocabulary.
+   * @throws {GlinferError} an id is outside the vocabulary.
    */
   *hold(ids) {
     const common = commonLength(this.ids, ids);
@@ -169,9 +169,9 @@ export class Model {
   }
 
   /**
-   * Forgets the last tokens; all of them leave an empty sequence.
+   * Removes the last tokens; with all of them the sequence is empty.
    * @param {number} count how many.
-   * @throws {GlinferError} so many are not held.
+   * @throws {GlinferError} the model holds fewer.
    */
   rewind(count) {
     if (!Number.isInteger(count) || count < 0 || count > this.ids.length) {
@@ -184,7 +184,7 @@ export class Model {
   }
 
   /**
-   * What the model says of the next token; computed once.
+   * The logits of the next token; computed once.
    * @param {{draw: number, seen: () => void}|null} watch see `Replay.run`.
    * @returns {Float32Array} one logit for each token, a copy.
    * @throws {GlinferError} no token is held.
@@ -206,8 +206,8 @@ export class Model {
   }
 
   /**
-   * Chooses and appends tokens: several without a readback in between where passes can choose them, and otherwise one, from
-   * all logits. They are those that `sampler.sample` chooses from `logits`.
+   * Chooses and appends tokens: several without a readback in between where passes can choose them, otherwise one, from
+   * all logits. `sampler.sample` would choose the same from `logits`.
    * @param {number} most how many at most.
    * @param {Sampler} sampler
    * @param {{draw: number, seen: () => void}|null} watch of the first token, see `Replay.run`; one token is chosen then.
@@ -231,11 +231,11 @@ export class Model {
 
   /**
    * Chooses and appends tokens as `choose` does, several in one run where they were guessed, as `session.accept` in Python.
-   * @param {number[]} draft guesses of the next tokens; those that the context has no room for are left out, and all of them
-   *   right behind a prompt.
+   * @param {number[]} draft guesses of the next tokens; those beyond the context are left out, and directly after a prompt
+   *   all of them.
    * @param {Sampler} sampler
    * @returns {number[]} the guesses up to the first that was not chosen, and the token in its place.
-   * @throws {GlinferError} no token is held, a guess is none, guesses cannot be checked here, or the model's output is broken.
+   * @throws {GlinferError} no token is held, a guess is not a token, the site has no plan that checks guesses, or the model's output is broken.
    */
   accept(draft, sampler) {
     this.checkTokens(draft);
@@ -251,7 +251,7 @@ export class Model {
     return chosen;
   }
 
-  /** Refuses guesses where the site has no plan that checks them. */
+  /** Raises an error where the site has no plan that checks guesses. */
   requireDrafts() {
     if (this.drafts) return;
     const why = this.plan.driver === "fast" ? "has no plan for guesses" : "computes all tokens anew each time";
@@ -276,7 +276,7 @@ export class Model {
    * @param {string|number[]} prompt
    * @param {Options} options see generate.js; `maxTokens` is 128 where it is left out.
    * @yields {string|number}
-   * @throws {GlinferError} the prompt or an option cannot be, or another stream of this model is not at its end.
+   * @throws {GlinferError} the prompt or an option is invalid, or another stream of this model is running.
    */
   stream(prompt, options = {}) {
     return continuation(this, prompt, options);
@@ -322,7 +322,7 @@ export class Model {
   }
 
   /**
-   * Forgets everything, and chooses the likeliest token again and again: what a test compares.
+   * Clears the sequence and decodes greedily; for tests.
    * @param {number[]} ids the prompt.
    * @param {number} count how many tokens.
    * @returns {{ids: number[], drawsPerToken: number, logitsOfFirst: Float32Array[]}} the tokens, the draws of the last
@@ -346,8 +346,8 @@ export class Model {
   }
 
   /**
-   * Compares the textures that the draws sample with the exported files, bit for bit. The sequence stays as it is, and
-   * goes on as if nothing had been compared.
+   * Compares the textures that the draws sample with the exported files, bit for bit. The sequence does not
+   * change.
    * @param {{share?: number}} options `share`: 1 compares all with the files, which are loaded again; a share of 0.01
    *   compares the checksums of the next hundredth of all lines of texels, so that 100 calls see everything.
    * @returns {Promise<TextureReport>} see verify.js.
@@ -357,18 +357,18 @@ export class Model {
     return this.checker.verify(share);
   }
 
-  /** Refuses an empty sequence, and makes room for the newest token. */
+  /** Raises an error on an empty sequence, and makes room for the newest token. */
   requireTokens() {
     if (!this.ids.length) throw new GlinferError("the model holds no tokens; give it at least one");
     this.makeRoom();
   }
 
-  /** A token that was only chosen needs no place: there is one more than the context then, until something is run. */
+  /** A chosen token needs no cache slot until the next run, so the sequence may exceed the context by one. */
   makeRoom() {
     if (this.ids.length > this.context) this.dropOldest();
   }
 
-  /** Where the tokens that a full context drops begin, and how many they are; as `room_made` in glinfer/engine/ids.py. */
+  /** The first of the tokens that a full context drops, and their number; as `room_made` in glinfer/engine/ids.py. */
   get oldest() {
     const before = this.before.slice(0, this.context - 1);
     const from = Math.max(this.keep, before.every((id, place) => this.ids[place] === id) ? before.length : 0);
@@ -387,7 +387,7 @@ export class Model {
     for (const work = this.driver.catchUp(this.ids); !work.next().done; );
   }
 
-  /** Releases everything that lies in graphics memory. */
+  /** Releases all graphics memory. */
   release() {
     this.replay.release();
   }

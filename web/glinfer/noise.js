@@ -1,10 +1,10 @@
 /**
  * Random numbers from (seed, step, token) without any state: glinfer/ops/noise.py, bit for bit, so that equal seeds
- * choose equal tokens here and there. 32-bit integers with wrap-around; float32 rounding after every operation.
+ * choose equal tokens in both. 32-bit integers with wrap-around; float32 rounding after every operation.
  */
 
 const START = 0x9e3779b9;
-// float32 nearest below sqrt(1/2), as an integer: where a mantissa is taken to the next power of two.
+// The float32 just below sqrt(1/2), as an integer: larger mantissas go to the next power of two.
 const ROOT_HALF = 0x3f3504f3;
 const LOG_SERIES = [
   7.0376836292e-2, -1.151461031e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,

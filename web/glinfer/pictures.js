@@ -1,4 +1,4 @@
-/** What attention looks at, as a picture: read back out of the textures in which it was computed. */
+/** Attention weights as pictures, read back from the textures in which they were computed. */
 
 import { placeOf, region, sizeOf } from "./layouts.js";
 
@@ -9,7 +9,7 @@ const MOST_ROWS = 256;
 const MASKED = -1e29;
 
 /**
- * What people call a picture: `h.2.attn.scores` is that of block 2, `h.0.attn.head.1.probs` of block 0, head 1.
+ * The label of a picture: `h.2.attn.scores` is that of block 2, `h.0.attn.head.1.probs` of block 0, head 1.
  * @param {string} name of an entry of `plan.pictures`.
  * @returns {string}
  */
@@ -64,7 +64,7 @@ function ofQueries(replay, picture, { tokens, draw: { size, layout } }) {
   });
 }
 
-/** The heads lie below each other, each with a row for every query; of each head that of the last one. */
+/** The heads are stacked, each with a row for every query; the row of the last query is used. */
 function ofLastQuery(replay, picture, { tokens, draw: { layout } }) {
   const queries = layout.rows / picture.heads;
   const rows = Array.from({ length: Math.min(picture.heads, MOST_ROWS) }, (_, head) => {
@@ -84,7 +84,7 @@ function gathered(rows, cols, at) {
   return { rows, cols, weights: Float32Array.from({ length: rows * cols }, (_, index) => at(Math.floor(index / cols), index % cols)) };
 }
 
-/** Of a head's scores, and its sink where it has one: a logit that takes a part and looks at nothing. */
+/** Softmax of a head's scores and its sink, if any: a logit that takes weight and has no token. */
 function softmax(row, sink = -Infinity) {
   const largest = row.reduce((most, score) => Math.max(most, score), sink);
   let total = Math.exp(sink - largest);

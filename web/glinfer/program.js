@@ -1,5 +1,5 @@
 /**
- * Shader files to programs: include, specialise with #defines, compile, link. The browser's side of
+ * Makes programs of shader files: include, specialise with #defines, compile, link. The browser's side of
  * glinfer/gl/program.py, with the same shader files and the same sources as a result.
  */
 
@@ -34,7 +34,7 @@ export async function collectShaders(names, readText) {
 }
 
 /**
- * A shader's source: its includes resolved once each, the #defines behind the version line.
+ * A shader's source: its includes resolved once each, the #defines after the version line.
  * @param {string} name path of the shader below the shader folder.
  * @param {Record<string, number|string>} defines values as numbers, or spelt as they go into the source.
  * @param {Map<string, string>} files the text of each shader file.
@@ -99,7 +99,7 @@ export function explain(log, source) {
 }
 
 /**
- * Begins to compile and link programs: all shaders first, so that a driver with several threads has them to share out.
+ * Begins to compile and link programs: all shaders first, so that a driver can compile in several threads.
  * @param {WebGL2RenderingContext} gl
  * @param {object[]} specs see `Program`.
  * @param {Map<string, string>} files the text of each shader file.
@@ -139,7 +139,7 @@ export class Program {
     }
     this.uniforms = new Map();
     this.samplers = new Map();
-    // What each uniform holds now: GL keeps uniform values in the program, and nobody else writes them.
+    // The current uniform values: GL keeps them in the program, and only this class writes them.
     this.values = new Map();
   }
 
@@ -149,7 +149,7 @@ export class Program {
   }
 
   /**
-   * Whether `finish` waits for nothing, or the driver does not say.
+   * Whether `finish` need not wait, or the driver cannot report it.
    * @returns {boolean}
    */
   isDone() {
@@ -204,8 +204,8 @@ export class Program {
   }
 
   /**
-   * Sets one uniform of the program in use, if it does not hold the value yet. A uniform that the driver has found
-   * to be unused is left alone.
+   * Sets one uniform of the program in use, unless it has the value. A uniform that the driver has found
+   * to be unused is skipped.
    * @param {string} name
    * @param {number} value
    * @throws {GlinferError} the value is not of the uniform's type.

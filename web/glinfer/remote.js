@@ -1,5 +1,5 @@
 /**
- * An exported model in a worker, for a script of your own that must not wait for it:
+ * An exported model in a worker, for a script that must not block:
  *
  *   import { load } from "./site/glinfer/remote.js";
  *   const model = await load("site/");

@@ -12,10 +12,10 @@ import { Framebuffer, pendingError, Texture, ZEROS } from "./textures.js";
 const LOST =
   "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
 
-/** What is bound before a first draw: nothing that `issue` could leave as it is. */
+/** The bindings before the first draw: none, so that `issue` sets all of them. */
 const unbound = () => ({ framebuffer: null, program: null, viewport: "", bound: [], blending: false });
 
-/** Sets to zero what a draw adds to: all of its outputs, or the slot that it writes. */
+/** Clears the target of an adding draw: all of its outputs, or the slot that it writes. */
 function clear(gl, spec, target, values) {
   const all = () => spec.outputs.forEach((_, index) => gl.clearBufferfv(gl.COLOR, index, ZEROS));
   if (spec.clears === "all") {
@@ -43,7 +43,7 @@ function checkValues({ run_values: wanted }, values) {
 /** Textures, programs, framebuffers and draws of one plan and its companions in one context. */
 export class Replay {
   /**
-   * Begins to compile all programs, and makes the textures, but for those of companions that are there on demand. Once
+   * Begins to compile all programs, and makes the textures, except those of companions loaded on demand. Once
    * `compiled` is done and the weights are uploaded, `bindAll` gets everything ready; see loading.js.
    * @param {WebGL2RenderingContext} gl
    * @param {object} plan plan.json.
@@ -73,15 +73,15 @@ export class Replay {
   }
 
   /**
-   * Binds the plan, and draws once with each of its programs: drivers compile a program for good when it draws first. The
-   * same of companions whose programs are compiled by now. Nothing waits for these draws, and they are not counted.
+   * Binds the plan, and draws once with each of its programs: drivers finish compiling a program at its first draw. Does the
+   * same for companions whose programs are compiled by now. Nothing waits for these draws, and they are not counted.
    * @throws {GlinferError} as `bindAll`.
    */
   warmUp() {
     this.bindAll();
     const compiled = ({ draws, on_demand: later }) => !later && this.programsOf(draws).every((program) => program.isDone());
     const companions = Object.entries(this.plan.companions).filter(([, spec]) => compiled(spec));
-    const bound = companions.map(([name, spec]) => [spec, this.companion(name)]); // which asks the driver, so all of it comes first
+    const bound = companions.map(([name, spec]) => [spec, this.companion(name)]); // which queries the driver, so all of it comes first
     for (const [spec, draws] of [[this.plan, this.draws], ...bound]) this.drawOnce(spec, draws);
     this.gl.flush();
   }
@@ -101,8 +101,8 @@ export class Replay {
   }
 
   /**
-   * Waits until every program of the plan itself is compiled. Where the driver compiles beside the page nothing waits for
-   * it; else the page can answer between two programs. Those of companions are compiled meanwhile. Ends early where
+   * Waits until every program of the plan itself is compiled. Where the driver compiles in the background nothing blocks;
+   * otherwise the page can respond between two programs. Those of companions are compiled meanwhile. Ends early where
    * everything is released meanwhile.
    * @param {(done: number, all: number) => void} onProgress
    * @throws {GlinferError} the driver refuses a shader.
@@ -125,7 +125,7 @@ export class Replay {
     }
   }
 
-  /** Begins to compile the programs of some draws, and makes their textures, as far as that was not done. */
+  /** Begins to compile the programs of some draws, and makes their textures, unless that was done. */
   begin(draws) {
     const { gl, plan, shaders, programs, textures } = this;
     if (gl.isContextLost()) throw new GlinferError(LOST);
@@ -158,7 +158,7 @@ export class Replay {
     return this.companions.get(name);
   }
 
-  /** The draws that are bound so far, those of companions behind the others. */
+  /** The draws that are bound so far, those of companions last. */
   get bound() {
     return [this.draws, ...this.companions.values()].flat();
   }
@@ -301,7 +301,7 @@ export class Replay {
     return texels;
   }
 
-  /** Waits until everything that was issued before is computed, and lets the page answer meanwhile. */
+  /** Waits until everything issued before is computed, and lets the page respond meanwhile. */
   async finished() {
     const { gl } = this;
     const fence = gl.fenceSync(gl.SYNC_GPU_COMMANDS_COMPLETE, 0);
@@ -312,7 +312,7 @@ export class Replay {
   }
 
   /**
-   * Raises what the driver has to complain about.
+   * Raises pending errors of the driver.
    * @param {string} doing what was being done, for the message.
    * @throws {GlinferError}
    */

@@ -7,7 +7,7 @@
 
 /** The places of words in a row of the table. */
 export const [TOKEN, POSITION, BASE, PLACE, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, LAST] = [0, 1, 2, 3, 4, 5, 6, 7];
-/** Tokens whose scores lie in one slot. */
+/** Tokens whose scores share a slot. */
 export const SLOT_TOKENS = 64;
 const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row turns by the second set of angles
 const [TOP_K, TOP_P, MIN_P, SOURCE] = [TOKEN, POSITION, BASE, LAST]; // of a choice: its filters, and the row of logits
@@ -16,7 +16,7 @@ const [TOP_K, TOP_P, MIN_P, SOURCE] = [TOKEN, POSITION, BASE, LAST]; // of a cho
 export class TableTexels {
   /**
    * @param {{stack: number, row_texels: number, width: number, height: number, rows: number}} layout of plan.json.
-   * @param {Iterable<number>|null} texels what it holds; zeros if left out.
+   * @param {Iterable<number>|null} texels its contents; zeros if left out.
    */
   constructor(layout, texels = null) {
     this.layout = layout;
@@ -55,8 +55,8 @@ export class TableTexels {
  * @param {TableTexels} table
  * @param {number[]} ids
  * @param {number} position of the first of them.
- * @param {{targets: number, long?: boolean, sampler?: Sampler|null}} how `targets`: rows of a slot; `long`: whether they turn
- *   by the second set of angles; `sampler`: how the token behind each row is chosen, from this step of it on.
+ * @param {{targets: number, long?: boolean, sampler?: Sampler|null}} how `targets`: rows of a slot; `long`: whether they use
+ *   the second set of angles; `sampler`: chooses the token after each row, from its current step on.
  * @returns {Record<string, number>} the run values.
  */
 export function rowsFeed(table, ids, position, { targets, long = false, sampler = null }) {
@@ -73,7 +73,7 @@ export function rowsFeed(table, ids, position, { targets, long = false, sampler 
 /**
  * The run values of some rows.
  * @param {number} rows how many.
- * @param {number} longest tokens that a row sees at most.
+ * @param {number} longest most tokens that a row sees.
  * @param {number} targets rows of a slot.
  * @param {number} first the cache slot of the first row.
  * @returns {Record<string, number>}
@@ -105,7 +105,7 @@ export function fillChoices(table, sources, sampler) {
   }
 }
 
-/** Says how the token behind a row is chosen: by the sampler's noise so many steps later; `bits` are further ones of NOISE. */
+/** Sets how the token after a row is chosen: by the sampler's noise `row` steps ahead; `bits` are further bits of NOISE. */
 function setChoice(table, row, sampler, bits) {
   const [scale] = new Uint32Array(Float32Array.of(sampler.inverseTemperature).buffer);
   const drawn = sampler.greedy ? [[NOISE, bits], [NOISE_KEY, 0]] : [[NOISE, bits | DRAWN], [NOISE_KEY, sampler.noiseKey(row)]];

@@ -14,7 +14,7 @@ const LONGEST_HEADER = 100_000_000;
 export const PREFIX = 8;
 
 /**
- * Where one tensor lies: `begin` and `end` in bytes behind the header.
+ * The place of a tensor: `begin` and `end` in bytes after the header.
  * @typedef {{name: string, dtype: string, shape: number[], begin: number, end: number}} Entry
  */
 
@@ -43,7 +43,7 @@ export function parseHeader(bytes) {
   try {
     header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch {
-    throw damaged("its header is no JSON");
+    throw damaged("its header is not JSON");
   }
   const entries = [];
   for (const [name, entry] of Object.entries(header)) {

@@ -4,7 +4,7 @@ import { GlinferError } from "./errors.js";
 import { gumbelAt, noiseKey } from "./noise.js";
 
 const MIN_TEMPERATURE = 1e-4;
-const MIN_INVERSE = 1e-20; // of 1 / temperature: below it even logits that the passes never list have a weight
+const MIN_INVERSE = 1e-20; // of 1 / temperature: below it even unlisted logits have a weight
 const MAX_TOP_K = 2 ** 24; // no vocabulary is larger
 const BELOW_ONE = 1 - 2 ** -24; // the largest float32 below 1
 const LARGEST = 2 ** 128 - 2 ** 104; // the largest float32
@@ -14,7 +14,7 @@ const MOST_NOISE = 17; // more than any token's
  * The place of the largest number, the first of equal ones.
  * @param {ArrayLike<number>} numbers
  * @returns {number}
- * @throws {GlinferError} one of them is no number: the model's output is broken.
+ * @throws {GlinferError} one of them is NaN: the model's output is broken.
  */
 export function argmax(numbers) {
   let best = 0;
@@ -29,8 +29,8 @@ export function argmax(numbers) {
 export class Sampler {
   /**
    * @param {{temperature?: number, topK?: number, topP?: number, minP?: number, repetitionPenalty?: number,
-   *   seed?: number|bigint|null}} options `temperature` 0 takes the likeliest token; `topK` 0, `topP` 1 and `minP` 0 keep
-   *   all tokens; `repetitionPenalty` above 1 makes tokens of the context less likely; `seed` null takes fresh randomness.
+   *   seed?: number|bigint|null}} options `temperature` 0 is greedy decoding; `topK` 0, `topP` 1 and `minP` 0 keep
+   *   all tokens; `repetitionPenalty` above 1 makes tokens of the context less likely; `seed` null uses fresh randomness.
    * @throws {GlinferError} an option is out of range.
    */
   constructor({ temperature = 1, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = null } = {}) {
@@ -53,12 +53,12 @@ export class Sampler {
     this.step = 0;
   }
 
-  /** Whether the likeliest token is always taken. */
+  /** Whether decoding is greedy. */
   get greedy() {
     return this.temperature < MIN_TEMPERATURE;
   }
 
-  /** The factor of the logits in a draw, a float32 number; 1 where the likeliest token is always taken. */
+  /** The factor of the logits in a draw, a float32 number; 1 for greedy decoding. */
   get inverseTemperature() {
     return this.greedy ? 1 : Math.fround(1 / this.temperature);
   }
@@ -76,7 +76,7 @@ export class Sampler {
     return !this.greedy && (this.topK > 0 || this.topP < 1 || this.minP > 0);
   }
 
-  /** The filters as the passes take them: top-k, 0 for all, and the bits of top-p and min-p as float32 numbers. */
+  /** The filters as inputs of the passes: top-k, 0 for all, and the bits of top-p and min-p as float32 numbers. */
   get filterWords() {
     const [topK, topP, minP] = this.filters ? [this.topK, this.topP, this.minP] : [0, 1, 0];
     const reals = Float32Array.of(topP === 1 ? 1 : Math.min(topP, BELOW_ONE), minP);
@@ -95,12 +95,12 @@ export class Sampler {
    */
   penalty(logit) {
     if (!Number.isFinite(logit)) return logit;
-    const changed = logit > 0 ? logit / this.repetitionPenalty : logit * this.repetitionPenalty;
-    return Math.max(-LARGEST, Math.min(LARGEST, changed));
+    const factor = Math.fround(Math.min(LARGEST, logit > 0 ? 1 / this.repetitionPenalty : this.repetitionPenalty));
+    return Math.max(-LARGEST, Math.min(LARGEST, logit * factor));
   }
 
   /**
-   * The next token's id; goes on to the next step.
+   * The next token's id; advances to the next step.
    * @param {Float32Array} unpenalised logits, one for each token.
    * @param {ArrayLike<number>} history ids of the tokens in the context, which the repetition penalty looks at.
    * @returns {number}
@@ -135,7 +135,7 @@ export class Sampler {
   /** The tokens that the filters leave, lowest id first. */
   kept(logits, largest) {
     const weightOf = (logit) => Math.exp((logit - largest) / this.temperature);
-    let [edge, level] = [-Infinity, logits.length]; // larger logits stay, and the first `level` of those that are equal
+    let [edge, level] = [-Infinity, logits.length]; // larger logits stay, and the first `level` that equal it
     if (this.topK || this.topP < 1) {
       const ranked = logits.slice().sort().reverse();
       let count = Math.min(this.topK || ranked.length, ranked.length);

@@ -1,12 +1,12 @@
 /**
- * The files of an exported model. In a page that holds all of them itself, embedded.js makes fetch find them there.
+ * The files of an exported model. In a single-file page embedded.js makes fetch find them there.
  */
 
 import { GlinferError } from "./errors.js";
 
-/** Bytes of a large file that are asked for, kept and held at once. */
+/** Bytes of a part of a large file, the unit of requests and of the cache. */
 export const PART = 8 << 20;
-/** Parts that are on their way or in use. */
+/** Most parts that are requested or in use. */
 export const AT_ONCE = 4;
 
 /**
@@ -14,8 +14,8 @@ export const AT_ONCE = 4;
  * @typedef {object} Source
  * @property {(path: string) => Promise<string>} text the text of a small file.
  * @property {(path: string) => Promise<string|null>} optional the same of a file that may be absent.
- * @property {(path: string) => AsyncIterable<Uint8Array>} pieces the bytes of a file in order, as they come, and of the file
- *   as it is now.
+ * @property {(path: string) => AsyncIterable<Uint8Array>} pieces the bytes of a file in order, in pieces of any size, of the file's
+ *   current version.
  * @property {(path: string, bytes: number) => AsyncIterable<Uint8Array>} parts the bytes of a large file, of which the size
  *   is known, in order and `PART` at a time. No more than a few parts are held at once.
  */
@@ -60,7 +60,7 @@ export function fetchSource(base) {
 }
 
 /**
- * All parts of a file in order, a few of which are asked for ahead.
+ * All parts of a file in order; a few are requested ahead.
  * @param {Parts} parts
  * @param {number} bytes of the file.
  * @yields {Uint8Array}
@@ -73,7 +73,7 @@ export async function* inOrder(parts, bytes) {
     for (let index = 0; index < count; index++) {
       while (asked < Math.min(count, index + AT_ONCE)) {
         const part = parts.part(asked++);
-        part.catch(() => {}); // it is raised where the part's turn comes
+        part.catch(() => {}); // the error is raised when the part is read
         ahead.push(part);
       }
       yield await ahead.shift();
@@ -84,7 +84,7 @@ export async function* inOrder(parts, bytes) {
   }
 }
 
-/** Parts by range requests, or out of the whole file where the server does not know those. */
+/** Parts by range requests, or from the whole file where the server does not support them. */
 class FetchedParts {
   /**
    * @param {(options: RequestInit) => Promise<Response>} get asks for the file.
@@ -96,7 +96,7 @@ class FetchedParts {
     this.path = path;
     this.bytes = bytes;
     /** @type {string|null|undefined} */
-    this.version = undefined; // what the server calls the file that it gave the first part of
+    this.version = undefined; // the server's version of the file, from the first answer
     /** @type {Promise<Response>|null} */
     this.first = null; // the first answer, which says how this server gives parts
     /** @type {Reader|null} */
@@ -168,15 +168,15 @@ async function* piecesOf(open, path) {
       yield value;
     }
   } finally {
-    reader.cancel().catch(() => {}); // the rest is not wanted, or the connection is gone already
+    reader.cancel().catch(() => {}); // the rest is not needed, or the connection is closed
   }
 }
 
-/** Takes pieces of any size, and gives as many bytes as are asked for. */
+/** Reads any number of bytes from pieces of any size. */
 export class Reader {
   /**
    * @param {AsyncIterable<Uint8Array>} pieces
-   * @param {(why: string) => Error} wrong makes the error where the pieces are not what was expected.
+   * @param {(why: string) => Error} wrong makes the error where the pieces are too short or too long.
    */
   constructor(pieces, wrong) {
     this.pieces = pieces[Symbol.asyncIterator]();
@@ -198,7 +198,7 @@ export class Reader {
   }
 
   /**
-   * Goes on to a place in the file.
+   * Skips to a place in the file.
    * @param {number} place
    */
   async skipTo(place) {
@@ -230,7 +230,7 @@ export class Reader {
     }
   }
 
-  /** Lets go of the rest. */
+  /** Discards the rest. */
   async close() {
     await this.pieces.return?.();
   }

@@ -32,7 +32,7 @@ export class Texture {
   /**
    * @param {WebGL2RenderingContext} gl
    * @param {{name: string, kind: string, format: string, width: number, height: number, layout: object}} spec of plan.json.
-   * @param {boolean} later whether graphics memory is taken only by `make`.
+   * @param {boolean} later whether only `make` allocates graphics memory.
    */
   constructor(gl, spec, later = false) {
     const format = FORMATS[spec.format];
@@ -51,7 +51,7 @@ export class Texture {
     if (!later) this.make();
   }
 
-  /** Takes graphics memory; harmless when repeated. */
+  /** Allocates graphics memory; harmless when repeated. */
   make() {
     if (this.handle) return;
     const { gl, spec } = this;
@@ -72,7 +72,7 @@ export class Texture {
    * @param {Float32Array|Int8Array|Uint16Array|Int32Array|Uint32Array} texels whole lines, of the texture's own type.
    * @param {number} y the first line.
    * @param {number} width texels of each line, from its beginning on.
-   * @throws {GlinferError} they are of another type, or no such lines of the texture.
+   * @throws {GlinferError} they are of another type, or outside the texture.
    */
   upload(texels, y = 0, width = this.spec.width) {
     const { gl, spec } = this;
@@ -88,7 +88,7 @@ export class Texture {
   }
 
   /**
-   * Overwrites the first rows of a matrix of one column; what shares their last line of texels becomes zero.
+   * Overwrites the first rows of a matrix of one column; the rest of their last line of texels becomes zero.
    * @param {ArrayLike<number>} column
    */
   uploadColumn(column) {
@@ -140,7 +140,7 @@ export function halfOf(bits) {
   return sign | (exponent < -14 ? (0x800000 | fraction) >>> dropped : ((exponent + 15) << 10) | (fraction >>> 13));
 }
 
-/** What floats are cleared to. */
+/** The value that clears floats. */
 export const ZEROS = new Float32Array(4);
 
 /** Render targets in attachment order: what a draw writes, and the only way to read a texture. */

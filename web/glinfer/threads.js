@@ -1,15 +1,15 @@
 /**
- * Calls of an object in another thread: methods that give a promise or an async iterable, with callbacks and abort signals
- * among their arguments, which are told while the call lasts. An iterable gives the next value when it is asked for, as one in this thread.
+ * Calls of an object in another thread: methods that return a promise or an async iterable. Callbacks and abort signals
+ * among their arguments work while the call lasts. An iterable computes the next value on request, as in this thread.
  *
  * @typedef {Pick<MessagePort, "postMessage"|"addEventListener"> & {start?: () => void}} Port a worker, the inside of one, or
  *   one end of a channel.
  *
  * @typedef {object} Link to an object, in a worker or here.
  * @property {(name: string, ...given: any[]) => Promise<any>} call a method that gives one value.
- * @property {(name: string, ...given: any[]) => AsyncGenerator<any, any, any>} iterate over what a method gives; what `next`
- *   is given, `yield` there gives.
- * @property {() => void} close lets go of the object, and ends its thread.
+ * @property {(name: string, ...given: any[]) => AsyncGenerator<any, any, any>} iterate over the values of a method; arguments
+ *   of `next` become values of its `yield`.
+ * @property {() => void} close releases the object, and ends its thread.
  */
 
 import { GlinferError } from "./errors.js";
@@ -70,7 +70,7 @@ export function expose(target, port) {
  * @returns {Link}
  */
 export function connect(port) {
-  const waiting = new Map(); // what settles the answer that is due, by the call
+  const waiting = new Map(); // resolve and reject of pending answers, by the call
   const callbacks = new Map();
   let last = 0;
   let gone = null;
@@ -94,7 +94,7 @@ export function connect(port) {
   });
   port.addEventListener("error", (event) => end(new GlinferError(`the worker stopped: ${/** @type {ErrorEvent} */ (event).message ?? "it could not be started"}; reload the page`)));
   port.start?.();
-  /** What is sent of a call's arguments, and `done` to be called when it is over. */
+  /** The message for a call's arguments, and `done` to be called when it is over. */
   const begin = (given) => {
     const id = ++last;
     const functions = [];
@@ -163,7 +163,7 @@ export function direct(target) {
 }
 
 /**
- * Begins the work of a worker: tells the page whether WebGL2 can be had there, and lets it call the methods of an object.
+ * Starts the work of a worker: reports whether it has WebGL2, and lets the page call the methods of an object.
  * @param {object} target
  */
 export function serveWorker(target) {

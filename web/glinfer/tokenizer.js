@@ -25,7 +25,7 @@ const MOST_BYTES = 2 ** 28;
 export class Tokenizer {
   /**
    * @param {{kind: string, merges: [number, number, number][], pieces: string[], control: Record<string, number>}} data
-   *   tokenizer.json: pairs and what they become, earliest first; the bytes of each id in base64; control tokens.
+   *   tokenizer.json: pairs and their results, earliest first; the bytes of each id in base64; control tokens.
    * @throws {GlinferError} it is another kind of tokenizer.
    */
   constructor(data) {
@@ -45,8 +45,8 @@ export class Tokenizer {
   }
 
   /**
-   * Token ids of a text. Without `allowSpecial` none is a control token's, nor of a longer token with one in it: text
-   * that spells one is made of ordinary pieces.
+   * Token ids of a text. Without `allowSpecial` none is a control token, or a longer token that contains one: such text
+   * becomes ordinary pieces.
    * @param {string} text
    * @param {{allowSpecial?: boolean}} options
    * @returns {number[]}
@@ -54,7 +54,7 @@ export class Tokenizer {
    */
   encode(text, { allowSpecial = true } = {}) {
     if (/\p{Surrogate}/u.test(text)) {
-      throw new GlinferError("the text has half a surrogate pair, which is no character; take it out");
+      throw new GlinferError("the text has half a surrogate pair; expected valid Unicode");
     }
     const bytes = new TextEncoder().encode(text);
     if (bytes.length > MOST_BYTES) throw new GlinferError(`the text has ${bytes.length} bytes, which is too long`);
@@ -62,7 +62,7 @@ export class Tokenizer {
   }
 
   /**
-   * The text of some ids, with U+FFFD for bytes that are no UTF-8.
+   * The text of some ids, with U+FFFD for bytes that are not UTF-8.
    * @param {Iterable<number>} ids
    * @returns {string}
    */
@@ -74,7 +74,7 @@ export class Tokenizer {
   }
 
   /**
-   * Turns tokens into text as they come: a character that is split across tokens waits for its last byte.
+   * Decodes tokens one by one: a character that is split across tokens waits for its last byte.
    * @returns {{push: (id: number) => string, finish: () => string}}
    */
   stream() {
@@ -89,7 +89,7 @@ export class Tokenizer {
   }
 }
 
-/** Stands in where a model has no tokenizer: a text is token ids, with anything that is no digit between them. */
+/** Used where a model has no tokenizer: a text is token ids, separated by anything except digits. */
 export class IdTokenizer {
   /** There are no control tokens. */
   constructor() {
@@ -101,7 +101,7 @@ export class IdTokenizer {
    * The ids in a text.
    * @param {string} text
    * @returns {number[]}
-   * @throws {GlinferError} there are none.
+   * @throws {GlinferError} the text has no ids.
    */
   encode(text) {
     const ids = (text.match(/\d+/g) ?? []).map(Number);

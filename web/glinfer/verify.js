@@ -1,6 +1,6 @@
 /**
- * Compares textures with the exported files, bit for bit: those that the draws of a bound plan really sample, read back as
- * they are now.
+ * Compares textures with the exported files, bit for bit: the textures that the draws of a bound plan sample are read
+ * back.
  */
 
 import { crc32 } from "./checksum.js";
@@ -13,33 +13,33 @@ import { Reader } from "./source.js";
 /** @typedef {import("./replay.js").Replay} Replay */
 /** @typedef {import("./source.js").Source} Source */
 
-const BAND_BYTES = 1 << 20; // of what is read back at once
+const BAND_BYTES = 1 << 20; // that are read back at once
 const MOST_TEXELS = 16; // that are listed of one texture
 const MOST_NAMES = 3; // in one sentence
 const WIDTHS = { F32: 4, I32: 4, U32: 4, F16: 2 };
 
 /**
- * One number that differs: where it lies, the element of the weight's matrix (see `elementOf`; null where that cannot be
- * said), and the bits as hexadecimal digits.
+ * One number that differs: its place, the element of the weight's matrix (see `elementOf`; null where unknown), and
+ * the bits as hexadecimal digits.
  * @typedef {{x: number, y: number, channel: number, row: number|null, col: number|null, found: string,
  *   expected: string}} DifferentTexel
  */
 
 /**
  * One texture that differs. `name` is the texture of the plan; `draw` and `sampler` are the first that sample it, or null
- * where no draw does; `count` says how many numbers differ, null where that cannot be said, and `why` then says what does.
+ * where no draw does; `count` is the number of differences, null where unknown; `why` then describes the fault.
  * `texels` are the first of them.
  * @typedef {{name: string, draw: string|null, sampler: string|null, count: number|null, texels: DifferentTexel[],
  *   why: string|null}} DifferentTexture
  */
 
 /**
- * What a check found.
+ * The result of a check.
  * @typedef {{ok: boolean, share: number, checked: {textures: number, texels: number, bytes: number},
  *   different: DifferentTexture[]}} TextureReport
  */
 
-/** Checks the textures of one bound plan; keeps the place where sampled checks go on. */
+/** Checks the textures of one bound plan; keeps the place where sampled checks continue. */
 export class TextureChecker {
   /**
    * @param {Replay} replay the bound plan.
@@ -81,7 +81,7 @@ export class TextureChecker {
     return { ok: different.length === 0, share, checked, different };
   }
 
-  /** Each texture that has to hold a weight, because the plan or a draw says so, and what differs without a look inside. */
+  /** Each texture that must hold a weight according to the plan or a draw, and faults visible without reading it. */
   bound() {
     const { bound: draws, plan, textures } = this.replay;
     const parts = [];
@@ -117,7 +117,7 @@ export class TextureChecker {
     return { parts, different };
   }
 
-  /** Samplers that read another texture unit than the plan binds their texture to. */
+  /** Samplers that read another texture unit than the one that the plan binds. */
   misread() {
     const { bound: draws, plan } = this.replay;
     const seen = new Set();
@@ -165,7 +165,7 @@ export class TextureChecker {
     return wanted.size ? this.explained(wanted) : [];
   }
 
-  /** The lines that a sampled check takes next: every line once until it begins again. */
+  /** The next lines of a sampled check: every line once, then from the beginning. */
   nextLines(parts, share) {
     const total = parts.reduce((sum, { texture }) => sum + texture.spec.height, 0);
     const lines = Math.ceil(share * total);
@@ -184,7 +184,7 @@ export class TextureChecker {
     return runs;
   }
 
-  /** The texels that differ in these lines; where the file is not to be had, the lines alone. */
+  /** The texels that differ in these lines; where the file is unavailable, only the lines. */
   async explained(wanted) {
     const lines = [...wanted.values()].map((set) => `line ${[...set][0]}${set.size > 1 ? ` and ${set.size - 1} more` : ""}`);
     const noted = (why) =>
@@ -214,7 +214,7 @@ export class TextureChecker {
     return different;
   }
 
-  /** Compares what one file has, and takes it out of `left`. */
+  /** Compares the tensors of one file, and removes them from `left`. */
   async comparedFile(name, wanted, left) {
     const file = new Reader(this.source.pieces(name), changed);
     try {
@@ -254,7 +254,7 @@ export class TextureChecker {
     return found;
   }
 
-  /** Where the file has the texels of a weight, in bytes behind the header. */
+  /** The place of a weight's texels in the file, in bytes after the header. */
   placeOf(entries, index, texture) {
     const { name, tensor, width, height } = this.replay.plan.textures[index];
     const entry = entries.get(tensor ?? name);
@@ -272,7 +272,7 @@ export class TextureChecker {
 }
 
 /**
- * What a check found, in a sentence for a person.
+ * The result of a check as a sentence.
  * @param {TextureReport} report
  * @returns {string}
  */

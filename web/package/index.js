@@ -13,10 +13,10 @@ import { loadAny } from "./any.js";
 export { forget, GlinferError, RemoteModel };
 
 /**
- * Loads an exported model, of those that continue texts and of those that embed them.
+ * Loads an exported model, which may continue texts or embed them.
  * @param {string|URL} base the address of the exported folder.
  * @param {import("./glinfer/loading.js").LoadOptions & {worker?: boolean, onLost?: () => void}} [options] `worker: false`
- *   computes in this thread, as does a browser whose workers have no WebGL2; `onLost` is told when the browser takes the
+ *   computes in this thread, as does a browser whose workers have no WebGL2; `onLost` is called when the browser takes the
  *   graphics context away.
  * @returns {Promise<RemoteModel>}
  * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.

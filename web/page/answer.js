@@ -11,7 +11,7 @@ import { copyButton } from "./copy.js";
 import { element } from "./elements.js";
 
 const LEAST_PAUSE = 60; // milliseconds between two versions of an answer that is being written
-const SHARE = 8; // and so many times as long as making the last one took
+const SHARE = 8; // or this many times the duration of the last update, if that is longer
 const OF_TEXTS = new Set(["p", "h3", "li", "td", "th"]);
 
 function build(node) {

@@ -92,7 +92,7 @@ export class BrowserEngine {
         }
       }
     } catch (error) {
-      if (!this.lost && link === this.link) throw error; // of a lost context the page is told anyway
+      if (!this.lost && link === this.link) throw error; // `lost` reports a lost context to the page
     } finally {
       await pieces.return?.();
       if (this.verifies && !this.lost) this.check();
@@ -101,7 +101,7 @@ export class BrowserEngine {
 
   /** See `Engine` in page.js. */
   prepare(turns, written, settings) {
-    this.link.call("prepare", turns, written, settings).catch(() => {}); // what is wrong is told when a message is sent
+    this.link.call("prepare", turns, written, settings).catch(() => {}); // an error is shown when the message is sent
   }
 
   reset() {

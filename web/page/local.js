@@ -30,7 +30,7 @@ export class LocalEngine {
    * Loads the model of a site.
    * @param {string} base the site's address.
    * @param {import("../glinfer/loading.js").LoadOptions} options
-   * @returns {Promise<object>} what it takes, see `Page.ready`.
+   * @returns {Promise<object>} the kind of input and the options, see `Page.ready`.
    */
   async open(base, options) {
     this.model = await load(base, { canvas: this.canvas, ...options });
@@ -78,7 +78,7 @@ export class LocalEngine {
         this.wish = (yield { kind, text, tokens: id === null ? 0 : 1, figures: this.figures }) ?? null;
       }
     } catch (error) {
-      if (!this.lost) throw error; // of a lost context the page is told anyway
+      if (!this.lost) throw error; // `lost` reports a lost context to the page
     } finally {
       conversation.addReply(written);
       if (conversation.form) encoded.set(keyOf({ message, answer }), conversation.turns.at(-1));

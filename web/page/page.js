@@ -7,9 +7,9 @@
  *   an error is shown.
  * @property {(turns: Turn[], settings: Settings, how: {signal: AbortSignal, watch: () => Wish|null}) =>
  *   AsyncIterable<{kind: string, text: string, tokens: number, left?: number}>} write replies to the last of the turns, or
- *   goes on with its text: pieces of kind `answer`, `thinking` or another, which is not shown, each with the number of its
- *   tokens; `left` says how many of the oldest turns the context has no room for. An abort ends it at once, and is no error.
- *   It asks `watch` before each token, if it can give pictures meanwhile.
+ *   continues its text: pieces of kind `answer`, `thinking` or another, which is not shown, each with the number of its
+ *   tokens; `left` is the number of oldest turns that do not fit into the context. An abort ends it at once, without an
+ *   error. It asks `watch` before each token, if it can give pictures meanwhile.
  * @property {(() => Promise<object>)|undefined} load gets the model ready again after `Page.interrupted`.
  * @property {((picture: number) => Promise<Attention>)|undefined} attention what the last token of the last reply looks
  *   at; where an engine cannot give pictures while it writes.
@@ -156,7 +156,7 @@ export class Page {
    * Takes messages from now on.
    * @param {{takes: "chat"|"text"|"ids", vocabulary: number, examples: string[], context: number, draws: number|null,
    *   pictures: string[], lines: "heads"|"tokens", system?: boolean, drafts?: boolean, why?: string, renderer?: string}} can
-   *   what it takes, whether a system prompt, and whether it is guessed ahead, why it is no more, its pictures, its renderer.
+   *   the kind of input, whether a system prompt and guessing ahead are possible, why only this, the pictures, the renderer.
    */
   ready(can) {
     this.can = can;

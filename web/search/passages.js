@@ -60,7 +60,7 @@ function middleOf(text) {
  * The vectors nearest to another one.
  * @param {Float32Array} query
  * @param {Float32Array[]} vectors
- * @param {number} count at most so many.
+ * @param {number} count most results.
  * @returns {{index: number, score: number}[]} best first; of equal ones the first.
  */
 export function nearest(query, vectors, count) {

@@ -73,7 +73,7 @@ for values in (
         sampler, history = Sampler(SamplingOptions(**dict(zip(options, values)), seed=11)), [3]
         for _ in range((100, 20)[number]):
             history.append(sampler.sample(logits, history))
-        found.append([values, number, history[1:], sampler.options.filter_words.tolist(), gpu_chooses(sampler.options)])
+        found.append([values, number, history[1:], sampler.options.filter_words.tolist(), gpu_chooses(sampler.options, changes=False)])
 print(json.dumps([noise, found]))`;
 // Large enough for what Python leaves out of the search; most logits are shared by several tokens, and one has no weight.
 const MANY = Float32Array.from({ length: 5000 }, (_, token) => (token % 3 ? Math.round(40 * Math.sin(token * 7)) / 8 : 2 * Math.cos(token * token)));

@@ -1,6 +1,6 @@
 /**
  * Jinja templates with the text that Python's jinja2 makes of them, with transformers' settings. The language is that
- * of @huggingface/jinja; what it does otherwise with texts is done here.
+ * of @huggingface/jinja; this file implements where its results differ.
  */
 
 import { Environment, Interpreter, parse, tokenize } from "../libraries/jinja.js";

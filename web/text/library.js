@@ -237,6 +237,6 @@ function neverPrepending(step) {
 
 function checkText(text) {
   if (/\p{Surrogate}/u.test(text)) {
-    throw new GlinferError("the text has half a surrogate pair, which is no character; take it out");
+    throw new GlinferError("the text has half a surrogate pair; expected valid Unicode");
   }
 }

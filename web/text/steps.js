@@ -1,6 +1,6 @@
 /**
  * The steps of a tokenizer.json, with the results of Python's library. Patterns and models are those of
- * @huggingface/tokenizers; what it does otherwise is done here: spaces and digits of all of Unicode, ways to split,
+ * @huggingface/tokenizers; this file implements where its results differ: spaces and digits of all of Unicode, ways to split,
  * words that begin a text, characters that a vocabulary lacks.
  */
 

@@ -1,4 +1,4 @@
-// How long prompts and tokens take in one Chromium: exported models in turns with other engines of browsers.
+// Times prompts and tokens in one Chromium: exported models, interleaved with other browser engines.
 //
 //   node bench.mjs <asked.json         `python -m qa bench-web` runs it
 //
@@ -18,7 +18,7 @@ import { processorSeconds } from "./processes.mjs";
 import { serveContents } from "./server.mjs";
 
 const WAIT = 1_800_000; // milliseconds
-const LIKELIEST = 10; // tokens whose probabilities are told
+const LIKELIEST = 10; // tokens whose probabilities are printed
 const SCRIPTS = {
   tfjs: ["@tensorflow/tfjs-core/dist/tf-core.min.js", "@tensorflow/tfjs-backend-webgl/dist/tf-backend-webgl.min.js"],
 };
@@ -44,7 +44,7 @@ async function opened(browser, address, way) {
   const tab = await browser.newPage();
   tab.setDefaultTimeout(WAIT);
   const failed = new Promise((_, reject) => tab.on("pageerror", reject));
-  failed.catch(() => {}); // it is told where the page is waited for
+  failed.catch(() => {}); // the error is raised where the page is awaited
   await tab.goto(`${address}/peer.html?peer=${way.peer}`);
   await Promise.race([tab.waitForFunction(() => globalThis.peer), failed]);
   const about = await tab.evaluate((given) => globalThis.peer.start(given), way);

@@ -15,7 +15,7 @@ export const FLAGS = [
   "--no-sandbox",
 ];
 
-/** Ends the script, having said why; what is missing here is no failure. */
+/** Prints why and ends the script; a missing program does not count as a failure. */
 export function skip(why) {
   console.log(`skipped: ${why}`);
   process.exit(0);

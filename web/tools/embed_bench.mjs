@@ -1,4 +1,4 @@
-// How long texts take in Chromium: an exported model that embeds them, in turns with transformers.js in WebAssembly.
+// Times embeddings in Chromium: an exported model, interleaved with transformers.js in WebAssembly.
 //
 //   node embed_bench.mjs <asked.json         `python -m qa embed-web` runs it
 //

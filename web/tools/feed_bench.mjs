@@ -1,5 +1,5 @@
-// How long a prompt and the tokens behind it take in Chromium: in pieces and token by token, chosen by the plan and in
-// JavaScript; or with --guesses what tokens take that are guessed, and right, against single ones.
+// Times a prompt and the tokens after it in Chromium: in pieces and token by token, chosen by the plan and in
+// JavaScript; or with --guesses, correctly guessed tokens against single ones.
 //
 //   node web/tools/feed_bench.mjs [--models gab,shakespeare] [--weights q8] [--context 1024] [--tokens 128] [--count 24] [--rounds 5]
 //       [--guesses]
@@ -45,7 +45,7 @@ async function serve(site) {
   return { server, address: said.match(/http:\S+/)[0] };
 }
 
-/** In the page: a prompt and the tokens behind it, one way; milliseconds of both, and the tokens. */
+/** In the page: a prompt and the tokens after it, one way; milliseconds of both, and the tokens. */
 async function timed({ ids, count, way }) {
   const { model } = globalThis.glinfer;
   const { Sampler } = await import(new URL("glinfer/sampler.js", document.baseURI));

@@ -79,7 +79,7 @@ async function say({ message, count }) {
   return { ids: held, left, counts };
 }
 
-/** In the page: how far the logits of two tokens are apart where a reply can go on with either; it goes on with `ids`. */
+/** In the page: the gap between the logits of two tokens where a reply can continue with either; `ids` is used. */
 function settle({ ids, own }) {
   const { engine } = globalThis.talk;
   const { model, conversation } = engine;

@@ -1,7 +1,7 @@
 """Benchmark of decoding and prefill: the fast plan in several weight formats, and other engines.
 
 All engines hold the same model and are timed in one call, in short turns: decoding token by token at the end of full
-contexts, prefill of a prompt, and decoding many sequences together. Warm-ups do not count.
+contexts, prefill of a prompt, and decoding many sequences together, by each sampling. Warm-ups do not count.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
 from glinfer.config import ModelConfig
+from glinfer.engine.defaults import USUAL
 from glinfer.engine.loading import load_model, prepare
 from glinfer.engine.model import Loaded, Model
 from glinfer.engine.progress import Progress, no_progress
@@ -21,7 +22,7 @@ from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.inspect.bench.engines import BatchDecoder, Decoder, FastDecoder
+from glinfer.inspect.bench.engines import BOTH, GREEDY, BatchDecoder, Decoder, FastDecoder, Samplings
 from glinfer.inspect.bench.limits import Limit, batch_work, limit_of, prompt_work, token_work, weight_bytes
 from glinfer.inspect.bench.turns import BLOCK_TOKENS, Times, Turns
 from glinfer.inspect.ceiling import CeilingReport
@@ -66,10 +67,11 @@ class EngineReport:
 
 @dataclass(frozen=True)
 class DecodeRow(Report):
-    """One engine at one context length.
+    """One engine at one context length, by one sampling.
 
     ``decode`` and ``pipelined`` are milliseconds a token with each token read back, and with one readback for a block;
-    ``prefill`` is milliseconds from a prompt of ``context`` tokens to the next token's logits in Python. The limits are
+    ``of_greedy`` is the speed as a share of greedy decoding's, each by its faster way; ``prefill`` is milliseconds from
+    a prompt of ``context`` tokens to the next token's logits in Python, whatever the sampling. The limits are
     lower bounds of a token and of the prompt, None for engines other than glinfer, and where no ceilings were measured.
     """
 
@@ -77,8 +79,10 @@ class DecodeRow(Report):
 
     label: str
     context: int
+    sampling: str
     decode: Spread
     pipelined: Spread | None
+    of_greedy: float
     prefill: Spread
     weight_bytes: int | None
     token_limit: Limit | None = None
@@ -97,15 +101,15 @@ class DecodeRow(Report):
     @property
     def bytes_per_second(self) -> float | None:
         """Bytes of weights a second, by the faster way to decode."""
-        best = min(each.median for each in (self.decode, self.pipelined) if each is not None)
-        return None if self.weight_bytes is None else 1000.0 * self.weight_bytes / best
+        return None if self.weight_bytes is None else 1000.0 * self.weight_bytes / _best(self.decode, self.pipelined)
 
 
 @dataclass(frozen=True)
 class BatchRow(Report):
-    """Several sequences decoded together, at the context length of a :class:`DecodeRow` of the engine.
+    """Several sequences decoded together by one sampling, at the context length of a :class:`DecodeRow` of the engine.
 
-    ``step`` is milliseconds for one token of each, read back; ``single_tokens_per_second`` is the speed of that row,
+    ``step`` is milliseconds for one token of each, read back; ``of_greedy`` the speed as a share of greedy decoding's;
+    ``single_tokens_per_second`` the speed of that row, None where one text alone was not timed with this sampling;
     ``draws`` the draw calls of a step, and ``limit`` its lower bounds, where ceilings were measured.
     """
 
@@ -114,8 +118,10 @@ class BatchRow(Report):
     label: str
     context: int
     sequences: int
+    sampling: str
     step: Spread
-    single_tokens_per_second: float
+    of_greedy: float
+    single_tokens_per_second: float | None
     draws: int
     limit: Limit | None = None
 
@@ -125,16 +131,18 @@ class BatchRow(Report):
         return 1000.0 * self.sequences / self.step.median
 
     @property
-    def times_single(self) -> float:
+    def times_single(self) -> float | None:
         """Speed relative to one sequence alone, read token by token."""
-        return self.tokens_per_second / self.single_tokens_per_second
+        single = self.single_tokens_per_second
+        return None if single is None else self.tokens_per_second / single
 
 
 @dataclass(frozen=True)
 class DecodeReport(Report):
     """Engines on one machine.
 
-    ``notes`` tell what was left out, ``ceiling`` holds the renderer's ceilings, ``origin`` the commit of a hub's model.
+    ``notes`` tell what was left out, ``ceiling`` holds the renderer's ceilings, ``origin`` the commit of a hub's model,
+    ``samplings`` all options of each sampling by its name.
     """
 
     plan: str
@@ -147,6 +155,7 @@ class DecodeReport(Report):
     ceiling: CeilingReport | None = None
     batch: tuple[BatchRow, ...] = ()
     origin: dict[str, str] | None = None
+    samplings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -171,6 +180,7 @@ def load_fast(
     gelu: str | None = None,
     opening_seconds: float = 0.0,
     imports_seconds: float = 0.0,
+    samplings: Samplings = BOTH,
     on_progress: Progress = no_progress,
 ) -> tuple[Model, FastDecoder, EngineReport]:
     """Load a model for timing, up to its first token; the caller closes the model.
@@ -183,6 +193,7 @@ def load_fast(
         gelu: overrides the checkpoint's form.
         opening_seconds: time of opening the device, a part of the time to the first token.
         imports_seconds: time of Python before that, which counts in ``startup`` alone.
+        samplings: how the decoder chooses tokens.
         on_progress: receives (uploaded bytes, bytes).
     """
     started = uploaded = time.perf_counter()
@@ -197,7 +208,8 @@ def load_fast(
             with stage("plan"):
                 prepared = prepare(path, device, "fast", weights, cache=cache)
             engine = prepared.bind(device, on_upload=note)
-            model = Model(Loaded(engine, None, "weights that are noise have no tokenizer; use token ids", (), False))
+            reason = "weights that are noise have no tokenizer; use token ids"
+            model = Model(Loaded(engine, None, reason, (), False, USUAL))
         else:
             model = load_model(path, weights=weights, cache=cache, gelu=gelu, device=device, on_upload=note)
     try:
@@ -227,7 +239,7 @@ def load_fast(
         kernels=dataclasses.asdict(model.kernels),
         startup={name: times[name] for name in STAGES if name in times},
     )
-    return model, FastDecoder(label, session), about
+    return model, FastDecoder(label, model, samplings), about
 
 
 def texture_formats(models: Mapping[str, Model]) -> list[str]:
@@ -326,22 +338,45 @@ def bench_decoding(
         held = [here.get(about.label, ()) for _, about in engines]
         timed = Turns([engine for engine, _ in engines], ids, runs, advance, held).run()
         for times, beside, (_, about) in zip(timed, held, engines, strict=True):
-            rows.append(_row(about, context, times))
-            single = rows[-1].tokens_per_second
-            together += [
-                BatchRow(about.label, context, batch.sequences, Spread.of(found), single, batch.draws)
-                for batch, found in zip(beside, times.batches, strict=True)
-            ]
+            alone = _rows(about, context, times)
+            rows += alone
+            single = {row.sampling: row.tokens_per_second for row in alone}
+            for batch, found in zip(beside, times.batches, strict=True):
+                steps = {name: Spread.of(each) for name, each in found.items()}
+                together += [
+                    BatchRow(
+                        label=about.label,
+                        context=context,
+                        sequences=batch.sequences,
+                        sampling=name,
+                        step=step,
+                        of_greedy=steps[GREEDY].median / step.median,
+                        single_tokens_per_second=single.get(name),
+                        draws=batch.draws,
+                    )
+                    for name, step in steps.items()
+                ]
     reports = tuple(about for _, about in engines)
     return DecodeReport("fast", renderer, BLOCK_TOKENS, runs, reports, tuple(rows), tuple(notes), batch=tuple(together))
 
 
-def _row(about: EngineReport, context: int, times: Times) -> DecodeRow:
-    return DecodeRow(
-        label=about.label,
-        context=context,
-        decode=Spread.of(times.decode),
-        pipelined=Spread.of(times.pipelined) if times.pipelined else None,
-        prefill=Spread.of(times.prefill),
-        weight_bytes=about.weight_bytes,
-    )
+def _rows(about: EngineReport, context: int, times: Times) -> list[DecodeRow]:
+    spreads = {way: Spread.of(found) for way, found in times.tokens.items()}
+    both = {name: (spreads[name, False], spreads.get((name, True))) for name, pipelined in spreads if not pipelined}
+    return [
+        DecodeRow(
+            label=about.label,
+            context=context,
+            sampling=name,
+            decode=decode,
+            pipelined=pipelined,
+            of_greedy=_best(*both[GREEDY]) / _best(decode, pipelined),
+            prefill=Spread.of(times.prefill),
+            weight_bytes=about.weight_bytes,
+        )
+        for name, (decode, pipelined) in both.items()
+    ]
+
+
+def _best(decode: Spread, pipelined: Spread | None) -> float:
+    return decode.median if pipelined is None else min(decode.median, pipelined.median)

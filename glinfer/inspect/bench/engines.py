@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_CACHE_BYTES, SchedulerOptions, places_for, sequence_bytes
-from glinfer.engine.decode import DecodeSession
-from glinfer.engine.model import Model
+from glinfer.engine.model import Model, StreamOptions
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError
 from glinfer.quant.formats import DEFAULT_CACHE
+from glinfer.structured.structure import PARTIAL
+
+Samplings = Mapping[str, Mapping[str, Any]]
+"""Options of a request that differ from the model's defaults, by their name in a report."""
+
+DEFAULT, GREEDY = "default", "greedy"
+BOTH: Samplings = {DEFAULT: {"seed": 1}, GREEDY: {"temperature": 0.0}}
+_NO_FILTERS = {"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "seed": 1}
+EVERY_OPTION: Samplings = {
+    **BOTH,
+    "temperature only": _NO_FILTERS,
+    "min_p 0.05": {**_NO_FILTERS, "min_p": 0.05},
+    "repetition 1.1": {"seed": 1, "repetition_penalty": 1.1},
+    "presence 0.5": {"seed": 1, "presence_penalty": 0.5, "frequency_penalty": 0.5},
+    "logit_bias": {"seed": 1, "logit_bias": {0: 1.0}},
+    "logprobs 5": {"seed": 1, "logprobs": 5},
+}
+
+
+def structured(schema: str) -> Samplings:
+    """Default sampling under a mask that allows any text, so that the text stays the same, and with a JSON schema."""
+    given = {"seed": 1, "incomplete": PARTIAL}
+    return {
+        "any text, masked": {**given, "regex": "(?s:.*)", "stop_ids": ()},
+        "schema": {**given, "json_schema": schema},
+    }
 
 
 class Decoder(Protocol):
-    """An engine that holds one sequence and decodes greedily."""
+    """An engine that holds one sequence."""
 
     @property
     def label(self) -> str:
@@ -26,8 +52,12 @@ class Decoder(Protocol):
     def prefill(self, ids: Sequence[int]) -> object:
         """Empty the cache and run ``ids`` together; returns the logits after the last one, in host memory."""
 
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token`` and ``count`` greedy tokens, each read back; returns the latter."""
+    @property
+    def ways(self) -> Mapping[tuple[str, bool], Callable[[int, int], list[int]]]:
+        """Functions that append a token and up to a number of chosen ones, and return those.
+
+        The keys are the sampling, and whether all tokens are read back together.
+        """
 
     def rewind(self, length: int) -> None:
         """Truncate the cache to its first ``length`` tokens."""
@@ -41,43 +71,47 @@ class OpenedDecoder(Decoder, Protocol):
 
 
 class FastDecoder:
-    """The fast plan as a decoder; ``decode_pipelined`` reads all choices back together."""
+    """The fast plan as a decoder, by those of some samplings that :meth:`glinfer.engine.model.Model.stream` takes."""
 
-    def __init__(self, label: str, session: DecodeSession) -> None:
-        """Take over an empty session."""
-        self.label, self.session = label, session
+    def __init__(self, label: str, model: Model, samplings: Samplings) -> None:
+        """Start without tokens."""
+        self.label, self._model, self._session, self._ids = label, model, model.session(), list[int]()
+        self.ways = {
+            (name, pipelined): partial(self._decode, given, pipelined)
+            for name, given in samplings.items()
+            if given.keys() <= StreamOptions.__annotations__.keys()
+            for pipelined in (False, True)
+        }
 
     def prefill(self, ids: Sequence[int]) -> object:
         """Empty the cache and run ``ids`` in chunks; returns the logits [vocab] after the last one, a NumPy array."""
-        self.session.rewind(len(self.session))
-        self.session.prefill(ids)
-        return self.session.logits()
+        self._ids = list(ids)
+        self._session.rewind(len(self._session))
+        self._session.prefill(ids)
+        return self._session.logits()
 
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token`` and ``count`` greedy tokens, each read back; returns the latter."""
-        self.session.step(token)
-        return [self.session.generate_ids(1)[0] for _ in range(count)]
-
-    def decode_pipelined(self, token: int, count: int) -> list[int]:
-        """Decode as :meth:`decode_greedy`, with one readback for all tokens."""
-        self.session.step(token)
-        return self.session.generate_ids(count)
+    def _decode(self, given: Mapping[str, Any], pipelined: bool, token: int, count: int) -> list[int]:
+        stream = self._model.stream([*self._ids, token], max_tokens=count, **given)
+        stream.chunk = count if pipelined else 1
+        chosen = list(stream)
+        self._ids += [token, *chosen]
+        return chosen
 
     def rewind(self, length: int) -> None:
         """Truncate the sequence to its first ``length`` tokens."""
-        self.session.rewind(len(self.session) - length)
+        del self._ids[length:]
 
 
 class BatchDecoder:
     """Several sequences of a model in one scheduler, each with its own prompt; close it before the model."""
 
-    def __init__(self, model: Model, sequences: int, capacity: int) -> None:
+    def __init__(self, model: Model, sequences: int, capacity: int, samplings: Samplings = BOTH) -> None:
         """Bind a scheduler of sequences of up to ``capacity`` tokens; see :func:`room_for`.
 
         Raises:
             PlanError: it does not fit the renderer.
         """
-        self.sequences = sequences
+        self.sequences, self.samplings = sequences, samplings
         self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MAX_CACHE_BYTES)
         self._prompts: list[list[int]] = []
 
@@ -89,17 +123,17 @@ class BatchDecoder:
     def prefill(self, ids: Sequence[int]) -> None:
         """Run ``ids`` rotated by n positions as the prompt of sequence n."""
         self._prompts = [rotated(ids, place) for place in range(self.sequences)]
-        self._run(self._prompts, 1)
+        self._run(self._prompts, 1, GREEDY)
 
-    def decode_greedy(self, start: int, count: int) -> list[list[int]]:
-        """Append ``count`` greedy tokens to the first ``start`` + 1 tokens of each prompt; returns them by sequence.
+    def decode(self, start: int, count: int, sampling: str) -> list[list[int]]:
+        """Append up to ``count`` tokens to the first ``start`` + 1 tokens of each prompt; returns them by sequence.
 
         The prompts must be longer than ``start``. Tokens in the caches are not run again.
         """
-        return self._run([prompt[: start + 1] for prompt in self._prompts], count)
+        return self._run([prompt[: start + 1] for prompt in self._prompts], count, sampling)
 
-    def _run(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-        options = {"max_tokens": count, "temperature": 0.0}
+    def _run(self, prompts: Sequence[Sequence[int]], count: int, sampling: str) -> list[list[int]]:
+        options = {**self.samplings[sampling], "max_tokens": count}
         running = [self._scheduler.insert(BatchRequest(prompt, options)) for prompt in prompts]
         while len(self._scheduler):
             self._scheduler.next()

@@ -6,11 +6,12 @@ A machine that slows down for a while slows all engines alike.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from glinfer.engine.progress import Progress
-from glinfer.inspect.bench.engines import BatchDecoder, Decoder, FastDecoder
+from glinfer.inspect.bench.engines import BatchDecoder, Decoder
 
 BLOCK_TOKENS = 16
 """Tokens that an engine decodes in a turn."""
@@ -21,12 +22,14 @@ _PREFILL_SECONDS = 3.0  # time for the counted prefills of one engine at one len
 
 @dataclass
 class Times:
-    """Milliseconds of one engine: for a prompt, for a token in two ways, and for a step of each of its batches."""
+    """Milliseconds of one engine: for a prompt, for a token by each of its ways, and for a step of each of its batches.
+
+    ``batches`` has a mapping by sampling for each of them.
+    """
 
     prefill: list[float] = field(default_factory=list)
-    decode: list[float] = field(default_factory=list)
-    pipelined: list[float] = field(default_factory=list)
-    batches: list[list[float]] = field(default_factory=list)
+    tokens: dict[tuple[str, bool], list[float]] = field(default_factory=lambda: defaultdict(list))
+    batches: list[dict[str, list[float]]] = field(default_factory=list)
 
 
 class Turns:
@@ -55,8 +58,9 @@ class Turns:
         self.count = min(BLOCK_TOKENS, max(1, len(ids) - 1))
         self.start = len(ids) - self.count
         self.done = 0
-        self.total = (runs + 1) * (2 * len(engines) + sum(map(len, self.batches)))
-        self.times = [Times(batches=[[] for _ in held]) for held in self.batches]
+        together = sum(len(batch.samplings) for held in self.batches for batch in held)
+        self.total = (runs + 1) * (sum(1 + len(engine.ways) for engine in engines) + together)
+        self.times = [Times(batches=[defaultdict(list) for _ in held]) for held in self.batches]
 
     def run(self) -> list[Times]:
         """Return the counted times of each engine."""
@@ -66,24 +70,25 @@ class Turns:
                 batch.prefill(self.ids)
         for run in range(self.runs + 1):
             for engine, held, times in zip(self.engines, self.batches, self.times, strict=True):
-                time.sleep(_PAUSE_SECONDS)
-                taken = [self._block(engine, engine.decode_greedy)]
-                if isinstance(engine, FastDecoder):
-                    taken.append(self._block(engine, engine.decode_pipelined))
-                self._advance()
-                together = [self._batch_block(batch) for batch in held]
-                if run > 0:  # the first ones warm up
-                    for found, milliseconds in zip((times.decode, times.pipelined), taken, strict=False):
-                        found.append(milliseconds)
-                    for found, milliseconds in zip(times.batches, together, strict=True):
-                        found.append(milliseconds)
+                if run == 1:  # the first ones have warmed up
+                    times.tokens.clear()
+                    for steps in times.batches:
+                        steps.clear()
+                for way, decode in engine.ways.items():
+                    time.sleep(_PAUSE_SECONDS)
+                    times.tokens[way].append(self._block(engine, decode))
+                    self._advance()
+                for batch, steps in zip(held, times.batches, strict=True):
+                    for sampling in batch.samplings:
+                        steps[sampling].append(self._batch_block(batch, sampling))
+                        self._advance()
         return self.times
 
     def _advance(self) -> None:
         self.done += 1
         self.on_progress(self.done, self.total)
 
-    def _block(self, engine: Decoder, decode: Callable[[int, int], object]) -> float:
+    def _block(self, engine: Decoder, decode: Callable[[int, int], list[int]]) -> float:
         """Return milliseconds a token of one block, after a warm-up token."""
         token = self.ids[self.start]
         if self.start > 0:
@@ -91,17 +96,15 @@ class Turns:
             decode(self.ids[self.start - 1], 1)
         engine.rewind(self.start)
         started = time.perf_counter()
-        decode(token, self.count)
-        return 1000.0 * (time.perf_counter() - started) / self.count
+        chosen = decode(token, self.count)
+        return 1000.0 * (time.perf_counter() - started) / max(1, len(chosen))
 
-    def _batch_block(self, batch: BatchDecoder) -> float:
+    def _batch_block(self, batch: BatchDecoder, sampling: str) -> float:
         """Return milliseconds a step of one block, at the same positions."""
-        batch.decode_greedy(self.start, 1)
+        batch.decode(self.start, 1, sampling)
         started = time.perf_counter()
-        batch.decode_greedy(self.start, self.count)
-        taken = 1000.0 * (time.perf_counter() - started) / self.count
-        self._advance()
-        return taken
+        chosen = batch.decode(self.start, self.count, sampling)
+        return 1000.0 * (time.perf_counter() - started) * len(chosen) / max(1, sum(map(len, chosen)))
 
     def _prefill(self) -> None:
         """Time the whole prompt; slow engines run fewer times, but at least once after their warm-up."""

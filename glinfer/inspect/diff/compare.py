@@ -169,7 +169,7 @@ def _named(side: str) -> Iterator[None]:
 
 def _read(name: str, side: RunConfig) -> _Loaded:
     with _named(name):
-        check_choice(side.plan, side.weights, side.cache, auto=True)
+        check_choice(side.plan, side.weights, side.cache)
         path, checkpoint = read_model(side.model, gelu=side.gelu, context=side.context)
         tokenizer, reason = find_tokenizer(path, side.tokenizer, checkpoint.config)
         return _Loaded(name, side, path, checkpoint.config, checkpoint.formats(), tokenizer, reason)

@@ -22,8 +22,8 @@ from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.inspect.verify.report import UnusableRun, VerifyReport, VerifyRun
 from glinfer.inspect.verify.special import verify_special_values
-from glinfer.models.choice import WEIGHTS, check_choice, weights_named
-from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
+from glinfer.models.choice import check_choice, weights_named
+from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS
 
 APIS = ("es", "desktop")
 """Values of ``api``, see :func:`glinfer.gl.context.open_device`."""
@@ -82,7 +82,7 @@ def every_renderer(api: str | None = None) -> list[RendererChoice]:
 def every_format(checkpoint: Checkpoint, plan: str) -> list[str]:
     """List the weight formats that a plan of a model can have."""
     found: dict[str, None] = {}
-    for weights in (FROM_FILE, *(name for name in WEIGHTS if name != FROM_FILE)):
+    for weights in (FROM_FILE, *WEIGHT_FORMATS):
         try:
             check_choice(plan, weights)
         except InputError:
@@ -149,7 +149,7 @@ def verify_everywhere(
                     api=device.api,
                     max_texture_size=device.limits.max_texture_size,
                     plan=plan,
-                    weights=weights_named(name, checkpoint.formats()),
+                    weights=weights_named(name, checkpoint.formats(), plan),
                     cache=cache,
                 )
                 try:

@@ -12,12 +12,13 @@ from glinfer.models.fast import rows
 from glinfer.models.fast import token as fast
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.ops.fused.allowed import mask_words
+from glinfer.ops.fused.changes import changes_layout
 from glinfer.ops.fused.choice import LISTED, Lists, Ranks, choice_draws, pieces_for
 from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import RunValue, TensorSpec
 
-TABLE, MASK = "choice.rows", "choice.mask"
+TABLE, MASK, CHANGES = "choice.rows", "choice.mask", "choice.changes"
 STEPS = 64
 """Rows of the table where the other plan runs one token: one for each of the next steps."""
 
@@ -34,17 +35,21 @@ def picks_of(plan: Plan) -> TensorSpec:
     return plan.table[fast.PICKS if fast.LOGITS in plan.table else rows.PICKS]
 
 
-def choice_plan(plan: Plan, *, kernels: KernelOptions, max_texture_size: int, masked: bool = False) -> Plan:
+def choice_plan(
+    plan: Plan, *, kernels: KernelOptions, max_texture_size: int, masked: bool = False, changed: bool = False
+) -> Plan:
     """The plan ``choice`` for the rows of logits of ``plan``, and with ``masked`` for allowed tokens only.
 
-    Each run reads the table ``choice.rows``, and with ``masked`` the allowed tokens in ``choice.mask``, both of which
-    are written before it. Run values: see :func:`glinfer.ops.fused.choice.choice_draws`.
+    Each run reads tables that are written before it: ``choice.rows``, with ``masked`` the allowed tokens in
+    ``choice.mask``, and with ``changed`` penalties and biases in ``choice.changes``. Run values: see
+    :func:`glinfer.ops.fused.choice.choice_draws`.
 
     Args:
         plan: ``fast``, ``batch`` or ``drafted``.
         kernels: how the passes are shaped.
         max_texture_size: of the renderer, in texels.
         masked: whether each row has a table of allowed tokens.
+        changed: whether the logits of each row may change first.
 
     Raises:
         PlanError: a table does not fit a texture.
@@ -80,6 +85,9 @@ def choice_plan(plan: Plan, *, kernels: KernelOptions, max_texture_size: int, ma
             vocab=vocab,
             kernels=kernels,
             mask=table(MASK, mask_words(vocab)) if masked else None,
+            changes=builder.laid_out(CHANGES, "input", changes_layout(count, vocab, max_texture_size))
+            if changed
+            else None,
         )
     )
     return builder.build()

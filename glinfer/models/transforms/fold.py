@@ -30,13 +30,12 @@ from glinfer.quant.formats import F16, GROUP_FORMS, WIDE, WORD_FORMATS
 from glinfer.quant.ggml import integers_and_scales, words_of
 from glinfer.quant.groups import wide_words
 from glinfer.quant.parts import Bytes
-from glinfer.quant.threads import in_threads
+from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
 from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
 
 Wide = npt.NDArray[np.float64]
 _Matrix = Array | PackedTensor
 TABLE, POSITIONS = "wte", "wpe"
-_PIECE_WEIGHTS = 1 << 17  # that are put in order together, so that a CPU's cache holds them
 
 
 class FoldedWeights(Mapping[str, Array]):
@@ -198,7 +197,7 @@ class FoldedWeights(Mapping[str, Array]):
         return self._shapes[weight_name(source)][0]
 
     def _folded(self, recipe: Recipe) -> tuple[Array, Array]:
-        bias, sources = self._bias(recipe), [self._source(source) for source in recipe.sources]
+        bias, sources = self._bias(recipe), [self._source(weight_name(source)) for source in recipe.sources]
         gain, scale = self._gain(recipe.norm) if recipe.norm else None, recipe.scale
         if self._recipes.family.norm == "layer":  # means are taken of whole columns
             matrix = np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
@@ -227,9 +226,8 @@ class FoldedWeights(Mapping[str, Array]):
         consts = self._consts(recipe, bias * scale, scales[0] if scales else None, np.zeros(len(bias)))
         return words, consts
 
-    def _source(self, source: str) -> Array | PackedTensor:
+    def _source(self, name: str) -> _Matrix:
         """A matrix of the checkpoint, packed if it is."""
-        name = weight_name(source)
         packed = self._checkpoint.packed.get(name)
         return self._floats(name) if packed is None else packed
 
@@ -291,16 +289,22 @@ class FoldedWeights(Mapping[str, Array]):
     def _table(self, name: str, source: str, form: str) -> Array:
         if form in GROUP_FORMS:
             return words_of(np.ascontiguousarray(self._checkpoint.packed[source].blocks), form)
-        table = _centred(self._take(source), axis=1) if self._recipes.centred else self._floats(source)
+        table = _centred(self._take(source), axis=1) if self._recipes.centred else self._source(source)
         return self._stored(name, table, form)
 
-    def _stored(self, name: str, table: Array, form: str) -> Array:
+    def _stored(self, name: str, table: _Matrix, form: str) -> Array:
         if form == "rgba32f":
-            return table.astype(np.float32)
-        with np.errstate(over="ignore"):
-            halves = table.astype(np.float16)
-        if not np.isfinite(halves).all():
-            raise PlanError(f"{name}: a weight of {np.abs(table).max():.3g} is beyond float16's 65504; use f32")
+            return _float_rows(table, 0, table.shape[0]).astype(np.float32)
+        halves, step = np.empty(table.shape, dtype=np.float16), max(1, PIECE_WEIGHTS // table.shape[1])
+
+        def fill(start: int) -> None:
+            rows = _float_rows(table, start, start + step)
+            with np.errstate(over="ignore"):
+                halves[start : start + step] = rows
+            if not np.isfinite(halves[start : start + step]).all():
+                raise PlanError(f"{name}: a weight of {np.abs(rows).max():.3g} is beyond float16's 65504; use f32")
+
+        in_threads(fill, range(0, len(halves), step))
         return halves
 
     def _places(self) -> Array:
@@ -386,7 +390,7 @@ def _by_piece(
         for array, rows in zip(found, make(read(source, start, end)), strict=True):
             array[places] = rows[recipe.rows[places] - above - start]
 
-    pieces, above, step = [], 0, max(1, _PIECE_WEIGHTS // sources[0].shape[1])
+    pieces, above, step = [], 0, max(1, PIECE_WEIGHTS // sources[0].shape[1])
     for source in sources:
         rows = source.shape[0]
         pieces += [(source, above, start, min(start + step, rows)) for start in range(0, rows, step)]

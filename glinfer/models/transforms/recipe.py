@@ -434,11 +434,13 @@ class Recipes:
 
     @property
     def table_format(self) -> str:
-        """The format of embeddings: a texture format of floats, or a packing of blocks."""
+        """The format of embeddings: a texture format of floats, or the packing of a file's blocks."""
+        form = self._formats.get(weight_name(self.names.embeddings), F32)
+        if form in GROUP_FORMS and not self.centred:
+            return form
         if self._weights != FROM_FILE:
             return WEIGHT_FORMATS[self._weights].embeddings
-        form = self._formats.get(weight_name(self.names.embeddings), F32)
-        return form if form in GROUP_FORMS else "rgba16f" if form == F16 else "rgba32f"
+        return "rgba16f" if form == F16 else "rgba32f"
 
     @property
     def places(self) -> int:

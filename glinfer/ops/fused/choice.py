@@ -7,7 +7,8 @@ the filters leave. A token on no list comes after the fourth of its piece, so th
 is not, it says so, and the whole row decides (:class:`glinfer.engine.sampler.Sampler`).
 
 What the filters ask for is in the table of rows (:mod:`glinfer.ops.fused.rows`), in words that no other pass over it
-needs: :data:`TOP_K` (0 for all), and the bits of the float32 :data:`TOP_P` and :data:`MIN_P`.
+needs: :data:`TOP_K` (0 for all), the bits of the float32 :data:`TOP_P` and :data:`MIN_P`, and :data:`CHANGES`, the word
+of :func:`glinfer.ops.fused.changes.change_word`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.ops.fused.allowed import allowed_tokens, check_mask, mask_defines
+from glinfer.ops.fused.changes import changed_logits, changes_defines
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
     DRAWN,
@@ -33,25 +35,26 @@ from glinfer.ops.fused.rows import (
     optional_names,
     table_layout,
 )
-from glinfer.ops.fused.sample import NO_SCORE
+from glinfer.ops.fused.sample import NO_SCORE, best_candidates
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.noise import gumbel_at
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
-TOP_K, TOP_P, MIN_P = range(3)
+TOP_K, TOP_P, MIN_P, CHANGES = range(4)
 FILTER_WORDS = slice(3)
 """The words of a row that hold its filters."""
 LISTED = 4
 """Listed tokens of one piece: the channels of a texel."""
-_PIECES = 128
+_FEW_PIECES, _PIECES = 64, 128
+_FEW_TOKENS = 8192
 # Two steps share a float32, which holds whole numbers up to 2**24.
 _STEPS = 4096
 _DROPPED, _MARGIN = 3e38, 1e-4
 
 
 def pieces_for(vocab: int) -> int:
-    """Pieces of a vocabulary, a power of two: 128 unless it is very large."""
-    pieces = _PIECES
+    """Pieces of a vocabulary, a power of two: the passes take longer with more, and are unsure more often with few."""
+    pieces = _FEW_PIECES if vocab <= _FEW_TOKENS else _PIECES
     while pieces * _STEPS < vocab:
         pieces *= 2
     return pieces
@@ -84,12 +87,14 @@ def choice_draws(
     vocab: int,
     kernels: KernelOptions,
     mask: TensorSpec | None = None,
+    changes: TensorSpec | None = None,
 ) -> tuple[DrawSpec, DrawSpec, DrawSpec]:
     """The three passes, for rows of logits [rows, vocab] that the table ``rows`` names.
 
     With ``mask``, the table of :mod:`glinfer.ops.fused.allowed`, the logits of tokens that a row of it leaves out are
-    -inf. Run values: ``rows``, how many rows of the table are chosen for; ``row``, the first of them; and ``slot``, the
-    slot of picks [slots, 64] for that row.
+    -inf. With ``changes``, the table of :mod:`glinfer.ops.fused.changes`, logits change first. Run values: ``rows``,
+    the number of rows to choose for; ``row``, the first of them; and ``slot``, the slot of picks [slots, 64] for
+    that row.
     """
     assert isinstance(lists.best.layout, FlatLayout)
     table = (*table_layout(rows).defines("ROWS"), ("TABLE_ROWS", rows.shape[0]))
@@ -97,23 +102,28 @@ def choice_draws(
     common = (*table, ("VOCAB", vocab), ("LOOKUP_TEXTURE", int(kernels.lookup_texture)))
     size, per_run = ("rows", lists.best.shape[1]), (("first_row", "row"),)
     masked = () if mask is None else (("mask", mask.name),)
+    changed = () if changes is None else (("changes", changes.name), ("picks", picks.name))
+    picked = (
+        () if changes is None else (*changes_defines(changes), *block_layout("choice.list", picks).defines("PICKS"))
+    )
     return (
         DrawSpec(
             name="choice.list",
             kind="choice",
             op="choice_list",
-            inputs=(*logits.inputs(), ("rows", rows.name), *masked),
+            inputs=(*logits.inputs(), ("rows", rows.name), *masked, *changed),
             outputs=tuple(each.name for each in lists),
             size=size,
             defines=(
                 *logits.layout.defines("X"),
                 *(() if mask is None else mask_defines(mask)),
+                *picked,
                 *lists.best.layout.defines("OUT"),
                 ("ROWS", len(logits.tensors)),
                 ("PIECES", pieces_for(vocab)),
                 *common,
             ),
-            per_run=per_run,
+            per_run=per_run if changes is None else (*per_run, ("first_slot", "slot")),
         ),
         DrawSpec(
             name="choice.rank",
@@ -164,6 +174,11 @@ def _list_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     table, reals = _rows_of(inputs, params, size)
     for number, row in enumerate(table):
         scores = logits[row[SOURCE]]
+        if row[CHANGES]:
+            slot = int(params["first_slot"]) + number - int(row[CHANGES] >> 16)
+            picks = np.asarray(inputs["picks"])[slot : slot + (int(row[CHANGES] & 0xFFFF) >> 1)]
+            chosen = best_candidates(picks)[0] if len(picks) else np.zeros(0)
+            scores = changed_logits(scores, np.asarray(inputs["changes"][row[SOURCE]]), chosen.astype(np.int64))
         if "mask" in inputs:
             # A NaN stays, so that a broken model is noticed.
             allowed = allowed_tokens(inputs["mask"][first + number], scores.size) | np.isnan(scores)
@@ -318,7 +333,7 @@ register(
     Op(
         "choice_list",
         ("rows",),
-        (*optional_names(), "mask"),
+        (*optional_names(), "mask", "changes", "picks"),
         _check_list,
         _list_oracle,
         ("rows", "mask"),

@@ -180,7 +180,7 @@ def test_a_template_that_the_page_cannot_render_leaves_one_that_continues_texts(
     browsed.do("open", (made.folder / "index.html").as_uri())
     browsed.do("says", "#status", "Ready.")
     invitation = browsed.do("text", "#invitation")
-    assert "This model goes on with the beginning of a text" in invitation
+    assert "This model continues a text" in invitation
     assert "This model's chat template cannot be rendered here (Unknown operator" in invitation
     for selector, value in (("#length", "16"), ("#temperature", "0"), ("#message", "hello world")):
         browsed.do("fill", selector, value)

@@ -163,7 +163,8 @@ def test_texts_that_turn_by_one_of_two_sets_of_angles(run_site: Drive, tmp_path:
     ("dtype", "options"),
     [
         ("float32", {"weights": "q8", "cache": "q8"}),
-        ("q5_1", {}),
+        ("q5_1", {"weights": "file"}),
+        ("q4_1", {}),
         ("q8_0", {"plan": "reference"}),
     ],
 )
@@ -194,9 +195,9 @@ def test_other_families_from_blocks_of_a_file(run_site: Drive, tmp_path: Path, f
     shape, draws = FAMILIES[family]
     config, path = ModelConfig.from_options(shape), tmp_path / f"{family}.gguf"
     save_checkpoint(random_checkpoint(config, seed=5), path, dtype="q8_0")
-    made = export_web(path, tmp_path / "site", limits="webgl2")
+    made = export_web(path, tmp_path / "site", weights="file", limits="webgl2")
     assert made.draws == draws + 3
-    compare_with_python(run_site, made, path, [299, 7, 250, 1, 16, 90])
+    compare_with_python(run_site, made, path, [299, 7, 250, 1, 16, 90], weights="file")
 
 
 def in_blocks_of_256(config: ModelConfig, forms: list[str]) -> Checkpoint:
@@ -221,8 +222,8 @@ def test_blocks_of_256(run_site: Drive, tmp_path: Path, forms: list[str]) -> Non
     shape = "family=llama,blocks=1,heads=4,kv_heads=2,dim=256,inner=256,vocab=300,context=64"
     path, prompt = tmp_path / "llama.gguf", [1, 2, 3, 4, 299]
     save_checkpoint(in_blocks_of_256(ModelConfig.from_options(shape), forms), path, dtype="file")
-    made = export_web(path, tmp_path / "site", limits="webgl2")
-    with glinfer.load(path) as model:
+    made = export_web(path, tmp_path / "site", weights="file", limits="webgl2")
+    with glinfer.load(path, weights="file") as model:
         ids, logits = expected_of(model, prompt, 4)
     job = {"kind": "greedy", "ids": prompt, "count": 4, "logits": COMPARED}
     (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
@@ -239,7 +240,7 @@ def test_pictures_of_attention_are_pythons_probabilities(
     shape = ModelConfig.from_options(FAMILIES[family][0])
     path, prompt = tmp_path / f"{family}.gguf", [7 * place % 300 for place in range(24)]
     save_checkpoint(random_checkpoint(shape, seed=3), path, dtype="q8_0")
-    made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
+    made = export_web(path, tmp_path / "site", plan=plan, weights="file", limits="webgl2")
     with glinfer.load(path, plan="reference") as model:
         expected = model.capture("blocks.*.attn.probs", prompt)
     (found,) = run_site(made.folder, [{"kind": "attention", "ids": prompt}], query=LIMITS["webgl2"])["results"]
@@ -324,7 +325,7 @@ def test_the_page_writes_into_its_log_and_checks_its_textures(
     shown = run_site(made.folder, query="?verify=1", talk={"example": 1, "tokens": 12, "checks": 2})["shown"]
     assert shown["examples"] == made.plan["model"]["examples"]
     assert "runs on this computer" in shown["about"]
-    assert "goes on with the beginning of a text" in shown["invitation"]
+    assert "This model continues a text" in shown["invitation"]
     assert shown["log"] == example + expected
     assert shown["status"] == "Done."
     assert shown["draws"] == str(made.draws)

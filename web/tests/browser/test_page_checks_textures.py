@@ -19,7 +19,7 @@ GAB = ModelConfig.from_options(SMALL)
 CASES = {
     "gab, f16": (GAB, "float32", {"weights": "f16"}),
     "gab, q8": (GAB, "float32", {"weights": "q8"}),
-    "llama, q8_0": (LLAMA, "q8_0", {}),
+    "llama, q8_0": (LLAMA, "q8_0", {"weights": "file"}),
     "llama, reference": (LLAMA, "q5_1", {"plan": "reference"}),
 }
 PROMPT = [1, 2, 3, 250]
@@ -126,7 +126,7 @@ def test_a_draw_that_samples_another_texture_or_unit_is_found(run_site: Drive, t
 
 
 def test_sampled_checks_see_everything_in_turn(run_site: Drive, tmp_path: Path) -> None:
-    made, share, calls = exported(tmp_path, LLAMA, "q8_0"), 0.15, 7
+    made, share, calls = exported(tmp_path, LLAMA, "q8_0", weights="file"), 0.15, 7
     spoil = {"kind": "overwrite", "texture": "h.1.mlp.fc_in.weight", "y": 3, "lines": 1}
     verify = {"kind": "verify", "share": share, "calls": calls}
     clean, _, spoiled = run_site(made.folder, [verify, spoil, verify])["results"]

@@ -16,14 +16,14 @@ class TfModel {
     const [, , vocab, dim, heads, blocks, context] = new Uint32Array(file, 0, 7);
     this.dim = dim;
     this.heads = heads;
-    let place = 28; // behind the seven numbers
+    let place = 28; // after the seven numbers
     const next = (...shape) => {
       const size = shape.reduce((one, other) => one * other);
       place += 4 * size;
       return tf.tensor(new Float32Array(file, place - 4 * size, size), shape);
     };
     const norm = () => ({ gamma: next(dim), beta: next(dim) });
-    // Rows of a product's output, each with its bias behind it.
+    // Rows of a product's output, each followed by its bias.
     const biased = (outputs, inputs) => {
       const [matrix, bias] = tf.split(next(outputs, inputs + 1), [inputs, 1], 1);
       return { matrix: tf.transpose(matrix), bias: tf.reshape(bias, [outputs]) };
@@ -111,7 +111,7 @@ globalThis.peer = {
     return { logits: read, cache };
   },
 
-  /** The first prompt's cache is the one that decoding goes on with. */
+  /** Decoding continues from the first prompt's cache. */
   prompt(ids) {
     const found = this.forward(ids, null);
     if (this.cache) dispose(found.cache);
