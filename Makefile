@@ -4,7 +4,7 @@
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 .DEFAULT_GOAL := help
-.PHONY: help demo chat test test-one test-all test-web lint format wheel fuzz soak supply renderers release clean setup-run setup-chat setup-dev setup-all
+.PHONY: help demo chat test test-one test-all test-web lint format docs wheel fuzz soak supply renderers release clean setup-run setup-chat setup-dev setup-all
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -43,14 +43,19 @@ test-web: setup-dev ## Check the web page: its JavaScript, and exported sites in
 	    else echo "no JavaScript tests: no Node.js 20"; fi
 	$(PYTEST) -m web web/tests
 
-lint: setup-dev ## Check style and types
+lint: setup-dev ## Check style, types, and the words of texts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m qa style
 
 format: setup-dev ## Put the code into the project's format, and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup-dev ## Build the documentation as a site into build/site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 wheel: setup-dev ## Build the wheel into dist/, with the library of npm that its pages need
 	@scripts/setup_web.sh packages

@@ -1,7 +1,7 @@
-"""Find out by trying which parts of OpenGL ES this machine lacks: load the libraries, open the drivers.
+"""Find which parts of OpenGL ES this machine lacks: try to load the libraries and open the drivers.
 
-Uses the standard library alone, because setup.sh runs it before anything is installed. What is missing goes
-to standard output as a few words. Exit status: 0 nothing is missing; 3 a graphics card's driver opens, only
+Uses only the standard library, because setup.sh runs it before anything is installed. Prints the missing parts
+in a few words. Exit status: 0 nothing is missing; 3 a graphics card's driver opens, only
 Mesa's software driver does not; 4 glinfer could not run.
 """
 

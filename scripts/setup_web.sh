@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Bring in what `make test-web` needs beside .venv: Chromium (Debian's package), and the npm packages of web/,
-# without the optional ones, which `python -m qa bench-web` compares with. What is in place is left alone. What may not
-# be installed here is named with the line to run, and the tests that need it skip: the exit status is 0 then too.
-# It is 1 where package-lock.json lacks what package.json asks for. `setup_web.sh packages` leaves the browser out.
+# Install the requirements of `make test-web` besides .venv: Chromium (Debian's package), and the npm packages of web/
+# without the optional ones, which `python -m qa bench-web` compares with. Installed ones stay. If one cannot be
+# installed, the line to run is printed, the tests that need it skip, and the exit status is 0.
+# It is 1 where package-lock.json does not match package.json. `setup_web.sh packages` skips the browser.
 set -euo pipefail
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -11,7 +11,7 @@ APT=(apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=1 -o Acquire::ht
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
-# Run a command silently; show the end of what it said when it fails.
+# Run a command silently; show the end of its output when it fails.
 quietly() {
     local log status=0
     log=$(mktemp)
@@ -21,7 +21,7 @@ quietly() {
     return "$status"
 }
 
-# May this user install packages? Sets as_root to what has to stand before the command.
+# May this user install packages? Sets as_root to the prefix of the command.
 may_install() {
     command -v apt-get >/dev/null || return 1
     if [ "$(id -u)" -eq 0 ]; then
