@@ -24,6 +24,8 @@ from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.sample import best_candidate, best_candidates, unsure
 
+_FIRST_RUN = 8  # tokens that passes choose before the first readback, while nothing is known of the text
+
 
 class CachedSession(DecodeSession):
     """The fast plan: one token a run, keys and values in textures, tokens chosen on the GPU.
@@ -48,7 +50,7 @@ class CachedSession(DecodeSession):
         # The plans ``choice`` that are bound at first use: (of allowed tokens alone, with penalties).
         self._choices: dict[tuple[bool, bool], Choice] = {}
         # The number of tokens that three passes choose between two readbacks: few after a choice that was unsure.
-        self._run_length = 1
+        self._run_length = _FIRST_RUN
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
         self._places = self._picks.layout
