@@ -95,8 +95,8 @@ def _of_weights(weights: str, kernels: KernelOptions) -> Iterator[Plan]:
     for edge in (2048, 512):
         plans = _decoders(PlanOptions(config, weights, kernels, edge))
         yield from plans
-        for masked in (False, True):
-            yield choice_plan(plans[-1], kernels=kernels, max_texture_size=edge, masked=masked)
+        for masked, changed in ((False, False), (True, True)):
+            yield choice_plan(plans[-1], kernels=kernels, max_texture_size=edge, masked=masked, changed=changed)
     if weights == "f32":
         yield from _decoders(PlanOptions(config, weights, kernels, 2048, cache="q8"))
 

@@ -337,7 +337,7 @@ class TestCommand:
     def test_random_weights_in_formats_of_files(self, capsys: Capture) -> None:
         shape = "family=olmoe,blocks=1,heads=2,dim=64,inner=64,vocab=64,context=32,experts=2,experts_used=1"
         out = ran(capsys, "bench", "--config", shape, "--stored", "BF16,Q8_0", "--contexts", "8", "--runs", "1")
-        assert out.split("\n\n")[0].splitlines()[1].split()[:4] == ["glinfer", "file", "default", "8"]
+        assert out.split("\n\n")[0].splitlines()[1].split()[:4] == ["glinfer", "q8", "default", "8"]
 
     def test_every_option(self, small: Path, capsys: Capture) -> None:
         arguments = ["--contexts", "2", "--batch", "2", "--runs", "1", "--every-option", "--json"]
