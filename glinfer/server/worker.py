@@ -40,7 +40,7 @@ class Channel:
         served: the model that the request is for.
         client: whose request it is.
         started: when the request came.
-        whole: whether it is told of the ends of its sequences alone.
+        whole: whether it gets only the last event of each sequence.
     """
 
     whole = False

@@ -255,7 +255,7 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
     pieces, inverse, min_p = len(best), reals[INVERSE_TEMPERATURE], reals[MIN_P]
     # Five candidates of each piece, the last one on no list.
     logits = np.concatenate([best, other[:, 2:3]], axis=1)
-    with np.errstate(over="ignore", invalid="ignore"):  # infinite logits are told by the scores
+    with np.errstate(over="ignore", invalid="ignore"):  # scores show infinite logits
         weights = np.exp((logits - best.max()) * inverse)
     hidden = np.maximum(0, -(-(vocab - np.arange(pieces)) // pieces) - LISTED)
     rest = np.maximum(facts[:, 2], 0.0) * weights[:, LISTED - 1]
