@@ -29,6 +29,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "kill-ray": lambda: import_module("qa.kill_ray").kill_ray,
     "lock": lambda: import_module("qa.lock").lock,
     "products": lambda: import_module("qa.products").products,
+    "programs": lambda: import_module("qa.programs").programs_command,
     "release": lambda: import_module("qa.release").release,
     "renderers": lambda: import_module("qa.renderers.command").renderers_command,
     "same": lambda: import_module("qa.same").same_command,
@@ -43,41 +44,42 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
 }
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Check": {
-        "choices": "Compare choices by passes and by NumPy, token by token.",
-        "faults": "Plant faults in a copy, and see which tests find them.",
-        "flips": "Flip bits of live textures, and count which are found.",
-        "fuzz": "Send damaged requests to every route; none may fail.",
+        "choices": "Compare sampling on the GPU with sampling in NumPy.",
+        "faults": "Plant faults in a copy and report which tests find them.",
+        "flips": "Flip bits of live textures and count those detected.",
+        "fuzz": "Send malformed requests to every route of the server.",
         "kernels": "Compare every kernel with float64, and time it.",
-        "renderers": "Run the same checks on the renderers of other systems.",
+        "renderers": "Run the same checks on the renderers of many systems.",
+        "programs": "Compare every plan with its recorded hash.",
         "same": "Compare texts of all renderers and plans, token by token.",
-        "structured": "Validate texts of many JSON schemas and expressions.",
-        "style": "List phrases that make texts hard to read.",
-        "supply": "Build and test at both ends of all dependencies.",
+        "structured": "Validate output for many JSON schemas and expressions.",
+        "style": "List phrases that are hard to read.",
+        "supply": "Build and test with the oldest and newest dependencies.",
     },
     "Load": {
-        "big-batch": "Run a million lines, and see that memory stays.",
-        "health": "Time /health while the largest bodies are read.",
-        "kill-batch": "Kill batches in every rough way; no result may be lost.",
+        "big-batch": "Run a million lines and check the memory.",
+        "health": "Time /health while the server reads the largest bodies.",
+        "kill-batch": "Kill running batches; no result may be lost.",
         "kill-ray": "Kill actors and nodes of a cluster; no result may be lost.",
-        "serve-load": "Ask a server with many clients at once.",
-        "soak": "Run many tokens, and see that nothing grows or changes.",
-        "soak-server": "Load a server for long, and see the same of it.",
-        "stress": "Repeat work under load, and compare bit for bit.",
+        "serve-load": "Load a server with many clients at once.",
+        "soak": "Run many tokens and check for leaks and changes.",
+        "soak-server": "Load a server for an hour with the same checks.",
+        "stress": "Repeat work under load and compare bit for bit.",
     },
     "Release": {
-        "api": "Compare the public names with those written down.",
-        "audit": "Look for known vulnerabilities of what is pinned.",
-        "release": "Run the checklist of a release.",
+        "api": "Compare the public names with those recorded.",
+        "audit": "Check pinned dependencies for known vulnerabilities.",
+        "release": "Run the release checklist.",
         "sbom": "Write the bill of materials of a wheel.",
-        "lock": "Pin what the tests are installed with, by hashes.",
+        "lock": "Pin the test dependencies by hash.",
     },
     "Measure": {
-        "batch-speed": "Time run-batch by default sampling and greedy.",
-        "bench": "Time tokens beside PyTorch and llama.cpp.",
-        "bench-web": "Time tokens in Chromium beside other engines.",
-        "embed-speed": "Time sentences beside PyTorch.",
-        "embed-web": "Time sentences in Chromium beside transformers.js.",
-        "check-cost": "Time checks of live textures between two tokens.",
+        "batch-speed": "Benchmark run-batch, with sampling and greedy.",
+        "bench": "Benchmark against PyTorch and llama.cpp.",
+        "bench-web": "Benchmark against other engines in Chromium.",
+        "embed-speed": "Benchmark embeddings against PyTorch.",
+        "embed-web": "Benchmark embeddings against transformers.js in Chromium.",
+        "check-cost": "Time the checks of live textures between tokens.",
         "products": "Time every strategy of 'matmul' on many shapes.",
     },
 }
@@ -93,10 +95,10 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
 )
 @click.pass_context
 def qa(context: click.Context) -> None:
-    """Check, load and measure glinfer itself, from its checkout.
+    """Test, load and measure glinfer itself, from a source checkout.
 
-    These commands are for who works on glinfer; the command 'glinfer' has what its users need. 'python -m qa.fuzz.run'
-    fuzzes every reader of files.
+    These commands are for contributors; users need only the command 'glinfer'. 'python -m qa.fuzz.run' fuzzes every
+    file reader.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -1,12 +1,16 @@
-"""The layers of small models of each family, where those of a record would all be of one kind in so few."""
+"""Small models of each family, and their layers where those of a record would all be of one kind in so few."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
+from glinfer.formats.packed import block_weights
+from glinfer.formats.tensors import weight_shapes
 
+MIXED = ("Q4_0", "Q8_0", "Q5_1", "Q4_1")
 DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -57,3 +61,39 @@ def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> in
 def convolutions_in(config: ModelConfig) -> int:
     """How many layers of a model convolve."""
     return sum(config.layer(layer).convolves for layer in range(config.num_hidden_layers))
+
+
+def of_family(family: str) -> ModelConfig:
+    """A model whose rows are whole blocks of 256, its heads shared, padded and in windows where the family has them."""
+    rotary = FAMILIES[family].rotary
+    shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary else {}
+    window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss") else 0
+    turned = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
+    values = {"linear_value_head_dim": 64} if FAMILIES[family].delta_rule else {}
+    bounded = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0} if family == "gemma2" else {}
+    return ModelConfig(
+        70,
+        256,
+        4,
+        2,
+        130,
+        256,
+        model_type=family,
+        hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
+        sliding_window=window,
+        **bounded,
+        **turned,
+        **shape,  # type: ignore[arg-type]
+        **{**layers_of(family), **values},
+    )
+
+
+def formats_of(config: ModelConfig, form: str) -> dict[str, str]:
+    """The formats of a file whose matrices are in one, or in turn in several that are ``mixed``; others are floats."""
+    positions = f"{config.family.names.positions}.weight"
+    turns, found = itertools.cycle(MIXED if form == "mixed" else (form,)), {}
+    for name, shape in weight_shapes(config).items():
+        if len(shape) == 2:
+            kept = "F32" if name == positions else next(turns)
+            found[name] = kept if kept == "F32" or shape[1] % block_weights(kept) == 0 else "F32"
+    return found

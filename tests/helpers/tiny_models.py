@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from family_layers import layers_of
 
 from glinfer.config import ModelConfig
 from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
+from glinfer.formats.adapters.adapter import Adapter, LowRank
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import weight_shapes
-from glinfer.quant.formats import BLOCK_FORMATS, F16, GROUP_FORMS, block_format
+from glinfer.quant.formats import BLOCK_FORMATS, F16, F32, GROUP_FORMS, block_format
 from glinfer.quant.ggml import pack
 from qa.kernels.cases.embedding import random_blocks as kernel_blocks
+from tests.helpers.family_layers import layers_of
 
 Array = np.ndarray[Any, Any]
 ROTARY = sorted(name for name, family in DECODERS.items() if family.rotary)
@@ -111,7 +112,7 @@ def in_formats(config: ModelConfig, formats: str | Mapping[str, str], seed: int 
     tensors, packed = off_centre(config, seed), {}
     for place, (name, shape) in enumerate(weight_shapes(config).items()):
         form = formats.get(name) if isinstance(formats, Mapping) else formats if name != POSITIONS else None
-        if form and len(shape) == 2 and shape[1] % block_weights(form) == 0:
+        if form and form != F32 and len(shape) == 2 and shape[1] % block_weights(form) == 0:
             packed[name] = packed_as(tensors.pop(name), form, seed + place)
     return Checkpoint(config, tensors, "test", packed)
 
@@ -120,3 +121,14 @@ def unpacked(checkpoint: Checkpoint) -> Checkpoint:
     """The same model with all its tensors in floats, exactly."""
     floats = {name: tensor.floats() for name, tensor in checkpoint.packed.items()}
     return Checkpoint(checkpoint.config, {**checkpoint.tensors, **floats}, "test")
+
+
+def adapters_of(config: ModelConfig) -> dict[str, Adapter]:
+    """Two adapters, of ranks 2 and 5, that change every matrix of a model."""
+    random, found = np.random.default_rng(6), {}
+    matrices = {name: shape for name, shape in weight_shapes(config).items() if len(shape) == 2}
+    for name, rank in (("a", 2), ("b", 5)):
+        down = {each: random.standard_normal((rank, shape[1]), np.float32) for each, shape in matrices.items()}
+        up = {each: random.standard_normal((shape[0], rank), np.float32) for each, shape in matrices.items()}
+        found[name] = Adapter({each: LowRank(down[each], up[each], 0.5) for each in matrices}, "test")
+    return found

@@ -1,0 +1,41 @@
+"""Every plan, and the texels of every weight, are the recorded ones."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from qa.programs import ROOT, difference, differing, programs, recorded
+
+HOW = (
+    "differ from the record; if that is meant, run 'python -m qa programs --update' and say in the commit what changed"
+)
+
+
+def test_one_program_of_every_other_row_is_the_recorded_one() -> None:
+    record = recorded()
+    places = {row: zlib.crc32(row.encode()) // 2 % len(hashes) for row, hashes in record.items()}
+    chosen = [
+        each for each in programs() if zlib.crc32(each.row.encode()) % 2 and each.place == places.get(each.row, 0)
+    ]
+    assert [each.key for each in differing(chosen, record)] == [], HOW
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_every_program_is_the_recorded_one(part: int) -> None:
+    every, record = list(programs()), recorded()
+    assert {row: len(hashes) for row, hashes in record.items()} == {each.row: each.place + 1 for each in every}, HOW
+    assert [each.key for each in differing(every[part::4], record)] == [], HOW
+
+
+@pytest.mark.slow
+def test_a_difference_is_listed_fact_by_fact() -> None:
+    found = next(each for each in programs() if each.row == "gab token")
+    facts = found.facts()
+    facts["draw embed"]["defines"]["FURTHER"] = 1
+    changed = found._replace(make=lambda: facts)
+    assert list(differing([found, changed], recorded())) == [changed]
+    assert difference(found, ROOT) == ""
+    assert difference(changed, ROOT).splitlines()[3:] == ["+draw embed / defines / FURTHER: 1"]
