@@ -6,9 +6,9 @@
         for piece in model.stream("Once upon a time", max_tokens=40, seed=1):
             print(piece, end="", flush=True)
 
-A GGUF file or the directory of a Hugging Face model goes in its place, and brings its own tokenizer.
+``load`` also opens GGUF files and Hugging Face model directories, which include a tokenizer.
 
-And the kernels under them, over tensors of any shape:
+The kernels also work on tensors of any shape:
 
     with glinfer.Device() as dev:
         y = dev.ops.silu(dev.tensor(array)).numpy()
@@ -106,10 +106,10 @@ _PLACES = {
 _LATE = {name.removeprefix("Decode"): (module, name) for module, names in _PLACES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # to a type checker they are as imported above, and any other name is a mistake
+if not TYPE_CHECKING:  # so that a type checker knows the imports above alone, and reports other names
 
     def __getattr__(name: str) -> Any:
-        """Import what brings OpenGL along when it is first asked for."""
+        """Import names that load OpenGL at first use."""
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, own_name = _LATE[name]
@@ -146,29 +146,27 @@ def load(
 
     Args:
         path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
-            of a second-generation Gab, or the name of a bundled model; what a file holds tells what it is, not its
-            name.
-        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer; left out, what
-            comes with the model.
-        plan: ``fast``, each token once, or ``reference``, the plain passes over the whole sequence each time.
-        weights: ``auto``, which is ``q8`` for GGUF blocks and otherwise ``file``; ``file`` as the file has them,
-            ``f32``, or fewer bits such as ``q8``.
-        cache: ``f32``, ``f16`` or ``q8``, the format of keys and values.
-        kernels: how passes are shaped; left out, a good choice for the renderer.
-        gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
-        context: tokens of the longest sequence; left out, the model's own positions, of rotary ones at most 4096.
-        lora: a LoRA adapter that runs beside the weights, PEFT's directory or a GGUF file; or a dict of names and
-            paths, of which each text names one.
-        device: an open device to share, ``"auto"``, or the number of an EGL device; left out, $GLINFER_DEVICE or the
-            best.
-        api: ``es``, OpenGL ES through EGL, or ``desktop``; left out, $GLINFER_API or ``es``.
-        limits: a renderer to stay within, such as ``Limits.webgl2_minimum()``.
+            of a second-generation Gab, or the name of a bundled model. The contents of a file decide its format.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer; by default the model's own.
+        plan: ``fast`` runs each token once; ``reference`` runs plain passes over the whole sequence for each token.
+        weights: ``file`` keeps the file's format; ``f32``, ``q8`` and others convert; ``auto`` is ``q8`` for GGUF
+            blocks, else ``file``.
+        cache: format of keys and values, ``f32``, ``f16`` or ``q8``.
+        kernels: options of the passes; by default a good choice for the renderer.
+        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
+        context: tokens of the longest sequence; by default the model's positions, at most 4096 if they are rotary.
+        lora: a LoRA adapter to run with the weights, as PEFT's directory or a GGUF file; or a dict of names and paths,
+            from which each request names one.
+        device: an open device to share, ``"auto"``, or the number of an EGL device; by default $GLINFER_DEVICE or the
+            best device.
+        api: ``es``, OpenGL ES through EGL, or ``desktop``; by default $GLINFER_API or ``es``.
+        limits: limits to stay within, such as ``Limits.webgl2_minimum()``.
         shader_root: another folder of shader files.
-        executor: ``gl``, or ``numpy`` for the plan's passes in float64 NumPy, slowly and without OpenGL.
-        strict: whether NaN or an infinity among the logits ends a run.
-        on_upload: told (bytes uploaded so far, bytes in all).
+        executor: ``gl``, or ``numpy`` for the same passes in float64 NumPy, slowly and without OpenGL.
+        strict: whether NaN or an infinity in the logits ends a run.
+        on_upload: called with (bytes uploaded so far, bytes in all).
 
-    :func:`glinfer.engine.loading.load_model` tells more of each.
+    For details see :func:`glinfer.engine.loading.load_model`.
 
     Returns:
         A :class:`glinfer.engine.model.Model`; close it, or use it in a ``with`` block.
@@ -207,7 +205,7 @@ def generate(path: str | PathLike[str], prompt: Iterable[str], **options: Any) -
 @overload
 def generate(path: str | PathLike[str], prompt: Iterable[Ids], **options: Any) -> list[list[int]]: ...
 def generate(path: str | PathLike[str], prompt: Any, **options: Any) -> Any:
-    """Load, generate, close. ``options`` are those of :func:`load` and of ``Model.generate`` together."""
+    """Load a model, generate, and close it. ``options`` are those of :func:`load` and of ``Model.generate``."""
     loading, running = _split("generate()", options)
     with load(path, **loading) as model:
         return model.generate(prompt, **running)
@@ -218,10 +216,10 @@ def stream(path: str | PathLike[str], prompt: str, **options: Any) -> TextStream
 @overload
 def stream(path: str | PathLike[str], prompt: Ids, **options: Any) -> TokenStream: ...
 def stream(path: str | PathLike[str], prompt: str | Ids, **options: Any) -> TextStream | TokenStream:
-    """Load and continue one prompt piece by piece; the model closes when the stream ends or is closed.
+    """Load a model and stream the continuation of one prompt; the model closes with the stream.
 
-    ``options`` are those of :func:`load` and of ``Model.stream`` together. A stream that is not read to its end
-    has to be closed, best by a ``with`` block around it.
+    ``options`` are those of :func:`load` and of ``Model.stream``. Use a ``with`` block, or close the stream, if you do
+    not read it to its end.
     """
     loading, running = _split("stream()", options)
     then = running.pop("on_end", None)
@@ -240,7 +238,7 @@ def stream(path: str | PathLike[str], prompt: str | Ids, **options: Any) -> Text
 
 
 def _split(call: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of ``load``, and those of ``Model.generate``; unknown ones are refused before anything is loaded."""
+    """Split options into those of ``load`` and those of ``Model.generate``; refuse unknown ones."""
     from glinfer.engine.loading import load_model
     from glinfer.engine.model import StreamOptions
 

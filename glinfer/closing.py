@@ -1,4 +1,4 @@
-"""The base class of what is closed at the end of a ``with`` block."""
+"""Base class of objects with ``close()`` that work in a ``with`` block."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 class Closing(ABC):
-    """Something to close, or to use in a ``with`` block."""
+    """An object to close, or to use in a ``with`` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is held; harmless when repeated."""
+        """Release everything that it owns; calling it again does nothing."""
 
     def _require_open(self) -> None:  # noqa: B027
-        """Refuse what was closed with a ContextError that says what to do; what holds nothing refuses nothing."""
+        """Raise a ContextError if the object was closed; the base class never does."""
 
     def __enter__(self) -> Self:
-        """Use as a context manager: closed at the end of the block.
+        """Return the object, which closes at the end of the block.
 
         Raises:
-            ContextError: it was closed before.
+            ContextError: the object was closed before.
         """
         self._require_open()
         return self

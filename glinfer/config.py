@@ -1,4 +1,4 @@
-"""The shape of a model, under the names that Hugging Face configurations use."""
+"""The shape of a model, with the names of Hugging Face configurations."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from glinfer.limits import MAX_CONFIG_NUMBER
 LONGEST_PERIOD = 1024
 """Limit for the period of a pattern in a file, since patterns are kept as lists."""
 LONGEST_CONVOLUTION = 64
-"""Limit for the positions that a convolution sees, all of which every element of its results reads."""
+"""Limit for the positions of a convolution, since every element of its results reads all of them."""
 _Value = TypeVar("_Value")
-_SHOWN_FIELDS = 6  # of those known, in a message
+_SHOWN_FIELDS = 6  # known fields that a message lists
 _MAY_BE_ZERO = (
     *("sliding_window", "max_window_layers", "type_vocab_size", "conv_L_cache"),
     *("num_experts", "num_experts_per_tok", "linear_num_key_heads", "linear_num_value_heads"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"),
 )
 MAX_EXPERTS = 1024
-"""Limit for the experts of a layer, since each has names of its own."""
+"""Limit for the experts of a layer, since each has its own tensor names."""
 _USUAL_EXPERTS = (8, 2)
 FULL, SLIDING, CONV, DELTA = "full_attention", "sliding_attention", "conv", "linear_attention"
 """Valid entries of ``layer_types``."""
 LARGEST_DELTA_KEY = 256
-"""Limit for the elements of a key of the delta rule, each of which is a row of its state."""
+"""Limit for the elements of a delta rule's key; each is a row of the state."""
 _CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
-_MAX_SCALE = 1e6  # of the factors and caps: beyond, float32 overflows
+_MAX_SCALE = 1e6  # limit for factors and caps, beyond which float32 overflows
 ACTIVATIONS = ("gelu", "gelu_new", "silu")
 """Valid values of ``hidden_act``."""
 POOLINGS = ("", "mean", "cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean")
-"""Valid values of ``pooling``, by their names in sentence-transformers."""
+"""Valid values of ``pooling``, with the names of sentence-transformers."""
 DENSE_ACTIVATIONS = ("none", "tanh", "gelu", "silu")
 """Valid activations of ``dense``."""
 _ACTIVATION_OF_GELU = {"tanh": "gelu_new", "erf": "gelu"}
@@ -51,7 +51,7 @@ def _is_number(value: object, kind: type) -> bool:
 
 
 def _pairs(settings: object) -> tuple[tuple[str, Any], ...]:
-    """Settings as pairs that can be hashed, sorted by name."""
+    """Settings as hashable pairs, sorted by name."""
     found = settings.items() if isinstance(settings, Mapping) else () if settings is None else settings
     try:
         return tuple(sorted((str(name), _hashable(value)) for name, value in found))  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ def _hashable(value: object) -> object:
 
 
 def _dense(layers: object) -> tuple[tuple[int, bool, str], ...]:
-    """The matrices behind the pooling, checked."""
+    """Check the matrices after the pooling."""
     try:
         found = tuple((outputs, biased, activation) for outputs, biased, activation in layers)  # type: ignore[attr-defined]
         good = all(
@@ -95,7 +95,7 @@ def _listed(value: object) -> object:
 
 
 def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
-    """The shortest pattern whose repetition gives these values, by the borders of Knuth, Morris and Pratt (1977)."""
+    """The shortest pattern that repeats to these values, by the borders of Knuth, Morris and Pratt (1977)."""
     borders = [0] * len(values)
     for place in range(1, len(values)):
         length = borders[place - 1]
@@ -106,56 +106,49 @@ def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
 
 
 def every(period: int, layers: int, usual: _Value, each: _Value) -> tuple[_Value, ...]:
-    """The pattern of layers that are ``usual`` but for each ``period``-th; no longer than there are layers."""
+    """The pattern of layers where each ``period``-th is ``each`` and the others are ``usual``."""
     return (usual,) if period > layers else (usual,) * (period - 1) + (each,)
 
 
 def one_side(window: int) -> int:
-    """The ``sliding_window`` of layers that look both ways in a window of so many tokens, half of it on each side."""
+    """The ``sliding_window`` of layers that look both ways, half of the ``window`` tokens on each side."""
     return window // 2 + 1
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One model's shape; immutable, hashable, checked when it is made.
+    """The shape of a model; immutable, hashable, checked when it is made.
 
-    The names are those of Hugging Face's configurations. ``hidden_act``: ``gelu_new`` is the tanh form (what Gab's
-    browser engine computes, and so the default), ``gelu`` the erf form (what Gab was trained with). ``model_type`` is
-    the family, a key of :data:`glinfer.families.FAMILIES`. With ``tie_word_embeddings`` the vocabulary's matrix
-    is that of the embeddings. ``layer_norm_eps`` is RMSNorm's too, where the family has that.
+    The names are those of Hugging Face's configurations. ``hidden_act`` is ``gelu_new`` for the tanh form of Gab's
+    browser engine (the default), or ``gelu`` for the erf form of Gab's training. ``model_type`` is the family, a key of
+    :data:`glinfer.families.FAMILIES`. With ``tie_word_embeddings`` the output projection uses the embedding matrix.
+    ``layer_norm_eps`` also applies to RMSNorm.
 
-    The fields behind ``tie_word_embeddings`` are for families with rotary positions: ``num_key_value_heads`` (0: as
-    many as heads), ``head_dim`` (0: ``hidden_size / num_attention_heads``), ``rope_theta``, ``rope_scaling`` (a mapping
-    as in Hugging Face's configurations, kept as sorted pairs), ``sliding_window`` (the number of positions that a token
-    sees, its own included; 0: all) with ``max_window_layers`` (the number of layers at the beginning that see all
-    positions), and whether there are biases in the attention and in the MLP.
+    The fields after ``tie_word_embeddings`` are for families with rotary positions:
 
-    ``layer_types`` and ``rotary_layers`` are patterns that repeat over the layers, empty where all are alike: which of
-    them have the window (``sliding_attention``, then ``max_window_layers`` is 0) and which turn queries and keys (1, or
-    0). ``rope_local_base_freq`` is theta of the layers with a window, whose angles are not scaled then (0: as in the
-    others); ``partial_rotary_factor`` is the share of a head that turns. ``attention_multiplier`` scales scores (0:
-    ``head_dim ** -0.5``), ``attn_logit_softcapping`` and ``final_logit_softcapping`` bound scores and logits by c in
-    c · tanh(x / c) (0: not). ``embedding_multiplier`` and ``residual_multiplier`` scale embeddings and what each branch
-    adds to the stream; ``logits_scaling`` divides the logits.
-
-    ``type_vocab_size``, ``pooling`` and ``dense`` are for models that embed texts: how many kinds of tokens have
-    vectors of their own, what makes one vector out of those of the tokens (one of :data:`POOLINGS`; empty in models
-    that continue texts), and the matrices behind it: outputs, whether there is a bias, activation of each.
-
-    ``layer_types`` may have ``conv`` in families whose layers may convolve: a gated convolution over ``conv_L_cache``
-    positions stands in place of attention, whose three parts have biases with ``conv_bias``.
-    ``num_experts``, ``num_experts_per_tok`` and ``norm_topk_prob`` are for families whose layers have experts: how many
-    a layer has (0: 8) and a token uses (0: 2), each with the inner width ``intermediate_size``, and whether the weights
-    of those add up to 1. ``swiglu_limit`` and ``swiglu_alpha`` are the bound and the slope of their gates (0: no bound,
-    and the plain product), see :class:`glinfer.families.layer.Experts`.
-
-    ``layer_types`` may have ``linear_attention`` in families whose layers may have the gated delta rule: with
-    ``linear_num_value_heads`` heads of values of ``linear_value_head_dim`` elements, which share
-    ``linear_num_key_heads`` heads of queries and keys of ``linear_key_head_dim``, behind a convolution over
-    ``linear_conv_kernel_dim`` positions. With ``linear_keys_in_turn`` heads of values take turns in the heads of keys,
-    as in GGUF files; otherwise those that share one follow each other.
-
-    :meth:`layer` says what all of this means for one layer.
+    * ``num_key_value_heads`` (0: as many as heads), ``head_dim`` (0: ``hidden_size / num_attention_heads``).
+    * ``rope_theta``, ``rope_scaling`` (Hugging Face's mapping, kept as sorted pairs). ``partial_rotary_factor`` is the
+      rotated share of a head. ``rope_local_base_freq`` is theta of layers with a window, without scaling (0: as in the
+      others).
+    * ``sliding_window``: positions that a token attends to, its own included (0: all). The first ``max_window_layers``
+      layers have no window.
+    * ``layer_types`` and ``rotary_layers``: patterns that repeat over the layers; empty means all are alike. The first
+      has the kind of each layer (with ``sliding_attention``, ``max_window_layers`` is 0), the second whether it rotates
+      queries and keys (1 or 0).
+    * ``attention_multiplier`` scales scores (0: ``head_dim ** -0.5``). ``attn_logit_softcapping`` and
+      ``final_logit_softcapping`` bound scores and logits by c · tanh(x / c) (0: no bound).
+    * ``embedding_multiplier`` scales embeddings, ``residual_multiplier`` the output of each branch; ``logits_scaling``
+      divides the logits.
+    * ``type_vocab_size``, ``pooling`` and ``dense`` are for embedding models: the number of token types, one of
+      :data:`POOLINGS` (empty in models that generate text), and (outputs, has bias, activation) of each later matrix.
+    * ``conv`` layers: a gated convolution over ``conv_L_cache`` positions, with biases if ``conv_bias``.
+    * ``num_experts`` (0: 8) experts of width ``intermediate_size``, of which a token uses ``num_experts_per_tok``
+      (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``swiglu_limit`` and ``swiglu_alpha`` are bound and
+      slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`.
+    * ``linear_attention`` layers have the gated delta rule: ``linear_num_value_heads`` value heads of
+      ``linear_value_head_dim`` elements share ``linear_num_key_heads`` heads of queries and keys of
+      ``linear_key_head_dim``, after a convolution over ``linear_conv_kernel_dim`` positions. Value heads that share a
+      key head are consecutive, or, with ``linear_keys_in_turn`` (GGUF files), interleaved.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -207,7 +200,7 @@ class ModelConfig:
     linear_keys_in_turn: bool = False
 
     def __post_init__(self) -> None:
-        """Fill in what was left out, then check every field."""
+        """Fill in defaults, then check every field."""
         if self.intermediate_size == 0 and _is_number(self.hidden_size, int):
             object.__setattr__(self, "intermediate_size", 4 * self.hidden_size)
         if self.num_key_value_heads == 0:
@@ -219,7 +212,7 @@ class ModelConfig:
                     object.__setattr__(self, name, usual)
         given_head_dim = self.head_dim != 0
         if not given_head_dim and _is_number(self.hidden_size, int) and _is_number(self.num_attention_heads, int):
-            # Too many heads are told below.
+            # Too many heads raise an error below.
             object.__setattr__(self, "head_dim", max(1, self.hidden_size // max(1, self.num_attention_heads)))
         object.__setattr__(self, "rope_scaling", _pairs(self.rope_scaling))
         object.__setattr__(self, "dense", _dense(self.dense))
@@ -260,7 +253,7 @@ class ModelConfig:
             raise ConfigError(f"model_type is {shown(self.model_type)}; expected a name")
 
     def _check_experts(self) -> None:
-        """Check the experts of a layer, which only some families have."""
+        """Check the fields of experts."""
         count, used = self.num_experts, self.num_experts_per_tok
         if not self.family.experts:
             if count or used:
@@ -270,7 +263,7 @@ class ModelConfig:
         elif not 2 <= count <= MAX_EXPERTS:
             raise ConfigError(f"num_experts is {count}; expected a whole number from 2 to {MAX_EXPERTS}")
         elif used > count:
-            raise ConfigError(f"num_experts_per_tok is {used}; expected at most the {count} experts that there are")
+            raise ConfigError(f"num_experts_per_tok is {used}; expected at most {count}, the number of experts")
 
     def _check_layers(self) -> None:
         """Check the patterns of layers, and the factors and caps."""
@@ -362,28 +355,28 @@ class ModelConfig:
         """The record of the model's family.
 
         Raises:
-            KeyError: there is no such family; readers of files refuse it before.
+            KeyError: the family is unknown, which readers of files refuse earlier.
         """
         return FAMILIES[self.model_type]
 
     @property
     def embeds(self) -> bool:
-        """Whether the model makes a vector of each text, and continues none."""
+        """Whether this is an embedding model, which does not generate text."""
         return bool(self.pooling)
 
     @property
     def rotary_dim(self) -> int:
-        """How many elements of a head turn with its position."""
+        """The number of rotated elements of a head."""
         return int(self.head_dim * self.partial_rotary_factor)
 
     @property
     def embedding_scale(self) -> float:
-        """The factor of embeddings, in float32 as models were trained with it."""
+        """The factor of embeddings, rounded to float32 as in training."""
         root = np.float32(self.hidden_size) ** np.float32(0.5) if self.family.scaled_embeddings else 1.0
         return float(root) * self.embedding_multiplier
 
     def layer(self, index: int) -> LayerConfig:
-        """What one layer computes, which is said nowhere else."""
+        """The record of one layer, from the fields of all layers."""
         family = self.family
         slides = index >= self.max_window_layers and self.sliding_window > 0
         if self.layer_types:
@@ -442,10 +435,10 @@ class ModelConfig:
 
     @property
     def long_after(self) -> int:
-        """Tokens of the longest text that turns by the first of two sets of angles; 0 where a model has one set.
+        """Tokens of the longest text that uses the first of two sets of rotary angles; 0 for models with one set.
 
-        That is scaling of types ``longrope`` and ``dynamic``, unless the context has room for no longer text. A model
-        that embeds texts takes the set of its context.
+        Scaling of types ``longrope`` and ``dynamic`` has two sets, unless the context ends before the second. An
+        embedding model uses the set of its context length.
         """
         scaling = dict(self.rope_scaling)
         kind = scaling.get("rope_type", scaling.get("type"))
@@ -457,12 +450,12 @@ class ModelConfig:
 
     @property
     def angle_rows(self) -> int:
-        """Rows of a table of angles: one for each position, of two sets those of the second behind the first."""
+        """Rows of the table of rotary angles: one for each position, the second set after the first."""
         return self.max_position_embeddings * (2 if self.long_after else 1)
 
     @property
     def most_positions(self) -> int:
-        """Tokens of the longest context: with scaling of type ``dynamic``, its factor times that of the training."""
+        """Tokens of the longest context; scaling of type ``dynamic`` multiplies the trained context by its factor."""
         scaling, longest = dict(self.rope_scaling), self.max_position_embeddings
         trained, factor = scaling.get("max_position_embeddings"), scaling.get("factor")
         if scaling.get("rope_type", scaling.get("type")) != "dynamic" or self.embeds:
@@ -472,7 +465,7 @@ class ModelConfig:
         return max(longest, int(min(MAX_CONFIG_NUMBER, trained * factor)))
 
     def with_context(self, positions: int | None) -> ModelConfig:
-        """The same model for sequences of at most ``positions`` tokens; None leaves it as it is.
+        """The same model for sequences of at most ``positions`` tokens; None changes nothing.
 
         Raises:
             ConfigError: ``positions`` is above :attr:`most_positions`.
@@ -481,12 +474,12 @@ class ModelConfig:
             return self
         if not _is_number(positions, int) or not 1 <= positions <= self.most_positions:
             raise ConfigError(
-                f"a context of {shown(positions)} was asked for; this model has 1 to {self.most_positions} positions"
+                f"the context is {shown(positions)}; expected 1 to {self.most_positions}, the positions of this model"
             )
         return dataclasses.replace(self, max_position_embeddings=positions)
 
     def with_gelu(self, form: str | None) -> ModelConfig:
-        """The same model with the ``tanh`` or the ``erf`` form of GELU; None leaves the form it has."""
+        """The same model with the ``tanh`` or the ``erf`` form of GELU; None changes nothing."""
         if form is None:
             return self
         if form not in list(_ACTIVATION_OF_GELU):  # any value, a dict too
@@ -494,11 +487,11 @@ class ModelConfig:
         return dataclasses.replace(self, hidden_act=_ACTIVATION_OF_GELU[form])
 
     def to_json(self) -> str:
-        """The configuration as one line of JSON, readable back with :meth:`from_json`."""
+        """The configuration as one line of JSON, for :meth:`from_json`."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Field names and values as plain JSON, without those that have their defaults."""
+        """Field names and values as JSON values, without optional fields that have their defaults."""
         values = dataclasses.asdict(self)
         usual = ModelConfig(
             **{name: values[name] for name in list(values)[: list(values).index("num_key_value_heads")]},
@@ -515,7 +508,7 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, text: str) -> ModelConfig:
-        """Read what :meth:`to_json` wrote; unknown and missing fields are named in the ConfigError."""
+        """Read the text of :meth:`to_json`; a ConfigError names unknown and missing fields."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -543,11 +536,11 @@ class ModelConfig:
 
     @classmethod
     def from_options(cls, text: str) -> ModelConfig:
-        """Read ``blocks=6,heads=8,dim=512``: the GAB1 header's names, anything left out as in Gab itself.
+        """Read ``blocks=6,heads=8,dim=512``: names of the GAB1 header, with Gab's values as defaults.
 
-        ``gab`` or ``gift_of_gab`` is the whole shape of that model, which later parts change.
-        Further names: ``family`` (what is left out is then as usual in that family), ``inner`` (width of the MLP),
-        ``kv_heads``, ``head_dim``, ``window``, ``tied`` (0 or 1), ``experts`` and ``experts_used``.
+        ``gab`` or ``gift_of_gab`` sets the whole shape of that model, which later parts change.
+        Further names: ``family`` (sets that family's usual values), ``inner`` (width of the MLP), ``kv_heads``,
+        ``head_dim``, ``window``, ``tied`` (0 or 1), ``experts`` and ``experts_used``.
         """
         values: dict[str, Any] = _fields(DEFAULT_SHAPE)
         for part in filter(None, (piece.strip() for piece in text.split(","))):

@@ -1,7 +1,7 @@
 """The errors that glinfer raises on purpose.
 
-Every message is one line that says what was found, what was expected and what to do about it.
-The command line prints that line and exits with status 2; nothing else is caught there.
+Every message is one line that says what was found, what was expected and what to do.
+The command line catches only these errors, prints the line and exits with status 2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class GlinferError(Exception):
 
 
 class FormatError(GlinferError):
-    """A file is not what its format promises: wrong magic, truncated, padded, absurd sizes."""
+    """A file violates its format: wrong magic, truncated, padded, absurd sizes."""
 
 
 class ConfigError(GlinferError):
@@ -26,31 +26,31 @@ class ConfigError(GlinferError):
 
 
 class InputError(GlinferError):
-    """A request of the user cannot be run: an empty prompt, a token outside the vocabulary, a bad option.
+    """A request is invalid: an empty prompt, a token outside the vocabulary, a bad option.
 
     Attributes:
-        public: the message without paths of this machine, for clients of a server.
+        public: the message for a server's clients, without paths of this machine.
     """
 
     def __init__(self, message: str = "", public: str | None = None) -> None:
-        """Keep both; without paths they are the same."""
+        """Keep both messages; ``public`` defaults to ``message``."""
         super().__init__(message)
         self.public = message if public is None else public
 
 
 class OptionError(InputError, TypeError):
-    """A call was given an option that it does not have; a TypeError too, as Python itself raises for such calls."""
+    """An unknown option of a call; also a TypeError, which Python raises for unknown arguments."""
 
 
 class NumbersError(InputError):
-    """A model has computed NaN or an infinity where numbers are needed: its weights are broken, or out of range."""
+    """A model computed NaN or an infinity: its weights are broken or out of range."""
 
 
 class StructureError(InputError):
-    """A text cannot be given the structure that was asked for.
+    """A text cannot match the requested structure.
 
     Attributes:
-        text: what there is of the text, where a text was begun and is incomplete; None otherwise.
+        text: the incomplete text; None if generation had not begun.
     """
 
     def __init__(self, message: str, text: str | None = None) -> None:
@@ -60,19 +60,19 @@ class StructureError(InputError):
 
 
 class HubError(GlinferError):
-    """A model on a hub cannot be found, may not be read, or did not arrive whole."""
+    """A model on a hub was not found, cannot be read, or was downloaded incompletely."""
 
 
 class PlanError(GlinferError):
-    """A plan is invalid: shapes that do not fit, a read of nothing, a feedback loop, a limit exceeded."""
+    """A plan is invalid: shapes that do not fit, a read of an unwritten tensor, a feedback loop, a limit exceeded."""
 
 
 class ShaderError(GlinferError):
-    """A shader file is missing, or the driver refused it; the message names file and line."""
+    """A shader file is missing, or the driver rejected it; the message names file and line."""
 
 
 class ContextError(GlinferError):
-    """No usable OpenGL context can be opened on this machine, or it was used after it was closed."""
+    """This machine has no usable OpenGL context, or an object was used after it was closed."""
 
 
 class GLError(GlinferError):
@@ -80,14 +80,14 @@ class GLError(GlinferError):
 
 
 class GlinferWarning(RuntimeWarning):
-    """A problem that glinfer can continue after, and that its user should know of."""
+    """A problem that does not stop glinfer."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The names that a mistyped or shortened one may stand for, joined by "or"; empty where none is near."""
-    import difflib  # which errors alone need
+    """Suggest names for a mistyped or shortened one, joined by "or"; empty if no name is similar."""
+    import difflib  # only errors need it
 
-    # Without the marks of options, which would make every two of them alike.
+    # Compare without leading dashes and slashes, which would make all options similar.
     bare = {each.lstrip("-/"): each for each in names}
     wanted = name.lstrip("-/").lower()
     begun = [each for each in bare if len(wanted) > 1 and each.startswith(wanted)]
@@ -95,8 +95,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs one of glinfer's extras: from the checkout, or the place, that glinfer came from."""
-    from importlib import metadata  # which is slow to import, and needed by errors alone
+    """The command that installs one of glinfer's extras, from the source that glinfer was installed from."""
+    from importlib import metadata  # slow to import; only errors need it
 
     try:
         told = metadata.distribution("glinfer").read_text("direct_url.json")

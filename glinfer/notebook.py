@@ -1,4 +1,4 @@
-"""Small HTML tables and pictures of results, as notebooks show them through ``_repr_html_``."""
+"""HTML tables and pictures that ``_repr_html_`` returns to notebooks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from html import escape
 from glinfer.terminal import printable
 
 MAX_ROWS = 60
-"""Rows of a table that are shown."""
+"""Rows that a table shows."""
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """Make a table; numbers are aligned right, everything is escaped, and rows beyond MAX_ROWS are counted only."""
+    """Make a table: numbers right-aligned, all text escaped, rows beyond MAX_ROWS only counted."""
     listed = list(rows)
     lines = ["<table>"]
     if caption:

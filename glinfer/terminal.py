@@ -1,7 +1,7 @@
-"""Text on a terminal: what a model, a file or a name brings is shown there, and never obeyed.
+"""Text on a terminal, without control characters from models, files or names.
 
-A terminal obeys control characters: they set its title, fill the clipboard, or write over what was said. All output of
-commands goes through :func:`emit`; a pipe gets a model's text as it is.
+Control characters can set the title, fill the clipboard or overwrite earlier lines. All output of commands goes
+through :func:`emit`; a pipe gets a model's text unchanged.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any, TextIO
 import click
 
 HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but line ends and tabs, those that turn the direction of text around, and halves of characters."""
+"""Control characters except line ends and tabs, marks that change the text's direction, and lone surrogates."""
 
 
 def sign(char: str) -> str:
-    """A sign for a character that does not print, such as ``⟨1B⟩`` for an escape."""
+    """The visible form of an unprintable character, such as ``⟨1B⟩`` for an escape."""
     return f"⟨{ord(char):X}⟩"
 
 
 def printable(text: str) -> str:
-    """A text with signs in the place of all :data:`HIDDEN` characters; doing this twice changes nothing more."""
+    """Replace all :data:`HIDDEN` characters by their signs; idempotent."""
     return HIDDEN.sub(lambda found: sign(found[0]), text)
 
 
 def emit(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
     """Print a text on standard output or standard error, with the style of :func:`click.style`.
 
-    It is :func:`printable` on a terminal, and on standard error always.
+    Text for a terminal or for standard error goes through :func:`printable`.
     """
     if err or sys.stdout.isatty():
         text = printable(text)
@@ -38,19 +38,19 @@ def emit(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) ->
 
 
 class PrintableStream:
-    """Standard error for what does not call :func:`emit`: logs, tracebacks and warnings of libraries.
+    """Standard error for logs, tracebacks and warnings of libraries, which do not call :func:`emit`.
 
-    The bars of rich, which move the cursor, write to the stream itself.
+    Progress bars of rich move the cursor, so they write to ``rich_proxied_file`` directly.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        """Stand before a stream."""
+        """Wrap a stream."""
         self.rich_proxied_file = stream
 
     def write(self, text: str) -> int:
-        """Write a text, printable."""
+        """Write a text through :func:`printable`."""
         return self.rich_proxied_file.write(printable(text))
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the stream's own."""
+        """Use the stream's attribute."""
         return getattr(self.rich_proxied_file, name)

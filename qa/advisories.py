@@ -162,13 +162,13 @@ def _version(text: Any) -> Version | None:
 @click.option(
     "--advisories",
     type=click.Path(path_type=Path),
-    help="A file, folder or zip file of OSV's records, for where no service answers.",
+    help="File, folder or zip file of OSV records, for use without a network.",
 )
 def audit_command(advisories: Path | None) -> None:
-    """Look for known vulnerabilities of every version in requirements/dev.txt.
+    """Check every version in requirements/dev.txt for known vulnerabilities.
 
-    pip-audit asks PyPI's service, then OSV's. Where neither answers, the records of --advisories are looked through,
-    and without them one line says that nothing was looked up. The exit status is 1 if a version is vulnerable.
+    pip-audit asks PyPI, then OSV. If neither answers, the records of --advisories are searched; without them one line
+    reports that nothing was checked. The exit status is 1 if a version is vulnerable.
 
     \b
     python -m qa audit

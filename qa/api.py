@@ -225,21 +225,21 @@ def deprecate(snapshot: Snapshot, names: Sequence[str], instead: str, version: s
 
 
 @click.command("api")
-@click.option("--update", is_flag=True, help="Write down what there is now.")
-@click.option("--deprecate", "names", multiple=True, metavar="NAME", help="Say that a name will go. Repeatable.")
-@click.option("--instead", default="", help="What takes its place.")
-@click.option("--released", is_flag=True, help="Say that this version was released: from now on its names are kept.")
+@click.option("--update", is_flag=True, help="Record the current names.")
+@click.option("--deprecate", "names", multiple=True, metavar="NAME", help="Mark a name as deprecated. Repeatable.")
+@click.option("--instead", default="", help="Replacement for the deprecated name.")
+@click.option("--released", is_flag=True, help="Mark this version as released; its names must then be kept.")
 @click.option("--list", "listed", is_flag=True, help="Print all public names.")
 def api(update: bool, names: tuple[str, ...], instead: str, released: bool, listed: bool) -> None:
-    """Compare the public names, parameters, options and routes with what qa/api.json says.
+    """Compare the public names, parameters, options and routes with those recorded in qa/api.json.
 
-    The exit status is 1 if they differ. With --update they are written down, and a change that would break users of
-    the last release is refused, unless the removed names were deprecated in an earlier minor version.
+    The exit status is 1 if they differ. --update records them; a change that would break users of the last release is
+    refused, unless the removed names were deprecated in an earlier minor version.
 
     \b
     python -m qa api
     python -m qa api --update
-    python -m qa api --deprecate 'glinfer.load(gelu)' --instead 'a setting of the file'
+    python -m qa api --deprecate 'glinfer.load(gelu)' --instead 'a file setting'
     """
     snapshot, new = Snapshot.read() if SNAPSHOT.exists() else Snapshot("", {}, {}), current()
     if listed:

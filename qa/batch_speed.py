@@ -21,11 +21,11 @@ SAMPLINGS: dict[str, dict[str, float]] = {"default": {}, "greedy": {"temperature
 
 @click.command("batch-speed")
 @click.argument("model", default="shakespeare")
-@click.option("--lines", type=click.IntRange(1), default=2000, show_default=True, help="Requests.")
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Tokens of each at most.")
+@click.option("--lines", type=click.IntRange(1), default=2000, show_default=True, help="Number of requests.")
+@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Maximum tokens of each.")
 @click.option("--slots", type=click.IntRange(1, 256), default=32, show_default=True, help="Sequences at once.")
-@click.option("--devices", multiple=True, metavar="N[,N…]", help="As for run-batch; may be given several times.")
-@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Counted runs of each.")
+@click.option("--devices", multiple=True, metavar="N[,N…]", help="As for run-batch. Repeatable.")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Timed runs of each.")
 @weights_option
 @json_option
 def batch_speed(
@@ -38,13 +38,13 @@ def batch_speed(
     weights: str,
     as_json: bool,
 ) -> None:
-    """Run a batch of MODEL (default: shakespeare) by its default sampling and by greedy decoding.
+    """Run a batch of MODEL (default: shakespeare) with its default sampling and with greedy decoding.
 
-    The exit status is 1 if two runs of one sampling have different texts.
+    The exit status is 1 if two runs with the same sampling give different texts.
 
     \b
     python -m qa batch-speed --lines 500
-    python -m qa batch-speed --weights q8 --lines 20000 --slots 64 --devices 0 --devices 0,1
+    python -m qa batch-speed --weights q8 --slots 64 --devices 0 --devices 0,1
     """
     draw, rates, texts, equal = random.Random(0), dict[tuple[str, str], list[float]](), dict[str, Any](), True
     bodies = [{"model": "m", "prompt": prompt_of(draw), "max_tokens": max_tokens} for _ in range(lines)]

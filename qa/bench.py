@@ -1,4 +1,4 @@
-"""``python -m qa bench``: ``glinfer bench`` with other engines beside it."""
+"""``python -m qa bench``: ``glinfer bench`` with other engines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from qa.peers.peer import PEERS, CheckedPeer, open_peers
 
 
 def bench(peers: str, **options: Any) -> None:
-    """Time a model as ``glinfer bench`` does, in turns with the engines that ``peers`` names.
+    """Time a model as ``glinfer bench`` does, interleaved with the engines in ``peers``.
 
     Raises:
         InputError: see :func:`glinfer.cli.bench.run_bench` and :func:`qa.peers.peer.open_peers`.
     """
     names = names_of(peers)
     if names and options["plan"] == "reference":
-        raise InputError("--peers belongs to --plan fast; leave it out or use that plan")
+        raise InputError("--peers needs --plan fast; leave it out or use that plan")
 
     def opened(checkpoint: Checkpoint) -> list[CheckedPeer]:
         return open_peers(names, checkpoint)
@@ -31,12 +31,12 @@ def bench(peers: str, **options: Any) -> None:
 
 _HELP = f"""{inspect.cleandoc(bench_command.help or "")}
 
-With --peers other engines run the same checkpoint and take turns with the fast plan.
+--peers runs the same checkpoint in other engines, interleaved with the fast plan.
 
 \b
 python -m qa bench shakespeare --weights f32,q8 --peers torch
 """
 _PEERS_OPTION = click.Option(
-    ["--peers"], default="", metavar="P[,P…]", help=f"Other engines beside it: {', '.join(PEERS)}."
+    ["--peers"], default="", metavar="P[,P…]", help=f"Other engines to time: {', '.join(PEERS)}."
 )
 bench_with_peers = click.Command("bench", params=[*bench_command.params, _PEERS_OPTION], callback=bench, help=_HELP)

@@ -43,21 +43,21 @@ _INSTALL = "npm ci --ignore-scripts --prefix web"
 
 
 @click.command("bench-web")
-@click.option("--models", default="gab,smollm2", show_default=True, help="With commas; gab: its full shape, of noise.")
-@click.option("--peers", default=",".join(PEERS), show_default=True, help="Engines beside it, with commas.")
-@click.option("--tokens", type=click.IntRange(min=8, max=160), default=128, show_default=True, help="Of the prompt.")
-@click.option("--count", type=click.IntRange(min=1, max=32), default=8, show_default=True, help="Tokens after it.")
-@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Turns; the median counts.")
-@click.option("--threads", type=click.IntRange(min=2), help="Of WebAssembly, beside one. Default: all processors.")
+@click.option("--models", default="gab,smollm2", show_default=True, help="Models; gab is its full shape, random.")
+@click.option("--peers", default=",".join(PEERS), show_default=True, help="Other engines to time.")
+@click.option("--tokens", type=click.IntRange(min=8, max=160), default=128, show_default=True, help="Prompt length.")
+@click.option("--count", type=click.IntRange(min=1, max=32), default=8, show_default=True, help="Tokens to generate.")
+@click.option("--rounds", type=click.IntRange(min=1), default=2, show_default=True, help="Timed rounds, for a median.")
+@click.option("--threads", type=click.IntRange(min=2), help="WebAssembly threads, also timed. Default: all processors.")
 @json_option
 def bench_web_command(
     models: str, peers: str, tokens: int, count: int, rounds: int, threads: int | None, as_json: bool
 ) -> None:
-    """Time prompts and tokens in one Chromium, in turns with other engines of browsers, and compare what they compute.
+    """Benchmark prefill and decoding in Chromium, interleaved with other browser engines, and compare their results.
 
-    All have the same weights: TensorFlow.js (WebGL) Gab's files, transformers.js (WebAssembly) an ONNX file, which the
-    Python package onnx writes, and wllama (WebAssembly) a GGUF file. Each is compared with glinfer before it is timed.
-    Engines that are not installed are left out with a line.
+    All engines have the same weights: TensorFlow.js (WebGL) as Gab's files, transformers.js (WebAssembly) as an ONNX
+    file written by the package onnx, and wllama (WebAssembly) as a GGUF file. Each result is compared with glinfer's
+    before timing. Engines that are not installed are skipped with a message.
 
     \b
     npm ci --ignore-scripts --prefix web

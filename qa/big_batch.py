@@ -110,12 +110,12 @@ def run_big(folder: Path, lines: int, more: tuple[str, ...]) -> BigReport:
 
 
 @click.command("big-batch")
-@click.option("--lines", type=click.IntRange(_FEW), default=1_000_000, show_default=True, help="Requests.")
-@click.option("--most", type=float, default=200.0, show_default=True, help="MB above a batch of 1,000 lines, at most.")
+@click.option("--lines", type=click.IntRange(_FEW), default=1_000_000, show_default=True, help="Number of requests.")
+@click.option("--most", type=float, default=200.0, show_default=True, help="MB allowed above a batch of 1,000 lines.")
 @click.option("--devices", help="As for 'glinfer run-batch'.")
 @json_option
 def big_batch(lines: int, most: float, devices: str | None, as_json: bool) -> None:
-    """Run a batch of many short requests with a tiny model, and print the memory that it takes above 1,000 of them.
+    """Run many short requests with a tiny model, and print the memory used beyond that of 1,000 requests.
 
     \b
     python -m qa big-batch                       a million lines: an hour or more
@@ -124,7 +124,7 @@ def big_batch(lines: int, most: float, devices: str | None, as_json: bool) -> No
     \b
     Exit status:
       0  memory stays within --most
-      1  it does not
+      1  memory exceeds --most
     """
     place = Path(tempfile.mkdtemp(prefix="big-batch-"))
     try:

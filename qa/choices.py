@@ -65,14 +65,14 @@ def texts(model: Model, wanted: list[dict[str, Any]], tokens: int, *, passes: bo
 
 @click.command("choices")
 @click.argument("model", default="shakespeare")
-@click.option("--settings", "count", type=click.IntRange(1), default=200, show_default=True, help="Settings.")
+@click.option("--settings", "count", type=click.IntRange(1), default=200, show_default=True, help="Number of settings.")
 @click.option("--tokens", type=click.IntRange(1), default=100, show_default=True, help="Tokens of each text.")
 @weights_option
 @json_option
 def choices_command(model: str, count: int, tokens: int, weights: str, as_json: bool) -> None:
-    """Choose tokens of MODEL (default: shakespeare) by passes and by NumPy, with many settings of the sampler.
+    """Sample tokens of MODEL (default: shakespeare) on the GPU and in NumPy, with many sampler settings.
 
-    Both choose from the same logits. The exit status is 1 if a text differs.
+    Both sample from the same logits. The exit status is 1 if a text differs.
 
     \b
     python -m qa choices

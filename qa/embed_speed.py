@@ -56,24 +56,24 @@ _WORDS = [
     "--texts",
     "path",
     type=click.Path(),
-    help="A file of texts, of which each counts once. Default: random words, 3 to 40 a sentence.",
+    help="File of texts; duplicates are dropped. Default: sentences of 3 to 40 random words.",
 )
-@click.option("--count", type=click.IntRange(min=1), default=1000, show_default=True, help="Sentences.")
+@click.option("--count", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of sentences.")
 @click.option(
-    "--runs", type=click.IntRange(min=0), default=3, show_default=True, help="Turns; the best counts. 0: compare alone."
+    "--runs", type=click.IntRange(min=0), default=3, show_default=True, help="Timed runs; the best counts. 0: none."
 )
-@click.option("--peer", type=click.Path(), help="The model's directory for sentence-transformers, which takes turns.")
-@click.option("--weights", default="file", show_default=True, help="How glinfer keeps weights.")
+@click.option("--peer", type=click.Path(), help="The model's directory for sentence-transformers.")
+@click.option("--weights", default="file", show_default=True, help="glinfer's weight format.")
 @device_options
 @json_option
 def embed_speed_command(
     model: str, path: str | None, count: int, runs: int, peer: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Time MODEL on sentences, in turns with sentence-transformers, and compare their vectors.
+    """Benchmark MODEL on sentences, interleaved with sentence-transformers, and compare the vectors.
 
     \b
     python -m qa embed-speed all-MiniLM-L6-v2 --peer all-MiniLM-L6-v2
-    python -m qa embed-speed all-MiniLM-L6-v2 --peer all-MiniLM-L6-v2 --texts lines.txt --count 10000 --runs 0
+    python -m qa embed-speed model/ --peer model/ --texts lines.txt --runs 0
     """
     texts = sentences(path, count)
     with loaded(model, **options) as opened:

@@ -26,18 +26,18 @@ _NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 @click.command("embed-web")
 @click.argument("model")
-@click.option("--texts", "path", type=click.Path(), help="A file of texts. Default: random words, 3 to 40 a sentence.")
-@click.option("--count", type=click.IntRange(min=1), default=100, show_default=True, help="Sentences.")
-@click.option("--runs", type=click.IntRange(min=1), default=2, show_default=True, help="Turns; the best counts.")
-@click.option("--peer", type=click.Path(), help="A folder in which npm has installed @huggingface/transformers.")
-@click.option("--weights", default="file", show_default=True, help="How glinfer keeps weights.")
+@click.option("--texts", "path", type=click.Path(), help="File of texts. Default: sentences of 3 to 40 random words.")
+@click.option("--count", type=click.IntRange(min=1), default=100, show_default=True, help="Number of sentences.")
+@click.option("--runs", type=click.IntRange(min=1), default=2, show_default=True, help="Timed runs; the best counts.")
+@click.option("--peer", type=click.Path(), help="Folder in which npm has installed @huggingface/transformers.")
+@click.option("--weights", default="file", show_default=True, help="glinfer's weight format.")
 @json_option
 def embed_web_command(
     model: str, path: str | None, count: int, runs: int, peer: str | None, weights: str, as_json: bool
 ) -> None:
-    """Time MODEL, exported, on sentences in Chromium, in turns with transformers.js, and compare their vectors.
+    """Export MODEL, benchmark it on sentences in Chromium against transformers.js, and compare the vectors.
 
-    The peer has the model as an ONNX file in float32, which PyTorch writes with the packages transformers and onnx.
+    transformers.js runs a float32 ONNX file, which PyTorch writes with the packages transformers and onnx.
 
     \b
     npm install --prefix /tmp/peer --ignore-scripts @huggingface/transformers

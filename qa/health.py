@@ -186,13 +186,13 @@ def _row(each: Waited) -> str:
     "--together", type=click.IntRange(1, 64), default=1, show_default=True, help="Copies of each body at once."
 )
 @click.option("--quick", is_flag=True, help="Send a few bodies to each route.")
-@click.option("--all", "show_all", is_flag=True, help="Show all rows, and not only the slowest of each route.")
+@click.option("--all", "show_all", is_flag=True, help="Show all rows, not only the slowest of each route.")
 @json_option
 def health_command(model: str | None, together: int, quick: bool, show_all: bool, as_json: bool) -> None:
     """Time /health while every route reads the largest bodies.
 
-    MODEL is served beside small random ones; without it, one of these. Exit status 1 if /health waited for longer than
-    half a second, or a route failed.
+    MODEL is served together with small random models, or one of these without MODEL. The exit status is 1 if /health
+    took longer than half a second, or a route failed.
 
     \b
     python -m qa health --quick

@@ -470,19 +470,19 @@ def check_same(results: Path, expected: Path, source: Path, form: Form = PROMPTS
 
 
 @click.command("kill-batch")
-@click.option("--prompts", type=click.IntRange(min=1), default=10_000, show_default=True, help="Prompts of the batch.")
+@click.option("--prompts", type=click.IntRange(min=1), default=10_000, show_default=True, help="Number of prompts.")
 @click.option("--kills", type=click.IntRange(min=0), default=40, show_default=True, help="Signals that end a run.")
 @click.option(
-    "--full", type=click.IntRange(min=0), default=6, show_default=True, help="Limits on the file's size that end a run."
+    "--full", type=click.IntRange(min=0), default=6, show_default=True, help="Runs ended by a limit on the file size."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the prompts, the moments and the damage.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts, times and damage.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A new folder to work in, which is kept. Default: a temporary one, kept only when a promise is broken.",
+    help="New folder to work in, which is kept. Default: a temporary one, kept only after a failure.",
 )
-@click.option("--requests", is_flag=True, help="Stop 'glinfer run-batch', not 'glinfer generate --batch'.")
-@click.option("--devices", help="With --requests: processes of these devices, such as 0,0, which are killed too.")
+@click.option("--requests", is_flag=True, help="Stop 'glinfer run-batch' instead of 'glinfer generate --batch'.")
+@click.option("--devices", help="With --requests: devices of processes to kill too, such as 0,0.")
 @json_option
 def kill_batch(
     prompts: int,
@@ -494,18 +494,18 @@ def kill_batch(
     devices: str | None,
     as_json: bool,
 ) -> None:
-    """Stop batches in every rough way, again and again; no result may be lost or changed.
+    """Kill running batches repeatedly, in every rough way; no result may be lost or changed.
 
     \b
-    python -m qa kill-batch                                    10,000 prompts, 40 signals: minutes
+    python -m qa kill-batch                     10,000 prompts, 40 kills: minutes
     python -m qa kill-batch --prompts 60 --kills 4 --full 1
     python -m qa kill-batch --requests --devices 0,0
 
     \b
     Exit status:
-      0  every prompt has one result, as without a stop
-      1  something was lost, doubled or changed
-      2  bad input, or this machine does not let it be tried; needs Linux
+      0  every prompt has one result, equal to that of an uninterrupted run
+      1  a result was lost, duplicated or changed
+      2  bad input, or this machine cannot run the test; needs Linux
     """
     if devices is not None and not requests:
         raise InputError("--devices belongs to --requests; give both")

@@ -159,15 +159,15 @@ def torment_cluster(
 
 
 @click.command("kill-ray")
-@click.option("--prompts", type=click.IntRange(min=1), default=10_000, show_default=True, help="Requests of the batch.")
-@click.option("--kills", type=click.IntRange(min=0), default=20, show_default=True, help="Actors that are killed.")
-@click.option("--nodes", type=click.IntRange(min=0), default=4, show_default=True, help="Nodes that are taken away.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the requests and the moments.")
+@click.option("--prompts", type=click.IntRange(min=1), default=10_000, show_default=True, help="Number of requests.")
+@click.option("--kills", type=click.IntRange(min=0), default=20, show_default=True, help="Number of actors to kill.")
+@click.option("--nodes", type=click.IntRange(min=0), default=4, show_default=True, help="Number of nodes to remove.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests and times.")
 @json_option
 def kill_ray(prompts: int, kills: int, nodes: int, seed: int, as_json: bool) -> None:
-    """Run a batch on a Ray cluster of three nodes on this machine, and kill actors and nodes at random moments.
+    """Run a batch on a Ray cluster of three nodes on this machine, and kill actors and nodes at random times.
 
-    Every result has to be there exactly once, and be that of a single process. Needs ray.
+    Every result must exist exactly once and equal that of a single process. Needs ray.
 
     \b
     python -m qa kill-ray
@@ -175,8 +175,8 @@ def kill_ray(prompts: int, kills: int, nodes: int, seed: int, as_json: bool) -> 
 
     \b
     Exit status:
-      0  every result is that of a single process
-      1  something was lost, doubled or changed
+      0  every result equals that of a single process
+      1  a result was lost, duplicated or changed
       2  bad input, or Ray is missing
     """
     try:

@@ -63,7 +63,7 @@ def applying(pinned: Iterable[tuple[Requirement, list[str]]], python: str, syste
 
 @click.command("lock")
 def lock() -> None:
-    """Write requirements/dev.txt anew: the newest versions that pyproject.toml allows, with the hash of each file.
+    """Rewrite requirements/dev.txt with the newest versions that pyproject.toml allows, and the hash of each file.
 
     \b
     python -m qa lock

@@ -230,20 +230,20 @@ def _mean_cost(name: str, costs: Sequence[dict[str, float]], weights: npt.NDArra
     type=click.IntRange(min=0),
     default=60,
     show_default=True,
-    help="Random shapes beside the usual ones.",
+    help="Number of random shapes.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the random shapes.")
-@click.option("--usual/--no-usual", default=True, help="The shapes that models have.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random shapes.")
+@click.option("--usual/--no-usual", default=True, help="Also use shapes of common models.")
 @click.option(
-    "--samples", type=click.IntRange(min=1), default=SAMPLES, show_default=True, help="Of which the median counts."
+    "--samples", type=click.IntRange(min=1), default=SAMPLES, show_default=True, help="Samples of a time, for a median."
 )
-@click.option("--map", "show_map", is_flag=True, help="Print the maps of strategies that these times make.")
+@click.option("--map", "show_map", is_flag=True, help="Print the strategy maps that follow from these times.")
 @device_options
 @json_option
 def products(count: int, seed: int, usual: bool, samples: int, show_map: bool, as_json: bool, **options: Any) -> None:
-    """Time every strategy of 'matmul' on many shapes, and compare the one that is chosen by shape with the fastest.
+    """Time every strategy of 'matmul' on many shapes, and compare the strategy chosen by shape with the fastest.
 
-    Strategies take turns on each shape. A choice counts as good within 10% of the fastest.
+    Strategies are interleaved on each shape. A choice counts as good within 10% of the fastest.
 
     \b
     python -m qa products

@@ -164,13 +164,13 @@ def check(name: str, options: Options) -> Line:
 
 
 @click.command("release")
-@click.option("--only", multiple=True, type=_NAMES, metavar="NAME", help="Only this line. Repeatable.")
-@click.option("--skip", multiple=True, type=_NAMES, metavar="NAME", help="All but this line. Repeatable.")
-@click.option("--advisories", type=click.Path(exists=True, path_type=Path), help="As of 'python -m qa audit'.")
+@click.option("--only", multiple=True, type=_NAMES, metavar="NAME", help="Run only this check. Repeatable.")
+@click.option("--skip", multiple=True, type=_NAMES, metavar="NAME", help="Skip this check. Repeatable.")
+@click.option("--advisories", type=click.Path(exists=True, path_type=Path), help="As in 'python -m qa audit'.")
 def release(only: tuple[str, ...], skip: tuple[str, ...], advisories: Path | None) -> None:
-    """Run the checklist of a release, and print a line for each check, with its name.
+    """Run the release checklist, and print a line for each check with its name.
 
-    It leaves wheel, sdist and bill of materials in dist/, and changes nothing else. The exit status is 1 if a line
+    Writes the wheel, sdist and bill of materials to dist/ and changes nothing else. The exit status is 1 if a check
     failed.
 
     \b

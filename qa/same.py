@@ -301,21 +301,21 @@ def _report_of(report: bytes) -> dict[str, Any]:
 
 @click.command("same")
 @click.argument("model", type=click.Path(), default="shakespeare")
-@click.option("--prompt", default="ROMEO:", show_default=True, help="What every text begins with.")
-@click.option("--tokens", type=click.IntRange(min=1), default=200, show_default=True, help="Of each text.")
+@click.option("--prompt", default="ROMEO:", show_default=True, help="Prompt of every text.")
+@click.option("--tokens", type=click.IntRange(min=1), default=200, show_default=True, help="Tokens of each text.")
 @click.option(
     "--seeds",
     type=click.IntRange(min=0),
     default=4,
     show_default=True,
-    help=f"How many texts are drawn at temperature {_TEMPERATURE}, beside the likeliest one.",
+    help=f"Number of texts sampled at temperature {_TEMPERATURE}, besides the greedy one.",
 )
-@click.option("--plans", default=",".join(PLANS), show_default=True, help="Which plans, comma separated.")
-@click.option("--weights", default="f32", show_default=True, help="Of the fast plan, comma separated.")
+@click.option("--plans", default=",".join(PLANS), show_default=True, help="Plans, comma-separated.")
+@click.option("--weights", default="f32", show_default=True, help="Weight formats of the fast plan, comma-separated.")
 @click.option(
     "--against",
     type=click.Path(),
-    help="A report that --json has printed, here or elsewhere: its texts are written again, and compared with.",
+    help="A report printed by --json, here or elsewhere; generate its texts again and compare with them.",
 )
 @tokenizer_option
 @json_option
@@ -330,15 +330,15 @@ def same_command(
     tokenizer: str | None,
     as_json: bool,
 ) -> None:
-    """Write the same texts on every renderer, by every plan, and compare them token by token.
+    """Generate the same texts on every renderer with every plan, and compare them token by token.
 
-    MODEL is the bundled one where it is left out. Renderers are all EGL devices, and desktop OpenGL where it opens,
-    with the driver's limits and with WebGL2's. The reference plan writes the beginnings only. 'drift' is the largest
+    MODEL defaults to the bundled model. Renderers are all EGL devices, and desktop OpenGL if it opens, with the
+    driver's limits and with WebGL2's. The reference plan generates only the first tokens. 'drift' is the largest
     difference of a logit from float64, relative to the range of the logits. The exit status is 1 if a text differs.
 
     \b
     python -m qa same --tokens 100
-    python -m qa same --json > llvmpipe.json         and on another machine:
+    python -m qa same --json > llvmpipe.json         then on another machine:
     python -m qa same --against llvmpipe.json
     """
     path, checkpoint = read_model(model)

@@ -95,9 +95,9 @@ def check_sbom(bom: Mapping[str, Any], version: str) -> int:
 
 @click.command("sbom")
 @click.argument("wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Where to write it. Default: beside the wheel.")
+@click.option("--out", type=click.Path(path_type=Path), help="Output file. Default: next to the wheel.")
 def sbom(wheel: Path, out: Path | None) -> None:
-    """Write the software bill of materials of WHEEL, as JSON of CycloneDX, beside it.
+    """Write the software bill of materials of WHEEL as CycloneDX JSON.
 
     \b
     make wheel

@@ -104,15 +104,15 @@ def _count(found: Found, result: BatchResult) -> None:
 
 @click.command("structured")
 @click.argument("model", default="shakespeare")
-@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Texts of each case.")
-@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="The smallest seed.")
-@click.option("--only", default="", help="Cases whose names have this text.")
+@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="Texts per case.")
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First seed.")
+@click.option("--only", default="", help="Run only cases whose names contain this text.")
 @model_options
 @device_options
 def structured_command(model: str, seeds: int, first: int, only: str, **options: Any) -> None:
-    """Write texts of every schema and expression of the corpus with MODEL at temperature 1.5.
+    """Generate texts for every schema and expression of the corpus with MODEL at temperature 1.5.
 
-    Each text that is finished is validated, by jsonschema and by Python's re; a fault ends with exit status 1.
+    jsonschema and Python's re validate each finished text; the exit status is 1 if one is invalid.
 
     \b
     python -m qa structured --seeds 20

@@ -316,20 +316,20 @@ def report(rows: Sequence[Environment]) -> Iterator[str]:
 
 
 @click.command("supply")
-@click.option("--python", "pythons", multiple=True, metavar="3.12", help="Only this Python. Repeatable.")
-@click.option("--end", "ends", multiple=True, type=click.Choice(ENDS), help="Only this end of the ranges. Repeatable.")
-@click.option("--gl", "with_gl", is_flag=True, help="Also run the tests of single shaders, a minute more each.")
+@click.option("--python", "pythons", multiple=True, metavar="3.12", help="Test only this Python. Repeatable.")
+@click.option("--end", "ends", multiple=True, type=click.Choice(ENDS), help="Test only these versions. Repeatable.")
+@click.option("--gl", "with_gl", is_flag=True, help="Also run the shader tests, a minute more each.")
 @click.option(
     "--advisories",
     type=click.Path(path_type=Path),
-    help="OSV's records, for where no service of vulnerabilities answers; see 'python -m qa audit --help'.",
+    help="OSV records, for use without a network; see 'python -m qa audit --help'.",
 )
 def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool, advisories: Path | None) -> None:
-    """Build, install and test at both ends of all dependencies, on every Python here, and on Ubuntu's 3.14.
+    """Build, install and test with the lowest and newest dependencies, on every Python here and on Ubuntu's 3.14.
 
-    The wheel is built twice and has to come out the same. It is installed into fresh environments, with the lowest
-    version of every dependency and with the newest, and tested there. A table of all that is printed, what is known to
-    be vulnerable, and the licences.
+    The wheel is built twice and must come out identical. It is installed into fresh environments, with the lowest and
+    with the newest version of every dependency, and tested there. A table shows the results, known vulnerabilities and
+    licences.
 
     \b
     python -m qa supply
@@ -337,7 +337,7 @@ def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool, advis
 
     \b
     Exit status:
-      0  all is well
+      0  all tests passed, and no dependency is known to be vulnerable
       1  something failed, or a dependency is known to be vulnerable
       2  bad input
     """

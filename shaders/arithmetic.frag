@@ -1,7 +1,7 @@
 #version 300 es
 // z = x + y, x - y, x · y or x / y (OPERATION 0 to 3), element by element, with broadcasting.
-// An operand with <X>_DIRECT has the shape of z. Otherwise row r of z takes the operand's row of walked(r), which gives one
-// number for each operand. An operand has the columns of z with <X>_ACROSS, and one column for all of them without it.
+// An operand with <X>_DIRECT has the shape of z. Otherwise row r of z uses the operand's row walked(r), one number for each
+// operand. An operand has the columns of z with <X>_ACROSS, else a single column for all of them.
 #include "common/flat.glsl"
 #include "common/strided.glsl"
 uniform sampler2D x, y;

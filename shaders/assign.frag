@@ -1,6 +1,6 @@
 #version 300 es
-// y[index] = value, in place. On each axis of y, of EDGE places, the index selects SIZE places, STEP apart, from a start on;
-// a step along them adds (A, B) to the row and column of value. The rows of y are AXES axes (1 to 5), axis 0 the innermost.
+// y[index] = value, in place. On each axis of y, of size EDGE, the index selects SIZE elements, STEP apart, from a start on; a
+// step along them adds (A, B) to the row and column of value. The rows of y are AXES axes (1 to 5), axis 0 the innermost.
 // Other elements stay: fragments outside the index are discarded, and with BEFORE, a copy of the rows of y from first_row
 // on, a fragment keeps the other elements of its texel. ALIGNED: a texel of y is one texel of value.
 #include "common/flat.glsl"
@@ -32,7 +32,7 @@ layout(location = 0) out vec4 y;
 #define ELEMENTS_OF(name, row, texel, TEXELS, WIDTH, HEIGHT) TEXEL(name, (row) * TEXELS + (texel), WIDTH, HEIGHT)
 #define VALUE(row, texel) ELEMENTS_OF(value, row, texel, VALUE_TEXELS, VALUE_WIDTH, VALUE_HEIGHT)
 
-// Whether the index selects a place of an axis, and its number among the selected places.
+// Whether the index selects a position of an axis, and its number among the selected positions.
 bool taken(int place, int first, int size, int step, out int number) {
     int along = place - first;
     number = along / step;

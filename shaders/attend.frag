@@ -1,6 +1,6 @@
 #version 300 es
 // Attention in one pass, without a matrix of scores: y[row] = softmax(SCALE · q[row] · k) · v. The softmax is online (Milakov
-// and Gimelshein 2018; Dao et al. 2022): the loop keeps a peak and a sum, and rescales the sums when a higher score comes.
+// and Gimelshein 2018; Dao et al. 2022): the loop keeps a peak and a sum, and rescales the sums at each higher score.
 // q [matrices · QUERIES, D], matrices being HEADS heads of each sequence; k [kv matrices · KEYS, D] and v […, E] have
 // KV_HEADS heads of each, shared by HEADS / KV_HEADS queries' heads. With CAUSAL query r sees keys up to offset + r, with
 // WINDOW only the last WINDOW of them.
@@ -60,7 +60,7 @@ void main() {
     EACH_ROW(BEGIN)
     for (int key = begin; key <= end; key += 4) {
         ivec4 next = key + ivec4(0, 1, 2, 3);
-        ivec4 keys = first + min(next, ivec4(end));  // a row that the query does not see may hold anything
+        ivec4 keys = first + min(next, ivec4(end));  // rows that the query does not see may have any values
         vec4 score = vec4(0.0);
         for (int column = 0; column < Q_TEXELS; column++) {
             vec4 a = TEXEL(q, query + column, Q_WIDTH, Q_HEIGHT);

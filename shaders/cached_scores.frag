@@ -6,8 +6,8 @@
 // the cache has room for whole slots of tokens.
 // With MANY there is a query for each of MANY sequences: rows gives its position, and the slot, a multiple of 64, where
 // its keys begin; its scores of group g are in slot MANY · g + row.
-// With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl); it has no queries, and
-// queries, k | v | q in blocks, has that of row `row`, or the only one.
+// With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl), but no queries; then
+// queries, k | v | q in blocks, has the query of row `row`, or the only one.
 #include "common/block_pass.glsl"
 #ifdef SCORE_CAP
 #include "common/soft_cap.glsl"
@@ -32,13 +32,13 @@ uniform int position;
 #endif
 layout(location = 0) out vec4 y;
 
-// The place of a texel of a slot's vector; 16 slots from a multiple of 16 on lie side by side.
+// The position of a texel of a slot's vector; 16 slots from a multiple of 16 on are side by side.
 ivec2 place(int slot, int texel) {
     return block_origin(slot, texel >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) +
            lane_offset(texel & 15);
 }
 
-// A texel of a query, which may be kept once for its whole sequence.
+// A texel of a query, which may be stored once for its whole sequence.
 vec4 query_texel(int row, int slot, int texel) {
 #if defined(CACHE_SCALES_AT)
     ivec2 from = block_origin(row, texel >> 4, QUERIES_TILES, QUERIES_PITCH, QUERIES_SLOT_STEP, QUERIES_BLOCK_STEP,
@@ -122,8 +122,8 @@ void main() {
     }
     ivec4 next = ivec4(0, 1, 2, 3);
 #if QUAD
-    // Keys after position may be left from a sequence that was rewound. They must not reach the sums, whose rounding
-    // depends on all values that are exchanged.
+    // Keys after position may be left from a rewound sequence. They must not reach the sums, whose rounding depends on all
+    // exchanged values.
     for (int g = 0; g < GROUPS; g++) sum[g] = mix(vec4(0.0), sum[g], lessThanEqual(first + 4 * g + next, ivec4(position)));
     vec4 total = quad_share(sum, at.lane);
 #else

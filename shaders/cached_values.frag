@@ -1,7 +1,7 @@
 #version 300 es
 // One query's attention: softmax of its scores over the cached tokens, times their values, for each head.
 // scores and cache [positions, k | v | q] are laid out as in shaders/cached_scores.frag, a head HEAD_TEXELS texels wide.
-// Output [1, heads · HEAD_TEXELS · 4] in blocks, the heads one after the other.
+// Output [1, heads · HEAD_TEXELS · 4] in blocks, head by head.
 // With QUAD the four fragments of a quad share the tokens. Each subtracts its own largest score, rounded up; then all four
 // agree on the largest of all.
 // With MANY there is a query for each of MANY sequences, and row r of the output belongs to sequence r.
@@ -27,7 +27,7 @@ flat in int part;
 #endif
 layout(location = 0) out vec4 y;
 
-#define LEAST -1e29  // below any score, and above the -1e30 of tokens that are not seen
+#define LEAST -1e29  // below any score, and above the -1e30 of unseen tokens
 #include "common/sinks.glsl"
 // The steps for token t and texel g of the quad are a macro, not a loop (shaders/gemv.frag says why).
 #if QUAD
@@ -68,7 +68,7 @@ void main() {
     int texel = at.block * 16 + at.lane;
     int head = texel / HEAD_TEXELS;
     DECLARE_SINK(min(head, HEADS - 1))
-    // The head's values, and the texel of them that is this fragment's.
+    // The head's values, and this fragment's texel of them.
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS;
 #if QUAD
     int start = at.lane & 3, stride = 4;

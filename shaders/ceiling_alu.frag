@@ -1,7 +1,7 @@
 #version 300 es
-// Measures multiply-adds: three independent vectors of four numbers are multiplied and added to, 8 · ROUNDS times, which is
-// 96 · ROUNDS multiply-adds a fragment, without reading a texture. llvmpipe's 16 registers on x86 would not hold more
-// vectors than three.
+// Measures multiply-adds: 8 · ROUNDS of them on three independent vectors of four numbers, which is 96 · ROUNDS a
+// fragment, without reading a texture. llvmpipe's 16 registers on x86 hold no more than three
+// vectors.
 precision highp float;
 precision highp int;
 uniform float factor;

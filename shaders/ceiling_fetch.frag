@@ -3,7 +3,7 @@
 // x is a texture of X_WIDTH × X_HEIGHT texels, of unsigned integers with INTEGERS 1 and of signed ones with 2; y is
 // 4 · BLOCKS_WIDE fragments wide. As in shaders/gemv.frag the 8 fragments of half a 4×4 block read 8 texels side by side,
 // step by step along the line; 8 · STEPS divides the line.
-// Each round reads the texels that another of the HALVES half blocks read in the round before: no near cache holds them.
+// Each round reads the texels that another of the HALVES half blocks read in the last round, so no near cache has them.
 #include "common/blocks.glsl"
 #if INTEGERS == 2
 uniform isampler2D x;

@@ -1,15 +1,15 @@
 #version 300 es
-// First of three passes that choose a token among filtered ones (glinfer/ops/fused/choice.py): what is known of each piece of
-// the vocabulary. Piece p of PIECES has the tokens p, p + PIECES, …; step s is the token p + s · PIECES. Row r of the outputs
+// First of three passes that choose a filtered token (glinfer/ops/fused/choice.py): it summarises each piece of the
+// vocabulary. Piece p of PIECES has the tokens p, p + PIECES, …; step s is the token p + s · PIECES. Row r of the outputs
 // belongs to row first_row + r of the table, which names the row of logits, row ROWS · slot + n in slot `slot` of texture n.
 // Texel p of a row is
-// - in best the four largest logits of the piece, largest first, of equal ones the lowest id first, -3.4e38 for none;
-// - in drawn their scores: logit · inverse_temperature + Gumbel noise, or the logit where nothing is drawn;
+// - in best the four largest logits of the piece, largest first, in ties the lowest id first, -3.4e38 for none;
+// - in drawn their scores: logit · inverse_temperature + Gumbel noise, or the logit if greedy;
 // - in facts their steps, s0 + 4096 · s1 and s2 + 4096 · s3; the weight of the piece's other tokens, in units of the fourth's,
 //   or -1 where a logit is NaN; and 0;
 // - in other the best score among the other tokens, its step and its logit, and 0.
 // With MASK the logits of tokens whose bit is 0 in the table's row of mask count as -inf (common/allowed.glsl). With CHANGED
-// they change first, by the table `changes` and the tokens that picks has for the row (common/changes.glsl).
+// they are changed first, by the table `changes` and the row's tokens in picks (common/changes.glsl).
 #include "common/blocks.glsl"
 #include "common/flat.glsl"
 #include "common/noise.glsl"
@@ -22,7 +22,7 @@
 #define FETCH_LOGITS(n, X, R, Y, V, A, B, C, D, E, F, S) \
     if (source % ROWS == n) v[j] = FETCH(X, IN_X(texel), ivec2(X_WIDTH, X_HEIGHT));
 #define LEAST -3.4e38
-#define UNROLL 4  // texels that are fetched together
+#define UNROLL 4  // texels to fetch together
 EACH_ROW(DECLARE_INPUT)
 uniform int first_row;
 layout(location = 0) out vec4 best;
@@ -69,7 +69,7 @@ void main() {
             // Selects one of four without arithmetic, since the others may be NaN or infinite.
             vec2 half_texel = (piece & 2) == 0 ? v[j].xy : v[j].zw;
             float logit = (piece & 1) == 0 ? half_texel.x : half_texel.y;
-            // Tested by its bits, since a compiler may assume that nothing is NaN.
+            // Test the bits, since compilers may assume that no number is NaN.
             lost = lost || (floatBitsToUint(logit) & 0x7fffffffu) > 0x7f800000u;
 #ifdef CHANGED
             int token = piece + (start + j) * PIECES;
@@ -81,7 +81,7 @@ void main() {
             float score = logit;
             if (noise) score = logit * inverse_temperature + gumbel(uint(piece + (start + j) * PIECES), noise_key);
             bvec4 beaten = lessThan(best, vec4(logit)), beaten_before = bvec4(false, beaten.xyz);
-            // The token that is left over is this one, or the fourth that it replaces.
+            // The token off the list is this one, or the fourth that it replaces.
             vec3 left = beaten.w ? vec3(drawn.w, step_of.w, best.w) : vec3(score, float(start + j), logit);
             float fourth = best.w;
             best = mix(best, mix(vec4(logit), best.xxyz, beaten_before), beaten);

@@ -1,16 +1,16 @@
 #version 300 es
-// Last of three passes that choose a token (glinfer/ops/fused/choice.py): lane n of a block looks at the pieces n, n + 16, …
-// and writes (score, id, unsure, 0) of the best score among the candidates that top-p leaves, of equal scores the lowest id.
-// unsure is 1 where it may be another token: the best candidate may be dropped, tokens on no list may be better, or a logit
-// is NaN or a score infinite. Slot first_slot + r belongs to row first_row + r of the table.
+// Last of three passes that choose a token (glinfer/ops/fused/choice.py): lane n of a block reads the pieces n, n + 16, …
+// and writes (score, id, unsure, 0) of the best candidate that top-p keeps, in ties the lowest id.
+// unsure is 1 if the choice may be another token: the best candidate may be dropped, unlisted tokens may be better, a logit
+// is NaN, or a score infinite. Slot first_slot + r belongs to row first_row + r of the table.
 #include "common/block_pass.glsl"
 #include "common/row_info.glsl"
 #define LIST(name, piece) FETCH(name, list_place(LIST_TEXELS * row + (piece)), ivec2(LIST_WIDTH, LIST_HEIGHT))
 #define LEAST -3.4e38
 #define DROPPED 3e38
 #define MARGIN 1e-4  // as in choice_rank.frag
-#define UNROLL 16  // texels that are fetched together
-#define TOGETHER 4  // pieces that are
+#define UNROLL 16  // texels to fetch together
+#define TOGETHER 4  // pieces to fetch together
 uniform sampler2D drawn;
 uniform sampler2D facts;
 uniform sampler2D other;
@@ -41,7 +41,7 @@ void main() {
         for (int j = 0; j < UNROLL; j++) v[j] = LIST(further, start + j).zw;
         for (int j = 0; j < UNROLL; j++) total += v[j];
     }
-    // A candidate stays where less weight than this goes before it; or may stay.
+    // A candidate stays, or may stay, if less weight than this precedes it.
     float sure = top_p < 1.0 ? top_p * total.x * (1.0 - MARGIN) : DROPPED;
     float perhaps = top_p < 1.0 ? top_p * total.y * (1.0 + MARGIN) : DROPPED;
     vec3 best = vec3(LEAST, 0.0, 1.0);
@@ -64,7 +64,7 @@ void main() {
                 bool may = least[j][i] < perhaps && score[j][i] > LEAST;
                 if (may) best = better(best, score[j][i], ids[i], most[j][i] >= sure);
             }
-            // A dropped other candidate may stand for tokens before it with lower scores.
+            // A dropped other candidate may represent earlier tokens with lower scores.
             bool may = rest[j].x > LEAST && (last[j].x < perhaps || least[j].w < perhaps);
             if (may) best = better(best, rest[j].x, rest[j].y * float(PIECES) + piece, last[j].y >= sure);
             if (fact[j].z < 0.0) best = vec3(-LEAST, 0.0, 1.0);

@@ -1,18 +1,18 @@
 #version 300 es
-// Second of three passes that choose a token (glinfer/ops/fused/choice.py): ranks. Of the five candidates of its piece, the
-// four best and the other one of choice_list.frag, a fragment finds how many tokens, and which weight, go before them in the
-// row: at least those with a larger logit, at most also those with an equal one, and tokens on no list, which lie behind the
+// Second of three passes that choose a token (glinfer/ops/fused/choice.py): ranks. For the five candidates of its piece, the
+// four best and the other one of choice_list.frag, a fragment bounds the number and the weight of the row's tokens before
+// them. The lower bound counts larger logits; the upper bound also equal logits and unlisted tokens, which rank after the
 // fourth of their piece. A weight is exp((logit - largest logit) · inverse_temperature). Texel p of a row is
 // - in low the least weight before each of the four, 3e38 for one that top-k or min-p certainly drops;
 // - in high the greatest, 3e38 for one that they may drop; -1 in both for the token with the largest logit, which stays;
-// - in further low and high of the other candidate, and the least and the greatest weight that top-k leaves of the piece.
+// - in further low and high of the other candidate, and the least and the greatest weight that top-k keeps of the piece.
 #include "common/flat.glsl"
 #include "common/row_info.glsl"
 #define LIST(name, texel) TEXEL(name, LIST_TEXELS * at.x + (texel), LIST_WIDTH, LIST_HEIGHT)
 #define LEAST -3.4e38
 #define DROPPED 3e38
 #define MARGIN 1e-4  // relative; sums of weights are more exact on every renderer
-#define UNROLL 8  // texels that are fetched together
+#define UNROLL 8  // texels to fetch together
 uniform sampler2D best;
 uniform sampler2D facts;
 uniform sampler2D other;
@@ -21,12 +21,12 @@ layout(location = 0) out vec4 low;
 layout(location = 1) out vec4 high;
 layout(location = 2) out vec4 further;
 
-// Tokens of a piece that are on no list.
+// The number of unlisted tokens of a piece.
 float unlisted(int piece) {
     return float(max(0, (VOCAB - piece + PIECES - 1) / PIECES - 4));
 }
 
-// Counts a token of another piece, of this logit and weight: T is vec4 for the four candidates, or float for the other one.
+// Counts a token of another piece, with this logit and weight: T is vec4 for the four candidates, float for the other one.
 #define COUNT(T, larger, equals, count, mass, more, more_mass, weight) { \
     T before = larger, level = equals; \
     count += before; \

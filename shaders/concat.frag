@@ -1,6 +1,6 @@
 #version 300 es
 // y = the concatenation of PARTS tensors: along the columns, where input n fills SIZEn columns from STARTn on; or with
-// ALONG_ROWS along the rows, where it fills SIZEn of every PERIOD rows from STARTn on. Floats, or with WHOLE whole numbers.
+// ALONG_ROWS along the rows, where it fills SIZEn of every PERIOD rows from STARTn on. Floats, or with WHOLE integers.
 #include "common/flat.glsl"
 #include "common/elements.glsl"
 #include "common/each_input.glsl"

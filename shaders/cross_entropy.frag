@@ -1,5 +1,5 @@
 #version 300 es
-// y = log(sum(exp(x))) - x[target] of every row of logits x [rows, COLS], four rows a texel: element i of the output, in
+// y = log(sum(exp(x))) - x[target] of each row of logits x [rows, COLS], four rows a texel: element i of the output, in
 // row-major order, belongs to row i. `stats` are the EXPONENTS of x (common/stats.glsl); `targets` have the layout
 // of the output. The loss of a target outside the columns is 0.
 #include "common/flat.glsl"

@@ -1,7 +1,7 @@
 #version 300 es
-// The weights by which the independent corrections of a run's rows (shaders/delta_recall.frag) are added to rows of states,
+// The weights with which the independent corrections of a run's rows (shaders/delta_recall.frag) add to rows of states,
 // y [rows, HEADS · RUN_BLOCKS · 64]: Σ exp(decay) · k · solved over the rows of the run before the span of a row, whose row of the
-// state is of one element of k. Zero where the span did not begin within the run.
+// state is of one element of k. Zero if the span began before the run.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 #include "common/delta_solved.glsl"

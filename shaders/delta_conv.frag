@@ -1,7 +1,7 @@
 #version 300 es
 // Queries, keys and values of a delta rule, and its decays: y [rows, q | k | v | G | beta], each from a whole block on.
-// cache has the channels q | k | v of each token, and from block DECAY_BLOCK on the inputs of its decays; x has the share of
-// each row that is written from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens by taps [LENGTH, channels], and go
+// cache has the channels q | k | v of each token, and from block DECAY_BLOCK on the inputs of its decays; x has the written share of
+// each row from block SHARE_BLOCK on. Channels are convolved over LENGTH tokens with taps [LENGTH, channels], then passed
 // through SiLU; with UNIT heads of q and k are divided by sqrt(Σ x² + EPS), and q multiplied by SCALE.
 // G = Σ rate · softplus(a + shift) over the tokens of the span up to the row's own, with rate and shift in the rows of
 // decay; beta = sigmoid(b).

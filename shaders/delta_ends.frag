@@ -1,7 +1,7 @@
 #version 300 es
-// The weights by which the corrections of a span's tokens are added to the row that each row keeps of the state after it:
-// y [rows, HEADS · END_BLOCKS · 64], exp(decay) · k of the row's element of k. Zero where the span ends within the run, and where a
-// row keeps none. cache is that of shaders/common/delta.glsl.
+// The weights with which the corrections of a span's tokens add to the row of the state after it that each row keeps:
+// y [rows, HEADS · END_BLOCKS · 64], exp(decay) · k of the row's element of k. Zero if the span ends within the run, or if a
+// row keeps no row of the state. cache is that of shaders/common/delta.glsl.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 layout(location = 0) out vec4 y;

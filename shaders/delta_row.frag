@@ -2,9 +2,9 @@
 // The entries that a delta rule keeps of each row for later tokens, y [rows, k | G | u | S]; x, cache and scores are those of
 // shaders/common/delta.glsl.
 //   u = beta · (v - the state before, times k), and S is row p % SPAN of the state at the beginning of the span of p.
-// With PIECE rows may follow each other in a sequence: EARLY leaves u out, and S where it depends on rows of this run, and takes
-// weights from ends (shaders/delta_ends.frag) where they are bound; later S is in the cache where it does not. apart
-// (shaders/delta_recall.frag) has what u would be without the rows before, whose corrections are computed anew, or are all in the
+// With PIECE several rows may belong to one sequence. EARLY leaves out u, and S if it depends on rows of this run, and uses
+// weights from ends (shaders/delta_ends.frag) if bound; the later pass finds every other S in the cache. apart
+// (shaders/delta_recall.frag) has u without the earlier rows, whose corrections are computed again, or are in the
 // products of solved and carry with apart.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"

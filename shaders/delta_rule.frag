@@ -3,7 +3,7 @@
 // the first row of each sequence:
 //   S = exp(g) · S;  S = S + k ⊗ beta · (v - Sᵀ k);  y = SCALE · Sᵀ q.
 // q, k [rows · KEY_HEADS, D_K]; v, y [rows · HEADS, D_V]; g, beta [rows, HEADS]; SEQUENCE rows a sequence. HEADS / KEY_HEADS heads
-// of values share one of keys: consecutive ones or, where IN_TURN is 1, those KEY_HEADS apart. With NORMALIZE q and k are
+// of values share one of keys: consecutive ones, or if IN_TURN is 1 those KEY_HEADS apart. With NORMALIZE q and k are
 // divided by sqrt(Σ x² + EPS). A fragment computes four columns of S for all tokens up to its own.
 #include "common/flat.glsl"
 #include "common/elements.glsl"

@@ -12,7 +12,7 @@ void main() {
     int position = POSITION_OF(at.slot), base = BASE_OF(at.slot);
     int head = at.block / SPAN_BLOCKS, first = first_seen(position);
     int start = first + at.block % SPAN_BLOCKS * 64 + 4 * at.lane;
-    int span = position - position % SPAN;  // which begins with this token
+    int span = position - position % SPAN;  // the span begins with this token
     vec4 keys = vec4(0.0), queries = vec4(0.0);
     if (head < HEADS && start <= position) {
         int key = key_of(head);

@@ -1,7 +1,7 @@
 #version 300 es
 // The inverses of I + L over the rows of a run, of blocks of CHUNK rows on the diagonal: y [rows, HEADS · RUN_BLOCKS · 64], where L
-// is beta of x times weights of scores: by how much the corrections of rows lower those of later ones. A fragment solves
-// for four columns from the first row of its block to its own.
+// is beta of x times weights of scores: the amount by which corrections of rows reduce those of later rows. A fragment
+// solves for four columns, from the first row of its block to its own.
 #include "common/block_pass.glsl"
 #include "common/delta.glsl"
 layout(location = 0) out vec4 y;

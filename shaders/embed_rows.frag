@@ -1,8 +1,8 @@
 #version 300 es
 // The embeddings of several tokens: EMBEDDING_SCALE · wte[token] + wpe[position] of each row, with both from the table rows.
 // Row ROWS · slot + n goes to slot `slot` of target n, in blocks. With picks, token 0xffffffff means the best candidate in
-// the row's own slot of picks, which the run before chose. With TYPED the table has the row of wpe, for a position and a kind
-// of token.
+// the row's slot of picks, which the previous run chose. With TYPED the table of rows has the row of wpe, for a position and
+// a token type.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"

@@ -1,6 +1,6 @@
 #version 300 es
 // The embedding of one token at one position: EMBEDDING_SCALE · wte[token] + wpe[position], [1, DIM] in blocks.
-// token ≥ 0 is taken as it is; token -1 means the best candidate of slot
+// token is an id, or -1 for the best candidate in slot
 // position - 1 of picks.
 #include "common/block_pass.glsl"
 #include "common/table.glsl"

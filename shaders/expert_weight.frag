@@ -1,5 +1,5 @@
 #version 300 es
-// The weight of one expert in each row, by the logits of its router (common/route.glsl); 0 where it is not chosen. y [rows, 1].
+// The weight of one expert in each row, by the router's logits (common/route.glsl); 0 if the row does not choose it. y [rows, 1].
 #include "common/flat.glsl"
 uniform sampler2D logits;
 uniform int expert;

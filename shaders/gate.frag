@@ -21,7 +21,7 @@ void main() {
 #endif
     y = padded(GATE_FIRST != 0 ? gated(first, second) : gated(second, first), at.y);
 #else
-    ivec2 pixel = ivec2(gl_FragCoord.xy);  // three tensors of one shape have one layout
+    ivec2 pixel = ivec2(gl_FragCoord.xy);  // equal shapes have equal layouts
     y = gated(FETCH(x, pixel, ivec2(X_WIDTH, X_HEIGHT)), FETCH(up, pixel, ivec2(UP_WIDTH, UP_HEIGHT)));
 #endif
 }

@@ -1,6 +1,6 @@
 #version 300 es
-// The gradient of an embedding table, without blending: each texel of the table looks through all ids for its own row
-// and adds those gradients up in their order, and counts the added elements. Elements that are not finite are skipped.
+// The gradient of an embedding table, without blending: each texel of the table scans all ids for its row, adds their
+// gradients in order, and counts the added elements. NaN and infinities are skipped.
 // With BEFORE the sums begin at those of a table instead of 0.
 // ids [IDS_ROWS, IDS_COLS]; grad [ids, columns]; sums, counts, before [vocabulary, columns].
 #include "common/flat.glsl"

@@ -3,12 +3,12 @@
 // residual[r, o]; a fragment computes four outputs o of the ROWS rows r of one slot. Everything else, and the order of every
 // sum, is as in shaders/gemv.frag, so a row gives the same numbers in both.
 // With NORM the loop computes the norm too, with NORMS it is read from the output of shaders/row_norms.frag.
-// With PARTS, RAW and RAW_INPUT instances share a product, leave sums to the reader and finish them as there.
-// With LORA each row's adapter adds to the sums, as common/low_rank.glsl says.
+// PARTS, RAW and RAW_INPUT are as in shaders/gemv.frag: shared products, raw sums for the reader, and raw inputs.
+// With LORA each row's adapter adds to the sums, see common/low_rank.glsl.
 // Row ROWS · slot + n is in slot `slot` of texture n (x, residual and y), or with TOGETHER in slot ROWS · slot + n of
 // the one texture x. With EXPERT_BLOCKS a slot is a group of rows that chose one expert (shaders/group_experts.frag): the
 // matrix stacks those of all experts, EXPERT_BLOCKS blocks of outputs each, and with TOGETHER each row of a group has the
-// slot of x that the group names. A group that no expert needs becomes zero.
+// slot of x that the group names. An unused group becomes zero.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #if !GROUPED
@@ -98,7 +98,7 @@ const int part = 0;
 #endif
 
 #define WEIGHT_LINE(n) (line_at(n, WEIGHT_COLUMNS, 8 * LINE_WORDS) + ivec2(at.lane & 7, 0))
-// The place of the bias among a block's constants.
+// The texel of the bias among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
 
 #if defined(RAW) || (defined(NORM) && !defined(PARTS))
@@ -107,7 +107,7 @@ const int part = 0;
 #define GATHERS 0
 #endif
 
-// One texel of every row, four inputs; `from` is its place in a slot's texture, `inner` its place in its block `block`.
+// One texel of every row, four inputs; `from` is its texel in a slot's texture, `inner` its lane in block `block`.
 #if TOGETHER
 #define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) \
     V = FETCH(x, (block_origin(X_SLOT(n), block, X_PLACES) + inner), X_SIZE);
@@ -140,8 +140,8 @@ float input_norm[ROWS];
 #define GAIN_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(V)
 #define GAIN_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(F)
 
-// The variables of each row: a texel, or two; four sums; the gate's results; and the sums of squares and of inputs, and
-// those of the two texels.
+// The variables of each row: one or two texels; four sums; the gate's results; the sums of squares and of inputs, in all
+// and of the two texels.
 #define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
     vec4 V, A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0), E, F, S = vec4(0.0);
 #define START_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
@@ -187,7 +187,7 @@ float input_norm[ROWS];
 #else
 #define SUM_BOTH
 #endif
-// The inputs that word w of a group multiplies. Numbers after the last input have scale zero, and their inputs must be
+// The inputs of word w of a group. Numbers after the last input have scale zero, and their inputs must be
 // finite.
 #define GROUP_INPUTS(GROUP) \
     int group = GROUP; \
@@ -207,7 +207,7 @@ float input_norm[ROWS];
     { FETCH_GAIN(8 * own + w) EACH_ROW(GAIN_INPUT) } \
     { FETCH_GAIN(8 * own + w + 4) EACH_ROW(GAIN_OTHER) } \
     SUM_BOTH
-// Without quads, group a of a line and its words one after the other; see INPUT_AND_PIECE.
+// Without quads, group a of a line and its words in order; see INPUT_AND_PIECE.
 #define WHOLE_GROUP(a, TIMES) \
     { \
         Scales s = SCALES_OF(a); \
@@ -236,7 +236,7 @@ float input_norm[ROWS];
 #endif
 // Adds the piece to accumulator A, B, C or D of every row.
 #if FUSED
-// A column for all rows before the next one: no row waits for the sum that it has just begun.
+// Each column is added for all rows before the next column, so that no row waits for its last sum.
 #define COLUMNS(TIMES_X, TIMES_Y, TIMES_Z, TIMES_W) \
     { vec4 column = COLUMN_X; EACH_ROW(TIMES_X) } \
     { vec4 column = COLUMN_Y; EACH_ROW(TIMES_Y) } \
@@ -415,8 +415,8 @@ void main() {
     }
 #endif
 #if GATED
-    // The gate's block comes first, then the block that it multiplies. The inputs are fetched twice, which costs less than
-    // twice the sums.
+    // The gate's block comes first, then the block that it multiplies. Fetching the inputs twice is cheaper than twice the
+    // sums.
     for (int half_block = 0; half_block < 2; half_block++) {
         int matrix_block = 2 * (expert_block + at.block) + half_block;
         EACH_ROW(START_SUMS)
@@ -426,10 +426,10 @@ void main() {
     // The line of this fragment's half block and step; the words of accumulator a begin 8 · PIECE · a texels on.
     int number = (2 * matrix_block + (at.lane >> 3)) * STEPS + first;
     ivec2 line = WEIGHT_LINE(number);
-    // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
+    // The test comes last: with a test at the top, llvmpipe would run the body once more in vain.
 #if GROUPED
-    // Scales are fetched in a loop around that over words: llvmpipe runs both sides of a condition, each time.
-    // Words 0 to 3 of a group come one after the other; no compiler sees that there are four, and unrolls them.
+    // The outer loop fetches scales, since llvmpipe always runs both sides of a condition.
+    // The inner loop runs words 0 to 3 of a group; its count is hidden from compilers, which would unroll it.
 #if QUAD
     int turn = 4 * first, turns = 4 * (first + share);
 #else

@@ -1,22 +1,22 @@
 #version 300 es
 // y[o] = activation(norm · sum over i of weight[o, i] · gain[i] · x[i] + bias[o]) + residual[o], one vector x, four
 // outputs a fragment. With NORM, norm is 1 / sqrt(mean(x²) + EPS), the mean over DIM inputs; otherwise it is 1. With CENTRED
-// the mean of x is taken away too, using the weights' sums. GAIN multiplies the inputs of weights that keep a file's bits.
+// the mean of x is subtracted too, using the weights' sums. GAIN multiplies the inputs of weights that keep a file's bits.
 // With GATED the matrix has two blocks for each block of outputs, y = activation(first) · second. With ROPE some outputs are
-// queries and keys, which rotary positions turn in pairs. With OUTPUT_CAP y is bounded by common/soft_cap.glsl.
-// x, residual and y are in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/layouts/packing.py says, or
-// with GROUPED the weights as glinfer/gl/layouts/grouped.py.
-// With QUAD each fragment gathers a quarter of the inputs for all 16 outputs of its quad, and the quad adds up.
-// With PARTS each instance takes its share of the STEPS, and blending adds the instances to what y holds; each computes the
-// norm of all inputs, since what it adds has to be normalised already. The share is a uniform and not a constant, since the
-// whole loop unrolled would be larger than a GPU's instruction cache.
-// With RAW y holds the bare sums; the reader applies norm, bias and activation, which instances could not share.
-// A block more, the last one, has the sum of the squares of x, and with CENTRED its sum, in each texel.
-// With LORA an adapter adds to the sums, as common/low_rank.glsl says; with EXPERT_BLOCKS it has ranks for each expert.
+// queries and keys, whose pairs rotary positions rotate. With OUTPUT_CAP y is bounded by common/soft_cap.glsl.
+// x, residual and y are in blocks. For weight and consts (bias, and with SCALED the scales) see glinfer/gl/layouts/packing.py,
+// for the weights with GROUPED glinfer/gl/layouts/grouped.py.
+// With QUAD each fragment sums a quarter of the inputs for all 16 outputs of its quad, and the quad exchanges the sums.
+// With PARTS each instance runs its share of the STEPS, and blending adds the instances to y. Each computes the norm of all
+// inputs, since it must add normalised sums. The share is a uniform and not a constant, since the whole unrolled loop
+// would be larger than a GPU's instruction cache.
+// With RAW y has the raw sums; the reader applies norm, bias and activation, which instances could not share.
+// One more block at the end has the sum of the squares of x, and with CENTRED its sum, in each texel.
+// With LORA an adapter adds to the sums, see common/low_rank.glsl; with EXPERT_BLOCKS it has ranks for each expert.
 // With ROWWISE row r of x and y is in slot r. With EXPERT_BLOCKS too, each row of y has the outputs of several experts,
 // EXPERT_BLOCKS blocks each; texel i of the row of choice (shaders/route.frag) names the expert of the i-th, and the
 // inputs of the i-th are X_PART · i blocks further on in the row of x.
-// With RAW_INPUT x was written so, its blocks alternating with X_GATED, and x_consts are the constants of that product.
+// With RAW_INPUT x was written with RAW, with alternating blocks if X_GATED; x_consts has the constants of that product.
 #include "common/block_pass.glsl"
 #if !GROUPED
 #include "common/unpack.glsl"
@@ -101,7 +101,7 @@ uniform sampler2D choice;
 #define matrix_block at.block
 #endif
 
-// The place of the bias among a block's constants.
+// The texel of the bias among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
 // Texels of x that a fragment reads at each step.
 #if QUAD
@@ -130,7 +130,7 @@ vec4 finished(Input v) {
     return y;
 }
 
-// Texel `lane` of a block of bare sums.
+// Texel `lane` of a block of raw sums.
 vec4 sum_at(int block, int lane) {
     return FETCH(x, IN_X(block_origin(0, block, X_PLACES) + lane_offset(lane)), X_SIZE);
 }
@@ -175,7 +175,7 @@ vec4 group_input(int group, int t) {
 #define GATHERS 0
 #endif
 #if defined(NORM) && defined(PARTS)
-// Steps of 16 inputs whose texels are asked for together; there are whole blocks of four.
+// Steps of 16 inputs whose texels are fetched together; there are whole blocks of four.
 #define AHEAD 4
 #if QUAD
 #define MEMBERS 1
@@ -183,7 +183,7 @@ vec4 group_input(int group, int t) {
 #define MEMBERS 4
 #endif
 
-// The squares (x) and the sum (y) of all inputs, or with QUAD of those of one member.
+// The sum of squares (x) and the sum (y) of all inputs, or with QUAD of one member's inputs.
 vec2 gathered_of(int member) {
     vec2 found = vec2(0.0);
     for (int step = 0; step < 4 * X_BLOCKS; step += AHEAD) {
@@ -197,7 +197,7 @@ vec2 gathered_of(int member) {
 }
 #endif
 
-// The number of the line of this fragment's half of a block of the matrix, at a step or round.
+// The line of this fragment's half block of the matrix, at a step or round.
 int line_of(int block, int lane, int step) {
     return (2 * block + (lane >> 3)) * STEPS + step;
 }
@@ -275,8 +275,8 @@ void main() {
 #if FORM_HIGH
     uvec4 high[4 * FORM_HIGH * HALVES];
 #endif
-    // Words 0 to 3 of a group, or of four groups, one after the other: a whole round unrolled is more than a CPU's cache
-    // of instructions holds.
+    // A loop over words 0 to 3 of a group, or of four groups: an unrolled round would exceed a CPU's instruction
+    // cache.
     int turn = TURNS * first, turns = TURNS * (first + share);
     do {
         int w = turn & 3;
@@ -338,7 +338,7 @@ void main() {
     EACH_HALF(START_LINE)
     for (int step = first; step < first + share; step += UNROLL) {
 #if UNROLL > 1
-        // All fetches come before the first use, so the latency of memory is paid once.
+        // All fetches come before the first use, to wait for memory once.
         Input v[UNROLL * TAKEN];
         WORDS w[UNROLL * 4 * PIECE * HALVES];
         for (int i = 0; i < UNROLL; i++) {
@@ -461,7 +461,7 @@ void main() {
 #endif
 #if CENTRED
 #ifdef RAW
-        total -= mean * sums[h];  // of the inputs of this share, which is what this instance adds
+        total -= mean * sums[h];  // for the inputs of this instance's share
 #else
         if (part == 0) total -= mean * sums[h];
 #endif

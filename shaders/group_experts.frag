@@ -1,6 +1,6 @@
 #version 300 es
-// The groups of common/choices.glsl: texel n of slot g of the output is (row, expert, 1, 0) of place n of group g. In a place that
-// is left over in the last group of an expert, row is 0 and the third number too; in a group that no expert needs all are 0.
+// The groups of common/choices.glsl: texel n of slot g of the output is (row, expert, 1, 0) of place n of group g. In an
+// unused place of an expert's last group, row and the third number are 0; in an unused group all are 0.
 #include "common/block_pass.glsl"
 #include "common/choices.glsl"
 uniform int held;

@@ -1,7 +1,7 @@
 #version 300 es
 // y[r, c] = (x[r, c] - mean(x[r])) / sqrt(var(x[r]) + EPS) * weight[c] + bias[c]
 // x [rows, DIM]; weight, bias [1, DIM]. Every fragment sums its whole row: simple, and one pass.
-// The mean is that of x[r] - x[r, 0], plus x[r, 0]: a row far from 0 keeps its digits, a constant one gives bias.
+// The mean is computed as mean(x[r] - x[r, 0]) + x[r, 0]: rows far from 0 keep their digits, constant rows give bias.
 #include "common/matrix.glsl"
 uniform sampler2D x;
 uniform sampler2D weight;

@@ -1,7 +1,7 @@
 #version 300 es
-// Row r of y is the row of a table that ids[r] names, zeros where the table has no such row. ids is a matrix of
+// Row r of y is row ids[r] of a table, or zeros if the table has no such row. ids is a matrix of
 // IDS_COLS columns, read row by row; weight [WEIGHT_ROWS, OUT_COLS] is a table in any format (common/weights.glsl) or,
-// with WHOLE, of 32-bit integers, which y has then too. Four elements a texel (common/flat.glsl).
+// with WHOLE, of 32-bit integers, as is y. Four elements a texel (common/flat.glsl).
 #include "common/flat.glsl"
 uniform isampler2D ids;
 #if WHOLE

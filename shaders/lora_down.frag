@@ -1,13 +1,13 @@
 #version 300 es
-// t[r, i] = sum over j of down[i, j] · x[r, j], four ranks i of one row r a fragment: the first product of a LoRA adapter,
-// whose second one is part of the product that it changes (shaders/common/low_rank.glsl). down has the matrices of all
-// adapters one below the other, RANKS rows each, and every row r of a run has its own adapter; that of number 0 gives zeros.
+// t[r, i] = sum over j of down[i, j] · x[r, j], four ranks i of one row r a fragment: the first product of a LoRA adapter.
+// The second is part of the product that the adapter changes (shaders/common/low_rank.glsl). down stacks the matrices of
+// all adapters, RANKS rows each. Every row r of a run has its own adapter; adapter 0 gives zeros.
 // x and t are in blocks; row ROWS · slot + n of x is in slot `slot` of texture n, or with TOGETHER in slot r of the one
-// texture x. t has a slot for each row. down is in lines as glinfer/gl/layouts/packing.py says, without QUAD.
-// With EXPERTS t has in each row the vectors of USED experts side by side, RANKS each, and down has the matrices of all experts
-// of an adapter one below the other; texel i of the row of choice (shaders/route.frag) says which expert the i-th is, and the
-// inputs of the i-th are X_PART · i blocks further on in the row of x.
-// With PARTS each instance takes its share of the STEPS, and blending adds them up.
+// texture x. t has a slot for each row. down is in lines (glinfer/gl/layouts/packing.py), without QUAD.
+// With EXPERTS each row of t has the vectors of USED experts side by side, RANKS each, and down stacks the matrices of all
+// experts of an adapter. Texel i of the row of choice (shaders/route.frag) names the i-th expert, whose inputs are
+// X_PART · i blocks further on in the row of x.
+// With PARTS each instance runs its share of the STEPS, and blending adds them up.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/lines.glsl"
@@ -18,7 +18,7 @@ uniform sampler2D x;
 #define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(at.slot, x_first + (step >> 2), X_PLACES) + inner), X_SIZE);
 #else
 EACH_ROW(DECLARE_INPUT)
-// A block of t belongs to one row, so that no quad parts.
+// A block of t belongs to one row, so all fragments of a quad agree.
 #define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (n == at.slot % ROWS) picked = FETCH(X, from, X_SIZE);
 #define FETCH_INPUT(V) \
     { ivec2 from = block_origin(at.slot / ROWS, step >> 2, X_PLACES) + inner; vec4 picked; EACH_ROW(PICK) V = picked; }

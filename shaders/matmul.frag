@@ -1,7 +1,7 @@
 #version 300 es
 // Products of matrices: y[b, m, n] = sum over k of x[b, m, k] · weight[b, k, n], or with TRANSPOSED weight[b, n, k].
-// A fragment computes four columns n of ROWS rows m, row ROWS · g + i of a matrix in target i, so that each weight it fetches
-// serves all rows; shaders/finish.frag joins the targets. With one row and all of k the fragment finishes the sums itself
+// A fragment computes four columns n of ROWS rows m, row ROWS · g + i of a matrix in target i, so each fetched weight serves
+// all rows; shaders/finish.frag joins the targets. With one row and all of k the fragment finishes the sums itself
 // (common/product.glsl).
 // A fragment may sum over one of PARTS parts of k. With BLENDED each instance of the draw is a part, and blending adds the
 // parts; otherwise they are stacked, PART_ROWS rows each.
@@ -70,7 +70,7 @@ void main() {
 #endif
 #if K % 4
     if (part == PARTS - 1) {
-        // The last rows of weight are summed one by one: rows of another matrix may follow, and 0 · infinity is NaN.
+        // Sum the last rows of weight one by one: rows of another matrix may follow, and 0 · infinity is NaN.
         k = UNITS;
         vec4 w0 = W(0), w1 = vec4(0.0), w2 = vec4(0.0), w3 = vec4(0.0);
 #if K % 4 > 1

@@ -1,8 +1,8 @@
 #version 300 es
 // One row times a matrix: y[n] = sum over k of x[k] · weight[k, n], or with TRANSPOSED weight[n, k].
 // The four fragments of a quad share k: each sums every fourth texel of x (or group of 32) for all sixteen columns of the
-// quad, so that a texel of x is fetched once for sixteen columns. In the end they exchange their sums through derivatives
-// (common/quad.glsl), which must be exact. With BLENDED each instance of the draw takes one of several parts of k,
+// quad, so that a texel of x is fetched once for sixteen columns. Finally they exchange their sums through derivatives
+// (common/quad.glsl), which must be exact. With BLENDED each instance of the draw runs one of several parts of k,
 // PART_UNITS steps of the loop, and blending adds the parts.
 // x [1, K] and y [1, N] four elements a texel; with TRANSPOSED weight is in any format (common/weights.glsl).
 #include "common/product.glsl"
@@ -60,7 +60,7 @@ void main() {
     vec4 total = quad_share(sum, lane);
     ivec2 at = output_place();
 #if !defined(TRANSPOSED) && K % 4
-    // The last rows of weight are summed one by one, since 0 · infinity is NaN.
+    // Sum the last rows of weight one by one, since 0 · infinity is NaN.
     int column = min(at.y, OUT_TEXELS - 1);
     vec4 last = X(UNITS);
     total += last.x * W(UNITS, 0);

@@ -1,26 +1,26 @@
 #version 300 es
 // One pass of a merge sort of keys and columns: of the lists of a row, which sort_chunks.frag began, lists 2i and 2i+1
-// become list i, or its beginning. list_count lists of list_texels texels each go in; list l of row r is number
-// l * ROWS + r. Each fragment finds by bisection how many elements of the first list go before its own four (the merge
-// path of Green, McColl and Bader 2012), a texel against a texel, then merges the next four of both lists.
+// become list i, or its start. The input has list_count lists of list_texels texels each; list l of row r is number
+// l * ROWS + r. Each fragment finds by bisection how many elements of the first list precede its four (the merge
+// path of Green, McColl and Bader 2012), texel by texel, then merges the next four of both lists.
 #include "common/flat.glsl"
 uniform usampler2D keys, columns;
 uniform int list_count, list_texels;
-uniform int merged_shift;  // merged lists have 1 << merged_shift texels, or with -1 the KEPT ones that are wanted
+uniform int merged_shift;  // merged lists have 1 << merged_shift texels, or KEPT texels if it is -1
 layout(location = 0) out uvec4 merged_columns;
-layout(location = 1) out uvec4 merged_keys;  // which the last pass of the sort leaves without a target
+layout(location = 1) out uvec4 merged_keys;  // without a target in the last pass of the sort
 
 #define KEYS_AT(texel) TEXEL(keys, texel, KEYS_WIDTH, KEYS_HEIGHT)
 #define COLUMNS_AT(texel) TEXEL(columns, texel, COLUMNS_WIDTH, COLUMNS_HEIGHT)
 #define OR_NOTHING(condition, value) ((condition) ? (value) : uvec4(0))
 
-// a where it is chosen, b elsewhere.
+// a in chosen lanes, b elsewhere.
 uvec4 chosen(bvec4 which, uvec4 a, uvec4 b) {
     uvec4 mask = 0u - uvec4(which);
     return (a & mask) | (b & ~mask);
 }
 
-// Four elements from lane `skip`, 0 to 4, of two texels side by side.
+// Four elements from lane `skip` (0 to 4) on, of two adjacent texels.
 uvec4 from_lane(int skip, uvec4 a, uvec4 b) {
     if ((skip & 4) != 0) a = b;
     if ((skip & 2) != 0) {
@@ -30,7 +30,7 @@ uvec4 from_lane(int skip, uvec4 a, uvec4 b) {
     return (skip & 1) != 0 ? uvec4(a.yzw, b.x) : a;
 }
 
-// Puts the larger of each pair of lanes, or the one of the lower column, into the first of them.
+// Orders each pair of lanes: the larger first, in ties the lower column.
 void order(inout uvec2 key, inout uvec2 other_key, inout uvec2 column, inout uvec2 other_column) {
     for (int lane = 0; lane < 2; lane++) {
         bool equals = key[lane] == other_key[lane];
@@ -46,12 +46,12 @@ void order(inout uvec2 key, inout uvec2 other_key, inout uvec2 column, inout uve
 }
 
 void main() {
-    int texel = output_place().x;  // of all lists, whose matrix has one texel a row
+    int texel = output_place().x;  // over all lists, whose matrix has one texel a row
     int list = merged_shift < 0 ? texel / KEPT : texel >> merged_shift;
     int quad = texel - list * (merged_shift < 0 ? KEPT : 1 << merged_shift);
     int pair = list / ROWS, row = list % ROWS;
     int first = (2 * pair * ROWS + row) * list_texels, second = first + ROWS * list_texels;
-    int seconds = 2 * pair + 1 < list_count ? list_texels : 0;  // the last list may have none beside it
+    int seconds = 2 * pair + 1 < list_count ? list_texels : 0;  // the last list may have no partner
 
     int low = max(0, quad - seconds), end = min(quad, list_texels), high = end;
     while (low < high) {
@@ -61,7 +61,7 @@ void main() {
         else high = middle;
     }
 
-    // low texels of the first list go before, quad - 1 - low of the second, and four more elements of both.
+    // low texels of the first list come before, quad - 1 - low of the second, and four more elements of both.
     int behind = quad - low, before = max(behind - 1, 0);
     uvec4 a_keys = OR_NOTHING(low < list_texels, KEYS_AT(first + low));
     uvec4 b_keys = OR_NOTHING(before < seconds, KEYS_AT(second + before));
@@ -81,7 +81,7 @@ void main() {
         OR_NOTHING(b_next, COLUMNS_AT(second + behind))
     ).wzyx;
 
-    // The four largest of both, falling and then rising: two steps of a bitonic sort (Batcher 1968) put them in order.
+    // The four largest of both, descending then ascending: two steps of a bitonic sort (Batcher 1968) order them.
     bvec4 from_first = greaterThanEqual(a_keys, b_keys);
     merged_keys = chosen(from_first, a_keys, b_keys);
     merged_columns = chosen(from_first, a_columns, b_columns);

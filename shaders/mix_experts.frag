@@ -1,6 +1,6 @@
 #version 300 es
 // The end of a layer with experts: y[r] = sum over i < USED of weight[r, i] · x[r, i] + residual[r], the weights from the texels
-// that shaders/route.frag wrote. Without RESIDUAL blending adds to what y holds. x has USED parts of OUT_BLOCKS blocks in slot
+// that shaders/route.frag wrote. Without RESIDUAL blending adds to y. x has USED parts of OUT_BLOCKS blocks in slot
 // r, or with PLACED x[r, i] is in slot p / ROWS of texture p % ROWS, p as shaders/place_experts.frag wrote it;
 // row ROWS · slot + n of residual and y is in slot `slot` of texture n. Rows from number `held` on are padding: zero.
 #include "common/block_pass.glsl"

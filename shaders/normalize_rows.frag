@@ -1,7 +1,7 @@
 #version 300 es
-// LayerNorm or RMSNorm of the ROWS rows of a slot: y[r] = (x[r] - mean[r]) · factor[r] · gain + bias, where the stream itself
-// is normalised. shaders/row_norms.frag has computed the factors, and with CENTRED the means. gains has a row of gains, and
-// with BIASED one of biases, DIM_TEXELS texels each. Row ROWS · slot + n of x and y is in slot `slot` of texture n.
+// LayerNorm or RMSNorm of the ROWS rows of a slot: y[r] = (x[r] - mean[r]) · factor[r] · gain + bias, for models that
+// normalise the stream itself. Factors, and with CENTRED means, come from shaders/row_norms.frag. gains has a row of gains and
+// with BIASED a row of biases, DIM_TEXELS texels each. Row ROWS · slot + n of x and y is in slot `slot` of texture n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS

@@ -1,5 +1,5 @@
 #version 300 es
-// A pass of the caller's own (glinfer.Device.draw): "own" is its source, whose main writes four elements of a row to OWN_OUTPUT.
+// A caller's pass (glinfer.Device.draw): "own" is its source, whose main writes four elements of a row to OWN_OUTPUT.
 // The padding after the last column is set to zero, as every kernel expects.
 #include "common/flat.glsl"
 #define main own_main

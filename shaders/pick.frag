@@ -1,9 +1,9 @@
 #version 300 es
-// The best 16 candidates for the next token: lane n of the block looks at the texels n, n + 16, … of the logits and
-// writes (score, id, 0, 0) of the largest score; of equal scores the lowest id. The score of a token is its logit, or
-// with noise = 1, logit · inverse_temperature + Gumbel noise, whose largest is a draw from the softmax.
+// The best 16 candidates for the next token: lane n of the block reads the texels n, n + 16, … of the logits and writes
+// (score, id, 0, 0) of the largest score, in ties the lowest id. The score of a token is its logit, or with
+// noise = 1, logit · inverse_temperature + Gumbel noise, whose maximum is a draw from the softmax.
 // With ROWS there are many rows of logits, row ROWS · slot + n in slot `slot` of texture n. Each slot of the output belongs
-// to one row, and the table rows says how its token is chosen.
+// to one row, and the table rows has the noise and temperature of its choice.
 #include "common/block_pass.glsl"
 #include "common/noise.glsl"
 #define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
@@ -17,12 +17,12 @@ uniform float noise;
 uniform float inverse_temperature;
 uniform uint noise_key;
 #endif
-#define UNROLL 8  // texels that are fetched together, to wait for memory once
+#define UNROLL 8  // texels to fetch together, to wait for memory once
 #define LEAST -3.4e38
 #define LOGITS_SIZE ivec2(LOGITS_WIDTH, LOGITS_HEIGHT)
 layout(location = 0) out vec4 y;
 
-// The best so far, or a better one of four tokens from `token` on.
+// The best so far, or a better one among four tokens from `token` on.
 vec2 better(vec2 best, vec4 score, int token) {
     for (int i = 0; i < 4; i++) {
         if (score[i] > best.x && token + i < VOCAB) best = vec2(score[i], float(token + i));
@@ -30,7 +30,7 @@ vec2 better(vec2 best, vec4 score, int token) {
     return best;
 }
 
-// Looks through the blocks from `first` on to before `end`; texels after the last one hold no token.
+// Scans blocks [first, end); texels after the last token have none.
 #define LOOK(X, first, end, SCORE) \
     for (int start = first; start < end; start += UNROLL) { \
         vec4 v[UNROLL]; \
@@ -60,7 +60,7 @@ void main() {
     const int slot = 0;
 #endif
     vec2 best = vec2(LEAST, 0.0);
-    // A loop of its own for each case, which llvmpipe then leaves out: of a condition it computes both sides.
+    // A separate loop for each case, which llvmpipe skips; in a condition it would compute both sides.
     int plain = noise > 0.0 ? 0 : LOGITS_BLOCKS;
 #ifdef ROWS
 #define LOOK_PLAIN(n, X, R, Y, V, A, B, C, D, E, F, S) LOOK(X, at.slot % ROWS == n ? 0 : plain, plain, v[j])

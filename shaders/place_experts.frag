@@ -20,7 +20,7 @@ void main() {
     }
     int span = at.slot / SPAN;
     for (int s = 0; s < span; s++) before += count_in(s, expert);
-    // A row chooses an expert once at most.
+    // A row chooses an expert at most once.
     for (int row = SPAN * span; row < at.slot; row++) {
         for (int i = 0; i < USED; i++) before += int(expert_at(row, i) == expert);
     }

@@ -1,8 +1,8 @@
 #version 300 es
-// One vector of each text out of the vectors of its tokens. The table rows has a text in each row: its tokens are the rows
-// base + position to base + last of x, and POOL says what becomes of them: 0 their mean, 1 the largest number in each
-// column, 2 their sum divided by the root of their number, 3 their mean with weights that grow by 1 from token to token.
-// Row ROWS · slot + n of x is in slot `slot` of texture n, and so do texts in y.
+// Pools the vectors of each text's tokens into one vector. The table rows has a text in each row: its tokens are the rows
+// base + position to base + last of x. POOL is 0 for their mean, 1 for the maximum of each column, 2 for their sum divided
+// by the square root of their number, 3 for their mean with weights 1, 2, 3, …
+// Row ROWS · slot + n of x is in slot `slot` of texture n, as are texts in y.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"

@@ -1,7 +1,7 @@
 #version 300 es
 // The end of a branch of a layer whose output is normalised before it is added to the stream:
 //   y[r] = x[r] / sqrt(mean(x[r]²) + EPS) · gain + residual[r], the mean over DIM numbers.
-// Without RESIDUAL blending adds to what y holds. Row ROWS · slot + n of x, residual and y is in slot `slot` of texture n,
+// Without RESIDUAL blending adds to y. Row ROWS · slot + n of x, residual and y is in slot `slot` of texture n,
 // in blocks; gain has DIM numbers in a row. With QUAD the four fragments of a quad share the sum.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"

@@ -1,6 +1,6 @@
 #version 300 es
-// result = one operation of GLSL over x, y and z, chosen by OPERATION, whose rounding GLSL leaves to the renderer: shows
-// which operations make two renderers differ. x, y, z and result are textures of one size, four numbers a texel.
+// result = one GLSL operation over x, y and z, chosen by OPERATION, whose rounding depends on the renderer: shows which
+// operations make two renderers differ. x, y, z and result are textures of one size, four numbers a texel.
 precision highp float;
 precision highp sampler2D;
 uniform sampler2D x, y, z;

@@ -1,12 +1,12 @@
 #version 300 es
 // y = x in another shape: element n of y is element n of x, both in row-major order without padding; rows of x have X_COLS
-// columns. Floats, or with WHOLE whole numbers.
+// columns. Floats, or with WHOLE integers.
 #include "common/flat.glsl"
 #include "common/elements.glsl"
 uniform SAMPLER x;
 layout(location = 0) out ELEMENTS y;
 
-// The element of x at `from`, which then moves on by one.
+// Returns the element of x at `from`, and advances `from` by one.
 ELEMENT next(inout ivec2 from) {
     ELEMENT value = picked(TEXEL(x, from.x * X_TEXELS + (from.y >> 2), X_WIDTH, X_HEIGHT), from.y);
     from = from.y == X_COLS - 1 ? ivec2(from.x + 1, 0) : ivec2(from.x, from.y + 1);

@@ -1,9 +1,9 @@
 #version 300 es
-// Rotary positions (Su et al. 2021): turns pairs of elements of each head by the angles of the row's position.
+// Rotary positions (Su et al. 2021): rotates pairs of elements of each head by the angles of the row's position.
 // x, y [rows, heads * HEAD_DIM], SEQUENCE rows a sequence; table [TABLE_ROWS, ROTARY]: the cosine and the sine of each
 // pair, position by position. Pairs are (2i, 2i + 1) with INTERLEAVED, else (i, i + ROTARY / 2); elements of a head after
 // the first ROTARY stay. Row s of a sequence has position `position` + s, or positions[s]. With WHOLE the elements of a
-// texel turn together, since their partners share a texel too.
+// texel rotate together, since their partners share a texel too.
 #include "common/flat.glsl"
 uniform sampler2D x, table;
 #if POSITIONS

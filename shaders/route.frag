@@ -1,6 +1,6 @@
 #version 300 es
 // The experts of each row, by the logits of its router (common/route.glsl): texel i of a slot of the output is (expert,
-// weight, 0, 0) of the row's choice number i. With SHARED there is one expert more, the last choice of every row, with the
+// weight, 0, 0) of the row's choice number i. With SHARED every row has one more expert as its last choice, weighted by the
 // sigmoid of the last logit. Row r of logits and output is in slot r, in blocks.
 #include "common/block_pass.glsl"
 #define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS

@@ -1,7 +1,7 @@
 #version 300 es
 // 1 / sqrt(mean(x²) + EPS) of each of the ROWS rows of a slot, the mean over DIM inputs. A slot of the output is one block:
-// quad q has rows 4q to 4q + 3, and each member of a quad has its own last digits of them, as in shaders/gemv.frag, where
-// each fragment adds up its quad's sums itself; members of other quads find their digits by their number.
+// quad q has rows 4q to 4q + 3, and the last digits differ between members of a quad as in shaders/gemv.frag, where each
+// fragment adds up its quad's sums itself; members of other quads find their digits by their number.
 // With CENTRED the variance replaces the mean square, and quads 2 and 3 hold the means in the same order.
 // Row ROWS · slot + n of x is in slot `slot` of texture n.
 #include "common/block_pass.glsl"
@@ -24,7 +24,7 @@ void main() {
     Place at = output_place();
     EACH_ROW(DECLARE_SUM)
 #if GROUPED
-    // Four inputs at a time, in the order of a product over groups of 32; each member of a quad has every fourth group.
+    // Four inputs at a time, in the order of a product over groups of 32; each member of a quad sums every fourth group.
     for (int turn = 0; turn < TURNS; turn++) {
 #if QUAD
         int group = 4 * (turn >> 3) + (at.lane & 3), t = 4 * (turn & 1) + ((turn >> 1) & 3);

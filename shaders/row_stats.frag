@@ -1,13 +1,13 @@
 #version 300 es
 // Statistics of parts of rows (common/stats.glsl): texel p of a row of the output covers the columns in texels
-// p · PART_TEXELS to (p + 1) · PART_TEXELS - 1 of the same row of x (common/row_values.glsl). Each fragment reads its own
-// part, for MOMENTS twice; the sum of exponents is rescaled whenever a larger x comes.
+// p · PART_TEXELS to (p + 1) · PART_TEXELS - 1 of the same row of x (common/row_values.glsl). Each fragment reads its
+// part, for MOMENTS twice; the sum of exponentials is rescaled at each larger x.
 #include "common/flat.glsl"
 #include "common/stats.glsl"
 #include "common/row_values.glsl"
 layout(location = 0) out vec4 y;
 
-const int BLOCK = 16;  // texels with a sum of their own, so that a small number is rarely added to a large one
+const int BLOCK = 16;  // texels to sum separately, so that small numbers are rarely added to large ones
 
 float total(vec4 v) {
     return (v.x + v.y) + (v.z + v.w);

@@ -1,5 +1,5 @@
 #version 300 es
-// y = factor · x, element by element; x and y of one shape, and so of one layout.
+// y = factor · x, element by element; x and y have one shape and layout.
 #include "common/flat.glsl"
 uniform sampler2D x;
 uniform float factor;

@@ -1,6 +1,6 @@
 #version 300 es
 // The gradient of an embedding table, by blending: adds one texel of the gradients to the texel of the table where
-// common/scatter_add.vert has put this point, and counts the added elements. Elements that are not finite are skipped.
+// common/scatter_add.vert has put this point, and counts the added elements. NaN and infinities are skipped.
 // grad [ids, columns]; sums, counts [vocabulary, columns].
 #include "common/flat.glsl"
 #include "common/gradient.glsl"

@@ -1,7 +1,7 @@
 #version 300 es
-// A short causal convolution with a gate, of several rows:
+// A short gated causal convolution over several rows:
 //   y[r] = C[r] · (bias + Σ over k of taps[k] · u[p - LENGTH + 1 + k]), element by element, p the position of row r.
-// x has B | C | x of each row, each from a whole block on, C from block GATE_BLOCK; row ROWS · slot + n of x and y is in
+// x has B | C | x of each row, each starting at a block, C at block GATE_BLOCK; row ROWS · slot + n of x and y is in
 // slot `slot` of texture n, in blocks. cache has u = B · x of every position of the sequence (shaders/store_rows.frag);
 // before the first one it is zero. taps has LENGTH rows, and with BIASED one more, the bias.
 // With ALONE there is one row, of the token at position, whose sequence begins in the cache's first slot.
@@ -33,7 +33,7 @@ vec4 convolved(int position, int base, int block, int lane) {
     for (int k = 0; k < LENGTH; k++) {
         int seen = position - LENGTH + 1 + k;
         if (seen >= 0) {  // positions below 0 belong to another sequence
-            // Padding rows of the last slot may be after the cache's end.
+            // Padding rows of the last slot may be beyond the cache's end.
             ivec2 from = block_origin(min(base + seen, CACHE_SLOTS - 1), block, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP,
                                       CACHE_BLOCK_STEP, CACHE_COLUMNS) + lane_offset(lane);
             sum += tap(k, texel) * FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));

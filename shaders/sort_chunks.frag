@@ -1,17 +1,17 @@
 #version 300 es
-// The first pass of top-k: sorts each chunk of 16 elements of a row, largest first, equal ones by their columns, NaN before
-// all. x [ROWS, COLS]. Chunk c of row r becomes list c * ROWS + r, of which the first LIST_TEXELS texels are written: keys,
-// which are whole numbers in the order of the floats, and columns. Elements after the row's end have key and column 0, and
-// no float has that key. The place of an element is the number of elements that precede it.
+// The first pass of top-k: sorts each chunk of 16 elements of a row, largest first, ties by column, NaN first.
+// x [ROWS, COLS]. Chunk c of row r becomes list c * ROWS + r, of which the first LIST_TEXELS texels are written: keys,
+// which are integers in the order of the floats, and columns. Elements after the row's end have key and column 0; no float
+// has that key. The place of an element is the number of elements that precede it.
 #include "common/flat.glsl"
 uniform sampler2D x;
 layout(location = 0) out uvec4 sorted_columns;
-layout(location = 1) out uvec4 sorted_keys;  // which the last pass of the sort leaves without a target
+layout(location = 1) out uvec4 sorted_keys;  // without a target in the last pass of the sort
 
-// A whole number in the order of floats; -0 is 0, and every NaN is the largest.
+// An integer in the order of floats; -0 is 0, and NaN is the largest.
 uint key_of(float value) {
     uint bits = floatBitsToUint(value);
-    // LLVM 19 turns (bits & 0x7fffffffu) == 0u into a comparison of floats, and llvmpipe takes subnormal ones for 0.
+    // LLVM 19 turns (bits & 0x7fffffffu) == 0u into a float comparison, where llvmpipe treats subnormal numbers as 0.
     if (bits == 0x80000000u) bits = 0u;
     uint key = bits ^ ((bits >> 31) == 0u ? 0x80000000u : 0xffffffffu);
     return (bits & 0x7fffffffu) > 0x7f800000u ? 0xffffffffu : key;
@@ -23,8 +23,8 @@ uvec4 keys_at(int row, int texel) {
     return keys * uvec4(lessThan(columns_of(texel), ivec4(COLS)));
 }
 
-// Counts, in the places of four elements and of four later ones, the elements that precede each. A place starts at the
-// number of later elements, as if all of them preceded it.
+// Counts the elements that precede each of four elements, and of four later ones. A place starts at the number of later
+// elements, as if all of them preceded it.
 void compare(uvec4 sooner, uvec4 later, inout uvec4 sooner_at, inout uvec4 later_at) {
     uvec4 first = uvec4(greaterThanEqual(sooner, later));
     sooner_at -= first;
@@ -40,7 +40,7 @@ void compare(uvec4 sooner, uvec4 later, inout uvec4 sooner_at, inout uvec4 later
     later_at.wxyz += first;
 }
 
-// Counts the same among four elements.
+// Counts the elements that precede each among four elements.
 void compare_own(uvec4 keys, inout uvec4 at) {
     uvec3 next = uvec3(greaterThanEqual(keys.xyz, keys.yzw));
     at.xyz -= next;
@@ -53,7 +53,7 @@ void compare_own(uvec4 keys, inout uvec4 at) {
     at.w += third;
 }
 
-// Puts an element where its place is one of those of this fragment.
+// Writes an element if its place belongs to this fragment.
 void put(uint key, uint column, uint at, uvec4 places) {
     uvec4 here = 0u - uvec4(equal(uvec4(at), places));
     sorted_keys |= here & key;
@@ -68,7 +68,7 @@ void put_four(uvec4 keys, uint column, uvec4 at, uvec4 places) {
 }
 
 void main() {
-    int texel = output_place().x;  // of all lists, whose matrix has one texel a row
+    int texel = output_place().x;  // over all lists, whose matrix has one texel a row
     int list = texel / LIST_TEXELS;
     uvec4 places = uvec4(columns_of(texel % LIST_TEXELS));
     int row = list % ROWS, start = 4 * (list / ROWS);

@@ -1,6 +1,6 @@
 #version 300 es
-// The last pass of top-k: the values and the places of the largest elements of each row, from their columns in order.
-// x [ROWS, cols]; columns: those of row r fill the texels of list r; values and places [ROWS, k].
+// The last pass of top-k: the values and the columns of the largest elements of each row, from the sorted columns.
+// x [ROWS, cols]; the columns of row r fill the texels of list r; values and places [ROWS, k].
 #include "common/flat.glsl"
 uniform sampler2D x;
 uniform usampler2D columns;

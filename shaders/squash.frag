@@ -1,6 +1,6 @@
 #version 300 es
-// y = sigmoid(x), element by element; or with DECAY the logarithm of a decay, -exp(rate) · softplus(x + shift), where each
-// column has a rate and a shift. x, y [rows, C], rate and shift [1, C].
+// y = sigmoid(x), element by element; or with DECAY the logarithm of a decay, -exp(rate) · softplus(x + shift), with a
+// rate and a shift for each column. x, y [rows, C], rate and shift [1, C].
 #include "common/flat.glsl"
 uniform sampler2D x;
 #if DECAY
@@ -8,7 +8,7 @@ uniform sampler2D rate, shift;
 #endif
 layout(location = 0) out vec4 y;
 
-// log(1 + exp(x)), which is x itself in float32 from 20 on.
+// log(1 + exp(x)), which equals x in float32 from 20 on.
 vec4 softplus(vec4 x) {
     return mix(log(1.0 + exp(min(x, 20.0))), x, greaterThan(x, vec4(20.0)));
 }

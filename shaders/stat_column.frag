@@ -1,5 +1,5 @@
 #version 300 es
-// One number of the statistics of every row, four rows a texel: the sum, the largest x, or with COLUMN the column of the
+// One number from the statistics of each row, four rows a texel: the sum, the largest x, or with COLUMN the column of the
 // largest x as an integer. Element i of the output, in row-major order, belongs to row i of `stats`.
 #include "common/flat.glsl"
 #include "common/stats_of.glsl"

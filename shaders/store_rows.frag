@@ -1,9 +1,9 @@
 #version 300 es
 // Stores the cache entries of several rows, each in the slot of its token: keys, values and queries, or
 // with FACTOR_BLOCK the product of two parts of a row, the second of which begins at that block. shaders/gemm.frag wrote row
-// ROWS · slot + n to slot `slot` of texture n. With STRIP the rows follow each other in one sequence, and the draw covers a
-// strip of the cache; with ALONE there is one row, and the draw covers its slot; otherwise the vertex shader gives the row of
-// each block of the cache.
+// ROWS · slot + n to slot `slot` of texture n. With STRIP the rows are consecutive in one sequence, and the draw covers a
+// strip of the cache; with ALONE there is one row, and the draw covers its slot; otherwise the vertex shader sets the row
+// of each block of the cache.
 // With OUT_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl); further blocks of x are not stored.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
@@ -50,7 +50,7 @@ void main() {
 #endif
     int source = row % ROWS;
 #ifdef OUT_SCALES_AT
-    // A texel of scales is that of one block, two groups; one of numbers is in one of them.
+    // A texel of scales belongs to a block of two groups; a texel of numbers belongs to one group.
     bool scales = at.block >= OUT_SCALES_AT;
     int block = scales ? min(16 * (at.block - OUT_SCALES_AT) + at.lane, OUT_SCALES_AT - 1) : at.block;
     int first = scales ? 0 : at.lane & 8, last = scales ? 16 : first + 8;

@@ -1,9 +1,9 @@
 #version 300 es
 // y[r, c] = x at (row_offset, col_offset) + walked(r) + across(c): any transposition, slice, expansion or split of heads.
-// The columns are runs of RUN_SIZE elements, a step along which adds (RUN_A, RUN_B), and a step from run to run
-// (RUNS_A, RUNS_B); without RUN_SIZE they are one run. With FETCHES 1 the four elements of a texel of y are one texel of
-// x, with 2 they follow each other in a row of x, with 4 they are anywhere.
-// TO_FLOAT: whole numbers become floats. TO_HALF: floats are rounded for a target of float16.
+// The columns are runs of RUN_SIZE elements: a step within a run adds (RUN_A, RUN_B), a step between runs (RUNS_A,
+// RUNS_B); without RUN_SIZE they are one run. With FETCHES 1 the four elements of a texel of y are one texel of x, with 2
+// they are consecutive in a row of x, with 4 they are anywhere.
+// TO_FLOAT: integers become floats. TO_HALF: floats are rounded for a target of float16.
 #include "common/flat.glsl"
 #include "common/elements.glsl"
 #include "common/strided.glsl"

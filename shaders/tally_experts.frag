@@ -1,6 +1,6 @@
 #version 300 es
 // Counts the choices of each expert by the first `held` rows (common/choices.glsl): texel t of slot 0 has the counts of experts
-// 4t to 4t + 3 over all rows, that of slot 1 + s over rows SPAN · s to SPAN · s + SPAN - 1.
+// 4t to 4t + 3 over all rows, and texel t of slot 1 + s over rows SPAN · s to SPAN · s + SPAN - 1.
 #include "common/block_pass.glsl"
 #include "common/choices.glsl"
 uniform int held;

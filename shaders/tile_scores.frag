@@ -1,14 +1,14 @@
 #version 300 es
 // Attention scores of ROWS queries at a time against cached keys: score[r, token] = SCORE_SCALE · q[r] · k[token], for
 // each head.
-// The rows of a slot follow each other in one sequence: row n is its token number position + n, and the sequence's
-// keys begin at cache slot base, a multiple of 16. cache [slots, k | v | q] and the queries, the same of row ROWS · tile +
-// n in slot tile of texture n, are in blocks, a head HEAD_TEXELS texels wide, HEADS / KV_HEADS of queries to each of keys.
+// The rows of a slot are consecutive in one sequence: row n is its token position + n, and the sequence's keys begin at
+// cache slot base, a multiple of 16. cache [slots, k | v | q] is in blocks, and so are the queries, k | v | q of row ROWS ·
+// tile + n in slot tile of texture n. A head is HEAD_TEXELS texels wide; HEADS / KV_HEADS query heads share a key head.
 // Output: slot row_slots · group + tile, block head: of each row 64 tokens from 64 · group on, four a fragment; -1e30
-// after the row's own token and before its WINDOW, and nothing at all where 16 tokens together come after all rows of
+// after the row's own token and before its WINDOW, and unwritten for groups of 16 tokens that come after all rows of
 // the slot. With AHEAD a row sees tokens after its own too (common/seen.glsl), and base is a multiple of ROWS.
 // With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl), and no queries.
-// Summed as in shaders/cached_scores.frag: a row gives the same numbers here and there.
+// The order of sums is that of shaders/cached_scores.frag, so a row gives the same numbers in both.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
@@ -89,7 +89,7 @@ void main() {
     int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
     int own = 64 * group + 4 * at.lane;
     int member = at.lane & (SHARE - 1), first = own - 4 * member;
-    // Tokens beyond all rows' own tokens are skipped; no pass reads their scores.
+    // Skip tokens after all rows' own tokens; no pass reads their scores.
     if (first > SEEN(ROWS - 1)) discard;
     EACH_ROW(DECLARE_SUMS)
     int i = member;

@@ -1,10 +1,10 @@
 #version 300 es
 // Attention of ROWS queries at a time: softmax of their scores over the cached tokens, times the values, for each head.
 // Scores, cache and rows are those of shaders/tile_scores.frag. Output: row ROWS · tile + n in slot tile of
-// target n, the heads one after the other.
+// target n, head by head.
 // With SINKS each head has a sink (common/sinks.glsl).
 // With CACHE_SCALES_AT the cache has bytes, and from that block on their scales (common/bytes.glsl).
-// Summed as in shaders/cached_values.frag: a row gives the same numbers here and there, with PARTS too.
+// The order of sums is that of shaders/cached_values.frag, so a row gives the same numbers in both, with PARTS too.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
@@ -25,7 +25,7 @@ EACH_ROW(DECLARE_TARGET)
 flat in int part;
 #endif
 
-#define LEAST -1e29  // below any score, and above the -1e30 of tokens that are not seen
+#define LEAST -1e29  // below any score, and above the -1e30 of unseen tokens
 #include "common/sinks.glsl"
 #if QUAD
 #define SHARE 4
@@ -44,8 +44,8 @@ flat in int part;
 #else
 #define WEIGHT(n, X, R, Y, V, A, B, C, D, E, F, S) V = exp(SCORE(X) - S); E += V;
 #endif
-// The values of four tokens side by side, of one texel of the quad. Tokens after the last one that is held have weights in
-// padding rows alone, and their values may be left from a sequence with NaN: 0 × NaN is NaN.
+// The values of four adjacent tokens, for one texel of the quad. Tokens after the last one held have weights only in
+// padding rows, and their values may be left from a sequence with NaN: 0 × NaN is NaN.
 #ifdef CACHE_SCALES_AT
 #define SCALE(t) scales_in(FETCH(cache, (scales_from + ivec2(4 * (t), 0)), CACHE_SIZE))
 #define VALUE(t, a) (vec4(FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)) * scale[t])
@@ -86,7 +86,7 @@ void main() {
     DECLARE_SINK(min(head, HEADS - 1))
     int start = at.lane & (SHARE - 1);
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS - start;
-    // Padding rows of the last slot may look beyond the end of the cache, where tokens have weight zero for all other rows.
+    // Padding rows of the last slot may reach beyond the end of the cache, where tokens have weight zero for other rows.
     // All members of a quad take the same number of steps (common/quad.glsl); tokens that no row sees have weight zero too.
     int groups = min(reach / (4 * SHARE) * SHARE + SHARE, (CACHE_SLOTS - base) / 4);
     EACH_ROW(DECLARE_SUMS)

@@ -1,6 +1,6 @@
 #version 300 es
 // Divides keys and queries by the root mean square of their head, or with WHOLE of all keys or all queries of the row;
-// multiplies them by gains, and with ROPE turns them by their positions; values stay. Row ROWS · slot + n of x and y,
+// multiplies them by gains, and with ROPE rotates them by their positions; values stay. Row ROWS · slot + n of x and y,
 // k | v | q in blocks, is in slot `slot` of texture n. The mean is
 // over HEAD_DIM elements of a head HEAD_TEXELS texels wide, whose padding is zero. gains has a row for keys and one for
 // queries, of a head or with WHOLE of all heads. The last block of a row is padding after its TEXELS, and stays zero.

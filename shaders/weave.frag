@@ -1,7 +1,7 @@
 #version 300 es
 // Joins the ROWS targets x0, x1, … of shaders/attend.frag, where texel ROWS · c + i of a row is in texel c of that row in
 // target i. The PARTS parts are stacked, OUT_ROWS rows each, with their peak and sum in texel OUT_TEXELS of
-// their rows: their values are scaled to the highest peak, added up, and divided by the whole sum.
+// their rows: their values are scaled to the highest peak, added up, and divided by the total sum.
 #include "common/flat.glsl"
 #include "common/each_row.glsl"
 EACH_ROW(DECLARE_INPUT)

@@ -1,1 +1,1 @@
-"""Batch files: requests from one JSON-lines file, results into another, by one device, several, or a cluster."""
+"""Batch files: requests in one JSON-lines file, results in another, run on one device, several, or a cluster."""

@@ -1,4 +1,4 @@
-"""One device for one process among several that know nothing of each other."""
+"""Choose a device for this process, apart from other processes of the machine."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SECONDS = 60
 _PAUSE = 0.1
 RESTART_SECONDS = 30.0
-"""How long a process that takes the place of another one waits for its lease."""
+"""How long a replacement waits for the lease of a dead process."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A device that was found for this process.
+    """The device of this process.
 
     Attributes:
-        index: in EGL's list.
+        index: its number in EGL's list.
         how: ``cuda``, ``lease`` or ``software``.
         lease: the locked file, which the system unlocks when the process ends; None without a lease.
     """
@@ -39,7 +39,7 @@ class Claim:
     lease: FileIO | None = None
 
     def release(self) -> None:
-        """Give a lease back; harmless when repeated."""
+        """Release the lease, if any; calling it again does nothing."""
         if self.lease is not None:
             self.lease.close()
 
@@ -47,15 +47,15 @@ class Claim:
 def claim_device(leases: Path | None = None, *, wait: float = 0.0) -> Claim:
     """Find an EGL device for this process.
 
-    Where CUDA_VISIBLE_DEVICES names a GPU, it is the one that EGL_NV_device_cuda matches with it. Otherwise it is the
-    first of hardware that no other process has a lease of. Where there is only software, all share it.
+    If CUDA_VISIBLE_DEVICES names a GPU, EGL_NV_device_cuda finds its device. Otherwise the first hardware device
+    without a lease is leased. Without hardware, all processes share the software renderer.
 
     Args:
         leases: the folder of the lease files; default: ``glinfer-leases-UID`` in the system's temporary folder.
-        wait: seconds to wait for a lease, such as that of a process that is just ending.
+        wait: seconds to wait for a lease, such as that of an ending process.
 
     Raises:
-        ContextError: no such GPU is among EGL's devices, or every device has a lease.
+        ContextError: EGL does not have the named GPU, or every device has a lease.
     """
     devices = egl.list_devices()
     wanted = os.environ.get(_VISIBLE, "").split(",")[0].strip()
@@ -80,7 +80,7 @@ def claim_device(leases: Path | None = None, *, wait: float = 0.0) -> Claim:
 
 
 def _matched(wanted: str) -> int:
-    """The device that CUDA_VISIBLE_DEVICES names by a number, or by the beginning of a UUID."""
+    """The device that CUDA_VISIBLE_DEVICES names, by a number or the start of a UUID."""
     names = _unhidden_names()
     for each in names:
         if wanted.isdecimal():
@@ -91,13 +91,13 @@ def _matched(wanted: str) -> int:
             return each.index
     known = ", ".join(f"device {each.index} is {each.ordinal}" for each in names if each.ordinal is not None)
     raise ContextError(
-        f"{_VISIBLE} begins with {wanted[:60]!r}, which is none of EGL's devices ({known or 'none is known to CUDA'}); "
+        f"{_VISIBLE} begins with {wanted[:60]!r}; EGL has no such device ({known or 'CUDA knows none of them'}); "
         "unset it, or name a device"
     )
 
 
 def _unhidden_names() -> list[CudaName]:
-    """What EGL's devices are in CUDA while none is hidden: the numbers that CUDA_VISIBLE_DEVICES has itself."""
+    """CUDA's names of EGL's devices without CUDA_VISIBLE_DEVICES, whose numbers the variable uses."""
     environment = {name: value for name, value in os.environ.items() if name != _VISIBLE}
     path = os.pathsep.join(filter(None, (str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH"))))
     done = subprocess.run(

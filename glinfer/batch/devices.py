@@ -1,4 +1,4 @@
-"""Which EGL devices a batch runs on."""
+"""Choose the EGL devices of a batch."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ _TWICE_BYTES = 1 << 30
 
 
 def usual_processes(nbytes: int) -> int:
-    """How many processes answer lines where no device is named, of models that take ``nbytes`` on disk.
+    """The default number of processes for models of ``nbytes`` on disk.
 
-    Two on a GPU, unless the models are large: while Python reads the tokens of one, the GPU computes for the other.
+    Two on a GPU, unless the models are large: the GPU computes for one while Python reads tokens of the other.
     """
     try:
         hardware = any(not each.is_software for each in egl.list_devices())
-    except ContextError:  # which loading tells
+    except ContextError:  # loading reports it
         return 1
     return 2 if hardware and nbytes <= _TWICE_BYTES else 1
 
 
 def parse_devices(text: str) -> list[int]:
-    """The devices of ``all``, or of numbers such as ``0,1``; one that is named twice has two processes.
+    """The devices for ``all``, or for numbers such as ``0,1``; a number given twice starts two processes.
 
-    ``all`` are those of hardware, or all others where there is none.
+    ``all`` means all hardware devices, or without hardware all devices.
 
     Raises:
-        InputError: there is no such device.
-        ContextError: EGL finds none at all.
+        InputError: the machine has no such device.
+        ContextError: EGL finds no device.
     """
     devices = egl.list_devices()
     if text == "all":

@@ -1,4 +1,4 @@
-"""The ids of an input in a database on the disk, so that ten million take no more memory than ten."""
+"""The ids of an input in a database on disk, so that memory does not grow with the input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROWS_AT_ONCE = 4096
 
 
 class Entry(NamedTuple):
-    """What is known of a line: its number and digest, and whether it has a result."""
+    """The number and digest of a line, and whether it has a result."""
 
     number: int
     digest: str
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 class _Base(sqlite3.Connection):
-    """A database that is closed when it is forgotten, as after a Ctrl-C: Python warns of others."""
+    """A database that closes when it is collected, as after an interrupt, without Python's warning."""
 
     def __del__(self) -> None:
         with suppress(sqlite3.Error):
@@ -36,8 +36,8 @@ class _Base(sqlite3.Connection):
 class LineIndex(Closing, Generic[L]):
     """The lines of an input by their ids; use it in a ``with`` block.
 
-    The database has no name, so that nothing is left of it however the process ends. It lies where SQLite keeps
-    temporary files: in $SQLITE_TMPDIR, $TMPDIR, /var/tmp or /tmp.
+    The database is an unnamed temporary file, which vanishes however the process ends. SQLite puts it into
+    $SQLITE_TMPDIR, $TMPDIR, /var/tmp or /tmp.
     """
 
     def __init__(self, form: LineForm[L], source: AnyPath, shard: Shard | None = None) -> None:
@@ -56,8 +56,8 @@ class LineIndex(Closing, Generic[L]):
         """Read and check the whole input.
 
         Raises:
-            InputError: a line is malformed or has the id of another one (names both), or there is none.
-            FormatError: the file cannot be read, or there is no room for the index.
+            InputError: a line is malformed, two lines have one id (names both), or the input is empty.
+            FormatError: the file cannot be read, or the disk has no room for the index.
         """
         empty = True
         rows: list[tuple[int, bytes, str]] = []
@@ -83,7 +83,7 @@ class LineIndex(Closing, Generic[L]):
     def _refuse_twins(self) -> None:
         with _on_disk():
             try:
-                # Sorted once here; an index that is kept sorted line by line takes many times as long.
+                # Sorting once here is many times faster than keeping the index sorted.
                 self._base.execute("CREATE UNIQUE INDEX by_hash ON lines (hash)")
                 return
             except sqlite3.IntegrityError:
@@ -97,14 +97,14 @@ class LineIndex(Closing, Generic[L]):
             raise InputError(f"the id {short(key)} is that of line {first} too; {self.form.twins}")
 
     def find(self, key: Key) -> Entry | None:
-        """What is known of the line of an id; None if the input has none."""
+        """The entry of an id; None if the input does not have it."""
         with _on_disk():
             row = self._base.execute("SELECT number, digest, finished FROM lines WHERE hash = ?", (hash_of(key),))
             found = row.fetchone()
         return None if found is None else Entry(found[0], found[1], bool(found[2]))
 
     def finish(self, number: int) -> None:
-        """Note that a line has a result."""
+        """Record that a line has a result."""
         with _on_disk():
             self._base.execute("UPDATE lines SET finished = 1 WHERE number = ?", (number,))
         self.finished += 1
@@ -115,7 +115,7 @@ class LineIndex(Closing, Generic[L]):
         return self.count - self.finished
 
     def todo(self) -> Iterator[L]:
-        """The lines without a result, in the order of the input, which is read again.
+        """Read the input again, and yield the lines without a result.
 
         Raises:
             InputError: the input has changed since it was scanned.
@@ -126,7 +126,7 @@ class LineIndex(Closing, Generic[L]):
             wanted = rows.fetchone()
         if wanted is None:
             return
-        # Closed here: in a generator that is merely dropped, Ctrl-C would be lost.
+        # Close it here: an interrupt would be lost in a dropped generator.
         with closing(self.form.read(self.source)) as lines:
             for line in lines:
                 if line.number == wanted[0]:
@@ -140,13 +140,13 @@ class LineIndex(Closing, Generic[L]):
         raise changed
 
     def close(self) -> None:
-        """Let go of the database; harmless when repeated."""
+        """Close the database; calling it again does nothing."""
         self._base.close()
 
 
 @contextmanager
 def _on_disk() -> Iterator[None]:
-    """Say what SQLite cannot do in one line."""
+    """Turn SQLite's errors into one line."""
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -1,4 +1,4 @@
-"""The core of every batch: check the input, take in earlier results, hand out what is left, write what comes back."""
+"""The core of every batch: check the input, read earlier results, run the remaining lines, write results."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from glinfer.formats.files import AnyPath
 
 
 class Runner(Protocol[L]):
-    """What answers lines: on this thread, by several processes, or on a cluster."""
+    """Answers lines: on this thread, in several processes, or on a cluster."""
 
     def run(self, lines: Iterator[L]) -> Iterator[LineResult[L]]:
-        """Results in the order of finishing; a line is taken from ``lines`` when there is room for it."""
+        """Yield results as they finish; reads a line from ``lines`` when it has room for one."""
 
 
 @dataclass(frozen=True)
 class BatchFiles:
-    """The files of a batch, and which part of it is asked for.
+    """The files of a batch, and the part of the input to run.
 
     Attributes:
         source: the input.
-        out: results.
-        errors: results of lines that failed; with the others where there is none.
-        restart: whether earlier results are discarded.
+        out: the file of results.
+        errors: the file of failed results; None writes them to ``out``.
+        restart: whether to discard earlier results.
         shard: the part of the input.
     """
 
@@ -45,7 +45,7 @@ class BatchFiles:
 
 @dataclass
 class BatchTotals:
-    """Totals of one run so far; ``seconds`` includes the prompts."""
+    """Totals of one run so far; ``seconds`` includes prefill."""
 
     lines: int = 0
     failed: int = 0
@@ -76,13 +76,13 @@ class BatchJob(Generic[L]):
         """Check the input and the files; nothing is written before :meth:`run`.
 
         Args:
-            form: how lines read.
+            form: the form of the lines.
             files: the files.
-            fingerprint: what determines the results beside the lines.
-            manifest_required: whether earlier results without a manifest are refused.
+            fingerprint: everything that determines results apart from the lines.
+            manifest_required: whether to refuse earlier results without a manifest.
 
         Raises:
-            InputError: a line is wrong, or earlier results are others.
+            InputError: a line is invalid, or earlier results do not match.
             FormatError: a file cannot be read or written.
         """
         self._out = Target(files.out)
@@ -110,7 +110,7 @@ class BatchJob(Generic[L]):
 
     @property
     def count(self) -> int:
-        """Lines of this run's part of the input, finished ones included."""
+        """Lines in this run's part of the input, including finished ones."""
         return self.index.count
 
     @property
@@ -129,12 +129,12 @@ class BatchJob(Generic[L]):
         on_progress: Progress = no_progress,
         draws: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Run what is left, and write each result when it comes.
+        """Run the remaining lines, and write each result when it arrives.
 
         Args:
-            runner: what answers.
-            on_progress: receives (lines finished, lines).
-            draws: the draws issued so far.
+            runner: answers the lines.
+            on_progress: called with (lines finished, lines).
+            draws: returns the draws issued so far.
         """
         started, before = time.perf_counter(), draws()
         found = runner.run(self.todo())
@@ -146,14 +146,14 @@ class BatchJob(Generic[L]):
                 self._count(result)
                 on_progress(self.before + self.totals.lines, self.count)
         finally:
-            # An unfinished generator would hold its caches until it is collected.
+            # Otherwise an unfinished generator keeps its caches until it is collected.
             if callable(close := getattr(found, "close", None)):
                 close()
             self.totals.seconds, self.totals.draws = time.perf_counter() - started, draws() - before
         self.results.publish()
 
     def finish(self) -> None:
-        """Where nothing is left: cut off half a line, and put compressed and remote files in their places."""
+        """Finish the files when no lines are left: remove a torn line, and publish compressed and remote files."""
         if not self.results.whole:
             self.results.open()
             self.results.publish()

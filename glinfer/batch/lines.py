@@ -1,4 +1,4 @@
-"""What a batch is made of: lines with ids, the form that reads them, and the results that runners give."""
+"""The lines of a batch, the forms that parse them, and their results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Line(Protocol):
 
     @property
     def key(self) -> Key:
-        """Its id, which no other line has."""
+        """Its unique id."""
 
     @property
     def digest(self) -> str:
-        """Hex digits that change with all that determines its result."""
+        """A hex digest of everything that determines its result."""
 
 
 L = TypeVar("L", bound=Line)
@@ -45,8 +45,9 @@ class LineResult(Generic[L]):
     Attributes:
         line: the line.
         data: the object to write.
-        failed: whether it belongs to the file of errors.
-        prompt_tokens, tokens, dropped: tokens of its prompts, generated ones, and those that a full context dropped.
+        failed: whether it goes to the file of errors.
+        prompt_tokens, tokens, dropped: counts of prompt tokens, of generated tokens, and of tokens dropped by a full
+            context.
     """
 
     line: L
@@ -58,20 +59,20 @@ class LineResult(Generic[L]):
 
 
 class LineForm(ABC, Generic[L]):
-    """How the lines of an input and of its results read.
+    """The form of the lines of an input and of its results.
 
     Attributes:
-        noun: what a line is called in messages.
+        noun: the word for a line in messages.
         example: a line, for messages.
-        twins: what is expected where two lines have one id.
-        changed: what is said of a line that was not the same when its result was made.
+        twins: the end of a message about two lines with one id.
+        changed: part of a message about a line that has changed since its result was made.
         result_start: the first bytes of every result.
     """
 
     noun: str
     example: str
     twins = "expected ids that differ"
-    changed = " was another"
+    changed = " has changed"
     result_start = b'{"id": '
 
     @abstractmethod
@@ -79,15 +80,15 @@ class LineForm(ABC, Generic[L]):
         """Check the object of line ``number``.
 
         Raises:
-            InputError: it cannot be a line.
+            InputError: not a valid line.
         """
 
     @abstractmethod
     def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
-        """The id and the digest of the line whose result this is; None if it is no result."""
+        """The id and the digest of the line of a result; None if the object is not a result."""
 
     def read(self, path: AnyPath) -> Generator[L, None, None]:
-        """The lines of a file, checked one by one; empty ones are skipped.
+        """Yield the checked lines of a file, without empty ones.
 
         Raises:
             InputError: a line is malformed, or longer than MAX_PROMPT_LINE_BYTES; names the line.
@@ -112,7 +113,7 @@ class Shard:
 
     Attributes:
         number: from 1.
-        count: how many parts there are.
+        count: the number of parts.
     """
 
     number: int = 1
@@ -123,39 +124,39 @@ class Shard:
         """Read ``2/8``.
 
         Raises:
-            InputError: it is no such text.
+            InputError: the text has another form.
         """
         number, _, count = text.partition("/")
         if all(part.isascii() and part.isdecimal() and len(part) < 10 for part in (number, count)):
             found = cls(int(number), int(count))
             if 1 <= found.number <= found.count:
                 return found
-        raise InputError(f"the shard is {short(text)}; expected a part and their number, from 1/8 to 8/8, say")
+        raise InputError(f"the shard is {short(text)}; expected a part and the number of parts, such as 1/8")
 
     def has(self, key: Key) -> bool:
         """Whether the line of an id is in this part."""
         return self.count == 1 or int.from_bytes(hash_of(key)[:8], "big") % self.count == self.number - 1
 
     def __str__(self) -> str:
-        """As it is given."""
+        """The text of :meth:`parse`."""
         return f"{self.number}/{self.count}"
 
 
 def hash_of(key: Key) -> bytes:
-    """16 bytes for an id; a number and its digits are two ids."""
+    """A hash of an id, 16 bytes; a number and its digits are different ids."""
     return hashlib.sha256(json.dumps(key).encode()).digest()[:_KEY_BYTES]
 
 
 def seed_of(key: Key) -> int:
-    """The seed of a line that names none: 63 bits, from its id alone."""
+    """The default seed of a line: 63 bits of a hash of its id."""
     return int.from_bytes(hashlib.sha256(b"seed " + json.dumps(key).encode()).digest()[:8], "big") >> 1
 
 
 def text_of(name: str, value: object, expected: str = "text") -> str:
-    """A checked text of a line.
+    """Check a text of a line.
 
     Raises:
-        InputError: it is something else, or no Unicode.
+        InputError: not a text, or not valid Unicode.
     """
     if not isinstance(value, str):
         raise InputError(f"{name} is {short(value)}; expected {expected}")

@@ -1,4 +1,4 @@
-"""The server's own application in this process, asked without a network: one code path for requests and batches."""
+"""Call the server's application in this process, so that batches and requests share one code path."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
 MAX_RETRIES = 2
-"""How often a request is run again after what was no fault of its own: a lost context, no memory, a dead process."""
+"""Retries of a request after failures that it did not cause: a lost context, no memory, a dead process."""
 _MANY = 1 << 20
 _RETRIED = ("context_lost", "driver_error", "not_ready")
 
 
 @dataclass(frozen=True)
 class LocalSetup:
-    """Models and a device, as a process is told of them.
+    """Models and a device, in a form to send to a process.
 
     Attributes:
-        models: name, path and options of each model, as :class:`glinfer.server.served.ModelSource` has them.
+        models: name, path and options of each model, as in :class:`glinfer.server.served.ModelSource`.
         scheduler: fields of :class:`glinfer.engine.batch.SchedulerOptions`.
-        device, api: of :func:`glinfer.gl.context.open_device`.
-        webgl2: whether textures are laid out within WebGL2's guaranteed minimum.
+        device, api: arguments of :func:`glinfer.gl.context.open_device`.
+        webgl2: whether texture layouts stay within WebGL2's guaranteed minimum.
     """
 
     models: Sequence[tuple[str, str, Mapping[str, Any]]]
@@ -47,8 +47,8 @@ class LocalSetup:
     api: str | None = None
     webgl2: bool = False
 
-    def told(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
         return asdict(self)
 
     def sources(self) -> list[ModelSource]:
@@ -57,10 +57,10 @@ class LocalSetup:
 
 
 class LocalServer:
-    """Models behind the server's application, on the event loop that runs.
+    """Models and the server's application, on the running event loop.
 
     Attributes:
-        worker: the thread of OpenGL.
+        worker: the OpenGL thread.
     """
 
     def __init__(self, setup: LocalSetup) -> None:
@@ -72,7 +72,7 @@ class LocalServer:
             setup.sources(),
             opening,
             Metrics(),
-            max_waiting=_MANY,  # whoever asks knows how many at once
+            max_waiting=_MANY,  # the caller limits concurrency
             on_failure=self._changed.set,
             on_ready=self._changed.set,
         )
@@ -83,7 +83,7 @@ class LocalServer:
         """Load the models.
 
         Raises:
-            GlinferError: one cannot be loaded.
+            GlinferError: a model cannot be loaded.
         """
         self.worker.start()
         await self._until_ready()
@@ -98,24 +98,24 @@ class LocalServer:
 
     @property
     def window(self) -> int:
-        """Lines to have under way at once: twice the places of all models, so that none is empty for long."""
+        """Lines to run at once: twice the places of all models, which keeps them busy."""
         return 2 * sum(served.slots for served in self.worker.served.values())
 
     @property
     def renderer(self) -> str:
-        """What the models run on."""
+        """The renderer of the models."""
         return str(next(iter(self.worker.served.values())).facts.get("renderer", ""))
 
     @property
     def draws(self) -> int:
-        """Draws that were issued so far."""
+        """Draw calls issued so far."""
         return sum(each.model.device.draws_issued for each in self.worker.served.values() if each.model)
 
     async def answer(self, line: RequestLine) -> LineResult[RequestLine]:
-        """Ask for one line; after a lost context again, at most MAX_RETRIES times.
+        """Answer one line, with at most MAX_RETRIES retries after lost contexts.
 
         Raises:
-            GlinferError: the context was lost and cannot be opened again.
+            GlinferError: the context was lost and cannot be reopened.
         """
         try:
             data = json.dumps(line.sent()).encode()
@@ -154,7 +154,7 @@ class LocalServer:
         async def receive() -> dict[str, Any]:
             if waiting:
                 return waiting.pop()
-            await asyncio.Event().wait()  # nobody goes away
+            await asyncio.Event().wait()  # the client never disconnects
             raise AssertionError
 
         async def send(message: Any) -> None:
@@ -166,22 +166,22 @@ class LocalServer:
 
         try:
             await self._app(scope, receive, send)
-        except Exception:  # which the application has answered already, with 500
+        except Exception:  # the application has already answered 500
             if not parts:
                 raise
         return status, found.get(b"x-request-id", b"").decode(), json.loads(b"".join(parts))
 
     async def stop(self) -> None:
-        """Close the models, and leave what is done off the event loop; harmless when repeated."""
+        """Close the models and the server's threads; calling it again does nothing."""
         await self.worker.stop()
         self._state.close()
 
 
 class LocalRunner:
-    """Answers lines in this process; use it in a ``with`` block, which loads the models and closes them.
+    """Answers lines in this process; a ``with`` block loads and closes the models.
 
     Attributes:
-        renderer: what the models run on.
+        renderer: the renderer of the models.
     """
 
     def __init__(self, setup: LocalSetup) -> None:
@@ -194,7 +194,7 @@ class LocalRunner:
         """Load the models.
 
         Raises:
-            GlinferError: one cannot be loaded.
+            GlinferError: a model cannot be loaded.
         """
         try:
             (task,) = self._turns.run([self._turns.begin(self._started)])
@@ -220,11 +220,11 @@ class LocalRunner:
 
     @property
     def draws(self) -> int:
-        """Draws that were issued so far."""
+        """Draw calls issued so far."""
         return self._open.draws
 
     def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
-        """Results in the order of finishing."""
+        """Yield results as they finish."""
         pending: list[asyncio.Task[LineResult[RequestLine]]] = []
         done: list[asyncio.Task[LineResult[RequestLine]]] = []
         more = True

@@ -1,4 +1,4 @@
-"""What results were made with, in a file beside them, so that no run mixes two kinds."""
+"""A manifest next to results records model and options, so that no run mixes two kinds of results."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _MAX_BYTES = 1 << 20
 _CHUNK = 1 << 20
 _OF_MODELS = (".json", ".safetensors", ".bin")
 Fingerprint = Mapping[str, Any]
-"""Names of what determines results, and values as JSON has them."""
+"""Names and JSON values of everything that determines results."""
 
 
 def write_manifest(target: Target, fingerprint: Fingerprint) -> None:
-    """Write what the results of ``target`` are made with, where it is not written already.
+    """Write the manifest of ``target``, unless it is up to date.
 
-    Written in place while the file of results is empty: what is torn then counts for nothing.
+    It is written in place while the file of results is empty, so a torn manifest does no harm.
 
     Raises:
-        FormatError: it cannot be written.
+        FormatError: the manifest cannot be written.
     """
     path, told = target.manifest, json.dumps({"glinfer": __version__, **fingerprint}, indent=1) + "\n"
     try:
@@ -43,22 +43,22 @@ def write_manifest(target: Target, fingerprint: Fingerprint) -> None:
 
 
 def check_manifest(target: Target, fingerprint: Fingerprint, *, required: bool) -> None:
-    """Compare what earlier results were made with.
+    """Compare the manifest of earlier results with this run.
 
     Args:
-        target: the file of results, which has some.
+        target: the file of earlier results.
         fingerprint: of this run.
-        required: whether results without a manifest are refused.
+        required: whether to refuse results without a manifest.
 
     Raises:
-        InputError: something differs (names the first three), or the manifest is missing or is none.
+        InputError: values differ (names the first three), or the manifest is missing or malformed.
     """
     path, ours = target.manifest, {"glinfer": __version__, **fingerprint}
     if not path.exists():
         if required:
             raise InputError(
-                f"{shown(target.path)}: its manifest {shown(path.name)} is missing, which says what the results were "
-                "made with; put it back, give another --out, or --restart to start over"
+                f"{shown(target.path)}: its manifest {shown(path.name)} is missing, so the model and options of its "
+                "results are unknown; restore it, give another --out, or --restart to start over"
             )
         return
     with opened(path) as (file, _):
@@ -76,7 +76,7 @@ def check_manifest(target: Target, fingerprint: Fingerprint, *, required: bool) 
 
 
 def _differences(theirs: Any, ours: Any, name: str) -> list[str]:
-    """What differs, as ``weights q8 (now f32)``; in nested objects by dotted names."""
+    """The differences, such as ``weights q8 (now f32)``, with dotted names for nested objects."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         found = []
         for key in sorted({*theirs, *ours}):
@@ -88,8 +88,8 @@ def _differences(theirs: Any, ours: Any, name: str) -> list[str]:
 def file_digest(path: AnyPath) -> str:
     """Hash a checkpoint to 16 hex digits of SHA-256.
 
-    Of a model's directory, the names and contents of its .json, .safetensors and .bin files count; a config.json, a
-    manifest, or a safetensors file beside a config.json stands for its directory. Of a GGUF file in parts all count.
+    The digest of a directory includes the names and contents of its .json, .safetensors and .bin files. A config.json,
+    a manifest, or a safetensors file next to a config.json stands for its directory; a GGUF file includes all parts.
 
     Raises:
         FormatError: a file cannot be read.
@@ -105,7 +105,7 @@ def file_digest(path: AnyPath) -> str:
 
 
 def files_of(path: AnyPath) -> list[Path]:
-    """The files of a checkpoint that has several; none where ``path`` is its only one. Errors as in file_digest."""
+    """The files of a checkpoint with several files; empty if ``path`` is the only one. Errors as in file_digest."""
     folder = Path(path)
     stands = folder.suffix == ".json" or (folder.suffix == ".safetensors" and (folder.parent / CONFIG).exists())
     if stands and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Files of a batch by their names: plain or compressed, on this machine or wherever fsspec reaches."""
+"""Files of a batch: plain or compressed, local or remote through fsspec."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def is_address(path: AnyPath) -> bool:
 
 
 def packing(path: AnyPath) -> str:
-    """How a file of this name is compressed: ``.gz``, ``.zst``, or empty."""
+    """The compression of a file by its name: ``.gz``, ``.zst``, or empty."""
     return next((end for end in (_GZIP, _ZSTD) if os.fspath(path).endswith(end)), "")
 
 
 def _zstd() -> Any:
-    """Python's own module of zstd (3.14), or the package."""
+    """Python's zstd module (3.14), or the package zstandard."""
     try:
         return importlib.import_module("compression.zstd")
     except ImportError:
@@ -59,10 +59,10 @@ def _fsspec(path: AnyPath) -> Any:
 
 @contextmanager
 def open_source(path: AnyPath) -> Iterator[BinaryIO]:
-    """Open a file for reading, decompressed by its name; ``with`` reports what goes wrong while it is read.
+    """Open a file for reading, decompressed by its name; errors inside the block are reported too.
 
     Raises:
-        FormatError: it cannot be read, or is not compressed as its name says.
+        FormatError: the file cannot be read, or is not compressed as its name says.
         InputError: a package is missing.
     """
     with ExitStack() as stack:
@@ -83,7 +83,7 @@ def open_source(path: AnyPath) -> Iterator[BinaryIO]:
 
 
 def _is_broken(error: Exception) -> bool:
-    """Whether a decompressor has raised this; that of zstd is not known before it is imported."""
+    """Whether a decompressor raised this error; zstd may not be imported."""
     return isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)) or type(error).__name__ == "ZstdError"
 
 
@@ -101,7 +101,7 @@ def _reached(path: AnyPath, mode: str) -> Iterator[BinaryIO]:
     try:
         with fsspec.open(os.fspath(path), mode) as file:
             yield file
-    except Exception as error:  # of whatever fsspec leads to; they have no base in common
+    except Exception as error:  # fsspec's back ends have no common base of errors
         if isinstance(error, GlinferError):
             raise
         what = "write" if "w" in mode else "read"
@@ -111,12 +111,12 @@ def _reached(path: AnyPath, mode: str) -> Iterator[BinaryIO]:
 class Target:
     """A file of results, written line by line.
 
-    A plain file of this machine is written in place. One that is compressed or elsewhere is written whole at the end,
-    out of a plain working file: ``NAME.part`` beside it, or in glinfer's cache folder for an address.
+    A plain local file is written in place. A compressed or remote file is written at the end, from a plain working
+    file: ``NAME.part`` next to it, or for an address in glinfer's cache folder.
     """
 
     def __init__(self, path: AnyPath) -> None:
-        """Name the file; nothing is looked at."""
+        """Name the file without touching it."""
         self.path = path
         self.packing, self.remote = packing(path), is_address(path)
         self.plain = not (self.packing or self.remote)
@@ -129,22 +129,22 @@ class Target:
 
     @property
     def manifest(self) -> Path:
-        """The file that says what the results were made with."""
+        """The path of the manifest, see :mod:`glinfer.batch.manifest`."""
         base = self.working.with_suffix("") if self.remote else Path(self.path)
         return base.with_name(base.name + ".manifest.json")
 
     def is_same(self, other: AnyPath) -> bool:
-        """Whether ``other`` names this very file."""
+        """Whether ``other`` names the same file."""
         if self.remote or is_address(other):
             return os.fspath(self.path) == os.fspath(other)
         here, there = Path(os.path.realpath(self.path)), Path(os.path.realpath(other))
         try:
             return here == there or here.samefile(there)
-        except OSError:  # one of them is not there
+        except OSError:  # a file is missing
             return False
 
     def check(self) -> None:
-        """Check that it can be written; writes nothing.
+        """Check that the file can be written, without writing.
 
         Raises:
             FormatError: its folder is missing or not writable, or it is not a regular file.
@@ -157,7 +157,7 @@ class Target:
             return
         target = Path(os.path.realpath(self.path))
         try:
-            mode = target.stat().st_mode  # from Python 3.14 on, exists() passes over other errors
+            mode = target.stat().st_mode  # from Python 3.14 on, exists() ignores other errors
             if not stat.S_ISREG(mode):
                 raise FormatError(f"{shown(self.path)}: found {kind_of(mode)}; expected a regular file or a new name")
         except (FileNotFoundError, NotADirectoryError):
@@ -171,7 +171,7 @@ class Target:
             raise FormatError(f"{shown(self.path)}: cannot write it: Permission denied; check it and its folder")
 
     def newest(self) -> AnyPath | None:
-        """Where the results of an earlier run are: the working file, or else the whole one; None if there are none."""
+        """The path of earlier results: the working file, or else the published one; None without results."""
         if self.working.exists():
             return self.working
         if self.plain:
@@ -183,12 +183,12 @@ class Target:
 
     @property
     def has_some(self) -> bool:
-        """Whether an earlier run has left results, or the beginning of one."""
+        """Whether an earlier run left results, even a part of one."""
         found = self.newest()
         return found is not None and (found != self.working or self.working.stat().st_size > 0)
 
     def unpack(self) -> None:
-        """Make the working file out of the whole one, where there is only that."""
+        """Make the working file from the published one, if there is no working file."""
         if self.remote:
             self.working.parent.mkdir(parents=True, exist_ok=True)
         found = self.newest()
@@ -198,10 +198,10 @@ class Target:
             shutil.copyfileobj(file, plain)
 
     def publish(self) -> None:
-        """Put the whole file in its place, and remove the working file; nothing to do for a plain one.
+        """Write the final file, and remove the working file; does nothing for a plain file.
 
         Raises:
-            FormatError: it cannot be written; the working file stays.
+            FormatError: the file cannot be written; the working file stays.
         """
         if self.plain or not self.working.exists():
             return

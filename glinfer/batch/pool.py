@@ -1,4 +1,4 @@
-"""Lines handed out to several members, processes or actors, and again after one has died."""
+"""Distribute lines to several members, processes or actors, and retry those of a dead member."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from glinfer.batch.requests import RequestLine, unanswered
 from glinfer.errors import ContextError, InputError
 
 MAX_STARTS = 5
-"""How often in turn a member may die before it is ready."""
+"""Limit for deaths of a member in a row before it is ready."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A member has loaded its models: how many lines it takes at once, and what it renders on."""
+    """A member has loaded its models; it runs ``window`` lines at once on ``renderer``."""
 
     window: int
     renderer: str
@@ -29,7 +29,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Refused:
-    """A member cannot load its models, and another one could not either."""
+    """A member cannot load its models, nor could a replacement."""
 
     message: str
 
@@ -43,23 +43,23 @@ class Died:
 
 @dataclass(frozen=True)
 class Answered:
-    """A line has a result; ``draws`` are all that the member has issued so far."""
+    """A line has a result; ``draws`` counts all draws of the member so far."""
 
     number: int
-    told: dict[str, Any]
+    result: dict[str, Any]
     draws: int = 0
 
 
 class Member(ABC):
-    """What answers lines elsewhere, and puts events on the pool's queue as (member, event)."""
+    """Answers lines in another process, and puts (member, event) on the pool's queue."""
 
     @abstractmethod
     def send(self, line: RequestLine) -> None:
-        """Hand over a line; harmless when the member has died."""
+        """Send a line; does nothing if the member has died."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it; harmless when it has ended."""
+        """End the member; does nothing if it has ended."""
 
 
 Events = queue.SimpleQueue[tuple[Member, Ready | Refused | Died | Answered]]
@@ -69,7 +69,7 @@ Start = Callable[[Events], Member]
 
 @dataclass
 class _Place:
-    """A member with the lines that it has, and how another one is started in its place."""
+    """A member, its lines, and the function that starts a replacement."""
 
     start: Start
     member: Member
@@ -79,26 +79,25 @@ class _Place:
     draws: int = 0
 
 
-def result_told(result: LineResult[RequestLine]) -> dict[str, Any]:
-    """A result as members tell it."""
+def result_json(result: LineResult[RequestLine]) -> dict[str, Any]:
+    """A result as JSON values, for the pool."""
     return {"data": result.data, "failed": result.failed, "counts": [result.prompt_tokens, result.tokens]}
 
 
 class Pool:
-    """Answers lines by several members; use it in a ``with`` block.
+    """Answers lines with several members; use it in a ``with`` block.
 
-    Each member has as many lines as it can run together, and takes the next one when a result has come. When one dies,
-    another takes its place, and its lines are run again: all together first, and one at a time after the second death,
-    so that a line that kills its member takes no others with it. A line that was there at MAX_RETRIES + 1 deaths has
-    an error for a result.
+    Each member runs a window of lines, and gets another line for each result. A dead member is replaced, and its lines
+    run again: together at first, but one at a time after the second death, so that a line that kills its member does
+    not affect others. A line that was present at MAX_RETRIES + 1 deaths gets an error as its result.
 
     Attributes:
-        renderer: what the members render on.
-        deaths: how many members have died.
+        renderer: the renderer of the members.
+        deaths: the number of members that have died.
     """
 
     def __init__(self, starts: Sequence[Start]) -> None:
-        """One place for each of ``starts``; nothing is started before the block."""
+        """Prepare a place for each of ``starts``; members start with the block."""
         self._starts, self.renderer, self.deaths = starts, "", 0
         self._events: Events = queue.SimpleQueue()
         self._places: list[_Place] = []
@@ -109,10 +108,10 @@ class Pool:
         self._lines: Iterator[RequestLine] | None = None
 
     def __enter__(self) -> Pool:
-        """Start all members, and wait for the first that is ready.
+        """Start all members, and wait until one is ready.
 
         Raises:
-            GlinferError: they cannot be started.
+            GlinferError: the members cannot be started.
         """
         try:
             for start in self._starts:
@@ -126,11 +125,11 @@ class Pool:
 
     @property
     def draws(self) -> int:
-        """Draws that all members have told of so far."""
+        """Draw calls that all members have reported so far."""
         return self._past_draws + sum(place.draws for place in self._places)
 
     def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult[RequestLine]]:
-        """Results in the order of finishing."""
+        """Yield results as they finish."""
         self._lines = lines
         while True:
             for place in self._places:
@@ -143,7 +142,7 @@ class Pool:
             yield from self._take(*self._events.get())
 
     def _line_for(self, place: _Place) -> RequestLine | None:
-        """The next line for a member; None if it has no room for one, or there is none."""
+        """The next line for a member; None if it has no room or no line is left."""
         suspected = any(self._killed.get(number, 0) >= MAX_RETRIES for number in place.held)
         if suspected or len(place.held) >= place.window:
             return None
@@ -157,9 +156,9 @@ class Pool:
         return line
 
     def _take(self, member: Member, event: Ready | Refused | Died | Answered) -> Iterator[LineResult[RequestLine]]:
-        """Take an event in; gives the results that come of it."""
+        """Handle an event, and yield its results."""
         place = next((each for each in self._places if each.member is member), None)
-        if place is None:  # one that was replaced
+        if place is None:  # the member was replaced
             return
         if isinstance(event, Ready):
             place.window, place.starts = event.window, 0
@@ -170,14 +169,14 @@ class Pool:
             yield from self._replace(place, event)
         elif (line := place.held.pop(event.number, None)) is not None:
             place.draws = event.draws
-            told = event.told
-            yield LineResult(line, told["data"], told["failed"], *told["counts"])
+            result = event.result
+            yield LineResult(line, result["data"], result["failed"], *result["counts"])
 
     def _replace(self, place: _Place, event: Died) -> Iterator[LineResult[RequestLine]]:
         self.deaths += 1
         place.starts += not place.window
         if place.starts == MAX_STARTS:
-            raise ContextError(f"a process died {MAX_STARTS} times in turn before it was ready: {event.message}")
+            raise ContextError(f"a process died {MAX_STARTS} times in a row before it was ready: {event.message}")
         held, place.held, place.window = list(place.held.values()), {}, 0
         self._past_draws, place.draws = self._past_draws + place.draws, 0
         place.member.close()
@@ -185,7 +184,7 @@ class Pool:
         for line in held:
             killed = self._killed[line.number] = self._killed.get(line.number, 0) + 1
             if killed > MAX_RETRIES:
-                message = f"the processes that ran it died, {killed} times: {event.message}"
+                message = f"the processes that ran it died {killed} times: {event.message}"
                 yield unanswered(line, "process_died", message)
             else:
                 (self._alone if killed == MAX_RETRIES else self._again).append(line)

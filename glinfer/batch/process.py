@@ -1,4 +1,4 @@
-"""A process of its own for each device: requests come in as lines of JSON, results go out as such."""
+"""One process for each device, which reads requests and writes results as lines of JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glinfer.batch.local import LocalServer, LocalSetup
-from glinfer.batch.pool import Answered, Died, Events, Member, Ready, Refused, result_told
+from glinfer.batch.pool import Answered, Died, Events, Member, Ready, Refused, result_json
 from glinfer.batch.requests import RequestLine
 from glinfer.errors import ContextError, GlinferError
 from glinfer.formats.files import reason, words_of
@@ -25,13 +25,13 @@ _PACKAGES = Path(__file__).resolve().parents[2]
 
 
 class ProcessMember(Member):
-    """A process that has loaded the models on one device.
+    """A process with the models on one device.
 
-    It ends when its standard input does, so that none is left behind when this process dies.
+    It ends with its standard input, so it does not outlive this process.
     """
 
     def __init__(self, setup: LocalSetup, events: Events) -> None:
-        """Start it."""
+        """Start the process."""
         path = os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH"))))
         try:
             self.process = subprocess.Popen(
@@ -39,33 +39,33 @@ class ProcessMember(Member):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
-                start_new_session=True,  # Ctrl-C is for the parent, which ends it
+                start_new_session=True,  # Ctrl-C goes to the parent, which ends the process
             )
         except OSError as error:
             raise ContextError(
                 f"no process for a device can be started: {reason(error)}; check the limits of this user (ulimit -a)"
             ) from None
         self._events = events
-        self._write(setup.told())
+        self._write(setup.to_json())
         threading.Thread(target=self._read, name="glinfer-member", daemon=True).start()
 
     def _write(self, told: dict[str, Any]) -> None:
         assert self.process.stdin is not None
-        with suppress(OSError, ValueError):  # it has died, which the reader tells
+        with suppress(OSError, ValueError):  # it has died, which the reader reports
             self.process.stdin.write(json.dumps(told).encode() + b"\n")
             self.process.stdin.flush()
 
     def send(self, line: RequestLine) -> None:
-        """Hand over a line."""
+        """Send a line."""
         self._write({"number": line.number, "key": line.key, "url": line.url, "body": line.body})
 
     def _read(self) -> None:
-        """Turn what it says into events, on a thread."""
+        """Turn its output into events, on a thread."""
         said = ""
         try:
             self._take()
         except (OSError, ValueError, LookupError, TypeError) as error:
-            said = f"what it says is not a result ({words_of(error)})"
+            said = f"its output is not a result ({words_of(error)})"
             self.process.kill()
         status = self.process.wait()
         self._events.put((self, Died(said or _said(status))))
@@ -84,7 +84,7 @@ class ProcessMember(Member):
                 self._events.put((self, Answered(told["number"], told["result"], told["draws"])))
 
     def close(self) -> None:
-        """End it, roughly if it does not end by itself."""
+        """End the process, and kill it if it does not end in time."""
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()
@@ -96,7 +96,7 @@ class ProcessMember(Member):
 
 
 def _said(status: int) -> str:
-    """How a process has ended."""
+    """Describe the exit status of a process."""
     if status >= 0:
         return f"exit status {status}"
     with suppress(ValueError):
@@ -105,7 +105,7 @@ def _said(status: int) -> str:
 
 
 class _Child:
-    """What such a process does."""
+    """The child process: answers requests until its input ends."""
 
     def __init__(self, requests: BinaryIO, results: BinaryIO) -> None:
         self._requests, self._results = requests, results
@@ -116,11 +116,11 @@ class _Child:
         self._results.flush()
 
     async def serve(self) -> None:
-        """Answer until there are no more requests."""
+        """Answer requests until the input ends."""
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = self._loop.create_future()
         told = self._requests.readline()
-        if not told.endswith(b"\n"):  # who starts this has died
+        if not told.endswith(b"\n"):  # the parent has died
             return
         self._server = LocalServer(LocalSetup(**json.loads(told)))
         try:
@@ -138,14 +138,14 @@ class _Child:
             await self._server.stop()
 
     def _read(self) -> None:
-        """Begin a task for each request, from a thread that waits for them."""
+        """Read requests on a thread, and start a task for each."""
         for data in self._requests:
-            if not data.endswith(b"\n"):  # who sends them has died
+            if not data.endswith(b"\n"):  # the parent has died
                 break
             told = json.loads(data)
             line = RequestLine(told["number"], told["key"], told["url"], told["body"])
             self._loop.call_soon_threadsafe(self._begin, line)
-        with suppress(RuntimeError):  # the loop has ended before
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._finish, None)
 
     def _begin(self, line: RequestLine) -> None:
@@ -164,19 +164,19 @@ class _Child:
     async def _answer(self, line: RequestLine) -> None:
         try:
             result = await self._server.answer(line)
-            self.say({"number": line.number, "result": result_told(result), "draws": self._server.draws})
+            self.say({"number": line.number, "result": result_json(result), "draws": self._server.draws})
         except Exception as error:
             self._finish(error)
 
 
 def main() -> None:
-    """Serve what comes on standard input."""
+    """Answer the requests on standard input."""
     sys.stderr = PrintableStream(sys.stderr)
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no result
+    os.dup2(2, 1)  # keep the output of libraries out of the results
     try:
         asyncio.run(_Child(sys.stdin.buffer, results).serve())
-    except BrokenPipeError:  # who reads the results has died, which says all there is to say
+    except BrokenPipeError:  # the parent has died
         sys.exit(1)
     except GlinferError as error:
         emit(f"glinfer: {error}", err=True)

@@ -1,4 +1,4 @@
-"""The short form of a batch, ``generate --batch``: prompts with options of their own, run by one model alone.
+"""The short form of a batch, ``generate --batch``: prompts with their own options, run by one model.
 
 docs/formats.md describes both files.
 """
@@ -35,7 +35,7 @@ _KEYS = ("prompt", "ids", "id", *_OPTIONS, "lora")
 
 @dataclass(frozen=True)
 class PromptLine:
-    """One prompt: its line in the file (from 1), its id, text or token ids, all options, and what it is run with."""
+    """One prompt: line number (from 1), id, text or token ids, options, and further determinants of its result."""
 
     number: int
     key: Key
@@ -45,7 +45,7 @@ class PromptLine:
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits of a hash of all that determines the result: prompt, options and ``made_with``."""
+        """16 hex digits of a hash of prompt, options and ``made_with``, which determine the result."""
         named = {"prompt" if isinstance(self.prompt, str) else "ids": self.prompt}
         told = {**named, **self.options, "with": self.made_with}
         return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
@@ -57,16 +57,16 @@ class PromptForm(LineForm[PromptLine]):
     noun = "prompt"
     example = '{"prompt": "Once upon a time"}'
     twins = "expected ids that differ (a line without one has its number for an id)"
-    changed = ", its options or the model were others"
+    changed = ", its options or the model have changed"
 
     def __init__(self, defaults: Mapping[str, Any], made_with: Sequence[object] = ()) -> None:
         """Read lines with these defaults.
 
         Args:
             defaults: checked defaults of ``max_tokens``, ``stop``, ``stop_ids`` and the fields of SamplingOptions. Line
-                n takes ``seed`` + n - 1, so that lines differ and are independent of each other and of earlier runs;
-                where there is no seed, one from its id.
-            made_with: what else determines the results.
+                n uses ``seed`` + n - 1, so that lines differ and do not depend on each other or on earlier runs.
+                Without a seed it uses :func:`seed_of` its id.
+            made_with: further values that determine the results.
         """
         self.defaults, self.made_with = defaults, made_with
 
@@ -87,7 +87,7 @@ class PromptForm(LineForm[PromptLine]):
 
     def _options(self, number: int, key: Key, found: Mapping[str, Any], prompt: str | list[int]) -> dict[str, Any]:
         own = {name: found[name] for name in _OPTIONS if name in found}
-        # A structure of the line's own stands in place of the one for all lines.
+        # A structure in the line replaces the default structure.
         taken = STRUCTURES if own.keys() & {*STRUCTURES} else ()
         options = {**{name: value for name, value in self.defaults.items() if name not in taken}, **own}
         structure_of(options)
@@ -110,7 +110,7 @@ class PromptForm(LineForm[PromptLine]):
         return options
 
     def finished(self, found: dict[str, Any]) -> tuple[Key, str] | None:
-        """The id and ``prompt_sha`` of a result."""
+        """The id and the ``prompt_sha`` of a result."""
         key, digest = found.get("id"), found.get("prompt_sha")
         if not isinstance(key, (str, int)) or isinstance(key, bool) or not isinstance(digest, str):
             return None
@@ -130,16 +130,16 @@ def check_prompts(
     source: AnyPath,
     on_progress: Progress = no_progress,
 ) -> int:
-    """Check ``count`` prompts against the model before the first one runs.
+    """Check ``count`` prompts against the model before any of them runs.
 
     Returns:
         The tokens of the longest sequence, prompt and continuation.
 
-    ``on_progress`` receives (checked lines, lines).
+    ``on_progress`` is called with (checked lines, lines).
 
     Raises:
-        InputError: a text without a tokenizer, a prompt longer than the context, or ids outside the vocabulary; names
-            the line.
+        InputError: names the line: text without a tokenizer, a prompt longer than the context, or ids outside the
+            vocabulary.
     """
     longest = 0
     for done, line in enumerate(lines, start=1):
@@ -162,7 +162,7 @@ class PromptRunner:
 
     Attributes:
         model: the model.
-        slots: sequences at a time; None for the model's own choice.
+        slots: concurrent sequences; None for the model's default.
         memory: limit for the texture memory of their caches, in bytes.
         longest: tokens of the longest sequence; None for a whole context.
     """
@@ -173,7 +173,7 @@ class PromptRunner:
     longest: int | None = None
 
     def run(self, lines: Iterator[PromptLine]) -> Iterator[LineResult[PromptLine]]:
-        """Results of checked prompts, in the order of finishing."""
+        """Yield the results of checked prompts as they finish."""
         from glinfer.engine.requests import BatchRequest
 
         requests = (BatchRequest(line.prompt, line.options, key=line) for line in lines)
@@ -191,7 +191,7 @@ class PromptRunner:
 
 
 def result_of(result: BatchResult) -> LineResult[PromptLine]:
-    """The line of OUT that a result becomes."""
+    """The output line of a result."""
     line, stats = result.request.key, result.stats
     assert isinstance(line, PromptLine)
     told = {

@@ -1,4 +1,4 @@
-"""OpenAI's form of a batch: each line is a request to a route of the server, each result its answer.
+"""OpenAI's form of a batch: each line is a request to a route of the server, and each result is its response.
 
 Source: OpenAI's guide to its Batch API. docs/formats.md describes the files.
 """
@@ -20,12 +20,12 @@ from glinfer.server.routes import ROUTES
 _ID = "batch_req_"
 _KEYS = ("custom_id", "method", "url", "body")
 URLS = {route.path: route.body for route in ROUTES if route.body is not None and route.path.startswith("/v1/")}
-"""The routes that a batch may ask, with the models of their bodies."""
+"""The routes that a batch may use, with the models of their bodies."""
 
 
 @dataclass(frozen=True)
 class RequestLine:
-    """One request: its line in the file (from 1), its id, the route and the body."""
+    """One request: line number (from 1), id, route and body."""
 
     number: int
     key: str
@@ -39,10 +39,10 @@ class RequestLine:
         return _ID + hashlib.sha256(told.encode()).hexdigest()[:24]
 
     def sent(self) -> dict[str, Any]:
-        """The body as it is sent: a request that may have a seed, and names none, takes one from its id.
+        """The body to send, with a seed from its id if the route accepts a seed and the body has none.
 
         Raises:
-            ApiError: it asks for a stream.
+            ApiError: the request wants a stream.
         """
         if self.body.get("stream") is True:
             raise ApiError("a batch has no streams; leave stream out", param="stream", code="unsupported_parameter")
@@ -50,8 +50,8 @@ class RequestLine:
             return {**self.body, "seed": seed_of(self.key)}
         return self.body
 
-    def told(self) -> dict[str, Any]:
-        """The line, as the input has it."""
+    def to_json(self) -> dict[str, Any]:
+        """The line of the input, as JSON values."""
         return {"custom_id": self.key, "method": "POST", "url": self.url, "body": self.body}
 
 
@@ -63,7 +63,7 @@ class RequestForm(LineForm[RequestLine]):
     result_start = b'{"id": "batch_req_'
 
     def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
-        """Check what stands around the body, which its route checks; errors as in :meth:`LineForm.parse`."""
+        """Check a line except its body, which the route checks; errors as in :meth:`LineForm.parse`."""
         for key in found:
             if key not in _KEYS:
                 raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")
@@ -87,7 +87,7 @@ class RequestForm(LineForm[RequestLine]):
 
 
 def answered(line: RequestLine, status: int, request_id: str, body: Any) -> LineResult[RequestLine]:
-    """The result of a request that was answered."""
+    """The result of a request with a response."""
     response = {"status_code": status, "request_id": request_id, "body": body}
     usage = (body.get("usage") if isinstance(body, dict) else None) or {}
     prompt = usage.get("prompt_tokens", usage.get("input_tokens", 0))
@@ -96,7 +96,7 @@ def answered(line: RequestLine, status: int, request_id: str, body: Any) -> Line
 
 
 def unanswered(line: RequestLine, code: str, message: str) -> LineResult[RequestLine]:
-    """The result of a request that has no answer."""
+    """The result of a request without a response."""
     return LineResult(line, _told(line, None, {"code": code, "message": message}), failed=True)
 
 
@@ -105,7 +105,7 @@ def _told(line: RequestLine, response: dict[str, Any] | None, error: dict[str, A
 
 
 def comparable(told: dict[str, Any]) -> dict[str, Any]:
-    """A result without what two runs of one request differ in: ids of answers, times, and counts of cached tokens."""
+    """A result without values that differ between two runs: ids of responses, times, and counts of cached tokens."""
     response = told["response"]
     if response is None:
         return told

@@ -1,4 +1,4 @@
-"""Files of results: what an earlier run has finished, and lines appended whole and by one run at a time."""
+"""Files of results: read those of an earlier run, and append whole lines, one run at a time."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class FinishedLines:
-    """Results of an earlier run in one file: how many, the bytes of their lines, and whether a torn line follows.
+    """Results of an earlier run in one file: their number, their size in bytes, and whether a torn line follows.
 
-    ``total`` is the file's size when it was read, in bytes; None where its contents are discarded.
+    ``total`` is the file's size in bytes when it was read; None if its contents are discarded.
     """
 
     count: int = 0
@@ -37,11 +37,11 @@ class FinishedLines:
 
 
 def check_targets(source: AnyPath, out: Target, errors: Target | None = None) -> None:
-    """Check that results can be written; writes nothing.
+    """Check that results can be written, without writing.
 
     Raises:
         InputError: a file is given twice.
-        FormatError: a folder is missing or not writable, or a file is not a regular one.
+        FormatError: a folder is missing or not writable, or a file is not a regular file.
     """
     for each in filter(None, (out, errors)):
         if each.is_same(source):
@@ -52,12 +52,12 @@ def check_targets(source: AnyPath, out: Target, errors: Target | None = None) ->
 
 
 def read_finished(target: Target, index: LineIndex[L]) -> FinishedLines:
-    """Read the results of an earlier run, if there was one, and note them in ``index``; changes no file.
+    """Read the results of an earlier run, if any, and record them in ``index``; changes no file.
 
-    The last line may be torn where that run was cut off; any other line must be a result of a line of the index.
+    The last line may be torn if that run was interrupted; every other line must be the result of a line of the index.
 
     Raises:
-        InputError: a line is malformed, repeated, or belongs to no line or to one that has changed.
+        InputError: a line is malformed, repeated, or belongs to a missing or changed line.
         FormatError: the file cannot be read.
     """
     path = target.newest()
@@ -71,7 +71,7 @@ def read_finished(target: Target, index: LineIndex[L]) -> FinishedLines:
     with open_source(path) as file:
         for number, data in read_lines(file, path, MAX_RESULT_LINE_BYTES):
             found = _result(data, form)
-            # Only a torn result is dropped: the file may be another one, given by mistake.
+            # Drop only a torn result, because the user may have named a wrong file.
             began_as_one = data.startswith(form.result_start) or form.result_start.startswith(data)
             if found is None and began_as_one and total is not None and size + len(data) >= total:
                 return FinishedLines(count, size, torn=True, total=total)
@@ -85,7 +85,7 @@ def read_finished(target: Target, index: LineIndex[L]) -> FinishedLines:
 
 
 def _result(data: bytes, form: LineForm[Any]) -> dict[str, Any] | None:
-    """Parse a whole line; None where it is torn or malformed."""
+    """Parse a whole line; None if it is torn or malformed."""
     try:
         return parse_object(data, form.example) if data.endswith(b"\n") else None
     except InputError:
@@ -93,7 +93,7 @@ def _result(data: bytes, form: LineForm[Any]) -> dict[str, Any] | None:
 
 
 def _problem(found: dict[str, Any] | None, index: LineIndex[L]) -> str:
-    """Note a result, or describe why this is none of the input; empty if it is."""
+    """Record a result; returns the problem with it, or an empty text."""
     form, source = index.form, shown(index.source)
     told = None if found is None else form.finished(found)
     if told is None:
@@ -104,18 +104,18 @@ def _problem(found: dict[str, Any] | None, index: LineIndex[L]) -> str:
         part = "" if index.shard.count == 1 else f", shard {index.shard}"
         return f"there is no {form.noun} {short(key)} in {source}{part}"
     if entry.finished:
-        return f"{form.noun} {short(key)} has a result before this one"
+        return f"{form.noun} {short(key)} has an earlier result in this file"
     if digest != entry.digest:
-        return f"{form.noun} {short(key)} ({source}:{entry.number}){form.changed} when this was made"
+        return f"{form.noun} {short(key)} ({source}:{entry.number}){form.changed} since this was made"
     index.finish(entry.number)
     return ""
 
 
 class ResultFile(Closing):
-    """Appends results to a file, each line whole and at once; use it in a ``with`` block."""
+    """Appends results to a file in whole lines; use it in a ``with`` block."""
 
     def __init__(self, target: Target, finished: FinishedLines) -> None:
-        """Prepare without touching the file, see :meth:`open`."""
+        """Prepare without touching the file; see :meth:`open`."""
         self.target, self._finished = target, finished
         self._file: FileIO | None = None
 
@@ -132,13 +132,13 @@ class ResultFile(Closing):
         path = self.target.working
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: an interruption loses nothing.
+            # Unbuffered, so that an interrupt loses nothing.
             self._file = path.open("ab", buffering=0)
-            alone = _locked(self._file)  # before its size is looked at
+            alone = _locked(self._file)  # before reading its size
             if not alone or finished.total not in (None, os.fstat(self._file.fileno()).st_size):
                 raise InputError(
                     f"{shown(path)}: another run writes to it; wait for its end, or give another --out; "
-                    "the same command goes on with what is left"
+                    "the same command continues where it stopped"
                 )
             self._file.truncate(finished.size)
         except OSError as error:
@@ -146,7 +146,7 @@ class ResultFile(Closing):
 
     @property
     def whole(self) -> bool:
-        """Whether an earlier run left the file as it has to be."""
+        """Whether an earlier run left the file complete."""
         return not self._finished.torn and (self.target.plain or not self.target.working.exists())
 
     def write(self, told: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ class ResultFile(Closing):
 
     @property
     def lines(self) -> int:
-        """Number of results in the file, counted there, so that it is right after any interruption."""
+        """Number of results, counted in the file, which is right after any interrupt."""
         if self._file is None:
             return self._finished.count
         with self.target.working.open("rb") as file:
@@ -170,11 +170,11 @@ class ResultFile(Closing):
     def _failed(self, error: OSError) -> FormatError:
         return FormatError(
             f"{shown(self.target.working)}: cannot write it: {reason(error)}; check the free space and the "
-            "permissions; the lines in it stay finished, and the same command goes on with the others"
+            "permissions; the lines in it stay finished, and the same command runs the others"
         )
 
     def close(self) -> None:
-        """Close the file; harmless when repeated."""
+        """Close the file; calling it again does nothing."""
         if self._file is not None:
             try:
                 self._file.close()
@@ -183,34 +183,34 @@ class ResultFile(Closing):
 
 
 class ResultFiles:
-    """The file of results, and the one of errors if there is one; use it in a ``with`` block."""
+    """The file of results, and the file of errors if it is separate; use it in a ``with`` block."""
 
     def __init__(self, files: Sequence[ResultFile]) -> None:
-        """Take one file or two."""
+        """Use one file, or one for results and one for errors."""
         self._files, self._stack = files, ExitStack()
 
     def open(self) -> None:
-        """Open them; errors as in :meth:`ResultFile.open`."""
+        """Open the files; errors as in :meth:`ResultFile.open`."""
         for each in self._files:
             each.open()
 
     def write(self, result: LineResult[Any]) -> None:
-        """Add a result to the file that it belongs to."""
+        """Add a result to the file for it."""
         self._files[-1 if result.failed else 0].write(result.data)
 
     def publish(self) -> None:
-        """Put compressed and remote files in their places; errors as in :meth:`glinfer.batch.places.Target.publish`."""
+        """Write compressed and remote files; errors as in :meth:`glinfer.batch.places.Target.publish`."""
         for each in self._files:
             each.target.publish()
 
     @property
     def whole(self) -> bool:
-        """Whether there is nothing to cut off and nothing to put in its place."""
+        """Whether all files are complete and published."""
         return all(each.whole for each in self._files)
 
     @property
     def lines(self) -> int:
-        """Number of results in both."""
+        """Number of results in all files."""
         return sum(each.lines for each in self._files)
 
     def __enter__(self) -> ResultFiles:
@@ -227,7 +227,7 @@ class ResultFiles:
 
 
 def _locked(file: FileIO) -> bool:
-    """Lock a file against other runs; False where one holds the lock, True where the system has no locks."""
+    """Lock a file against other runs; False if another run holds the lock, True if the system has no locks."""
     try:
         import fcntl
     except ImportError:  # not on Windows

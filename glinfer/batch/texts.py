@@ -1,4 +1,4 @@
-"""Files of texts to be embedded: a text a line, JSON objects, rows of a CSV file or of a Parquet file."""
+"""Read texts to embed: lines, JSON objects, or rows of a CSV or Parquet file."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, s
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
 
 _EXAMPLE = '{"text": "Once upon a time"}'
-_ROWS = 1024  # of a Parquet file that are read together
+_ROWS = 1024  # rows of a Parquet file to read at once
 
 
 def read_texts(path: AnyPath, column: str | None = None) -> Iterator[str]:
-    """The texts of a file, one after the other; its ending says what it holds.
+    """Yield the texts of a file, whose suffix decides its form.
 
     Args:
         path: ``.txt`` has a text a line, ``.jsonl`` an object a line, ``.csv`` and ``.parquet`` rows.
-        column: the key or the column of the text; left out ``text``, or the only column that there is.
+        column: the key or the column of the text; by default ``text``, or the only column.
 
     Raises:
-        InputError: another ending, or a line or row without such a text; names it.
+        InputError: an unknown suffix, or a line or row without the text; names it.
         FormatError: the file cannot be read.
     """
     kind = Path(path).suffix.lower()
@@ -61,7 +61,7 @@ def _objects(path: AnyPath, column: str | None) -> Iterator[str]:
 def _csv_rows(path: AnyPath, column: str | None) -> Iterator[str]:
     with opened(path) as (file, _):
         lines = read_lines(file, path, MAX_PROMPT_LINE_BYTES)
-        # A line of a file of old Macs ends in CR: csv finds it in a text that is opened without newline=None.
+        # newline="" lets csv find the bare CRs of old Mac files.
         texts = (io.StringIO(decode_text(data, f"{shown(path)}:{number}"), newline="") for number, data in lines)
         rows = csv.reader(itertools.chain.from_iterable(texts), strict=True)
         try:
@@ -80,7 +80,7 @@ def _csv_rows(path: AnyPath, column: str | None) -> Iterator[str]:
 def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:
     arrow, parquet = arrow_modules()
     with opened(path):
-        pass  # there is such a file
+        pass  # the file exists and is readable
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
@@ -110,7 +110,7 @@ def arrow_modules() -> tuple[Any, Any]:
 
 
 def _column(names: list[str], column: str | None, path: AnyPath) -> int:
-    """The place of a column among those of a file."""
+    """The index of a column."""
     wanted = "text" if column is None else column
     if wanted in names:
         return names.index(wanted)

@@ -1,7 +1,6 @@
-"""An event loop that is run in turns, so that Ctrl-C comes between two of them and never inside the loop.
+"""An event loop that runs in turns, so that Ctrl-C takes effect between two turns and never inside the loop.
 
-An interrupt inside would leave coroutines that nobody awaits and tasks that nobody ends, and Python a line of its own
-for each.
+An interrupt inside the loop would leave unawaited coroutines and unfinished tasks, and Python warns of each.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ from glinfer.gl.signals import signals_held
 
 Result = TypeVar("Result")
 Work = Callable[[], Coroutine[Any, Any, Result]]
-_BROKEN = "this was broken off by a second Ctrl-C and cannot go on; make another one"
+_BROKEN = "a second Ctrl-C has interrupted this, so it cannot continue; make another one"
 _FORKED = (
-    "this process was forked from the one that has this event loop and its threads; start processes by "
+    "this process was forked from the one that has this event loop and its threads; start processes with "
     "multiprocessing's 'spawn', or make another one here"
 )
 
 
 class Turns:
-    """An event loop, and the tasks in it; not for use inside another loop.
+    """An event loop and its tasks; not for use inside another loop.
 
-    The first Ctrl-C of a turn ends it and is raised behind it. A second one raises at once, after which nothing but
-    :meth:`close` is of use: it may have come anywhere in the loop. In a process that is forked there is nothing to
-    go on with: the threads that would end a turn are the parent's, and so is what wakes its loop.
+    The first Ctrl-C ends the turn and is raised after it. A second Ctrl-C raises at once, anywhere in the loop; only
+    :meth:`close` may follow. A forked process cannot continue, because the threads that end a turn and wake the loop
+    belong to the parent.
     """
 
     def __init__(self) -> None:
-        """Prepare; the loop is made by the first task."""
+        """Prepare; the first task makes the loop."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._broken = ""  # why nothing can be begun
+        self._broken = ""  # why no task can start
         _all.add(self)
 
     def begin(self, work: Work[Result]) -> asyncio.Task[Result]:
-        """A task of the coroutine that ``work`` makes; it runs within turns alone.
+        """Start a task of the coroutine that ``work`` makes; it runs only during turns.
 
         Raises:
-            ContextError: a turn was broken off, or this process was forked.
+            ContextError: a turn was interrupted, or this process was forked.
         """
         self._require_whole()
         with signals_held():
@@ -58,10 +57,10 @@ class Turns:
         return task
 
     def run(self, tasks: Collection[asyncio.Task[Result]]) -> list[asyncio.Task[Result]]:
-        """Run until one of the tasks has ended; returns all that have, in their order.
+        """Run until a task has ended, and return all ended tasks in order.
 
         Raises:
-            ContextError: this process was forked since they have begun.
+            ContextError: this process was forked after the tasks began.
         """
         self._require_whole()
         with signals_held(self._wake) as came:
@@ -83,33 +82,33 @@ class Turns:
             raise
 
     def _wake(self) -> None:
-        """End the turn, from a handler of signals."""
+        """End the turn, from a signal handler."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _abandon(self, why: str) -> None:
-        """Let go of a loop that cannot be run any more, and of all that is in it, without a word."""
+        """Drop a loop that cannot run any more, and its tasks, without warnings."""
         loop, self._loop, self._broken = self._loop, None, why
         if loop is None:
             return
         asyncio._set_running_loop(None)
         loop.set_exception_handler(lambda *_: None)
         for task in asyncio.all_tasks(loop):
-            with suppress(RuntimeError, ValueError):  # it awaits something at its end, or is the one that forks
+            with suppress(RuntimeError, ValueError):  # it awaits in its cleanup, or is the task that forked
                 task.get_coro().close()
-        with suppress(RuntimeError):  # it believes that it runs
+        with suppress(RuntimeError):  # it considers itself running
             loop.close()
 
     def drop(self, tasks: Collection[asyncio.Task[Any]]) -> None:
-        """End tasks whose results nobody waits for any more."""
+        """Cancel tasks whose results are no longer needed."""
         with signals_held():
             for each in tasks if self._loop is not None else ():
                 each.cancel()
 
     def close(self, last: Work[None]) -> None:
-        """End all tasks, await what ``last`` then makes, and close the loop; harmless when repeated.
+        """Cancel all tasks, await the coroutine that ``last`` makes, and close the loop; may be called again.
 
-        A Ctrl-C waits for the end of this; a second one breaks it off, and it can be called again.
+        A Ctrl-C waits for its end; a second one interrupts it, and it can be called again.
         """
         with signals_held(lambda: None):
             with signals_held():
@@ -128,7 +127,7 @@ _all: WeakSet[Turns] = WeakSet()
 
 
 def _abandon_all() -> None:
-    """In a process that was just forked."""
+    """Drop all loops, in a process that was just forked."""
     for each in tuple(_all):
         each._abandon(_FORKED)
 
@@ -138,7 +137,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """A loop that a forked process can close without an effect on its parent, whose epoll it would share."""
+    """A loop without epoll, which a forked process would share with its parent and could not close."""
     if hasattr(os, "fork") and hasattr(selectors, "PollSelector"):
         return asyncio.SelectorEventLoop(selectors.PollSelector())
     return asyncio.new_event_loop()
@@ -147,7 +146,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _end_turn(task: asyncio.Task[Any]) -> None:
     task.get_loop().stop()
     if not task.cancelled():
-        task.exception()  # asked for, or asyncio would write to stderr what nobody waits for any more
+        task.exception()  # mark it as retrieved, or asyncio writes it to stderr
 
 
 async def _ended(last: Work[None]) -> None:

@@ -1,8 +1,7 @@
-"""Files of vectors, written piece by piece, so that a run that was stopped goes on where it was.
+"""Files of vectors, written piece by piece, so that an interrupted run can continue.
 
-The vectors come into a file beside the result first, ``<out>.part``: a line with a digest of what they are made of,
-then their numbers, whole rows at a time. At the end they are copied into the form of the result, which appears whole or
-not at all.
+Vectors first go to ``<out>.part``: a line with a digest of their model and options, then whole rows of numbers. At the
+end they are copied into the final form, which appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from glinfer.formats.files import AnyPath, reason, replacing, shown
 
 Vectors = npt.NDArray[np.float32]
 _HEAD = 512
-"""Bytes of the first line of a part, padded with spaces."""
+"""Bytes of the first line of a part file, padded with spaces."""
 _ROWS = 1024
 
 
 class VectorFile(Closing):
-    """The vectors of one run, in the part beside its result; use it in a ``with`` block.
+    """The vectors of one run, in a part file next to its result; use it in a ``with`` block.
 
     Attributes:
-        done: texts whose vectors are in the file.
+        done: the number of texts in the file.
     """
 
     def __init__(self, out: AnyPath, about: dict[str, Any], width: int, *, restart: bool = False) -> None:
-        """Open the part of ``out``, whose vectors have ``width`` numbers and are made as ``about`` says.
+        """Open the part file of ``out``, for vectors of ``width`` numbers made with the settings ``about``.
 
         Raises:
-            InputError: the name ends otherwise, or a part lies there that was made of something else.
-            FormatError: it cannot be written.
+            InputError: an unknown suffix, or an earlier part file with other settings.
+            FormatError: the file cannot be written.
         """
         self.out, self.width = Path(out), width
         check_out(out)
@@ -56,7 +55,7 @@ class VectorFile(Closing):
             raise self._failed(error) from None
 
     def _rows_in(self) -> int:
-        """Whole rows in the part; a new one gets its first line."""
+        """Count whole rows in the part file; write the first line of a new one."""
         found = self._file.read(_HEAD)
         if not found:
             self._file.write(self._head)
@@ -64,8 +63,8 @@ class VectorFile(Closing):
         if found != self._head:
             self._file.close()
             raise InputError(
-                f"{shown(self.part)}: this was made of another model, file or option; give another --out, or --restart "
-                "to discard it"
+                f"{shown(self.part)}: this was made with another model, file or option; give another --out, or "
+                "--restart to discard it"
             )
         return (os.fstat(self._file.fileno()).st_size - _HEAD) // (4 * self.width)
 
@@ -83,7 +82,7 @@ class VectorFile(Closing):
         self.done += len(vectors)
 
     def finish(self, texts: Callable[[], Iterable[str]]) -> None:
-        """Write the result and remove the part; ``texts`` gives the texts again, for results that have them too.
+        """Write the result and remove the part file; ``texts`` returns the texts again, for forms that include them.
 
         Raises:
             FormatError: the result cannot be written.
@@ -100,22 +99,22 @@ class VectorFile(Closing):
         self.part.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the part, which stays."""
+        """Close the part file without removing it."""
         self._file.close()
 
     def _failed(self, error: OSError) -> FormatError:
         return FormatError(
             f"{shown(self.part)}: cannot write it: {reason(error)}; check the free space and the permissions; the "
-            "vectors in it stay, and the same command goes on"
+            "vectors in it stay, and the same command continues"
         )
 
 
 def check_out(out: AnyPath) -> None:
-    """Refuse a result of no known form, or in no folder, before anything is run.
+    """Check the suffix and folder of a result before anything runs.
 
     Raises:
-        InputError: the name ends otherwise; or pyarrow, which its form needs, is not installed.
-        FormatError: there is no such folder.
+        InputError: an unknown suffix, or pyarrow is needed and not installed.
+        FormatError: the folder does not exist.
     """
     kind = Path(out).suffix.lower()
     if kind not in _WRITERS:
@@ -140,7 +139,7 @@ def _write_npy(path: Path, vectors: Vectors, texts: Callable[[], Iterable[str]])
 
 
 def _write_safetensors(path: Path, vectors: Vectors, texts: Callable[[], Iterable[str]]) -> None:
-    # The library would take all of them into memory.
+    # The safetensors library would load all vectors into memory.
     entry = {"dtype": "F32", "shape": list(vectors.shape), "data_offsets": [0, vectors.nbytes]}
     header = json.dumps({"__metadata__": {"format": "np"}, "embeddings": entry}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)

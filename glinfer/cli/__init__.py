@@ -11,7 +11,7 @@ _EXIT_INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; see :func:`glinfer.cli.app.main`."""
     try:
-        from glinfer.cli import app  # takes half a second, in which Ctrl-C may come too
+        from glinfer.cli import app  # takes half a second; Ctrl-C may arrive meanwhile
     except KeyboardInterrupt:
         raise SystemExit(_EXIT_INTERRUPTED) from None
     app.main(arguments)

@@ -1,4 +1,4 @@
-"""The command group, and what every command does with errors: one line on stderr, exit status 2."""
+"""The command group and its error handling: one line on stderr, exit status 2."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXIT_INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """A group of commands in sections, each imported when it is first asked for."""
+    """A group of commands in sections; a command is imported when it is first used."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Commands(click.Group):
         """Make the group.
 
         Args:
-            args: as :class:`click.Group` takes them.
-            table: every command by its name, as a function that imports it.
-            sections: the sections of the help, each with its commands and their summaries.
-            program: what a user types to call the group; messages begin with it.
-            variables: the environment variables of the help, each with its summary.
-            options: as :class:`click.Group` takes them.
+            args: passed to :class:`click.Group`.
+            table: command names, and functions that import the commands.
+            sections: sections of the help, with command names and summaries.
+            program: the program name that users type; messages begin with it.
+            variables: environment variables and their summaries, for the help.
+            options: passed to :class:`click.Group`.
         """
         super().__init__(*args, **options)
         self._table, self.sections, self.program, self._variables = table, sections, program, variables
@@ -56,7 +56,7 @@ class Commands(click.Group):
         return sorted({*self._table, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command when it is first asked for."""
+        """Import a command on first use."""
         if cmd_name in self._table and cmd_name not in self.commands:
             self.add_command(self._table[cmd_name](), cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -91,19 +91,19 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. A closed pipe is caught here because click has its own answer to it, exit status 1."""
+        """Run a command. A closed pipe is caught here; click would exit with status 1."""
         try:
             value = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of the pipe went away (| head): nothing to say, and nobody to say it to.
+            # The reader of the pipe has gone (| head): exit without a message.
             _drop_output()
             return None
         return value
 
 
 def _drop_output() -> None:
-    """Send what is still buffered for standard output nowhere, or Python would fail on it again at its exit."""
+    """Discard buffered standard output, which Python would otherwise fail to flush at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -135,23 +135,23 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
 }
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Run a model": {
-        "chat": "Talk with a model in the terminal.",
-        "generate": "Continue a text, or a whole file of prompts.",
-        "embed": "Write the vectors of a file of texts.",
-        "demo": "Stream a text and say what it cost.",
-        "models": "List the models that are on this machine.",
-        "pull": "Fetch a model from Hugging Face's hub.",
-        "remove": "Remove such a model again.",
-        "run-batch": "Answer a file of requests, as OpenAI's Batch API does.",
-        "serve": "Serve models over HTTP, as OpenAI's API does.",
-        "convert": "Write a model as .gab, .safetensors or .gguf.",
-        "export-web": "Write a model as a site that a browser runs.",
-        "serve-web": "Serve such a site on this machine.",
+        "chat": "Chat with a model in the terminal.",
+        "generate": "Generate text from a prompt or a file of prompts.",
+        "embed": "Embed the texts in a file.",
+        "demo": "Generate a sample text and report its cost.",
+        "models": "List the models on this machine.",
+        "pull": "Download a model from the Hugging Face Hub.",
+        "remove": "Delete a downloaded model.",
+        "run-batch": "Run a file of requests in OpenAI's batch format.",
+        "serve": "Serve models over HTTP with OpenAI's API.",
+        "convert": "Convert a model to .gab, .safetensors or .gguf.",
+        "export-web": "Export a model as a website that runs it.",
+        "serve-web": "Serve an exported website on this machine.",
     },
     "Inspect": {
-        "info": "Show the renderer, and what a model needs of it.",
+        "info": "Show the renderer and a model's requirements.",
         "draws": "Count the draw calls of a token, by pass.",
-        "look": "Draw attention, hidden states and weights.",
+        "look": "Plot attention, hidden states and weights.",
         "diff": "Compare two models, plans or renderers.",
     },
     "Check": {
@@ -159,31 +159,31 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "eval": "Measure how well a model predicts a text.",
     },
     "Measure": {
-        "bench": "Time prompts and tokens.",
-        "profile": "Time every draw, with the bytes that it moves.",
-        "tune": "Find the fastest shape of the passes here.",
+        "bench": "Benchmark prefill and decoding.",
+        "profile": "Time every draw and count the bytes it moves.",
+        "tune": "Find the fastest kernels for this renderer.",
     },
     "Command line": {
-        "help": "Show this list, or the help of a command.",
-        "completion": "Print what completes commands in bash, zsh or fish.",
+        "help": "Show this list or the help of a command.",
+        "completion": "Print a completion script for bash, zsh or fish.",
     },
 }
 _VARIABLES: Mapping[str, str] = {
-    "GLINFER_DEVICE": "Which device renders, as --device.",
-    "GLINFER_API": "es or desktop, as --api; GLINFER_GL is its older name.",
-    "GLINFER_MEMORY": "Gigabytes of memory to count on.",
-    "GLINFER_CACHE": "The folder for glinfer's own files; empty keeps no measurements.",
+    "GLINFER_DEVICE": "Default for --device.",
+    "GLINFER_API": "Default for --api; GLINFER_GL is the older name.",
+    "GLINFER_MEMORY": "Memory limit in GB. Default: detected.",
+    "GLINFER_CACHE": "Cache folder; if empty, measurements are not saved.",
     "GLINFER_KEEP_AWAKE": "1 keeps idle cores awake, for software renderers.",
-    "GLINFER_API_KEY": "Keys that 'serve' requires, separated by commas.",
-    "XDG_CACHE_HOME": "Where GLINFER_CACHE is by default; else ~/.cache.",
-    "HF_HOME, HF_HUB_CACHE": "The cache of Hugging Face's hub.",
-    "HF_ENDPOINT, HF_TOKEN": "The hub, and who asks it; HF_HUB_OFFLINE=1 never asks.",
-    "HTTPS_PROXY, ALL_PROXY": "How the hub is reached.",
-    "CUDA_VISIBLE_DEVICES": "The GPU of a process, for 'run-batch' on a cluster.",
+    "GLINFER_API_KEY": "API keys for 'serve', comma-separated.",
+    "XDG_CACHE_HOME": "Parent of the default GLINFER_CACHE, else ~/.cache.",
+    "HF_HOME, HF_HUB_CACHE": "Location of the Hugging Face cache.",
+    "HF_ENDPOINT, HF_TOKEN": "Hub and access token; HF_HUB_OFFLINE=1 is offline.",
+    "HTTPS_PROXY, ALL_PROXY": "Proxy for the hub.",
+    "CUDA_VISIBLE_DEVICES": "GPU of a process, for 'run-batch' on a cluster.",
     "LP_NUM_THREADS": "Threads of Mesa's software renderer.",
-    "NO_COLOR": "Any value turns colours off.",
+    "NO_COLOR": "Any value disables colours.",
 }
-CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
 @click.group(
@@ -200,15 +200,15 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 def cli(context: click.Context) -> None:
     """Run transformer language models on WebGL2-class graphics, without a window.
 
-    Start with 'glinfer info' to see what this machine renders with, then
-    'glinfer generate MODEL "some text"'. Every command explains itself with --help.
+    Start with 'glinfer info' to see this machine's renderer, then try
+    'glinfer generate MODEL "some text"'. Every command has --help.
     """
     if context.invoked_subcommand is None:
         emit(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None, group: Commands = cli) -> NoReturn:
-    """Run the command line and exit: 0 fine, 1 a check failed, 2 bad input, 130 interrupted."""
+    """Run the command line and exit: 0 success, 1 a check failed, 2 bad input, 130 interrupted."""
     _mend_streams()
     _say_warnings_in_one_line(group.program)
     status = run(arguments, group)
@@ -217,14 +217,14 @@ def main(arguments: Sequence[str] | None = None, group: Commands = cli) -> NoRet
 
 
 def _leave_quietly() -> None:
-    """Let a Ctrl-C end the process at once from here on: Python would print where it came while it ends."""
+    """From here on, let Ctrl-C end the process at once; Python would print a traceback while it shuts down."""
     with contextlib.suppress(ValueError):  # not in the main thread
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _mend_streams() -> None:
-    """Replace streams that were closed (``<&-``); show what the output's encoding lacks, and errors, with escapes."""
+    """Replace closed streams (``<&-``); escape characters that the output's encoding lacks or stderr must not show."""
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
@@ -236,7 +236,7 @@ def _mend_streams() -> None:
 
 
 def _say_warnings_in_one_line(program: str) -> None:
-    """Show a warning of glinfer as one line, without the place in its code."""
+    """Print glinfer's warnings as one line, without the source location."""
     others = warnings.showwarning
 
     def show(
@@ -256,7 +256,7 @@ def _say_warnings_in_one_line(program: str) -> None:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """A suggestion for a name that does not exist, or nothing."""
+    """Suggest the nearest name for one that does not exist; empty if none is near."""
     found = nearest(name, names)
     return f"; did you mean {found}?" if found else ""
 
@@ -270,7 +270,7 @@ def _no_such_option(error: click.NoSuchOption) -> str:
     argument = next((each for each in params if isinstance(each, click.Argument) and f"--{each.name}" == name), None)
     if argument is not None:
         usage = " ".join(context.command.collect_usage_pieces(context)[1:])
-        return f"No such option: {name}; give it without a name: {context.command_path} {usage}"
+        return f"No such option: {name}; it is an argument: {context.command_path} {usage}"
     names = [option for each in params if isinstance(each, click.Option) for option in each.opts if len(option) > 2]
     hint = _nearest(name, [*names, *context.help_option_names]) or f" (see '{context.command_path} --help')"
     return f"No such option: {name}{hint}"
@@ -293,7 +293,7 @@ def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
     except click.NoSuchOption as error:
         return complain(_no_such_option(error))
     except click.UsageError as error:
-        # What click finds while it splits the options of a command has no context.
+        # Errors in splitting a command's options have no context.
         path = error.ctx.command_path if error.ctx is not None else f"{group.program} {group.chosen}".rstrip()
         return complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""``glinfer generate --batch``: prompts of a file run together, results into another file."""
+"""``glinfer generate --batch``: run the prompts of a file together and write the results to another file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _OPTIONS = ("batch", "out", "restart", "slots", "memory")
 
 
 batch_options = options(
-    click.option("--batch", type=click.Path(), metavar="FILE", help="Prompts, a JSON object a line. Needs --out."),
-    click.option("--out", type=click.Path(), help="With --batch: the file for the results; a later run goes on."),
-    click.option("--restart", is_flag=True, help="With --batch: discard what OUT has, and start over."),
-    click.option("--slots", type=click.IntRange(min=1), help="With --batch: how many prompts at once."),
-    click.option("--memory", type=click.IntRange(min=1), metavar="MB", help="With --batch: for caches, at most."),
+    click.option("--batch", type=click.Path(), metavar="FILE", help="File of prompts, one JSON object a line."),
+    click.option("--out", type=click.Path(), help="With --batch: file for the results; a later run resumes."),
+    click.option("--restart", is_flag=True, help="With --batch: discard the results in OUT and start over."),
+    click.option("--slots", type=click.IntRange(min=1), help="With --batch: number of prompts to run at once."),
+    click.option("--memory", type=click.IntRange(min=1), metavar="MB", help="With --batch: memory limit for caches."),
 )
 """``--batch`` and its options."""
 
@@ -49,7 +49,7 @@ class BatchChoice:
 
 
 def take_batch(given_options: dict[str, Any], *, single: bool) -> BatchChoice | None:
-    """Take these options out of ``given_options``; None without ``--batch``. ``single`` tells of a PROMPT or ``--ids``.
+    """Remove these options from ``given_options``; None without ``--batch``. ``single``: a prompt is given too.
 
     Raises:
         InputError: options are missing or contradict each other.
@@ -58,12 +58,12 @@ def take_batch(given_options: dict[str, Any], *, single: bool) -> BatchChoice | 
     if given["batch"] is None:
         for name, value in given.items():
             if value not in (None, False):
-                raise InputError(f"--{name} belongs to --batch FILE; give both or neither")
+                raise InputError(f"--{name} needs --batch FILE; give both or neither")
         return None
     if single:
-        raise InputError("--batch takes its prompts from a file; leave out PROMPT and --ids")
+        raise InputError("--batch reads its prompts from a file; leave out PROMPT, --file and --ids")
     if given["batch"] == "-":
-        raise InputError("--batch needs a file, not standard input: a run that was stopped reads it again")
+        raise InputError("--batch needs a file, not standard input: a resumed run reads it again")
     if given["out"] is None:
         raise InputError("--batch needs --out FILE for the results")
     return BatchChoice(**given)
@@ -82,17 +82,17 @@ def generate_batch(
     quiet: bool,
     **model_options: Any,
 ) -> None:
-    """Check what needs no model, then load it and finish the remaining prompts."""
-    TextAssembler(stop)  # a bad --stop is no line's fault
+    """Check the options, then load the model and run the remaining prompts."""
+    TextAssembler(stop)  # refuse a bad --stop before any line is read
     structure: dict[str, Any] = {kind: value for kind, value in structured.items() if kind in OPTIONS}
     model = os.fspath(found_model(model, tell=say))
     chosen = dataclasses.asdict(merged(default_sampling(model), sampling))
     defaults = {"max_tokens": max_tokens, "stop": stop, "stop_ids": None, **structure, **chosen}
-    defaults |= {"keep": keep} if keep else {}  # which digests of earlier results do not have
+    defaults |= {"keep": keep} if keep else {}  # absent from digests of older results
     paths = (model, model_options["tokenizer"])
     digests = [None if path is None else file_digest(path) for path in paths]
     how = {name: model_options[name] for name in ("weights", "cache", "gelu", "context")}
-    if model_options["lora"]:  # one without a name is that of all lines that name none
+    if model_options["lora"]:  # the unnamed one is for lines that name none
         how["lora"] = {name: file_digest(path) for name, path in model_options["lora"].items()}
     files = BatchFiles(choice.batch, choice.out, restart=choice.restart)
     fingerprint = {"form": "prompts", "model": digests[0], "tokenizer": digests[1], **how}
@@ -129,12 +129,12 @@ def _run(opened: Model, job: BatchJob[PromptLine], choice: BatchChoice, *, quiet
 
 def _interrupted(choice: BatchChoice, done: int, total: int) -> str:
     again = "the same command without --restart" if choice.restart else "the same command"
-    return f"interrupted: {done} of {total} lines are finished in {shown(choice.out)}; {again} goes on"
+    return f"interrupted: {shown(choice.out)} has {done} of {total} results; {again} resumes"
 
 
 def _closing(choice: BatchChoice, totals: BatchTotals, before: int, renderer: str | None) -> str:
     if renderer is None:
-        return f"nothing to do: all lines are finished in {shown(choice.out)}; --restart starts over"
+        return f"nothing to do: {shown(choice.out)} has all results; --restart starts over"
     parts = [
         lines_done(totals.lines, before),
         f"{totals.tokens} tokens",
@@ -143,18 +143,18 @@ def _closing(choice: BatchChoice, totals: BatchTotals, before: int, renderer: st
         renderer,
     ]
     if totals.dropped:
-        parts.insert(0, f"contexts were full: the oldest {totals.dropped} tokens were dropped")
+        parts.insert(0, f"contexts full: dropped the oldest {totals.dropped} tokens")
     return " · ".join(parts)
 
 
 def lines_done(lines: int, before: int) -> str:
-    """How many lines a run has done, and how many were done before it."""
-    return f"{lines} line{'' if lines == 1 else 's'} done" + (f", {before} before" if before else "")
+    """Describe how many lines this run and earlier runs have done."""
+    return f"{lines} line{'' if lines == 1 else 's'} done" + (f", {before} earlier" if before else "")
 
 
 def _summary(choice: BatchChoice, totals: BatchTotals, before: int, told: dict[str, Any]) -> dict[str, Any]:
     counts = dataclasses.asdict(totals)
-    del counts["failed"]  # a prompt that cannot be run stops all
+    del counts["failed"]  # an invalid prompt stops the whole run
     return {
         "batch": choice.batch,
         "out": choice.out,

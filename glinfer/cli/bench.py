@@ -73,86 +73,85 @@ from glinfer.terminal import emit
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
-_SHORT_SECONDS = 0.002  # of a sample of the ceilings that limits need
-_ON_ZEROS = "the weights were not fetched: zeros took their place, so that only greedy decoding means anything"
+_SHORT_SECONDS = 0.002  # duration of a sample, without --ceiling
+_ON_ZEROS = "the weights were not downloaded and are zeros: only greedy decoding is meaningful"
 _BATCHES_AT = 128  # context length of batches without --contexts
 
 OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
-"""Loads a checkpoint into other engines, which take turns with the fast plan; the benchmark closes them."""
+"""Loads a checkpoint into other engines, timed interleaved with the fast plan; the benchmark closes them."""
 
 
 @click.command("bench")
 @click.argument("model", type=click.Path(), required=False)
 @config_option
-@click.option("--plan", type=click.Choice(PLANS), default=DEFAULT_PLAN, show_default=True, help="What to draw.")
+@click.option("--plan", type=click.Choice(PLANS), default=DEFAULT_PLAN, show_default=True, help="Plan to time.")
 @click.option(
     "--weights",
     metavar="F[,F…]",
-    help=f"Weight formats of the fast plan, timed in turns. Default: {DEFAULT_WEIGHTS}.",
+    help=f"Weight formats of the fast plan, interleaved. Default: {DEFAULT_WEIGHTS}.",
 )
 @click.option(
     "--stored",
     metavar="F[,F]",
-    help="Random weights of --config in this format, as a file has them, as BF16; a second one is that of experts.",
+    help="File format of the random weights of --config, such as BF16; a second format is for experts.",
 )
 @cache_option
 @click.option(
-    "--contexts", metavar="N[,N…]", help=f"Tokens in the fast plan's cache, and in prompts. Default: {_CONTEXTS}."
+    "--contexts", metavar="N[,N…]", help=f"Tokens in the fast plan's cache and in prompts. Default: {_CONTEXTS}."
 )
 @click.option(
     "--batch",
     metavar="N[,N…]",
-    help=f"Decode N sequences together too, at the first of --contexts, or else at {_BATCHES_AT} tokens.",
+    help=f"Also decode N sequences together, at the first of --contexts. Default: {_BATCHES_AT} tokens.",
 )
 @click.option(
     "--every-option",
     is_flag=True,
-    help="Time further sampling options too, such as penalties, to see the cost of each.",
+    help="Also time further sampling options, such as penalties.",
 )
 @click.option("--lengths", metavar="N[,N…]", help=f"Sequence lengths of the reference plan. Default: {_LENGTHS}.")
-@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Counted runs of each.")
+@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Timed runs of each.")
 @click.option(
     "--ceiling",
     is_flag=True,
-    help="Measure too what this renderer can do at most, and how near it the large products come.",
+    help="Also measure the renderer's peak rates, and compare the large matrix products with them.",
 )
 @click.option(
     "--json-schema",
     "schema",
     type=click.Path(),
     metavar="FILE",
-    help="Time tokens of texts with the JSON schema in this file too.",
+    help="Also time text that matches the JSON schema in FILE.",
 )
 @click.option(
     "--no-fetch",
     is_flag=True,
-    help="Leave the weights of a MODEL on a hub where they are, and time zeros of its shape and formats.",
+    help="Do not download the weights of a hub's MODEL; time zeros of its shape and formats.",
 )
 @draft_options
 @gelu_option
 @device_options
 @json_option
 def bench_command(**options: Any) -> None:
-    """Time MODEL: median, fastest and slowest run.
+    """Benchmark MODEL: print the median, fastest and slowest run.
 
     The fast plan decodes blocks of tokens at the end of full contexts, with each token read back and with one
-    readback for the block (pipelined). It also processes prompts as long as the contexts, up to the next token's
-    logits in Python, and with --batch decodes many sequences together. Tokens are chosen by the model's default
-    sampling and by greedy decoding. The reference plan runs whole forward passes and chooses no token. All runs are
-    interleaved, and warm-ups are not counted. Without MODEL the random weights of 'glinfer demo' are used, or those of
-    another shape with --config; speed does not depend on them.
+    readback for the block (pipelined). It also processes prompts as long as the contexts, until the next token's
+    logits are in Python. Tokens are chosen by the model's default sampling and by greedy decoding. The reference plan
+    runs whole forward passes and chooses no token. All runs are interleaved, and warm-ups are not counted. Without
+    MODEL, the random weights of 'glinfer demo' are used, or another shape with --config; speed does not depend on them.
 
-    --every-option adds rows: temperature 0.7 without filters, the same with min_p 0.05, and default sampling with a
-    repetition penalty of 1.1. --batch also times presence and frequency penalties of 0.5, a logit_bias, and 5 logprobs
-    for each token. --json-schema adds two rows: default sampling under a mask that allows any text, which shows the
-    cost of a mask, and texts with the schema, where forced tokens save the choice.
+    --every-option adds temperature 0.7 without filters, the same with min_p 0.05, and default sampling with a
+    repetition penalty of 1.1. With --batch it also adds presence and frequency penalties of 0.5, a logit_bias, and 5
+    logprobs per token. --json-schema adds default sampling under a mask that allows any text, to show the cost of a
+    mask. It also adds text that matches the schema, where forced tokens need no sampling.
 
-    Each figure of the fast plan stands beside its limit, the largest of three lower bounds: the time of its fetches, of
-    its multiply-adds, and of as many empty passes. The last lines say what each stage took from the start of the
-    process to the first token.
+    Each time of the fast plan is compared with its limit, the largest of three lower bounds: the time of its fetches,
+    of its multiply-adds, and of as many empty passes. The last lines break down the time from the start of the process
+    to the first token.
 
-    With --speculate or --draft it times texts instead, with guesses and without: three that copy from their prompts,
-    and an open one, each greedy and by the model's own sampling.
+    --speculate and --draft time texts with and without drafts instead: three that copy from their prompts and one that
+    does not, each with greedy decoding and with the model's default sampling.
 
     \b
     glinfer bench shakespeare --weights f32,q8 --ceiling
@@ -160,7 +159,7 @@ def bench_command(**options: Any) -> None:
     glinfer bench shakespeare --contexts 128 --batch 32 --every-option
     glinfer bench model.gguf --speculate ngram --runs 3
     glinfer bench model.gguf --json-schema person.json
-    glinfer bench --config family=llama,blocks=24,heads=16,kv_heads=8,dim=1024,inner=2816,vocab=32000 --weights f16,q8
+    glinfer bench --config family=llama,blocks=24,dim=1024 --weights f16,q8
     glinfer bench --config gpt-oss-20b/config.json --stored BF16,MXFP4
     """
     run_bench(**options)
@@ -184,12 +183,12 @@ def run_bench(
     open_others: OpenEngines | None = None,
     **options: Any,
 ) -> None:
-    """Time a model as the options of :data:`bench_command` say, and print what was found.
+    """Time a model with the options of :data:`bench_command`, and print the results.
 
-    ``open_others`` opens engines of another kind, which are timed beside the fast plan.
+    ``open_others`` opens other engines, which are timed together with the fast plan.
 
     Raises:
-        InputError: an option that makes no sense, or belongs to the other plan.
+        InputError: an option is invalid, or belongs to the other plan.
     """
     given = {"--contexts": contexts, "--batch": batch, "--every-option": every_option or None, "--json-schema": schema}
     drafts, samplings = take_drafts(options), EVERY_OPTION if every_option else BOTH
@@ -198,22 +197,22 @@ def run_bench(
     check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
     check_one_source(model, config_text, needed=False)
     if stored is not None and config_text is None:
-        raise InputError("--stored is how random weights of --config are kept; give that, or leave it out")
+        raise InputError("--stored is the format of random weights; add --config, or leave out --stored")
     texts = [f"--{name}" for name in drafts]
     if no_fetch and (texts or samplings is not BOTH or plan == "reference" or open_others is not None or model is None):
         raise InputError(
-            "--no-fetch times the fast plan of a MODEL alone, on zeros; leave it out, or the other options"
+            "--no-fetch times only the fast plan of a MODEL, on zeros; leave out --no-fetch or the other options"
         )
     if texts:
         others = {**given, "--lengths": lengths, "--ceiling": ceiling or None}
         for name, value in {**others, "--config": config_text, "--peers": open_others}.items():
             if value is not None:
-                raise InputError(f"{name} does not go with {texts[0]}, which times texts; leave it out")
+                raise InputError(f"{texts[0]} times texts and cannot be combined with {name}; leave one out")
         if model is None:
-            raise InputError(f"{texts[0]} times texts; name a MODEL with a tokenizer")
+            raise InputError(f"{texts[0]} times texts; give a MODEL with a tokenizer")
         formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
         if len(formats) > 1:
-            raise InputError(f"found {len(formats)} weight formats beside {texts[0]}; give one of them")
+            raise InputError(f"found {len(formats)} weight formats with {texts[0]}; expected one")
         options |= {"tokenizer": None, "plan": plan}
         bench_speculation(model, formats[0], drafts, runs, as_json=as_json, options=options)
         return
@@ -221,11 +220,11 @@ def run_bench(
         given |= {"--weights": weights, "--ceiling": ceiling or None, "--config": config_text}
         for name, value in given.items():
             if value is not None:
-                raise InputError(f"{name} belongs to --plan fast; leave it out or use that plan")
+                raise InputError(f"{name} needs --plan fast; leave it out or use that plan")
         _bench_reference(model, parse_ids(_LENGTHS if lengths is None else lengths, "lengths"), runs, as_json, options)
         return
     if lengths is not None:
-        raise InputError("--lengths belongs to --plan reference; give --contexts, or use that plan")
+        raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
     together = _Batches(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
@@ -261,14 +260,14 @@ def formats_of(text: str) -> list[str]:
     """
     formats = names_of(text)
     if not formats:
-        raise InputError(f"found {text!r}; name at least one weight format, such as {DEFAULT_WEIGHTS}")
+        raise InputError(f"found {text!r}; expected at least one weight format, such as {DEFAULT_WEIGHTS}")
     for name in formats:
         check_choice("fast", name)
     return formats
 
 
 def stored_formats(text: str) -> list[str]:
-    """Split and check formats of files separated by commas: that of matrices, and that of experts.
+    """Split and check file formats separated by commas: one for matrices, and optionally one for experts.
 
     Raises:
         InputError: there is none, or more than two, or one is unknown.
@@ -276,7 +275,7 @@ def stored_formats(text: str) -> list[str]:
     formats = [name.strip() for name in text.split(",")]
     if not set(formats) <= set(PACKED_FORMATS) or len(formats) > 2:
         raise InputError(
-            f"found {text!r} for --stored; expected a format, or two with that of experts last, of "
+            f"found {text!r} for --stored; expected one format, or a second one for experts, from "
             f"{', '.join(PACKED_FORMATS)}"
         )
     return formats
@@ -292,13 +291,13 @@ def sizes_of(batch: str | None) -> list[int]:
         return []
     sizes = list(dict.fromkeys(parse_ids(batch, "batch sizes")))
     if not sizes or min(sizes) < 1:
-        raise InputError(f"found {batch!r} for --batch; expected numbers of sequences of at least 1, such as 1,8,32")
+        raise InputError(f"found {batch!r} for --batch; expected batch sizes of at least 1, such as 1,8,32")
     return sizes
 
 
 @dataclasses.dataclass(frozen=True)
 class _Batches:
-    """Requested batch sizes, and their context length."""
+    """Requested batch sizes and their context length."""
 
     sizes: list[int]
     context: int
@@ -352,7 +351,7 @@ def _bench_fast(
     ceiling: bool,
     options: dict[str, Any],
 ) -> DecodeReport:
-    imports = time.process_time()  # Python has done nothing else so far, and waited for nothing
+    imports = time.process_time()  # CPU time so far, which is that of imports
     path: AnyPath | Checkpoint
     if model is not None:
         path, checkpoint = read_model(model, gelu=options["gelu"])
@@ -412,7 +411,7 @@ def _bench_fast(
 
 
 def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *, whole: bool) -> CeilingReport:
-    """Measure what limits need, in a second or two; ``whole`` measures other formats and sizes, and products too."""
+    """Measure the ceilings that limits need, in a second or two; ``whole`` adds formats, sizes and products."""
     formats = texture_formats(models)
     with progress("measuring ceilings") as advance:
         if not whole:
@@ -457,10 +456,10 @@ def _show_decoding(report: DecodeReport, ceiling: bool) -> None:
         emit(f"note: {note}")
     if options := report.samplings.get(DEFAULT):
         values = ", ".join(f"{name} {options[name]:g}" for name in (*NAMES, "seed"))
-        emit(f"sampling by default: {values} · of greedy: speed as a share of greedy decoding's")
+        emit(f"default sampling: {values} · of greedy: speed relative to greedy decoding")
     emit(
         f"plan {report.plan} · median (fastest–slowest) of {report.runs} blocks of {report.block_tokens} tokens, "
-        f"each token read back, or all together (pipelined) · {report.renderer}"
+        f"each token read back, or all at once (pipelined) · {report.renderer}"
     )
 
 
@@ -475,8 +474,8 @@ def _show_prefill(report: DecodeReport) -> None:
 
 
 def _show_batch(report: DecodeReport) -> None:
-    numbers = ("tokens", "sequences", "ms/step", "tok/s in all", "of greedy", "× one alone")
-    shown = table("together", "sampling", *numbers, numbers=numbers)
+    numbers = ("tokens", "sequences", "ms/step", "total tok/s", "of greedy", "× single")
+    shown = table("batch", "sampling", *numbers, numbers=numbers)
     for row in report.batch:
         times = "" if row.times_single is None else f"{row.times_single:,.2f}"
         cells = str(row.context), str(row.sequences), _spread(row.step), f"{row.tokens_per_second:,.1f}"
@@ -502,19 +501,19 @@ def _about(about: EngineReport) -> str:
         f"{about.label} · {about.draws} draws/token · {about.programs} programs, compiled and run once in "
         f"{about.compile_seconds:.2f} s · loaded in {about.load_seconds:.2f} s · first token after "
         f"{about.first_token_seconds:.2f} s · {megabytes(sum(textures.values()))} of textures, "
-        f"{megabytes(textures.get('cache', 0))} of them cache · {megabytes(about.weight_bytes or 0)} of weights a token"
+        f"{megabytes(textures.get('cache', 0))} of it cache · {megabytes(about.weight_bytes or 0)} of weights per token"
     )
 
 
 def _startup(about: EngineReport) -> str:
     times = about.startup or {}
     parts = " · ".join(f"{name} {seconds:.2f}" for name, seconds in times.items())
-    return f"{about.label} · from the start of the process {sum(times.values()):.2f} s: {parts}"
+    return f"{about.label} · from process start to first token {sum(times.values()):.2f} s: {parts}"
 
 
 def _show_ceiling(ceiling: CeilingReport) -> None:
     numbers = ("texture", "G texels/s", "GB/s")
-    shown = table("fetching", *numbers, "by", numbers=numbers)
+    shown = table("fetching", *numbers, "function", numbers=numbers)
     for rate in ceiling.fetches:
         shown.add_row(
             rate.format.upper(),
@@ -524,18 +523,18 @@ def _show_ceiling(ceiling: CeilingReport) -> None:
             rate.function,
         )
     out().print(shown)
-    emit("peak: the weights' bytes a second, as a share of the fetch rate of their texture")
+    emit("peak: bandwidth of the weights, as a share of the fetch rate of their texture")
     emit(
-        f"{ceiling.multiply_adds_per_second / 1e9:,.1f} G multiply-adds/s · a dependent pass {ceiling.pass_us:.1f} µs, "
-        f"issuing one {ceiling.issue_us:.1f} µs · a readback {ceiling.readback_us:.1f} µs"
+        f"{ceiling.multiply_adds_per_second / 1e9:,.1f} G multiply-adds/s · dependent pass {ceiling.pass_us:.1f} µs, "
+        f"issue {ceiling.issue_us:.1f} µs · readback {ceiling.readback_us:.1f} µs"
     )
     if ceiling.products:
         _show_products(ceiling)
 
 
 def _show_products(ceiling: CeilingReport) -> None:
-    numbers = ("rows", "inputs", "outputs", "ms", "G multiply-adds/s", "of those")
-    shown = table("a chunk's product", "draw", *numbers, numbers=numbers)
+    numbers = ("rows", "inputs", "outputs", "ms", "G multiply-adds/s", "of peak")
+    shown = table("prefill product", "draw", *numbers, numbers=numbers)
     for product in ceiling.products:
         shown.add_row(
             product.label,
@@ -547,4 +546,4 @@ def _show_products(ceiling: CeilingReport) -> None:
         )
     emit()
     out().print(shown)
-    emit("of those: rows × inputs × outputs in the time of the draw alone, as a share of the multiply-adds above\n")
+    emit("of peak: rows × inputs × outputs over the time of the draw, as a share of the multiply-adds above\n")

@@ -1,4 +1,4 @@
-"""The part of ``glinfer bench`` that times speculative decoding."""
+"""``glinfer bench --speculate`` and ``--draft``: time speculative decoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from glinfer.terminal import emit
 def bench_speculation(
     model: str, weights: str, drafts: dict[str, str], runs: int, *, as_json: bool, options: dict[str, Any]
 ) -> None:
-    """Time texts with drafts and without, and print what was found.
+    """Time texts with and without drafts, and print the results.
 
     Raises:
         InputError: the model has no tokenizer, or refuses the drafts.
@@ -30,7 +30,7 @@ def bench_speculation(
 
 
 def _show(report: DraftReport) -> None:
-    numbers = ("tokens", "ms/token", "with guesses", "×", "right", "of")
+    numbers = ("tokens", "ms/token", "with drafts", "speedup", "accepted", "of")
     shown = table("text", "", *numbers, "same text", numbers=numbers)
     for row in report.rows:
         shown.add_row(
@@ -46,8 +46,8 @@ def _show(report: DraftReport) -> None:
         )
     out().print(shown)
     emit(
-        f"\nguesses: {report.drafts} · model {report.model} · weights {report.weights} · median (fastest–slowest) of "
-        f"{report.runs} texts, in turns · {report.renderer}"
+        f"\ndrafts: {report.drafts} · model {report.model} · weights {report.weights} · median (fastest–slowest) of "
+        f"{report.runs} texts, interleaved · {report.renderer}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The limits that ``glinfer bench`` prints: each figure beside its lower bounds."""
+"""The limits that ``glinfer bench`` prints: each figure with its lower bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Figure = tuple[str, str, int, float, Limit]
 
 
 def show_limits(report: DecodeReport) -> None:
-    """Print how near each figure of the first sampling comes to its limit, if ceilings were measured."""
+    """Print each figure of the first sampling relative to its limit, if ceilings were measured."""
     numbers = ("tokens", "fetching", "multiplying", "passes", "limit", "median", "of the limit")
     shown = table("limits, ms", "figure", *numbers, numbers=numbers)
     figures = list(_figures(report))
@@ -25,8 +25,8 @@ def show_limits(report: DecodeReport) -> None:
         return
     out().print(shown)
     emit(
-        "of the limit: the largest of three lower bounds, over the median; each is the figure's work at the rate of "
-        "passes that only\nfetch, only multiply and add, or only wait for the pass before\n"
+        "of the limit: the largest of three lower bounds divided by the median. Each is the figure's work at the rate "
+        "of passes that only\nfetch, only multiply and add, or only wait for the previous pass.\n"
     )
 
 
@@ -41,4 +41,4 @@ def _figures(report: DecodeReport) -> Iterator[_Figure]:
             yield row.label, "prompt", row.context, row.prefill.median, row.prefill_limit
     for batch in report.batch:
         if batch.limit is not None and batch.sampling == first:
-            yield batch.label, f"{batch.sequences} together", batch.context, batch.step.median, batch.limit
+            yield batch.label, f"batch of {batch.sequences}", batch.context, batch.step.median, batch.limit

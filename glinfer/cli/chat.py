@@ -42,22 +42,22 @@ FORMAT = "glinfer-chat"
 _BLOCK = '"""'
 _LEAVING = {"/exit", "/bye", "/q"}  # how other programs call /quit
 _HELP = """\
-  /help              this list
-  /system TEXT       what the conversation begins with; 'none' takes it out, nothing shows it
-  /regen             another reply to the last message
-  /continue          go on with the last reply where it ended
-  /reset             forget the conversation
-  /save FILE         write the conversation to a JSON file
-  /load FILE         go on with the conversation in such a file
-  /max-tokens N      how long a reply may be
-  /temperature X     0 takes the likeliest token each time
-  /top-k N           only the N likeliest tokens; 0 for all
-  /top-p X           only the likeliest tokens up to this probability
-  /min-p X           only tokens at least this fraction as likely as the best
-  /seed N            the same seed gives the same reply; 'none' for a new one each time
+  /help              show this list
+  /system TEXT       set the system prompt; 'none' removes it, no TEXT shows it
+  /regen             regenerate the last reply
+  /continue          continue the last reply
+  /reset             clear the conversation
+  /save FILE         save the conversation to a JSON file
+  /load FILE         load a conversation from a JSON file
+  /max-tokens N      limit the length of a reply
+  /temperature X     set the sampling temperature; 0 is greedy decoding
+  /top-k N           sample from the N likeliest tokens; 0 for all
+  /top-p X           sample from the likeliest tokens up to this probability
+  /min-p X           minimum probability relative to the best token; 0 for all
+  /seed N            same seed, same reply; 'none' uses a new seed each time
   /think             turn thinking before the answer on or off
-  /quit              leave (so does Ctrl-D); Ctrl-C stops a reply, or clears the line and then leaves
-  A message of several lines: end each but the last with a backslash, or put \"\"\" before and behind them."""
+  /quit              leave (or Ctrl-D); Ctrl-C stops a reply or clears the line
+  For several lines, end each but the last with a backslash, or enclose them in \"\"\"."""
 
 
 @click.command()
@@ -65,16 +65,14 @@ _HELP = """\
 @model_option
 @tokenizer_option
 @sampling_options(MAX_TOKENS)
-@click.option(
-    "--system", default="", help="What the conversation begins with, for models whose chat template takes it."
-)
-@click.option("--think", is_flag=True, help="Let the model think before it answers.")
+@click.option("--system", default="", help="System prompt, if the model's chat template supports one.")
+@click.option("--think", is_flag=True, help="Enable thinking before the answer.")
 @click.option(
     "--template-arg",
     "template_args",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument for the model's chat template, enable_thinking=false, say; VALUE is JSON, or else text.",
+    help="Argument for the chat template, such as enable_thinking=false. VALUE is JSON or text. Repeatable.",
 )
 @structure_options
 @draft_options
@@ -84,10 +82,14 @@ _HELP = """\
 @executor_option
 @strict_option
 def chat(model: str | None, named_model: str | None, think: bool, system: str, **options: Any) -> None:
-    """Talk with MODEL, in Gab's chat form or that of its own chat template, until /quit or Ctrl-D.
+    """Chat with MODEL in the terminal, until /quit or Ctrl-D.
 
-    When the context is full the oldest turns are dropped, and it says so. Type /help for the commands. Lines may come
-    from a pipe too; what cannot be answered is then told on standard error, and the exit status is 2.
+    Uses the model's chat template, or Gab's chat format. Type /help for the commands. When the context is full, the
+    oldest turns are dropped with a notice. Messages can also come from a pipe; if one is refused, the error is printed
+    on standard error and the exit status is 2.
+
+    \b
+    glinfer chat model.gguf --system "Answer in one sentence."
     """
     path, _ = chosen_model(named_model, model)
     max_tokens, given, drafts = options.pop("max_tokens"), take_sampling(options), take_drafts(options)
@@ -109,7 +111,7 @@ def talk(
     max_tokens: int,
     guesses: dict[str, Any],
 ) -> bool:
-    """Go on with a conversation, with whoever types or lines from a pipe; was a message refused that came by a pipe?"""
+    """Run a conversation on a terminal or a pipe; returns whether a message from a pipe was refused."""
     made = _Chat(model, name, session, sampling, max_tokens, guesses)
     made.run()
     return made.refused
@@ -127,7 +129,7 @@ class _Chat:
     ) -> None:
         self.model, self.name, self.session, self.guesses = model, name, session, guesses
         self.sampling, self.max_tokens = sampling, max_tokens
-        self.tries = 0  # other replies asked for since the last message
+        self.tries = 0  # regenerated replies since the last message
         self.interactive, self.refused = sys.stdin.isatty(), False
         self.commands: dict[str, Callable[[str], str | None]] = {
             "/help": lambda _: _HELP,
@@ -171,7 +173,7 @@ class _Chat:
                 self.refused = True
 
     def header(self) -> str:
-        """The model, its context, and where it runs."""
+        """Describe the model, its context and its renderer."""
         context = self.model.config.max_position_embeddings
         return (
             f"{self.name} · {self.model.config.model_type} · context {context:,} tokens · "
@@ -179,7 +181,7 @@ class _Chat:
         )
 
     def messages(self) -> Iterator[str]:
-        """Messages and commands until the end of input; the lines of one message are joined."""
+        """Yield messages and commands until the end of input; the lines of one message are joined."""
         lines: list[str] = []
         block = False
         interrupted = False
@@ -191,7 +193,7 @@ class _Chat:
                     raise
                 interrupted, block = True, False
                 lines.clear()
-                emit("\n  (Ctrl-C again, Ctrl-D or /quit leaves)", nl=False)
+                emit("\n  (to leave, press Ctrl-C again or Ctrl-D, or type /quit)", nl=False)
                 continue
             interrupted = False
             if line is None:
@@ -226,19 +228,19 @@ class _Chat:
         if name not in self.commands:
             near = "/quit" if name in _LEAVING else nearest(name, [*self.commands, "/quit"])
             meant = f"did you mean {near}? " if near else ""
-            raise InputError(f"there is no command {name}; {meant}/help lists them")
+            raise InputError(f"unknown command {name}; {meant}/help lists all commands")
         if (answer := self.commands[name](value)) is not None:
             emit(answer)
 
     def reset(self, _: str) -> str:
         self.session.reset()
-        return "  the conversation is forgotten"
+        return "  conversation cleared"
 
     def set_system(self, value: str) -> str:
         if not value:
             return f"  the system prompt is {self.session.system!r}" if self.session.system else "  no system prompt"
         self.session.set_system("" if value.lower() == "none" else value)
-        return "  the system prompt is taken out" if not self.session.system else "  the system prompt is set"
+        return "  system prompt removed" if not self.session.system else "  system prompt set"
 
     def set_max_tokens(self, value: str) -> str:
         self.max_tokens = check_count("max_tokens", _number("max_tokens", value, int))
@@ -252,7 +254,7 @@ class _Chat:
     def set_seed(self, value: str) -> str:
         if value.lower() == "none":
             self.sampling = dataclasses.replace(self.sampling, seed=None)
-            return "  every reply draws a new seed"
+            return "  every reply uses a new seed"
         return self.set("seed", value, int)
 
     def toggle_think(self, _: str) -> str:
@@ -262,7 +264,7 @@ class _Chat:
     def save(self, value: str) -> str:
         file = _file_of("/save", value)
         if os.path.lexists(file):
-            _read_chat(file)  # what is no saved conversation is not replaced
+            _read_chat(file)  # replace only saved conversations
         messages = self.session.messages
         document = {"format": FORMAT, "version": 1, "model": self.name, "messages": messages}
         try:
@@ -270,7 +272,7 @@ class _Chat:
                 new.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         except FormatError as error:
             raise InputError(str(error)) from None
-        return f"  {_count(messages)} written to {shown(file)}"
+        return f"  saved {_count(messages)} to {shown(file)}"
 
     def load(self, value: str) -> str:
         file = _file_of("/load", value)
@@ -279,7 +281,7 @@ class _Chat:
             self.session.restore(messages)
         except InputError as error:
             raise InputError(f"{shown(file)}: {error}") from None
-        return f"  {_count(messages)} read from {shown(file)}"
+        return f"  loaded {_count(messages)} from {shown(file)}"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -293,10 +295,9 @@ class _Chat:
         self.show(self.session.regenerate(**self.options))
 
     def show(self, stream: ChatStream) -> None:
-        """Print a reply as it comes: thoughts dimmed and the answer plain, each on lines of its own."""
+        """Stream a reply: thoughts dimmed and the answer plain, on separate lines."""
         if count := stream.dropped_turns:
-            turns = "oldest turn was" if count == 1 else f"{count} oldest turns were"
-            emit(f"  (the context is full: the {turns} left out)")
+            emit(f"  (context full: dropped the {'oldest turn' if count == 1 else f'{count} oldest turns'})")
         kind: str | None = None
         try:
             while (part := stream.next_part()) is not None:
@@ -316,11 +317,11 @@ class _Chat:
         return kind
 
     def say_end(self, stream: ChatStream) -> None:
-        """Say why a reply was cut, and what it took."""
+        """Print why a reply stopped early, and its cost."""
         context = self.model.config.max_position_embeddings
         reasons = {
-            "length": f"cut at {self.max_tokens} tokens; /max-tokens changes that",
-            "context": f"cut: the context of {context} tokens is full; /reset empties it",
+            "length": f"stopped at {self.max_tokens} tokens; /max-tokens changes the limit",
+            "context": f"stopped: the context of {context} tokens is full; /reset clears it",
             "closed": "stopped",
         }
         if (reason := reasons.get(stream.stats.finish_reason or "")) is not None:
@@ -348,15 +349,15 @@ def _number(field: str, value: str, kind: Callable[[str], Any]) -> Any:
 
 def _file_of(command: str, value: str) -> Path:
     if not value:
-        raise InputError(f"{command} needs the name of a file, such as {command} talk.json")
+        raise InputError(f"{command} needs a file name, such as {command} talk.json")
     return Path(value).expanduser()
 
 
 def _read_chat(file: Path) -> list[Any]:
-    """The messages of a saved conversation.
+    """Read the messages of a saved conversation.
 
     Raises:
-        InputError: the file cannot be read, or is something else.
+        InputError: the file cannot be read, or is not a saved conversation.
     """
     try:
         found = read_json(file, MAX_CHAT_BYTES)
@@ -364,7 +365,7 @@ def _read_chat(file: Path) -> list[Any]:
         raise InputError(str(error)) from None
     messages = found.get("messages")
     if found.get("format") != FORMAT or not isinstance(messages, list):
-        raise InputError(f"{shown(file)}: this is not a conversation that /save wrote; name another file")
+        raise InputError(f"{shown(file)}: this is not a conversation saved by /save; give another file")
     return messages
 
 

@@ -59,34 +59,34 @@ def out() -> Console:
 
 
 class _Console(Console):
-    """A console whose tables fit, and that leaves a closed pipe to the command line, which ends all commands alike."""
+    """A console that widens for its tables, and leaves a closed pipe to the command group."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; a table that needs more than the width makes the console wider, so that no name is broken."""
+        """Print, widening the console for a table that would otherwise break words."""
         for each in objects:
             if isinstance(each, FittedTable):
                 self.width = max(self.width, each.fit(self.width))
         super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
-        """Raise the error again that rich has caught; by itself rich exits with status 1."""
+        """Re-raise the error that rich has caught; rich would exit with status 1."""
         raise
 
 
 class FittedTable(Table):
-    """A table whose columns are never narrower than a word, or a number, in them."""
+    """A table whose columns are at least as wide as their longest word or number."""
 
     def __init__(self, drop: Sequence[str] = ()) -> None:
-        """Make a table without columns; those named in ``drop`` are left out, in this order, where room is short."""
+        """Make a table without columns; columns named in ``drop`` are omitted in this order if space is short."""
         super().__init__(box=None, pad_edge=False, header_style="bold")
         self._drop = list(drop)
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        """Add a row, its texts printable in a pipe too."""
+        """Add a row, with unprintable characters escaped."""
         super().add_row(*(printable(each) if isinstance(each, str) else each for each in cells), **options)
 
     def fit(self, width: int) -> int:
-        """Choose columns and their widths for lines of ``width`` characters; returns what they take."""
+        """Choose columns and their widths for lines of ``width`` characters; returns the width of the table."""
         for name in self._drop:
             if _total(map(_least, self.columns)) > width:
                 self.columns = [column for column in self.columns if column.header != name]
@@ -101,13 +101,13 @@ class FittedTable(Table):
 
 
 def _total(widths: Iterable[int]) -> int:
-    """The width of a table, whose columns are two characters apart."""
+    """Width of a table with two spaces between columns."""
     each = list(widths)
     return sum(each) + 2 * (len(each) - 1)
 
 
 def _least(column: Column) -> int:
-    """The width of the longest word of a column, or of its longest number, which is not wrapped."""
+    """Width of a column's longest word; numbers do not wrap, so of its longest number."""
     cells = list(map(str, column.cells))
     words = [word for text in (str(column.header), *cells) for word in text.split()]
     return max(map(cell_len, (*words, *(cells if column.justify == "right" else ()))), default=0)
@@ -119,7 +119,7 @@ def _most(column: Column) -> int:
 
 
 def json_text(value: Any) -> str:
-    """Format one JSON document; NaN and infinities become null, and what a terminal obeys its JSON escape."""
+    """Format one JSON document; NaN and infinities become null, and control characters are escaped."""
     text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
     return HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -130,7 +130,7 @@ def print_json(value: Any) -> None:
 
 
 def table(*columns: str, numbers: tuple[str, ...] = (), drop: Sequence[str] = ()) -> Table:
-    """Make an empty table; columns named in ``numbers`` are right-aligned, those in ``drop`` go where room is short."""
+    """Make an empty table; columns in ``numbers`` are right-aligned, those in ``drop`` omitted if space is short."""
     made = FittedTable(drop)
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
@@ -143,7 +143,7 @@ def number_table(*columns: str) -> Table:
 
 
 def show_table(made: ReportTable, *, drop: Sequence[str] = ()) -> None:
-    """Print the table of a report, its total in bold; columns named in ``drop`` are left out where room is short."""
+    """Print a report's table, its total in bold; columns named in ``drop`` are omitted if space is short."""
     names = tuple(column.name for column in made.columns)
     shown = table(*names, numbers=tuple(column.name for column in made.columns if column.right), drop=drop)
     for row in made.rows:
@@ -154,7 +154,7 @@ def show_table(made: ReportTable, *, drop: Sequence[str] = ()) -> None:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """List sizes that are not 0: ``weight 12.0 MB, cache 512 B``."""
+    """List nonzero sizes: ``weight 12.0 MB, cache 512 B``."""
     return ", ".join(f"{name} {megabytes(size)}" for name, size in sizes.items() if size)
 
 
@@ -187,7 +187,7 @@ def _device_or_list(context: click.Context, _: click.Parameter, value: str | Non
     if value != "list":
         return value
     devices = list_devices()
-    # This option is looked at before --json, so the arguments are asked.
+    # This eager option is processed before --json, so look for --json in the raw arguments.
     arguments = getattr(context.find_root().command, "arguments", ())
     if "--json" in arguments and any(each.name == "as_json" for each in context.command.params):
         print_json(devices)
@@ -207,9 +207,9 @@ device_option = click.option(
     is_eager=True,
     expose_value=True,
     callback=_device_or_list,
-    help="Which EGL device to render on; 'list' shows them. Default: $GLINFER_DEVICE, else auto.",
+    help="EGL device to render on; 'list' lists all devices. Default: $GLINFER_DEVICE, else auto.",
 )
-"""``--device`` alone."""
+"""The ``--device`` option."""
 device_options = options(
     device_option,
     click.option(
@@ -217,13 +217,13 @@ device_options = options(
         "--gl",  # the older name
         "api",
         type=click.Choice(["es", "desktop"]),
-        help="OpenGL ES 3.0 through EGL (default), or desktop OpenGL 3.3.",
+        help="OpenGL ES 3.0 through EGL (default) or desktop OpenGL 3.3.",
     ),
     click.option(
         "--limits",
         type=click.Choice(list(LIMITS)),
         default="driver",
-        help="Lay textures out within the driver's limits, or within WebGL2's guaranteed minimum.",
+        help="Texture limits: the driver's (default) or WebGL2's guaranteed minimum.",
     ),
 )
 """``--device``, ``--api`` and ``--limits``."""
@@ -232,39 +232,41 @@ cache_option = click.option(
     type=click.Choice(CACHES),
     default=DEFAULT_CACHE,
     show_default=True,
-    help="How the fast plan keeps keys and values: as floats, in half floats, which take half the memory, or in 8 bits "
-    "with a scale for each 32, which take about a quarter.",
+    help="Format of the fast plan's key-value cache: floats, half floats (half the memory), or 8 bits with a scale per "
+    "32 values (about a quarter).",
 )
 gelu_option = click.option(
-    "--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own."
+    "--gelu", type=click.Choice(["tanh", "erf"]), help="Form of GELU. Default: the checkpoint's."
 )
-CONTEXT_HELP = f"all of the model's positions, but at most {USUAL_CONTEXT} where they are rotary."
 context_option = click.option(
-    "--context", type=int, help=f"Tokens of the longest sequence, which takes memory for each. Default: {CONTEXT_HELP}"
+    "--context",
+    type=int,
+    help="Maximum sequence length in tokens; each token takes memory. Default: the model's positions, at most "
+    f"{USUAL_CONTEXT} if they are rotary.",
 )
 plan_option = click.option(
     "--plan",
     type=click.Choice(list(PLANS)),
     default=DEFAULT_PLAN,
     show_default=True,
-    help="'fast' runs each token once, 'reference' the published passes over the whole sequence each time.",
+    help="'fast' runs each token once; 'reference' runs the published passes over the whole sequence for every token.",
 )
 weights_option = click.option(
     "--weights",
     type=click.Choice(WEIGHTS),
     default=DEFAULT_WEIGHTS,
     show_default=True,
-    help="How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less exact. "
-    "'auto' is q8 for GGUF blocks, and otherwise the file's format.",
+    help="Weight format: 'file' keeps the file's format; f32 and f16 are floats; formats with fewer bits are faster "
+    "and less exact. 'auto' is q8 for GGUF blocks, else 'file'.",
 )
 model_options = options(plan_option, weights_option, cache_option, gelu_option, context_option)
 """``--plan``, ``--weights``, ``--cache``, ``--gelu`` and ``--context``."""
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """(NAME, PATH) of ``NAME=PATH``; the name is empty where there is none, and where ``text`` itself is a path.
+    """Split ``NAME=PATH`` into (name, path); the name is empty if missing, or if ``text`` itself is a path.
 
-    A name may have slashes between its parts, as ``org/name`` has.
+    A name may contain slashes, as in ``org/name``.
     """
     name, _, path = text.partition("=")
     is_path = os.path.lexists(text) or name.startswith((".", "~", "/")) or name.endswith("/") or "\\" in name
@@ -272,14 +274,14 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def _named_paths(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
-    """The adapters of ``--lora`` by name, as :func:`glinfer.engine.loading.load_model` takes them."""
+    """Map the names of ``--lora`` to paths, for :func:`glinfer.engine.loading.load_model`."""
     found: dict[str, str] = {}
     for value in values:
         name, path = split_name(value)
         name = name or DEFAULT_ADAPTER
         if name in found:
             what = "without a name" if name == DEFAULT_ADAPTER else f"with the name {name}"
-            raise InputError(f"found two adapters {what}; give each a name of its own: --lora NAME={shown(path)}")
+            raise InputError(f"found two adapters {what}; give each its own name: --lora NAME={shown(path)}")
         found[name] = path
     return found or None
 
@@ -289,47 +291,47 @@ lora_option = click.option(
     multiple=True,
     metavar="[NAME=]DIR",
     callback=_named_paths,
-    help="A LoRA adapter beside the weights: PEFT's directory, or a GGUF file; may be given several times, with names.",
+    help="LoRA adapter: a PEFT directory or a GGUF file. Repeatable, with a NAME for each.",
 )
 """``--lora``: adapters by name."""
 
 
 def one_adapter(given: dict[str, Any]) -> None:
-    """Let the one adapter of a command that writes one text at a time be that of the text, whatever its name.
+    """Apply the only adapter whatever its name; for commands that write one text at a time.
 
     Raises:
         InputError: there are several.
     """
     if given["lora"] is not None:
         if len(given["lora"]) > 1:
-            raise InputError(f"found {len(given['lora'])} adapters; expected one, as all text here has the same")
+            raise InputError(f"found {len(given['lora'])} adapters; expected one for the whole text; give --lora once")
         (given["lora"],) = given["lora"].values()
 
 
 tokenizer_option = click.option(
     "--tokenizer",
     type=click.Path(),
-    help="A .bpe, a tokenizer.json or its directory, or a .gguf, which brings its chat template too. Default: the one "
-    "in or beside the model, if it fits.",
+    help="Tokenizer: a .bpe file, a tokenizer.json or its directory, or a .gguf file, whose chat template is used too. "
+    "Default: the one in or next to the model, if it matches.",
 )
 strict_option = click.option(
     "--strict",
     is_flag=True,
-    help="Stop where the model computes NaN or infinite logits, and say in which pass they began. Without it they "
-    "are warned of once, and such tokens are never chosen.",
+    help="Stop at NaN or infinite logits and name the pass that produced them. Default: warn once and never choose "
+    "such tokens.",
 )
 executor_option = click.option(
     "--executor",
     type=click.Choice(EXECUTORS),
     default="gl",
-    help="What computes the plan's passes: OpenGL (default), or float64 NumPy, which is slow and needs no renderer.",
+    help="Backend for the plan's passes: OpenGL (default) or float64 NumPy, which is slow but needs no renderer.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 config_option = click.option(
     "--config",
     "config_text",
-    help="A shape instead of a MODEL: gab, gift_of_gab, a config.json, or blocks=6,heads=8,dim=512,vocab=5256,"
-    "context=2048 with family=llama, kv_heads, inner and so on; what is left out is as in Gab.",
+    help="Shape to use instead of a MODEL: gab, gift_of_gab, a config.json, or values such as blocks=6,heads=8. "
+    "Further keys: dim, vocab, context, family, kv_heads, inner; defaults are Gab's.",
 )
 
 
@@ -339,16 +341,16 @@ def opened(device: str | None, api: str | None, limits: str) -> Device:
 
 
 def loaded(path: str, *, limits: str, **options: Any) -> Model:
-    """Load a model by the options of a command, with a progress bar while its weights are uploaded."""
+    """Load a model with a command's options, and show a progress bar for the upload."""
     options["limits"] = LIMITS[limits]
     how = {name: value for name, value in options.items() if name not in ("tokenizer", "strict", "lora")}
-    found = fetched(path, tell=say, **how)  # before a bar is shown, as a download has one of its own
+    found = fetched(path, tell=say, **how)  # before the bar, because a download shows its own
     with progress("uploading weights") as advance, _uncollected():
         return load_model(found, on_upload=advance, **options)
 
 
 def model_title(name: str) -> str:
-    """A short name for a model by the name that a user gave."""
+    """Shorten a model name that a user gave, for titles."""
     wanted = named_on_a_hub(name)
     if wanted is None:
         return title_of(find_model(name))
@@ -356,13 +358,13 @@ def model_title(name: str) -> str:
 
 
 def say(line: str) -> None:
-    """Show a line beside the output of a command."""
+    """Print a line on standard error."""
     emit(line, err=True)
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Spare the garbage collector, which would go through a vocabulary's strings again and again while they come."""
+    """Pause the garbage collector, which would rescan a vocabulary's strings many times while they load."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -381,7 +383,7 @@ def progress(what: str) -> Iterator[Progress]:
 
 
 def bar_columns() -> tuple[ProgressColumn, ...]:
-    """Make the columns of a bar: what is done, how far, as long as that is known, and for how long already."""
+    """Make the columns of a bar: stage, bar, percentage and elapsed time."""
     return (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -396,7 +398,7 @@ def stage_bars() -> Iterator[StagedProgress]:
     """Show a transient bar for the current stage on a terminal's standard error within the block."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield no_staged_progress  # a bar that is disabled writes an empty line in older versions of rich
+        yield no_staged_progress  # older versions of rich write an empty line for a disabled bar
         return
     with ProgressBar(*bar_columns(), console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -416,18 +418,18 @@ def shape_of(text: str) -> ModelConfig:
 
 
 def shape_asked_for(config_text: str, options: Mapping[str, Any]) -> ModelConfig:
-    """Parse ``--config``, with the form of GELU and the context of the options."""
+    """Parse ``--config``, and apply ``--gelu`` and ``--context``."""
     return usual_context(shape_of(config_text).with_gelu(options["gelu"]), options["context"])
 
 
 def planned_edge(limits: str) -> int:
-    """Return the texture size of plans that are only counted, by ``--limits``."""
+    """Return the maximum texture size, by ``--limits``, of plans built without a renderer."""
     least = LIMITS[limits]
     return USUAL_TEXTURE_SIZE if least is None else least.max_texture_size
 
 
 def check_one_source(model: str | None, config_text: str | None, *, needed: bool = True) -> None:
-    """Refuse a MODEL and ``--config`` together, and if one is ``needed`` neither.
+    """Refuse a MODEL together with ``--config``; if ``needed``, require one of them.
 
     Raises:
         InputError: both are given, or neither.

@@ -1,4 +1,4 @@
-"""``glinfer convert``: convert between checkpoint formats, without loss unless fewer bits are asked for."""
+"""``glinfer convert``: convert between checkpoint formats, lossless unless fewer bits are requested."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from glinfer.terminal import emit
     "--dtype",
     type=click.Choice(DTYPES),
     metavar="TYPE",
-    help=f"What matrices become: {', '.join(DTYPES)}. Default: float32; in a .gguf 'file', as they are in SOURCE.",
+    help=f"Format of matrices: {', '.join(DTYPES)}. Default: float32; for a .gguf 'file', SOURCE's own.",
 )
 @click.option(
     "--imatrix",
     type=click.Path(),
     metavar="TEXT",
-    help="With few bits: a text to run, or a GGUF of llama-imatrix, that says which inputs matter.",
+    help="Importance of inputs, for few bits: a text to run, or a GGUF file of llama-imatrix.",
 )
-@click.option("--lora", type=click.Path(), metavar="DIR", help="Add a LoRA adapter: PEFT's directory, or a GGUF file.")
-@click.option("--lora-scale", type=float, metavar="S", help="A factor of what --lora adds. Default: 1.")
+@click.option("--lora", type=click.Path(), metavar="DIR", help="LoRA adapter to merge: a PEFT directory or GGUF file.")
+@click.option("--lora-scale", type=float, metavar="S", help="Scale of the adapter. Default: 1.")
 @tokenizer_option
-@click.option("--no-tokenizer", is_flag=True, help="Write the weights alone.")
+@click.option("--no-tokenizer", is_flag=True, help="Write only the weights.")
 @json_option
 def convert(
     source: str,
@@ -44,16 +44,16 @@ def convert(
     no_tokenizer: bool,
     as_json: bool,
 ) -> None:
-    """Write the checkpoint SOURCE as TARGET; TARGET's ending, .gab, .safetensors or .gguf, chooses the format.
+    """Convert the checkpoint SOURCE to TARGET; the suffix .gab, .safetensors or .gguf selects the format.
 
-    Without --dtype every float keeps its bits, so converting back gives the same numbers again; a matrix that
-    SOURCE has in blocks is unpacked, unless TARGET is a .gguf too. --dtype float16 halves a .safetensors file and
-    rounds. A .gguf can have 2 to 8 bits, and with --imatrix the errors are small where TEXT makes the inputs of a
-    matrix large. --lora adds an adapter to the weights; what it changes is float32 without --dtype. A Gab becomes a
-    GPT-2 in a .gguf. TARGET appears only when it is complete, and may be no file of SOURCE.
+    Without --dtype every float keeps its bits, so converting back restores the same numbers. Matrices in blocks are
+    unpacked, unless TARGET is a .gguf too. --dtype float16 halves a .safetensors file, with rounding. A .gguf can use
+    2 to 8 bits; --imatrix keeps the errors small for the inputs that TEXT makes large. --lora merges an adapter; the
+    merged matrices are float32 without --dtype. A Gab model becomes a GPT-2 in a .gguf. TARGET appears only when it is
+    complete, and must not be a file of SOURCE.
 
-    Tokenizer, chat template, end tokens and sampling defaults go along: into a .gguf, and beside the other formats,
-    as TARGET.bpe or tokenizer.json, tokenizer_config.json and chat_template.jinja, and generation_config.json.
+    Tokenizer, chat template, end tokens and sampling defaults are copied: into a .gguf, or next to other formats as
+    TARGET.bpe or tokenizer.json, tokenizer_config.json and chat_template.jinja, and generation_config.json.
 
     \b
     glinfer convert shakespeare shakespeare.gguf --dtype q8_0
@@ -62,7 +62,7 @@ def convert(
     glinfer convert model.gguf merged.gguf --lora adapter --dtype q8_0
     """
     if lora_scale is not None and lora is None:
-        raise InputError("found --lora-scale without --lora; expected both; name the adapter")
+        raise InputError("found --lora-scale without --lora; add --lora DIR, or leave out --lora-scale")
     with progress("running the text") as advance:
         made = convert_model(
             source,
@@ -77,7 +77,7 @@ def convert(
         )
     checkpoint = made.checkpoint
     if Path(target).suffix.lower() == ".gab" and checkpoint.config.hidden_act == "gelu":
-        emit("note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf", err=True)
+        emit("note: .gab cannot record that this model has the erf form of GELU; run it with --gelu erf", err=True)
     if made.parts.tokenizer is None and not no_tokenizer:
         emit(f"note: {target} has no tokenizer: {made.parts.reason}", err=True)
     count = len(checkpoint.tensors) + len(checkpoint.packed)
@@ -103,10 +103,10 @@ def convert(
 
 
 def _inside(made: Converted) -> str:
-    """What a file has taken into itself beside the weights."""
+    """Describe the parts that a file contains besides the weights."""
     parts = made.parts
     if made.beside:
         return ""
     has = {"tokenizer": parts.tokenizer, "chat template": parts.template, "sampling defaults": parts.sampling or None}
     *first, last = [name for name, part in has.items() if part is not None] or [""]
-    return f", with its {', '.join(first)}{' and ' if first else ''}{last}" if last else ""
+    return f", with {', '.join(first)}{' and ' if first else ''}{last}" if last else ""

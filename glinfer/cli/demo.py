@@ -1,4 +1,4 @@
-"""``glinfer demo``: generate text at once, or chat, with or without a model of one's own."""
+"""``glinfer demo``: generate a sample text or chat, with the bundled model or another one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ _TEMPERATURE, _SEED = 0.8, 1
 
 
 @click.command()
-@click.option("--model", type=click.Path(), help="A checkpoint or a bundled model. Default: shakespeare.")
-@click.option("--tokenizer", type=click.Path(), help="Its .bpe file. Default: the one beside the model, if it fits.")
-@click.option("--random", is_flag=True, help="Instead of a model: random weights of Gab's full shape.")
-@click.option(
-    "--prompt", help=f"The text to continue, or what a model that chats is told. Default: {_PROMPT!r}, or a question."
-)
+@click.option("--model", type=click.Path(), help="Checkpoint or bundled model. Default: shakespeare.")
+@click.option("--tokenizer", type=click.Path(), help="Its .bpe file. Default: the one next to it, if it matches.")
+@click.option("--random", is_flag=True, help="Use random weights of Gab's full shape instead of a model.")
+@click.option("--prompt", help=f"Text to continue, or message to a chat model. Default: {_PROMPT!r}, or a question.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=1),
-    help=f"How many tokens at most. Default: {_MAX_TOKENS}, of a reply {_MAX_REPLY}.",
+    help=f"Maximum number of tokens to generate. Default: {_MAX_TOKENS}; for a reply {_MAX_REPLY}.",
 )
 @model_options
 @device_options
@@ -43,22 +41,21 @@ def demo(
     max_tokens: int | None,
     **options: Any,
 ) -> None:
-    """Stream text from a model and say what it cost.
+    """Generate a sample text and report draw calls and speed.
 
-    A model that can chat replies to the prompt; at a terminal, and without --prompt, it then chats on, as 'glinfer
-    chat' does. Other models continue the prompt.
+    A chat model replies to the prompt; on a terminal without --prompt, the chat then continues as in 'glinfer chat'.
+    Other models continue the prompt.
 
-    The bundled model has Gab's architecture at half its width. With --random the shape is Gab's own, and the
-    weights are noise, 101 MB, written once into the cache directory: draw calls, textures and speed are those
-    of the real model, the text is not.
+    The bundled model has Gab's architecture at half its width. --random uses Gab's full shape with random weights
+    (101 MB, saved in the cache folder). Draw calls, textures and speed then match the real model; the text is noise.
     """
     if random and model is not None:
-        raise InputError("--random stands in place of --model; leave one of them out")
+        raise InputError("found both --random and --model; give one of them")
     if model is None and tokenizer is not None:
-        raise InputError("--tokenizer belongs to --model; add it, or leave --tokenizer out")
+        raise InputError("--tokenizer needs --model; give both or neither")
     if random:
         folder = demo_folder()
-        emit(f"Random weights of Gab's shape, kept in {folder}: the text below is NOISE.", err=True)
+        emit(f"Random weights of Gab's shape, stored in {folder}: the text below is NOISE.", err=True)
         checkpoint, vocabulary = write_demo(folder)
         model, tokenizer = str(checkpoint), str(vocabulary)
     path = _BUNDLED if model is None else model
@@ -85,7 +82,7 @@ def _continue(model: Model, prompt: str, max_tokens: int) -> None:
 
 
 def _chat(model: Model, path: str, prompt: str | None, max_tokens: int) -> None:
-    """Reply to one message; without one to a question, and at a terminal to all that follow."""
+    """Reply to the prompt or to a sample question; without a prompt, chat on a terminal."""
     session = model.chat_session()
     message = _QUESTION if prompt is None else prompt
     stream = session.stream(message, max_tokens=max_tokens, seed=_SEED)

@@ -1,4 +1,4 @@
-"""``glinfer diff``: comparison of two models, plans, weight formats or renderers."""
+"""``glinfer diff``: compare two models, plans, weight formats or renderers."""
 
 from __future__ import annotations
 
@@ -45,33 +45,35 @@ _SETTINGS = "KEY=VALUE,…"
 @click.command("diff")
 @click.argument("model_a", metavar="A")
 @click.argument("model_b", metavar="[B]", required=False)
-@click.option("--a", "settings_a", multiple=True, metavar=_SETTINGS, help="How A runs, such as plan=reference.")
-@click.option("--b", "settings_b", multiple=True, metavar=_SETTINGS, help="How B runs, such as weights=q8,device=1.")
-@click.option("--prompt", help="The text that both run.")
-@click.option("--ids", help="Its token ids instead, such as 13,132,251.")
-@click.option("--text", "text_path", type=click.Path(), help="A UTF-8 file of it instead, cut where the context ends.")
-@click.option("--tokens", type=click.IntRange(min=1), help="Run only so many of the first tokens.")
+@click.option("--a", "settings_a", multiple=True, metavar=_SETTINGS, help="Settings of A, such as plan=reference.")
+@click.option("--b", "settings_b", multiple=True, metavar=_SETTINGS, help="Settings of B, such as weights=q8,device=1.")
+@click.option("--prompt", help="Text to run.")
+@click.option("--ids", help="Token ids to run, such as 13,132,251.")
+@click.option("--text", "text_path", type=click.Path(), help="UTF-8 file to run, cut where the context ends.")
+@click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Run only the first N tokens.")
 @click.option(
     "--tolerance",
     type=float,
-    help=f"The relative error up to which things count as the same. Default: {SAME_FORMAT:g} where both keep their "
-    f"weights in the same formats, else {OTHER_FORMAT:g}.",
+    help=f"Relative error up to which values count as equal. Default: {SAME_FORMAT:g} if both keep their weights in "
+    f"the same formats, else {OTHER_FORMAT:g}.",
 )
 @click.option(
     "--positions",
     type=click.IntRange(min=1),
-    help="Compare next tokens at so many positions, evenly spread. Default: all, or with the reference plan on a side "
-    f"{REFERENCE_POSITIONS}.",
+    metavar="N",
+    help=f"Compare next tokens at N evenly spread positions. Default: all, or {REFERENCE_POSITIONS} with the "
+    "reference plan.",
 )
 @click.option(
     "--trace",
     type=click.IntRange(min=1),
     default=DEFAULT_TRACE,
     show_default=True,
-    help="Compare passes over so many tokens at most.",
+    metavar="N",
+    help="Compare passes over at most N tokens.",
 )
-@click.option("--all", "show_all", is_flag=True, help="Show every name, and not the farthest apart of each block.")
-@click.option("--plot", type=click.Path(), help="Also write a picture, OUT.png. Needs matplotlib (glinfer[plots]).")
+@click.option("--all", "show_all", is_flag=True, help="Show every tensor, not only the largest error of each block.")
+@click.option("--plot", type=click.Path(), help="Also write a plot to this .png. Needs matplotlib (glinfer[plots]).")
 @json_option
 def diff_command(
     model_a: str,
@@ -87,22 +89,22 @@ def diff_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run A and B over the same tokens and find the first pass that differs, and what it does to the next token.
+    """Run A and B over the same tokens; report the first pass that differs and its effect on the next token.
 
-    A and B are models as in 'glinfer generate'; B left out is A. Settings of each side are those of other commands:
-    plan, weights, cache, gelu, context, tokenizer, device, gl and limits. Two files are compared tensor by tensor too,
-    with a guess at what happened to each. Errors are relative to the largest value of A; 'centred' is a stream without
-    its mean, as the fast plan of a LayerNorm model has it. KL(A‖B) is in nats.
+    A and B are models as in 'glinfer generate'; without B, A is compared with itself. Settings are options of other
+    commands: plan, weights, cache, gelu, context, tokenizer, device, api and limits. Two files are also compared tensor
+    by tensor, with a guess at what transformed each. Errors are relative to the largest value of A; 'centred' is a
+    stream without its mean, as in the fast plan of a LayerNorm model. KL(A‖B) is in nats.
 
     The exit status is 1 if a pass, or the logits along the text, differ beyond the tolerance.
 
     \b
     glinfer diff shakespeare --b weights=q8 --prompt "ROMEO:"
-    glinfer diff model.gab --a plan=reference --b limits=webgl2 --prompt "Once upon a time"
-    glinfer diff model.gguf other.gguf --text sample.txt --tokens 200 --plot diff.png
+    glinfer diff m.gab --a plan=reference --b limits=webgl2 --prompt "Once upon"
+    glinfer diff a.gguf b.gguf --text sample.txt --tokens 200 --plot diff.png
     """
     if sum(given is not None for given in (prompt, ids, text_path)) != 1:
-        raise InputError("give one of --prompt, --ids and --text")
+        raise InputError("expected exactly one of --prompt, --ids and --text")
     side_a, side_b = side_of("--a", model_a, settings_a), side_of("--b", model_b or model_a, settings_b)
     if plot is not None:
         check_picture(plot)
@@ -113,7 +115,7 @@ def diff_command(
         given = read_text(text_path)
     for side in (side_a, side_b):
         if named_on_a_hub(side.model) is not None:
-            found_model(side.model, tell=say)  # before a bar is shown, as a download has one of its own
+            found_model(side.model, tell=say)  # before the bar, because a download shows its own
     with progress("comparing") as advance:
         report = diff(
             side_a, side_b, given, tokens=tokens, shorten=text_path is not None, on_progress=advance, **options
@@ -131,15 +133,15 @@ def diff_command(
 
 
 def check_picture(path: str) -> None:
-    """Refuse a picture that cannot be written, before anything is computed for it.
+    """Refuse a picture that cannot be written, before anything is computed.
 
     Raises:
         InputError: the name does not end in .png, its folder is missing, or matplotlib is not installed.
     """
     if Path(path).suffix.lower() != ".png":
-        raise InputError(f"{shown(path)}: the picture is a PNG; expected a name that ends in .png")
+        raise InputError(f"{shown(path)}: the picture is a PNG; expected a name ending in .png")
     if not Path(path).absolute().parent.is_dir():
-        raise InputError(f"{shown(path)}: there is no such folder to write the picture to; make it first")
+        raise InputError(f"{shown(path)}: there is no such folder for the picture; create it first")
     require_matplotlib("the picture needs matplotlib")
 
 
@@ -154,17 +156,17 @@ def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
         key, is_pair, value = part.partition("=")
         if key not in (*_CHOICES, *_FREE):
             known = ", ".join((*_CHOICES, *_FREE))
-            raise InputError(f"unknown setting {key!r} in {option}; expected key=value with a key of {known}")
+            raise InputError(f"unknown setting {key!r} in {option}; expected KEY=VALUE with a key of {known}")
         if not is_pair or not value:
             raise InputError(f"setting {part!r} in {option} has no value; expected {key}=…")
         if value not in _CHOICES.get(key, (value,)):
-            raise InputError(f"{part!r} in {option}; expected {key} to be one of {', '.join(_CHOICES[key])}")
+            raise InputError(f"found {part!r} in {option}; expected {key} to be one of {', '.join(_CHOICES[key])}")
         if key in found:
             raise InputError(f"{key} is given twice in {option}; give it once")
         found[key] = value
     if "context" in found:
         if not found["context"].isdecimal():
-            raise InputError(f"context={found['context']!r} in {option}; expected a whole number of tokens")
+            raise InputError(f"found context={found['context']!r} in {option}; expected a whole number of tokens")
         found["context"] = int(found["context"])
     if "limits" in found:
         found["limits"] = LIMITS[found["limits"]]
@@ -212,7 +214,7 @@ def _show_weights(weights: WeightsDiff) -> None:
     emit(f"\nweights: {same} of {len(weights.tensors)} tensors are identical")
     if not groups:
         return
-    shown = table("what happened", "tensors", "largest difference", "relative", "such as", numbers=("tensors",))
+    shown = table("change", "tensors", "largest difference", "relative", "example", numbers=("tensors",))
     for what, tensors in list(groups.items())[:_MAX_GROUPS]:
         first = tensors[0]
         largest = "" if first.largest is None else f"{first.largest:.3g}"
@@ -220,13 +222,13 @@ def _show_weights(weights: WeightsDiff) -> None:
         shown.add_row(what, str(len(tensors)), largest, relative, first.name)
     out().print(shown)
     if len(groups) > _MAX_GROUPS:
-        emit(f"and {len(groups) - _MAX_GROUPS} more, which --json tells")
+        emit(f"and {len(groups) - _MAX_GROUPS} more; --json lists them")
 
 
 def _show_passes(report: DiffReport, show_all: bool) -> None:
     same = sum(each.identical for each in report.passes)
     emit(
-        f"passes: {len(report.passes)} names in both plans, over {_tokens(report.traced)}; "
+        f"passes: {len(report.passes)} tensors in both plans, over {_tokens(report.traced)}; "
         f"{'all' if same == len(report.passes) else same or 'none'} identical bit for bit"
     )
     if same == len(report.passes):
@@ -236,7 +238,7 @@ def _show_passes(report: DiffReport, show_all: bool) -> None:
     columns = (*first, "relative error", "at", *(["draw"] if with_draws else []), "")
     shown = table(*columns, numbers=("relative error",))
     for where, each in _by_block(report.passes, show_all):
-        error = "other shapes" if each.error is None else "identical" if each.identical else f"{each.error:.2e}"
+        error = "shapes differ" if each.error is None else "identical" if each.identical else f"{each.error:.2e}"
         row = [where] if show_all else [where, "" if each.identical else each.name]
         row += [error, _at(report, each), *(["" if each.identical else each.draw or ""] if with_draws else [])]
         shown.add_row(*row, "beyond" if each.beyond(report.tolerance) else "")
@@ -294,9 +296,9 @@ def _tokens(count: int) -> str:
 def _show_along(report: DiffReport) -> None:
     along = report.along
     count, total = len(along.positions), len(report.ids)
-    where = f"behind {_tokens(count)}" if count == total else f"at {count} positions of {_tokens(total)}, evenly spread"
+    where = f"after {_tokens(count)}" if count == total else f"at {count} evenly spread positions of {_tokens(total)}"
     if count < total and "reference" in (report.a.plan, report.b.plan):
-        where += " (the reference plan runs all tokens for each; --positions asks for more)"
+        where += " (the reference plan runs all tokens for each; --positions compares more)"
     emit(f"next token, {where}:")
     if along.identical:
         emit("  all logits are identical bit for bit")
@@ -304,11 +306,11 @@ def _show_along(report: DiffReport) -> None:
         mean, median, largest = along.kl
         worst = along.worst_first[0]
         emit(
-            f"  KL(A‖B) mean {mean:.2e}, median {median:.2e}, largest {largest:.2e} nats behind "
+            f"  KL(A‖B) mean {mean:.2e}, median {median:.2e}, largest {largest:.2e} nats after "
             f"token {worst.position}{_word(report, worst.token)}"
         )
         same = f"{along.agreement:.2%}" if along.agreement < 1 else "100%"
-        emit(f"  the same token likeliest at {same}; logits within {along.error:.2e}")
+        emit(f"  same likeliest token at {same}; logits within {along.error:.2e}")
     perplexities = along.perplexities()
     if perplexities is not None:
         a, b = perplexities
@@ -319,7 +321,7 @@ def _show_along(report: DiffReport) -> None:
 
 
 def _show_worst_tokens(report: DiffReport, along: Predictions) -> None:
-    shown = table("behind token", "KL in nats", "likeliest in A", "in B", "the text has", numbers=("KL in nats",))
+    shown = table("after token", "KL in nats", "likeliest in A", "in B", "in the text", numbers=("KL in nats",))
     for at in along.worst_first[:_WORST_TOKENS]:
         following = "" if at.following is None else _named(report, at.following)
         tops = _named(report, at.top_a), _named(report, at.top_b) if at.top_b != at.top_a else "the same"
@@ -333,9 +335,9 @@ def verdict(report: DiffReport) -> str:
     if report.identical:
         return "identical bit for bit"
     if first is not None:
-        draw = "" if first.draw is None else f", which draw {first.draw} completes"
-        error = "shapes that differ" if first.error is None else f"{first.error:.2e}"
-        return f"DIFFERS: the first name beyond the tolerance of {tolerance} is {first.name} ({error}){draw}"
+        draw = "" if first.draw is None else f", completed by draw {first.draw}"
+        error = "shapes differ" if first.error is None else f"{first.error:.2e}"
+        return f"DIFFERS: the first tensor beyond the tolerance of {tolerance} is {first.name} ({error}){draw}"
     if not report.passed:
-        return f"DIFFERS: no name does beyond {tolerance}, but the logits along the text ({report.along.error:.2e})"
+        return f"DIFFERS: tensors are within {tolerance}, but logits along the text are not ({report.along.error:.2e})"
     return f"within the tolerance of {tolerance}"

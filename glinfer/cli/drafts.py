@@ -1,4 +1,4 @@
-"""``--speculate`` and ``--draft``: guesses of the next tokens, for commands that write text."""
+"""``--speculate`` and ``--draft``: speculative decoding for commands that write text."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ draft_options = options(
     click.option(
         "--speculate",
         type=click.Choice(SPECULATE),
-        help="Guess that what followed the newest tokens earlier follows them again, and check several guesses in one "
-        "run. The text stays the same; what copies from its prompt comes faster.",
+        help="Draft tokens from earlier text and check several in one run. The text stays the same; text that copies "
+        "from its prompt is generated faster.",
     ),
     click.option(
         "--draft",
         type=click.Path(),
         metavar="MODEL",
-        help="A smaller model with the same tokenizer, which guesses instead. The text stays the same.",
+        help="Draft tokens with a smaller model that has the same tokenizer. The text stays the same.",
     ),
 )
 """``--speculate`` and ``--draft``."""
 
 
 def take_drafts(given: dict[str, Any]) -> dict[str, str]:
-    """Take these options out of ``given``, without those that are left out.
+    """Remove these options from ``given``, and return those that are set.
 
     Raises:
         InputError: both are given.
@@ -43,7 +43,7 @@ def take_drafts(given: dict[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def opened_drafts(model: Model, drafts: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """The options of :meth:`glinfer.engine.model.Model.stream`, with the draft model open on the same device."""
+    """Yield the options for :meth:`glinfer.engine.model.Model.stream`, with the draft model open on the same device."""
     if "draft" not in drafts:
         yield dict(drafts)
         return

@@ -40,8 +40,8 @@ from glinfer.terminal import emit
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @config_option
-@click.option("--tokens", type=int, default=1, show_default=True, help="Length of the sequence; sizes depend on it.")
-@click.option("--measure", is_flag=True, help="Run a real token too and check that it issues as many draws.")
+@click.option("--tokens", type=int, default=1, show_default=True, help="Sequence length; sizes depend on it.")
+@click.option("--measure", is_flag=True, help="Also run a token and check that it issues the same number of draws.")
 @lora_option
 @model_options
 @device_options
@@ -49,26 +49,26 @@ from glinfer.terminal import emit
 def draws(
     model: str | None, config_text: str | None, tokens: int, measure: bool, as_json: bool, **options: Any
 ) -> None:
-    """Count the draw calls of one token, by pass, and the texture memory of the plan.
+    """Count the draw calls of one token, by pass, and the plan's texture memory.
 
-    Without --measure no graphics driver is needed: the plan alone is counted, and checked against --limits. Where
-    renderers differ in the number of passes, that is an estimate, and said to be one. With --measure the plan is that
-    of --device, the last token of the sequence is really run (on random weights when only --config is given), and the
-    exit status is 1 if the counts differ.
+    Without --measure no graphics driver is needed: the plan is counted and checked against --limits. If renderers need
+    different numbers of passes, the count is marked as an estimate. With --measure the plan is built for --device and
+    the last token of the sequence is run (with random weights if only --config is given); the exit status is 1 if the
+    counts differ.
 
     \b
     glinfer draws --config blocks=6,heads=8
-    glinfer draws --config family=llama,blocks=16,heads=32,kv_heads=8,dim=2048,inner=8192,vocab=128256
+    glinfer draws --config family=llama,blocks=16,heads=32,kv_heads=8,dim=2048
     glinfer draws model.gab --measure --tokens 16
     """
     check_one_source(model, config_text)
     if options["lora"] is not None and model is None:
-        raise InputError("--lora belongs to a MODEL; give one in place of --config")
+        raise InputError("--lora needs a MODEL; give one instead of --config")
     name = options["plan"]
     how: dict[str, Any] = {"cache": options["cache"]}
     checkpoint: Checkpoint | None = None
     if model is not None:
-        # Without --measure the weights do not matter, and are not fetched.
+        # Without --measure the weights do not matter and are not downloaded.
         with described_model(found_model(model, tell=say) if measure else model) as described:
             given = {name: options[name] for name in ("gelu", "context", "lora")}
             checkpoint = read_model(described.path, **given)[1]
@@ -87,7 +87,7 @@ def draws(
             how["max_texture_size"] = device.limits.max_texture_size
             how["kernels"] = kernels_for(device, config, weights)
             plan = plan_for(config, name, **how)
-            check_fits(plan, device)  # before random weights of any size are made
+            check_fits(plan, device)  # before random weights are generated
             checkpoint = checkpoint or random_weights(config, name, weights, options["cache"])
             report = measured(checkpoint, plan, tokens, device, weights=weights_for(checkpoint, name, weights))
     plans = {each: report.table.total if each == name else _total(config, each, how) for each in PLANS}
@@ -112,10 +112,10 @@ def _difference(plans: dict[str, int | None], published: bool, measured: bool) -
     fast, reference = (plans[name] for name in ("fast", "reference"))
     if fast is None or reference is None:
         return f"only the {'reference' if fast is None else 'fast'} plan runs this model"
-    passes = "the published passes" if published else "one operation after another"
+    passes = "published passes" if published else "unfused passes"
     return (
         f"fast plan {fast} draws/token (fused passes, cached keys and values) · reference plan "
-        f"{'' if published or measured else 'about '}{reference} ({passes}, the whole sequence each token)"
+        f"{'' if published or measured else 'about '}{reference} ({passes}, the whole sequence for each token)"
     )
 
 
@@ -132,12 +132,12 @@ def _show(report: DrawReport, difference: str) -> None:
     emit(difference)
     if report.estimate:
         emit(
-            "these draws are an estimate for a renderer with the plainest kernels; how many passes a norm or a product "
-            "takes depends on the renderer, and --measure counts those of this machine's"
+            "this is an estimate for a renderer with the simplest kernels; how many passes a norm or a product needs "
+            "depends on the renderer. --measure counts them on this machine"
         )
     memory = ", ".join(f"{kind} {megabytes(count)}" for kind, count in report.texture_bytes.items() if count)
     name, width, height = report.largest
-    emit(f"textures: {memory}; the largest, {name}, has {width}×{height} texels")
+    emit(f"textures: {memory}; the largest is {name} with {width}×{height} texels")
     if report.issued is not None:
         verdict = "agrees with the plan" if report.agrees else "DIFFERS from the plan"
         emit(f"issued {report.issued} draw calls in a real run: {verdict} · {report.renderer}")

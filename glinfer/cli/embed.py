@@ -1,4 +1,4 @@
-"""``glinfer embed``: the vectors of a file of texts."""
+"""``glinfer embed``: embed the texts in a file."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from glinfer.formats.files import shown
 from glinfer.terminal import emit
 
 TOGETHER = 4096
-"""Texts that are in memory at once."""
+"""Number of texts in memory at once."""
 
 
 def _told(advance: Progress, before: int, total: int, done: int, _: int) -> None:
-    """Say how far the whole file is, by what a part of it says."""
+    """Convert the progress of a part to that of the whole file."""
     advance(before + done, total)
 
 
 @click.command("embed")
 @click.argument("model")
-@click.option("--in", "source", type=click.Path(), required=True, help="Texts: .txt, .jsonl, .csv or .parquet.")
-@click.option("--out", type=click.Path(), required=True, help="Vectors: .npy, .safetensors, .jsonl or .parquet.")
-@click.option("--column", help="The key or column of the texts. Default: 'text', or the only one.")
-@click.option("--prompt-name", help="One of the model's prompts, such as 'query', before each text.")
-@click.option("--prompt", help="The text of a prompt instead.")
-@click.option("--dimensions", type=click.IntRange(min=1), help="Keep so many numbers of each vector.")
+@click.option("--in", "source", type=click.Path(), required=True, help="Input texts: .txt, .jsonl, .csv or .parquet.")
+@click.option("--out", type=click.Path(), required=True, help="Output: .npy, .safetensors, .jsonl or .parquet.")
+@click.option("--column", help="Key or column of the texts. Default: 'text', or the only one.")
+@click.option("--prompt-name", help="Name of a model's prompt to put before each text, such as 'query'.")
+@click.option("--prompt", help="Text of the prompt, instead of a name.")
+@click.option("--dimensions", type=click.IntRange(min=1), metavar="N", help="Keep the first N numbers of each vector.")
 @click.option(
-    "--normalize/--no-normalize", default=None, help="Vectors of length 1. Default: as the model's files say."
+    "--normalize/--no-normalize", default=None, help="Scale vectors to length 1. Default: from the model's files."
 )
-@click.option("--restart", is_flag=True, help="Discard what an earlier run has left, and start over.")
-@click.option("--context", type=int, help="Tokens of the longest text. Default: as the model's files say.")
+@click.option("--restart", is_flag=True, help="Discard the results of an earlier run and start over.")
+@click.option("--context", type=int, help="Maximum tokens of a text. Default: from the model's files.")
 @weights_option
 @gelu_option
 @tokenizer_option
@@ -69,10 +69,10 @@ def embed(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write the vector of every text in a file.
+    """Embed every text in a file.
 
-    MODEL embeds texts: the directory of a sentence-transformers model, or a zip file of one. A run that
-    was stopped goes on with the same command. Of a .txt file every line is a text, empty ones too.
+    MODEL is an embedding model: a sentence-transformers directory, or a zip file of one. Rerun the same command to
+    resume a stopped run. In a .txt file every line is a text, even an empty one.
 
     \b
     glinfer embed all-MiniLM-L6-v2 --in lines.txt --out lines.npy
@@ -86,7 +86,7 @@ def embed(
         "dimensions": dimensions,
         "normalize": normalize,
     }
-    next(iter(read_texts(source, column)), None)  # which says at once what is wrong with the file
+    next(iter(read_texts(source, column)), None)  # report a bad file at once
     about = {
         "model": file_digest(unpacked(found_model(model))),
         "texts": file_digest(source),
@@ -97,11 +97,11 @@ def embed(
     with loaded(model, **options) as opened:
         embedder = opened.embedder
         if embedder.embedding.ranks:
-            raise InputError("this model scores pairs of texts, and has no vectors of them; expected one that embeds")
+            raise InputError("this model scores pairs of texts and has no vectors; expected an embedding model")
         width = embedder.request([], **settings).dimensions or embedder.encoder.width
         total = sum(1 for _ in read_texts(source, column))
         if not total:
-            raise InputError(f"{shown(source)}: found no text in it; expected at least one")
+            raise InputError(f"{shown(source)}: found no texts in the file; expected at least one")
         with VectorFile(out, about, width, restart=restart) as file, progress("embedding") as advance:
             before, started = file.done, time.perf_counter()
             texts = itertools.islice(read_texts(source, column), before, None)
@@ -126,6 +126,6 @@ def embed(
             }
         )
         return
-    kept = f", {before} before" if before else ""
+    kept = f", {before} earlier" if before else ""
     parts = [f"{total - before} texts embedded{kept}", f"{width} numbers each", f"{rate:.1f} texts/s", renderer]
     emit(" · ".join(parts), err=True)

@@ -1,4 +1,4 @@
-"""``glinfer eval``: quality of a model on a text."""
+"""``glinfer eval``: measure the quality of a model on a text."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ from glinfer.text.tokenizer import find_tokenizer
 
 @click.command("eval")
 @click.argument("model")
-@click.option("--text", "text_path", type=click.Path(), required=True, help="A UTF-8 text file.")
-@click.option("--last", type=float, default=1.0, help="Only this last fraction of the text, such as 0.1. Default 1.")
-@click.option("--bytes", "most_bytes", type=click.IntRange(min=2), help="Only so many bytes of that, from its start.")
-@click.option("--stride", type=int, help="Tokens from window to window. Default: half the model's context.")
+@click.option("--text", "text_path", type=click.Path(), required=True, help="UTF-8 text file to evaluate.")
+@click.option("--last", type=float, default=1.0, help="Use only the last part, as a fraction of the text. Default: 1.")
+@click.option("--bytes", "most_bytes", type=click.IntRange(min=2), metavar="N", help="Then use only the first N bytes.")
+@click.option("--stride", type=int, help="Tokens between windows. Default: half the model's context.")
 @tokenizer_option
 @click.option(
     "--compare",
     default="",
     metavar="F,F,…",
-    help="More formats to evaluate beside --weights and --cache: of weights, of the cache as cache=f16, or both as "
-    "q8+cache=f16.",
+    help="Further formats to evaluate: of weights (q8), of the cache (cache=f16), or both (q8+cache=f16).",
 )
 @model_options
 @device_options
@@ -56,15 +55,15 @@ def eval_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how well MODEL predicts a text: bits per byte, and perplexity per token.
+    """Measure how well MODEL predicts a text: bits per byte and perplexity per token.
 
-    The text goes through the model in windows of its whole context, each scoring the tokens that the window
-    before did not reach. Smaller is better; a byte has 8 bits to begin with.
+    The text is run in overlapping windows of the whole context; each window scores the tokens that the previous one
+    did not reach. Lower is better; uncompressed text has 8 bits per byte.
 
     \b
     glinfer eval shakespeare --text tinyshakespeare.txt --last 0.1
-    glinfer eval shakespeare --text tinyshakespeare.txt --last 0.1 --weights f32 --compare f16,q16,q8l,q8
-    glinfer eval shakespeare --text tinyshakespeare.txt --last 0.1 --compare cache=f16
+    glinfer eval shakespeare --text part.txt --weights f32 --compare f16,q16,q8
+    glinfer eval shakespeare --text part.txt --compare cache=f16
     """
     formats = _formats(compare, options["weights"], options["cache"])
     if not 0.0 < last <= 1.0:
@@ -103,7 +102,7 @@ def eval_command(
 
 
 def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
-    """List (weights, cache) of the options, then of each item of ``--compare``, whose default is the options'."""
+    """List (weights, cache) of the options and of each item of ``--compare``, which defaults to the options."""
     found = [(weights, cache)]
     known = {*WEIGHT_FORMATS, *(f"cache={name}" for name in CACHES)}
     for item in filter(None, map(str.strip, text.split(","))):
@@ -120,7 +119,7 @@ def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
 
 def _compare(reports: list[EvalReport]) -> None:
     formats = ("weights", "cache")
-    headings = ("of weights", "of the cache", "bits/byte", "change", "same top-1", "ms/token")
+    headings = ("weight size", "cache size", "bits/byte", "change", "same top-1", "ms/token")
     shown = table(*formats, *headings, numbers=headings)
     for report in reports:
         change = report.bits_per_byte / reports[0].bits_per_byte - 1

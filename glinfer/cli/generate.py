@@ -37,74 +37,75 @@ from glinfer.errors import InputError
 from glinfer.formats.files import shown
 from glinfer.terminal import emit
 
-_DEFAULT = "Default: the model's own, else {:g}."
-_NO_PROMPT = "found neither a PROMPT nor --file nor --ids"
+_DEFAULT = "Default: from the model, else {:g}."
+_NO_PROMPT = "found no PROMPT, --file or --ids"
 model_option = click.option(
     "-m",
     "--model",
     "named_model",
     type=click.Path(),
     metavar="MODEL",
-    help="The model, in place of the argument MODEL.",
+    help="The model; replaces the argument MODEL.",
 )
-"""``--model``, which :func:`chosen_model` puts in the place of the first argument."""
+"""``--model``; :func:`chosen_model` uses it instead of the first argument."""
 
 
 def sampling_options(max_tokens: int) -> Callable[[Command], Command]:
-    """``--max-tokens`` with this default, and the options of the sampler."""
+    """Make ``--max-tokens`` with this default, and the sampler's options."""
     return options(
         click.option(
             "-n",
             "--max-tokens",
             type=click.IntRange(min=1),
             default=max_tokens,
-            help=f"How many tokens at most. Default {max_tokens}.",
+            help=f"Maximum number of tokens to generate. Default: {max_tokens}.",
         ),
         click.option(
             "-t",
             "--temperature",
             type=float,
-            help=f"0 takes the likeliest token each time. {_DEFAULT.format(USUAL.temperature)}",
+            help=f"Sampling temperature; 0 is greedy decoding. {_DEFAULT.format(USUAL.temperature)}",
         ),
         click.option(
-            "--top-k", type=int, help=f"Only the k likeliest tokens; 0 or -1 for all. {_DEFAULT.format(USUAL.top_k)}"
+            "--top-k", type=int, help=f"Sample from the K likeliest tokens; 0 for all. {_DEFAULT.format(USUAL.top_k)}"
         ),
         click.option(
             "--top-p",
             type=float,
-            help=f"Only the likeliest tokens up to this probability; 1 for all. {_DEFAULT.format(USUAL.top_p)}",
+            help=f"Sample from the likeliest tokens that together reach this probability; 1 for all. "
+            f"{_DEFAULT.format(USUAL.top_p)}",
         ),
         click.option(
             "--min-p",
             type=float,
-            help=f"Only tokens at least this fraction as likely as the best; 0 for all. {_DEFAULT.format(USUAL.min_p)}",
+            help=f"Minimum probability relative to the likeliest token; 0 for all. {_DEFAULT.format(USUAL.min_p)}",
         ),
         click.option(
             "--repetition-penalty",
             type=float,
-            help=f"Above 1: repeat less. {_DEFAULT.format(USUAL.repetition_penalty)}",
+            help=f"Penalty for repeated tokens; 1 is off. {_DEFAULT.format(USUAL.repetition_penalty)}",
         ),
-        click.option("--seed", type=int, help="The same seed gives the same text."),
+        click.option("--seed", type=int, help="Random seed; the same seed gives the same text."),
     )
 
 
 def chosen_model(named: str | None, *arguments: str | None) -> tuple[str, str | None]:
-    """The model and what follows it, of ``--model`` and the arguments.
+    """Return the model and the argument after it, from ``--model`` and the arguments.
 
     Raises:
         UsageError: no model is given.
-        InputError: there is an argument too many.
+        InputError: there is one argument too many.
     """
     given = [each for each in (named, *arguments) if each is not None]
     if not given:
         raise click.UsageError("Missing argument 'MODEL'.")
     if len(given) > max(1, len(arguments)):
-        raise InputError(f"--model stands in place of the argument MODEL; leave out {shown(given[1])} or --model")
+        raise InputError(f"found --model and the argument {shown(given[1])}; expected one MODEL; leave one out")
     return given[0], given[1] if len(given) > 1 else None
 
 
 def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
-    """Take the sampler's options that a user gave out of ``given``, and check them."""
+    """Remove the sampler's options from ``given``; check and return those that are set."""
     taken = {field.name: given.pop(field.name) for field in dataclasses.fields(SamplingOptions)}
     chosen = {name: value for name, value in taken.items() if value is not None}
     SamplingOptions(**chosen)
@@ -115,18 +116,18 @@ def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
 @click.argument("model", type=click.Path(), required=False)
 @click.argument("prompt", required=False)
 @model_option
-@click.option("-p", "--prompt", "named_prompt", metavar="PROMPT", help="The prompt, in place of the argument PROMPT.")
+@click.option("-p", "--prompt", "named_prompt", metavar="PROMPT", help="The prompt; replaces the argument PROMPT.")
 @click.option(
     "-f",
     "--file",
     type=click.Path(),
-    help="A file with the prompt, less one newline at its end; '-' is standard input.",
+    help="Read the prompt from this file, without one final newline; '-' is standard input.",
 )
 @tokenizer_option
-@click.option("--ids", help="A prompt of token ids, such as 13,132,251; prints ids. Needs no tokenizer.")
+@click.option("--ids", help="Prompt as token ids, such as 13,132,251. Prints ids; needs no tokenizer.")
 @sampling_options(128)
-@click.option("--stop", multiple=True, help="End at this text; may be given several times.")
-@click.option("--keep", type=int, default=0, help="First tokens that stay when the context is full; -1: the prompt.")
+@click.option("--stop", multiple=True, help="Stop at this text. Repeatable.")
+@click.option("--keep", type=int, default=0, help="First tokens to keep when the context is full; -1: the prompt.")
 @structure_options
 @draft_options
 @batch_options
@@ -136,10 +137,8 @@ def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
 @executor_option
 @strict_option
 @json_option
-@click.option(
-    "--echo/--no-echo", default=None, help="Print the prompt before the text. Default: on a terminal, not in a pipe."
-)
-@click.option("--quiet", "-q", is_flag=True, help="No closing line.")
+@click.option("--echo/--no-echo", default=None, help="Print the prompt before the text. Default: only on a terminal.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print the closing line.")
 def generate(
     model: str | None,
     named_model: str | None,
@@ -154,13 +153,13 @@ def generate(
 ) -> None:
     """Continue PROMPT with MODEL and stream the text.
 
-    MODEL is a .gab, .safetensors or .gguf file, the directory of a Hugging Face model, the manifest of a Gab, or the
-    name of a bundled model. Without a PROMPT, or with '-', it is read from standard input, less one newline at its end.
-    The closing line on standard error counts draw calls, tokens and speed.
+    MODEL is a .gab, .safetensors or .gguf file, a Hugging Face model directory, a Gab manifest, or the name of a
+    bundled model. Without PROMPT, or with '-', the prompt is read from standard input, without one final newline.
+    The closing line on standard error reports draw calls, tokens and speed.
 
-    With --batch, the prompts of a file go through the model together: lines such as {"prompt": "Once"} or
-    {"ids": [13, 132]}, with an "id" and options of their own where they want. Each result is a line of OUT as soon
-    as it is finished; after an interruption the same command goes on. Line n takes the seed SEED + n - 1.
+    --batch runs the prompts of a file together. Each line is a JSON object such as {"prompt": "Once"} or
+    {"ids": [13, 132]}, optionally with an "id" and sampling options. Results are written to OUT as they finish;
+    rerun the same command to resume. Line n uses the seed SEED + n - 1.
 
     \b
     glinfer generate model.gab "Once upon a time" --max-tokens 40 --seed 1
@@ -178,7 +177,7 @@ def generate(
     structured = take_structured(options)
     if batch is not None:
         for name in drafts:
-            raise InputError(f"--{name} is for one prompt at a time; leave it out beside --batch")
+            raise InputError(f"--{name} needs a single prompt; leave out --{name} or --batch")
         chosen = {name: options.pop(name) for name in ("max_tokens", "stop", "keep")}
         sampling = take_sampling(options)
         chosen["structured"] = structured
@@ -212,7 +211,7 @@ def generate(
 
 
 def show(stream: Iterable[str | int]) -> None:
-    """Print pieces of text as they come, or ids separated by commas."""
+    """Print pieces of text as they arrive, or ids separated by commas."""
     for number, piece in enumerate(stream):
         if isinstance(piece, int):
             emit(f"{',' if number else ''}{piece}", nl=False)
@@ -230,12 +229,12 @@ def closing_line(model: Model, stats: GenerationStats, *, renderer: bool = True)
         *([model.device.description] if renderer else []),
     ]
     if stats.drafted:
-        parts.insert(2, f"{stats.accepted} of {stats.drafted} guesses right")
+        parts.insert(2, f"{stats.accepted} of {stats.drafted} drafts accepted")
     if stats.forced:
         parts.insert(2, f"{stats.forced} forced")
     if stats.dropped:
         context = model.config.max_position_embeddings
-        parts.insert(0, f"the context of {context} tokens was full: the oldest {stats.dropped} were dropped")
+        parts.insert(0, f"context of {context} tokens full: dropped the oldest {stats.dropped}")
     return " · ".join(parts)
 
 

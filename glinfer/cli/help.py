@@ -1,4 +1,4 @@
-"""``glinfer help`` and ``glinfer completion``: the command line on itself."""
+"""``glinfer help`` and ``glinfer completion``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("command", required=False)
 @click.pass_context
 def help_command(context: click.Context, command: str | None) -> None:
-    """Show the list of commands, or the help of COMMAND."""
+    """Show the list of commands or the help of COMMAND."""
     root = context.find_root()
     if command is None:
         emit(root.get_help())
@@ -30,7 +30,7 @@ def help_command(context: click.Context, command: str | None) -> None:
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script by which SHELL completes commands, options and their values.
+    """Print a script with which SHELL completes commands, options and values.
 
     \b
     eval "$(glinfer completion bash)"      in ~/.bashrc; bash 4.4 or later

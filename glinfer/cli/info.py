@@ -1,4 +1,4 @@
-"""``glinfer info``: the renderer of this machine, and the needs of a model."""
+"""``glinfer info``: show this machine's renderer and a model's requirements."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from glinfer.terminal import emit
 @device_options
 @json_option
 def info(model: str | None, as_json: bool, **options: Any) -> None:
-    """Show the renderer, its limits, and whether glinfer can run here; with MODEL, what it needs.
+    """Show the renderer, its limits, and whether glinfer can run here; with MODEL, also its requirements.
 
-    When it cannot run, one line says what is missing and how to install it, and the exit status is 2; what
-    MODEL needs is told nevertheless, on a renderer with usual limits.
+    If glinfer cannot run, one line reports what is missing and how to install it, and the exit status is 2. MODEL's
+    requirements are then shown for a renderer with typical limits.
     """
     how = {name: options[name] for name in ("plan", "weights", "cache")}
     check_choice(**how)
@@ -76,7 +76,7 @@ def _describe(
         if as_json:
             print_json({"can_run": False, "problem": str(error), "model": about})
         elif about is not None and checkpoint is not None:
-            _show_model(checkpoint, about, "fits usual limits")
+            _show_model(checkpoint, about, "fits typical limits")
         raise
     if as_json:
         print_json({**report.to_json(), "model": about})
@@ -126,7 +126,7 @@ def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits
     cache = f", cache in {about['cache']}" if about["plan"] == "fast" else ""
     shown.add_row("plan", f"{about['plan']}, weights in {about['weights']}{cache}")
     if about["draws"] is not None:
-        estimate = " (an estimate for a renderer with the plainest kernels)" if about["draws_are_an_estimate"] else ""
+        estimate = " (an estimate for a renderer with the simplest kernels)" if about["draws_are_an_estimate"] else ""
         shown.add_row("draws/token", f"{about['draws']}{estimate}")
     for kind, count in about["texture_bytes"].items():
         shown.add_row(f"{kind} textures", megabytes(count))
@@ -138,11 +138,11 @@ def _context(about: dict[str, Any]) -> str:
     context, positions = about["context"], about["config"]["max_position_embeddings"]
     if context == positions:
         return f"{context} tokens, all positions of the model"
-    return f"{context} of the model's {positions} positions; --context takes more or fewer"
+    return f"{context} of the model's {positions} positions; --context changes this"
 
 
 def _around(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and text of the rows on tokenizer, chat, end tokens and sampling."""
+    """Yield (name, text) of the rows on tokenizer, chat, end tokens and sampling."""
     tokenizer, chat = about["tokenizer"], about["chat"]
     if tokenizer is None:
         yield "tokenizer", f"no: {about['tokenizer_problem']}"
@@ -152,4 +152,4 @@ def _around(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     ends = ", ".join(f"{token['text']} ({token['id']})".lstrip() for token in about["end_tokens"])
     yield "end tokens", ends or about.get("end_tokens_problem", "none")
     sampling = ", ".join(f"{name} {value}" for name, value in about["sampling"].items())
-    yield "sampling", sampling or about.get("sampling_problem", "its files name none")
+    yield "sampling", sampling or about.get("sampling_problem", "none in its files")

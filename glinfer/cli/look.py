@@ -1,4 +1,4 @@
-"""``glinfer look``: pictures of what a model computes, and a page to browse them."""
+"""``glinfer look``: plot what a model computes, with a page to browse the pictures."""
 
 from __future__ import annotations
 
@@ -31,14 +31,12 @@ from glinfer.terminal import emit
 @click.command("look")
 @click.argument("model", type=click.Path())
 @click.argument("text", required=False)
-@click.option("--out", "folder", type=click.Path(), required=True, help="The folder to write; made if it is not there.")
+@click.option("--out", "folder", type=click.Path(), required=True, help="Output folder; created if missing.")
 @click.option("--ids", help="Token ids instead of TEXT, such as 13,132,251. Needs no tokenizer.")
-@click.option("--what", metavar="W[,W…]", help=f"Some of {', '.join(KINDS)}. Default: all.")
-@click.option("--layers", metavar="N[,N…]", help="Blocks, as numbers, ranges or patterns: 0,3-5,1*. Default: all.")
-@click.option(
-    "--top", type=int, default=DEFAULT_TOP, show_default=True, help="How many of the likeliest tokens to list."
-)
-@click.option("--force", is_flag=True, help="Write into a folder that has other files too; they stay.")
+@click.option("--what", metavar="W[,W…]", help=f"Kinds of pictures: {', '.join(KINDS)}. Default: all.")
+@click.option("--layers", metavar="N[,N…]", help="Blocks: numbers, ranges or patterns (0,3-5,1*). Default: all.")
+@click.option("--top", type=int, default=DEFAULT_TOP, show_default=True, help="Number of likeliest tokens to list.")
+@click.option("--force", is_flag=True, help="Write into a folder that has other files, which are kept.")
 @tokenizer_option
 @gelu_option
 @context_option
@@ -56,15 +54,15 @@ def look(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Draw what happens inside MODEL as it reads TEXT: PNG files, and a page to browse them.
+    """Plot what MODEL computes as it reads TEXT: PNG files, and a page to browse them.
 
-    Attention maps of all heads, the stream behind each block, the logit lens (what the model would say next if it ended
-    there), and thumbnails and histograms of the weights. The reference plan runs, which has every step by itself.
-    Open index.html of the folder in a browser; look.json has the numbers. Needs matplotlib: glinfer[plots].
+    The pictures show attention maps of all heads, the residual stream after each block, and the logit lens (the next
+    token if the model ended there). Weights are shown as thumbnails and histograms. The reference plan runs, as it has
+    separate steps. Open index.html of the folder; look.json has the numbers. Needs matplotlib: glinfer[plots].
 
     \b
     glinfer look shakespeare "But soft, what light" --out inside/
-    glinfer look model.gguf "Once upon a time" --what attention,lens --layers 0-3 --out inside/
+    glinfer look model.gguf "Once upon" --what lens --layers 0-3 --out inside/
     glinfer look model.safetensors --what weights --out weights/
     """
     check_drawing()
@@ -76,8 +74,8 @@ def look(
     wanted = LookOptions.of(checkpoint.config, what, layers, top)
     if (prompt is None) == wanted.runs:
         if wanted.runs:
-            raise InputError("there is no text to look at; give a TEXT or --ids, or --what weights")
-        raise InputError("--what weights runs nothing; leave out TEXT and --ids, or look at more")
+            raise InputError("found no text to run; give a TEXT or --ids, or use --what weights")
+        raise InputError("--what weights does not run the model; leave out TEXT and --ids, or add to --what")
     about = {"name": Path(model).absolute().name, "source": os.fspath(path)}
     if prompt is None:
         edge = planned_edge(options["limits"])
@@ -109,8 +107,8 @@ def look(
 
 def _tell(folder: str, document: dict[str, Any]) -> None:
     pictures = len(document["pictures"])
-    emit(f"wrote {pictures} picture{'' if pictures == 1 else 's'} into {folder}")
+    emit(f"wrote {pictures} picture{'' if pictures == 1 else 's'} to {folder}")
     if document["next"]:
         likeliest = ", ".join(f"{token['label']} {100 * token['probability']:.1f}%" for token in document["next"][:5])
-        emit(f"{len(document['tokens'])} tokens; the model goes on with {likeliest}")
+        emit(f"{len(document['tokens'])} tokens; likeliest next: {likeliest}")
     emit(f"open {Path(folder) / 'index.html'}")

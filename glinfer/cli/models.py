@@ -1,4 +1,4 @@
-"""``glinfer models``: list the models that are on this machine under a name."""
+"""``glinfer models``: list the models on this machine that have a name."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from glinfer.formats.installed import installed_models
 @click.command()
 @json_option
 def models(as_json: bool) -> None:
-    """List the models that are bundled, in installed packages, or in the cache of Hugging Face's hub.
+    """List bundled models, models in installed packages, and models in the Hugging Face cache.
 
-    Their names can be used wherever a MODEL is asked for.
+    Every command accepts these names as MODEL.
     """
     found = [*_bundled(), *_installed(), *_cached()]
     if as_json:
         print_json(found)
         return
-    shown = table("name", "size", "where", "commit", "what it is", numbers=("size",))
+    shown = table("name", "size", "where", "commit", "description", numbers=("size",))
     for model in found:
         shown.add_row(
             model["name"], megabytes(model["bytes"]), model["kind"], (model["commit"] or "")[:12], model["description"]
         )
     out().print(shown)
     if find_spec("huggingface_hub") is None:
-        say(f"models of a hub are not listed: the package huggingface_hub is not installed; {install_command('hub')}")
+        say(f"hub models are not listed: the package huggingface_hub is not installed; {install_command('hub')}")
 
 
 def _bundled() -> Iterator[dict[str, Any]]:

@@ -42,27 +42,29 @@ from glinfer.models.choice import check_choice, plan_for
 from glinfer.terminal import emit
 
 _DROPPED = ("written", "output")
-"""Columns of tables that are left out where lines are short; --json and --html have them."""
+"""Table columns that are omitted if space is short; --json and --html have them."""
 
 
 @click.command("profile")
 @click.argument("model", type=click.Path(), required=False)
 @config_option
-@click.option("--tokens", type=int, help="Which token of the sequence, from 1; of --plan reference its length. [128]")
-@click.option("--prompt-tokens", type=int, help="Profile what takes in a prompt of so many tokens instead.")
 @click.option(
-    "--runs", type=click.IntRange(1, MAX_PROFILE_RUNS), help="Plain runs, and as many profiled ones. [by time]"
+    "--tokens", type=int, help="Position of the token, from 1, or length with --plan reference. Default: 128."
+)
+@click.option("--prompt-tokens", type=int, metavar="N", help="Profile the prefill of an N-token prompt instead.")
+@click.option(
+    "--runs", type=click.IntRange(1, MAX_PROFILE_RUNS), help="Plain and profiled runs each. Default: by time."
 )
 @click.option(
     "--timing",
     type=click.Choice(TIMINGS),
     default="auto",
     show_default=True,
-    help="'gpu': the renderer's timestamps between draws; 'fence': wait for each draw; 'auto': the first that works.",
+    help="'gpu': GPU timestamps between draws; 'fence': wait for each draw; 'auto': the first that works.",
 )
-@click.option("--ceiling/--no-ceiling", default=True, show_default=True, help="Measure how fast texels can be fetched.")
-@click.option("--growth", is_flag=True, help="Measure other places of the sequence too.")
-@click.option("--each", is_flag=True, help="Show every draw, not only every kind.")
+@click.option("--ceiling/--no-ceiling", default=True, show_default=True, help="Measure the peak fetch rate.")
+@click.option("--growth", is_flag=True, help="Also measure other positions of the sequence.")
+@click.option("--each", is_flag=True, help="Show every draw, not only each kind.")
 @click.option("--trace", type=click.Path(), help="Write a trace for Perfetto or chrome://tracing to this file.")
 @click.option("--html", type=click.Path(), help="Write a page with charts to this file.")
 @click.option(
@@ -70,7 +72,7 @@ _DROPPED = ("written", "output")
     "compared",
     type=(click.Path(), click.Path()),
     metavar="BEFORE AFTER",
-    help="Show two reports that --json has printed beside each other.",
+    help="Compare two reports printed by --json.",
 )
 @model_options
 @device_options
@@ -85,10 +87,10 @@ def profile_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Time every draw of one token of MODEL, and say what it reads and writes.
+    """Time every draw of one token of MODEL, and count the bytes that it reads and writes.
 
-    Runs in which every draw is timed take turns with plain ones, so that the times of draws can be held against the
-    time of a token. Bytes read are the texels in use of each input, each once.
+    Profiled runs, in which every draw is timed, alternate with plain runs, so that the times of draws can be compared
+    with the time of a token. Bytes read count each texel in use of an input once.
 
     \b
     glinfer profile shakespeare --each
@@ -99,7 +101,7 @@ def profile_command(
     _check_outputs(html, trace)
     if compared is not None:
         if model is not None or config_text is not None or trace is not None:
-            raise InputError("--compare takes two reports; leave MODEL, --config and --trace out")
+            raise InputError("--compare runs no model; leave out MODEL, --config and --trace")
         comparison = compare(*compared)
         if html is not None:
             write_page(html, comparison_page(comparison))
@@ -114,7 +116,7 @@ def profile_command(
 
 
 class _OnlyTriedError(Exception):
-    """Undoes a trial of writing a file."""
+    """Rolls back a trial of writing a file."""
 
 
 def _check_outputs(html: str | None, trace: str | None) -> None:
@@ -141,7 +143,7 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
     name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
     check_choice(name, weights, cache)
     config = shape_asked_for(config_text or "", options)
-    # Told to be too large before random weights of any size are made.
+    # Refuse a shape that is too large before random weights are generated.
     plan_for(config, name, weights=weights, cache=cache, max_texture_size=planned_edge(options["limits"]))
     checkpoint = random_weights(config)
     with opened(options["device"], options["api"], options["limits"]) as device:
@@ -167,11 +169,11 @@ def _show(report: ProfileReport, each: bool) -> None:
         f"a plain run: {wall.median:.3f} ms ({wall.fastest:.3f} to {wall.slowest:.3f}), all draws issued after "
         f"{report.issue.median:.3f} ms · median of {report.runs} runs"
     )
-    fence = f", a fence of {report.fence_us:.1f} µs taken off each" if report.timing == FENCES else ""
+    fence = f" minus a fence of {report.fence_us:.1f} µs each" if report.timing == FENCES else ""
     emit(
         f"timed by {report.timing}{fence}: all draws {report.draws_ms:.3f} ms, {report.share_of_draws:.1%} of a plain "
         f"run; {report.before_ms:.3f} ms before the first and {report.after_ms:.3f} ms after the last, "
-        f"{report.accounted:.1%} together; a profiled run takes {report.overhead - 1.0:+.1%}"
+        f"{report.accounted:.1%} together; profiling adds {report.overhead - 1.0:+.1%}"
     )
     emit(f"textures: {sizes_text(report.memory['kind'])}")
     for rate in report.ceilings:

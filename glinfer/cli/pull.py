@@ -1,4 +1,4 @@
-"""``glinfer pull`` and ``glinfer remove``: models of Hugging Face's hub, into its cache and out of it."""
+"""``glinfer pull`` and ``glinfer remove``: download and delete models of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from glinfer.terminal import emit
 @context_option
 @json_option
 def pull_command(name: str, context: int | None, as_json: bool) -> None:
-    """Fetch the model that NAME asks for, and say where it is; what the cache has is not fetched again.
+    """Download the model NAME from the Hugging Face Hub and print its path; cached files are not downloaded again.
 
-    NAME is ORG/NAME, ORG/NAME:QUANT, ORG/NAME@REVISION, hf://… or a file's address on the hub. It is refused before
-    its weights are fetched where its family or a tensor's type is unknown, or where this machine's renderer has no
-    memory for it with --context. A download that was interrupted goes on where it ended.
+    NAME is ORG/NAME, ORG/NAME:QUANT, ORG/NAME@REVISION, hf://… or the URL of a file on the hub. A model of an
+    unknown family or tensor type is refused before its weights are downloaded. So is one that does not fit this
+    machine's memory with --context. An interrupted download resumes.
 
     \b
     glinfer pull Qwen/Qwen3-0.6B-GGUF:Q8_0
-    glinfer chat Qwen/Qwen3-0.6B-GGUF:Q8_0      # which fetches it too
+    glinfer chat Qwen/Qwen3-0.6B-GGUF:Q8_0      # also downloads it
     """
-    wanted = _on_a_hub(name, "fetched")
+    wanted = _on_a_hub(name, "downloaded")
     path = Path(fetched(name, context=context, needs_device=False, tell=say))
     origin = origin_of(path)
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
@@ -51,10 +51,10 @@ def pull_command(name: str, context: int | None, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def remove_command(name: str, as_json: bool) -> None:
-    """Remove a model of the hub from the cache, which other programs share.
+    """Delete a downloaded model from the Hugging Face cache, which other programs share.
 
-    ORG/NAME removes all that the cache has of a repository, ORG/NAME@REVISION one commit of it, and ORG/NAME:QUANT
-    these weights alone.
+    ORG/NAME deletes a whole repository from the cache, ORG/NAME@REVISION one commit of it, and ORG/NAME:QUANT only
+    these weights.
     """
     wanted = _on_a_hub(name, "removed")
     require_hub(wanted)
@@ -68,29 +68,29 @@ def remove_command(name: str, as_json: bool) -> None:
         print_json({"name": str(wanted), "repo": gone.repo, "commits": gone.commits, "bytes": gone.bytes})
         return
     commits = f" at {', '.join(each[:12] for each in gone.commits)}" if gone.commits else ""
-    emit(f"removed {wanted}{commits}: {megabytes(gone.bytes)} are free again")
+    emit(f"removed {wanted}{commits}: freed {megabytes(gone.bytes)}")
 
 
 def _on_a_hub(name: str, done: str) -> HubName:
-    """What a name asks of the hub.
+    """Parse the name of a model on a hub.
 
     Raises:
-        InputError: it is the name of another model, or of none.
+        InputError: the name is that of another model, or of no model.
     """
     wanted = named_on_a_hub(name)
     if wanted is not None:
         return wanted
     if os.path.lexists(name):
-        raise InputError(f"{shown(name)}: found a path; models of a hub are {done} by their names, such as org/name")
+        raise InputError(f"{shown(name)}: found a path; models of a hub are {done} by name, such as org/name")
     try:
         path = Path(find_model(name))
     except GlinferError:
         path = Path(name)
     held = next((model for model in installed_models() if model.path == path), None)
     if any(model.path == path for model in bundled_models()):
-        raise InputError(f"{shown(name)}: this model comes with glinfer, and is not {done}")
+        raise InputError(f"{shown(name)}: this model is part of glinfer and cannot be {done}")
     if held is not None:
         raise InputError(f"{shown(name)}: this model is in a package; 'pip uninstall {held.project}' removes it")
     raise InputError(
-        f"{shown(name)}: found no name of a model on a hub; expected org/name, org/name:QUANT@{MAIN} or hf://…"
+        f"{shown(name)}: this is not the name of a model on a hub; expected org/name, org/name:QUANT@{MAIN} or hf://…"
     )

@@ -1,4 +1,4 @@
-"""``glinfer run-batch``: a file of requests in OpenAI's form, answered into another."""
+"""``glinfer run-batch``: run a file of requests in OpenAI's batch format."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 @click.command("run-batch")
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]MODEL…")
-@click.option("-i", "--input", "source", type=click.Path(), metavar="IN", required=True, help="Requests, one a line.")
-@click.option("-o", "--out", type=click.Path(), metavar="OUT", required=True, help="The file for the results.")
-@click.option("--errors", type=click.Path(), metavar="ERR", help="The file for failed requests. Default: OUT.")
-@click.option("--restart", is_flag=True, help="Discard what OUT and ERR have, and start over.")
-@click.option("--shard", default="1/1", metavar="I/N", help="Only this part of IN, by a hash of custom_id: 2/8, say.")
-@click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once, by model and device. Default: 32.")
-@click.option("--memory", type=click.IntRange(1), metavar="MiB", help="For a model's caches, at most. Default: 1024.")
-@click.option("--piece", type=click.IntRange(1), help="Tokens of prompts between two of an answer. Default: 512.")
+@click.option("-i", "--input", "source", type=click.Path(), metavar="IN", required=True, help="Requests, one per line.")
+@click.option("-o", "--out", type=click.Path(), metavar="OUT", required=True, help="File for the results.")
+@click.option("--errors", type=click.Path(), metavar="ERR", help="File for failed requests. Default: OUT.")
+@click.option("--restart", is_flag=True, help="Discard the results in OUT and ERR and start over.")
+@click.option("--shard", default="1/1", metavar="I/N", help="Run part I of N of IN, chosen by a hash of custom_id.")
+@click.option("--slots", type=click.IntRange(1, 256), help="Sequences at once, per model and device. Default: 32.")
+@click.option("--memory", type=click.IntRange(1), metavar="MiB", help="Limit for a model's caches. Default: 1024.")
+@click.option("--piece", type=click.IntRange(1), help="Prompt tokens processed between decode steps. Default: 512.")
 @click.option(
     "--devices",
     metavar="all|N,N…",
-    help="A process for each of these devices; 0,0 are two on one. Default: two on a GPU, for models up to 1 GiB, else "
-    "this one.",
+    help="Run a process for each of these devices; 0,0 is two on one device. Default: two processes on a GPU for "
+    "models up to 1 GiB, else one.",
 )
 @click.option("--ray", "address", metavar="ADDRESS", help="Run on this Ray cluster: auto, local, or HOST:PORT.")
 @tokenizer_option
@@ -56,17 +56,17 @@ if TYPE_CHECKING:
 @model_options
 @device_options
 @json_option
-@click.option("--quiet", "-q", is_flag=True, help="No closing line.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print the closing line.")
 def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **given: Any) -> None:
-    """Answer the requests of IN with MODEL, in the form of OpenAI's batch files.
+    """Answer the requests in IN with MODEL, in OpenAI's batch file format.
 
-    A line of IN has custom_id, method, url and body, as a request to 'glinfer serve'; a line of OUT has the answer. A
-    request without a seed takes one from its custom_id: any order and any shard give the same texts. After an
-    interruption the same command goes on. Names that end in .gz or .zst are compressed, addresses go to fsspec.
+    A line of IN has custom_id, method, url and body, like a request to 'glinfer serve'; a line of OUT has the answer.
+    A request without a seed gets one from its custom_id, so texts do not depend on order or shards. Rerun the same
+    command to resume. Files that end in .gz or .zst are compressed; fsspec opens URLs.
 
     \b
-    glinfer run-batch -i requests.jsonl -o results.jsonl --errors failed.jsonl shakespeare
-    glinfer run-batch -i in.jsonl.gz -o out-2.jsonl --shard 2/8 gpt-4o-mini=model.gguf
+    glinfer run-batch -i in.jsonl -o out.jsonl --errors failed.jsonl shakespeare
+    glinfer run-batch -i in.jsonl.gz -o out-2.jsonl --shard 2/8 small=model.gguf
     """
     if missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
         raise InputError(
@@ -90,9 +90,9 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
     }
     device, api, webgl2 = given.pop("device"), given.pop("api"), given.pop("limits") == "webgl2"
     if given["tokenizer"] is not None and len(models) > 1:
-        raise InputError("--tokenizer belongs to one model; run several without it")
+        raise InputError(f"--tokenizer needs a single MODEL, found {len(models)}; leave out --tokenizer")
     if given["lora"] is not None and len(models) > 1:
-        raise InputError("--lora belongs to one model; run several without it")
+        raise InputError(f"--lora needs a single MODEL, found {len(models)}; leave out --lora")
     devices = given.pop("devices")
     address = given.pop("address")
     choices = {"--device": device, "--devices": devices, "--ray": address}
@@ -100,7 +100,7 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
         raise InputError(f"found both {both[0]} and {both[1]}; give one of them")
     named = fetched_models(models, given, device=device, api=api, limits=LIMITS["webgl2" if webgl2 else "driver"])
     if twice := next((name for name, _ in named if [each for each, _ in named].count(name) > 1), None):
-        raise InputError(f"two models have the name {twice}; name one with NAME=MODEL")
+        raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
     setup = LocalSetup([(name, path, given) for name, path in named], scheduler, device, api, webgl2)
     tokenizer = given["tokenizer"]
     fingerprint: dict[str, Any] = {
@@ -132,13 +132,13 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
         emit(_closing(job, files, renderer), err=True)
 
 
-_MANY_LINES = 200  # fewer are answered while a second process starts
+_MANY_LINES = 200  # fewer are done before a second process has started
 
 
 def runner_of(
     setup: LocalSetup, devices: str | None, address: str | None, digests: Mapping[str, str], lines: int
 ) -> AbstractContextManager[LocalRunner | Pool]:
-    """What answers ``lines`` lines: this process, or one for each of ``devices``, or the cluster at ``address``."""
+    """Choose what answers ``lines`` lines: this process, one per device in ``devices``, or a cluster at ``address``."""
     from glinfer.batch.devices import parse_devices, usual_processes
     from glinfer.batch.local import LocalRunner
     from glinfer.batch.manifest import files_of
@@ -162,16 +162,16 @@ def runner_of(
 
 def _interrupted(job: Any, files: Any) -> str:
     again = "the same command without --restart" if files.restart else "the same command"
-    return f"interrupted: {job.results.lines} of {job.count} lines are finished in {shown(files.out)}; {again} goes on"
+    return f"interrupted: {shown(files.out)} has {job.results.lines} of {job.count} results; {again} resumes"
 
 
 def _closing(job: Any, files: Any, renderer: str | None) -> str:
     totals = job.totals
     if renderer is None:
-        return f"nothing to do: all lines are finished in {shown(files.out)}; --restart starts over"
+        return f"nothing to do: {shown(files.out)} has all results; --restart starts over"
     parts = [
         f"{totals.lines} line{'' if totals.lines == 1 else 's'} done"
-        + (f", {job.before} before" if job.before else ""),
+        + (f", {job.before} earlier" if job.before else ""),
         f"{totals.tokens} tokens",
         f"{totals.tokens_per_second:.2f} tok/s",
         renderer,

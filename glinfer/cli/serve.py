@@ -1,4 +1,4 @@
-"""``glinfer serve``: models behind OpenAI's HTTP routes."""
+"""``glinfer serve``: serve models over HTTP with OpenAI's routes."""
 
 from __future__ import annotations
 
@@ -27,61 +27,63 @@ from glinfer.hub import named_on_a_hub
 from glinfer.terminal import emit
 
 SERVER_PACKAGES = ("starlette", "uvicorn", "pydantic", "prometheus_client")
-"""What the extra `server` brings."""
+"""Packages of the extra `server`."""
 _KEY_VARIABLE = "GLINFER_API_KEY"
 
 
 @click.command("serve")
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]MODEL…")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 for any that is free.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 chooses a free one."
+)
 @click.option(
     "--api-key",
     "keys",
     multiple=True,
-    help=f"A key that requests must bring; may be given several times. Default: ${_KEY_VARIABLE}, several by commas.",
+    help=f"API key that requests must send. Repeatable. Default: ${_KEY_VARIABLE}, comma-separated.",
 )
-@click.option("--no-api-key", is_flag=True, help="Ask for no key though other machines can reach --host.")
-@click.option("--allowed-host", "hosts", multiple=True, help="A further name of this server in requests' Host.")
+@click.option("--no-api-key", is_flag=True, help="Require no API key even if --host is reachable.")
+@click.option("--allowed-host", "hosts", multiple=True, help="Further name to accept in the Host header. Repeatable.")
 @click.option(
     "--cors-origin",
     "origins",
     multiple=True,
-    help="A site whose pages may ask, https://example.org, say; * for all.",
+    help="Origin whose pages may send requests, such as https://example.org; * for all. Repeatable.",
 )
-@click.option("--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Sequences at once, by model.")
-@click.option("--memory", type=click.IntRange(1), help="MiB of texture memory for a model's caches. Default: 1024.")
-@click.option("--piece", type=click.IntRange(1), help="Tokens of prompts between two of an answer. Default: 512.")
+@click.option("--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Sequences at once per model.")
+@click.option("--memory", type=click.IntRange(1), metavar="MiB", help="Limit for a model's caches. Default: 1024.")
+@click.option("--piece", type=click.IntRange(1), help="Prompt tokens processed between decode steps. Default: 512.")
 @click.option(
     "--queue",
     "waiting",
     type=click.IntRange(0),
     default=256,
     show_default=True,
-    help="How many may wait, by model.",
+    help="Requests that may wait, per model.",
 )
 @click.option(
-    "--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to finish in after SIGTERM."
+    "--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to finish after SIGTERM."
 )
 @click.option(
-    "--page", type=click.Path(exists=True, file_okay=False), help="A folder to show at /. Default: a chat page."
+    "--page", type=click.Path(exists=True, file_okay=False), help="Folder to serve at /. Default: a chat page."
 )
 @tokenizer_option
 @lora_option
 @model_options
 @device_options
 def serve_command(models: tuple[str, ...], **given: Any) -> None:
-    """Serve every MODEL over HTTP, with the routes of OpenAI's API, until Ctrl-C or SIGTERM.
+    """Serve each MODEL over HTTP with the routes of OpenAI's API, until Ctrl-C or SIGTERM.
 
-    Requests name a model by the file's name without its suffix, or by NAME; an adapter of --lora NAME=DIR is a model
-    with the name NAME, or MODEL:NAME.
+    Requests select a model by NAME, or by its file name without the suffix. They select an adapter of --lora NAME=DIR
+    as model NAME or MODEL:NAME.
 
     \b
     glinfer serve shakespeare
     curl localhost:8000/v1/completions -d '{"model":"shakespeare","prompt":"O"}'
     """
     if missing := [name for name in SERVER_PACKAGES if find_spec(name) is None]:
-        raise InputError(f"serving needs the package {missing[0]}, which is not installed; {install_command('server')}")
+        raise InputError(f"serve needs the package {missing[0]}, which is not installed; {install_command('server')}")
     from glinfer.server.auth import Access
     from glinfer.server.run import HttpServer, ServerOptions, check_access
     from glinfer.server.served import ModelSource
@@ -104,28 +106,28 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
         LIMITS[given.pop("limits")],
     )
     if given["tokenizer"] is not None and len(models) > 1:
-        raise InputError("--tokenizer belongs to one model; serve several without it")
+        raise InputError(f"--tokenizer needs a single MODEL, found {len(models)}; leave out --tokenizer")
     if given["lora"] is not None and len(models) > 1:
-        raise InputError("--lora belongs to one model; serve several without it")
+        raise InputError(f"--lora needs a single MODEL, found {len(models)}; leave out --lora")
     named = fetched_models(models, given, device=options.device, api=options.api, limits=options.limits)
     sources = [ModelSource(name, path, given, scheduler) for name, path in named]
 
     def say_ready() -> None:
         for each in server.worker.served.values():
-            emit(f"ready: {each.name}, {each.slots} places of {each.context} tokens")
+            emit(f"ready: {each.name}, {each.slots} slots of {each.context} tokens")
 
     server = HttpServer(sources, options, on_ready=say_ready)
     names = ", ".join(source.name for source in sources)
-    emit(f"serving {names} at {server.address}/v1 (Ctrl-C ends it)")
+    emit(f"serving {names} at {server.address}/v1 (Ctrl-C to stop)")
     server.run()
 
 
 def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: Any) -> list[tuple[str, str]]:
-    """(name, path) of each model; those of a hub are fetched before anything begins.
+    """Return (name, path) of each model, after downloading the models of a hub.
 
     Args:
-        models: as :func:`named_model` takes them.
-        options: of :func:`glinfer.engine.loading.load_model`.
+        models: arguments for :func:`named_model`.
+        options: options of :func:`glinfer.engine.loading.load_model`.
         where: its ``device``, ``api`` and ``limits``.
     """
     how = {name: value for name, value in options.items() if name not in ("tokenizer", "lora")} | where
@@ -137,7 +139,7 @@ def fetched_models(models: Sequence[str], options: Mapping[str, Any], **where: A
 
 
 def named_model(text: str) -> tuple[str, str]:
-    """(name, path) of a model: ``NAME=MODEL``, or the name of its file."""
+    """Return (name, path) of ``NAME=MODEL``, or of a file, which is named without its suffix."""
     name, path = split_name(text)
     if name:
         return name, path

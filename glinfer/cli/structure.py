@@ -1,4 +1,4 @@
-"""``--json-schema``, ``--regex``, ``--grammar`` and ``--choices``: texts that have a structure."""
+"""``--json-schema``, ``--regex``, ``--grammar`` and ``--choices``: structured output."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from glinfer.structured.structure import OPTIONS, PARTIAL, structure_of
 
 structure_options = options(
     click.option(
-        "--json-schema", type=click.Path(), metavar="FILE", help="Write JSON of the schema in this file, and no more."
+        "--json-schema", type=click.Path(), metavar="FILE", help="Generate only JSON that matches the schema in FILE."
     ),
-    click.option("--regex", metavar="R", help="Write a text that matches this regular expression as a whole."),
+    click.option("--regex", metavar="R", help="Generate text that matches this whole regular expression."),
     click.option(
         "--grammar",
         type=click.Path(),
         metavar="FILE",
-        help="Write a text of the grammar in this file, in Lark's notation.",
+        help="Generate text that matches the grammar in FILE, in Lark's notation.",
     ),
     click.option(
-        "--choices", multiple=True, metavar="TEXT", help="Write one of these texts; give the option for each of them."
+        "--choices", multiple=True, metavar="TEXT", help="Generate one of these texts; repeat the option for each."
     ),
     click.option(
         "--partial",
         is_flag=True,
-        help="Take a text that ends before it has its structure as it is; otherwise that is an error.",
+        help="Return incomplete output instead of failing.",
     ),
 )
-"""The options that ask for a structure, and ``--partial``."""
+"""The options of structured output, and ``--partial``."""
 
 
 def take_structured(given: dict[str, Any]) -> dict[str, Any]:
-    """Take these options out of ``given``, as :meth:`glinfer.engine.model.Model.stream` has them, files read.
+    """Remove these options from ``given``, and return them for :meth:`glinfer.engine.model.Model.stream`, files read.
 
     Raises:
-        InputError: several are given, a file cannot be read, or one is no structure.
+        InputError: several are given, a file cannot be read, or a structure is invalid.
     """
     found: dict[str, Any] = {kind: given.pop(kind) for kind in OPTIONS}
     found["choices"] = list(found["choices"]) or None

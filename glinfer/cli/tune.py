@@ -1,4 +1,4 @@
-"""``glinfer tune``: the fastest kernel options of a model on this renderer."""
+"""``glinfer tune``: find the fastest kernel options of a model on this renderer."""
 
 from __future__ import annotations
 
@@ -20,27 +20,25 @@ from glinfer.terminal import emit
 
 @click.command("tune")
 @click.argument("model", type=click.Path(), required=False)
-@click.option(
-    "--weights", metavar="F[,F…]", default=DEFAULT_WEIGHTS, show_default=True, help="Weight formats, one by one."
-)
-@click.option("--redo", is_flag=True, help="Search again where there is a tuned choice.")
+@click.option("--weights", metavar="F[,F…]", default=DEFAULT_WEIGHTS, show_default=True, help="Weight formats to tune.")
+@click.option("--redo", is_flag=True, help="Search again even if a tuned choice is saved.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=30.0,
     show_default=True,
-    help="How long a search may take, about: two thirds for single tokens, the rest for prompts.",
+    help="Approximate time limit of a search: two thirds for single tokens, the rest for prompts.",
 )
 @device_options
 @json_option
 def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as_json: bool, **options: Any) -> None:
-    """Show how the fast plan's passes are shaped for MODEL on this renderer, after a measured search if need be.
+    """Find and show the fastest kernel options of the fast plan for MODEL on this renderer.
 
-    The passes of a single token are chosen by its time, then those over many rows by the time of a prompt of 512
-    tokens, or of the context. The choice is kept in the user's cache folder for exactly this renderer, driver, model
-    shape and weight format, and every later load uses it. Results do not depend on it: what wins has been checked to
-    compute the same.
-    Without MODEL, Gab's full shape is tuned, on the random weights of 'glinfer demo'.
+    Options for single tokens are chosen by the time of a token, then options for many rows by the time of a prompt. The
+    prompt has 512 tokens, or fills a shorter context. The choice is saved in the cache folder for this renderer,
+    driver, model shape and weight format; every later load uses it, and this command then shows it without a search.
+    Tuning does not change results: a choice must compute the same logits as the simplest options. Without MODEL, Gab's
+    full shape is tuned with the random weights of 'glinfer demo'.
 
     \b
     glinfer tune shakespeare --weights f32,q8
@@ -60,7 +58,7 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
 
 
 def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float, redo: bool) -> dict[str, Any]:
-    """Return the kept choice, or search for one; as JSON values."""
+    """Return the saved choice, or search for one; as JSON values."""
     key = TuningKey.of(device, checkpoint.config, weights)
     kept, report = load_tuned(key), None
     tuned = None if redo or kept is None or not runs_on(device, kept.kernels) else kept
@@ -89,13 +87,13 @@ def _json(tuned: Tuned, report: TuneReport | None, weights: str, renderer: str, 
 
 def _show(told: dict[str, Any], default: dict[str, Any]) -> None:
     if told["searched"]:
-        shown = table("changed", "time", "so it is", numbers=("time",))
+        shown = table("change", "time", "verdict", numbers=("time",))
         for trial in told["trials"]:
             change = ", ".join(f"{name} {value}" for name, value in trial["change"].items())
             ratio = "" if trial["ratio"] is None else f"{100 * trial['ratio']:.0f}%"
             shown.add_row(change, ratio, trial["verdict"])
         out().print(shown)
-        ended = "until nothing was faster" if told["finished"] else "until the time was up"
+        ended = "until nothing was faster" if told["finished"] else "until the time limit"
         emit(f"{len(told['trials'])} trials in {told['seconds']:.0f} s, {ended}\n")
     shown = table(f"weights {told['weights']}", "tuned", "default")
     for name, value in told["kernels"].items():
@@ -105,5 +103,5 @@ def _show(told: dict[str, Any], default: dict[str, Any]) -> None:
         tokens, *times = told["prompt"].values()
         shown.add_row(f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times))
     out().print(shown)
-    where = "not kept: GLINFER_CACHE is empty" if told["file"] is None else f"kept in {told['file']}"
+    where = "not saved: GLINFER_CACHE is empty" if told["file"] is None else f"saved in {told['file']}"
     emit(f"\n{where} · {told['renderer']}\n")

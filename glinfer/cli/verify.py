@@ -1,4 +1,4 @@
-"""``glinfer verify``: comparison of bound textures with the model's file, and of draws with float64."""
+"""``glinfer verify``: compare bound textures with the model's file, and draws with float64."""
 
 from __future__ import annotations
 
@@ -55,26 +55,24 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
 
 def everywhere_options(command: Command) -> Command:
     """``--all-weights`` and ``--all-devices``."""
-    every_device = (
-        "Check every renderer of this machine, by OpenGL ES and by desktop OpenGL; with --api by that one alone."
-    )
+    every_device = "Check every renderer of this machine with OpenGL ES and desktop OpenGL, or only with --api."
     command = click.option("--all-devices", is_flag=True, help=every_device)(command)
-    return click.option("--all-weights", is_flag=True, help="Check every weight format that the model can have.")(
+    return click.option("--all-weights", is_flag=True, help="Check every weight format that the model supports.")(
         command
     )
 
 
 def check_everywhere(context: click.Context) -> None:
-    """Refuse ``--weights`` beside ``--all-weights``, and ``--device`` beside ``--all-devices``.
+    """Refuse ``--weights`` with ``--all-weights``, and ``--device`` with ``--all-devices``.
 
     Raises:
         InputError: both of a pair are given.
     """
     chosen = context.get_parameter_source("weights") is not ParameterSource.DEFAULT
     if context.params["all_weights"] and chosen:
-        raise InputError("--all-weights checks every format; leave --weights out")
+        raise InputError("--all-weights checks every format; leave out --weights")
     if context.params["all_devices"] and context.params["device"] is not None:
-        raise InputError("--all-devices checks every renderer; leave --device out")
+        raise InputError("--all-devices checks every renderer; leave out --device")
 
 
 def asked_for(
@@ -91,7 +89,7 @@ def planned_checkpoint(model: str | None, config_text: str | None, options: Mapp
 
     Raises:
         InputError: both are given, or neither; or there is no such plan.
-        PlanError: the shape is too large; no weights are made then.
+        PlanError: the shape is too large, found before weights are made.
     """
     name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
     check_choice(name, weights, cache)
@@ -115,24 +113,26 @@ def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
     "--draws",
     "with_draws",
     is_flag=True,
-    help="Also run a forward, compare every draw with float64, and look at OpenGL's errors and state after each.",
+    help="Also run the model, compare every draw with float64, and check OpenGL's errors and state after each.",
 )
-@click.option("--tokens", type=int, help="Length of the sequence that is run. Default 8.")
-@click.option("--ids", help="Its token ids, such as 13,132,251.")
+@click.option("--tokens", type=int, help="Length of the sequence to run. Default: 8.")
+@click.option("--ids", help="Token ids to run, such as 13,132,251.")
 @click.option(
     "--after",
     type=click.IntRange(min=1),
-    help="Compare the textures after so many tokens, generated in a sequence and, by the fast plan, in a batch too.",
+    metavar="N",
+    help="Compare the textures after N tokens, generated in a sequence and, with the fast plan, also in a batch.",
 )
 @click.option(
     "--greedy",
     type=click.IntRange(min=1),
-    help="Also choose so many tokens after those, each the likeliest, and compare with what float64 finds likeliest.",
+    metavar="N",
+    help="Also generate N greedy tokens and compare them with float64.",
 )
 @click.option(
     "--allow-nan",
     is_flag=True,
-    help="Weights that are NaN or infinite are not a failure; their bits are compared, and nothing is run.",
+    help="Accept NaN and infinite weights: compare their bits without running the model.",
 )
 @everywhere_options
 @model_options
@@ -144,7 +144,7 @@ def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
     is_eager=True,
     expose_value=False,
     callback=_show_schema,
-    help="Print the JSON schema of what --json prints.",
+    help="Print the JSON schema of the output of --json.",
 )
 @click.pass_context
 def verify(
@@ -161,13 +161,13 @@ def verify(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Bind MODEL, read every weight back from the bound textures, and compare with the file bit for bit.
+    """Compare every weight of MODEL in the bound textures with the file, bit for bit.
 
-    The fast plan's weights are compared as it packs them, and where it keeps the file's bits these too; the reference
-    plan's as they are in the file. Also stores NaN payloads, infinities, −0 and denormals, which careless paths change.
-    With --draws every pass of the last token is compared with float64, and OpenGL's errors and state are looked at
-    after it; with --after tokens are generated first. Both leave weights as they are, which is compared again at the
-    end. With --all-weights and --all-devices each format is checked on each renderer.
+    The fast plan's weights are compared in their packed form and, where packing keeps the file's bits, with the file;
+    the reference plan's with the file. Stored NaN payloads, infinities, −0 and denormals are checked too. --draws
+    compares every pass of the last token with float64, and checks OpenGL's errors and state after it; --after generates
+    tokens first. The weights are compared again at the end. --all-weights and --all-devices check each format on each
+    renderer.
 
     \b
     glinfer verify model.gab --plan reference
@@ -177,17 +177,17 @@ def verify(
 
     \b
     Exit status:
-      0  all that was checked holds
-      1  something differs, or OpenGL reported an error; or a weight is NaN or
-         infinite, so that no other command loads the model (see --allow-nan)
+      0  all checks passed
+      1  something differs, OpenGL reported an error, or a weight is NaN or
+         infinite (no other command loads such a model; see --allow-nan)
       2  bad input, or nothing could be run; with --all-devices and --all-weights
-         what cannot be run is told, and no failure as long as something can
+         unusable configurations are reported, not failed
     """
     check_everywhere(context)
     runs = with_draws or greedy is not None or after is not None
     tokens, ids = options.pop("tokens"), options.pop("ids")
     if not runs and (tokens is not None or ids is not None):
-        raise InputError("--tokens and --ids belong to --draws, --greedy or --after; add one of them")
+        raise InputError("--tokens and --ids need --draws, --greedy or --after; add one of them")
     if tokens is not None and ids is not None:
         raise InputError("found both --tokens and --ids; give one of them")
     checkpoint = planned_checkpoint(model, config_text, options)
@@ -258,7 +258,7 @@ def _show_run(run: VerifyRun) -> None:
     shown = table("texture", "size", "format", "bytes", "max difference", "bits", numbers=sizes)
     for check in run.textures:
         size, difference = f"{check.width}×{check.height}", f"{check.max_difference:g}"
-        bits = "identical" if check.passed else "DIFFER" if check.lossless else "DECODED OTHERWISE"
+        bits = "identical" if check.passed else "DIFFER" if check.lossless else "DECODED DIFFERENTLY"
         shown.add_row(check.name, size, check.format, f"{check.bytes:,}", difference, bits)
     console.print(shown)
     console.print()
@@ -277,13 +277,13 @@ def _show_run(run: VerifyRun) -> None:
 def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
     """Map kinds of checks to their number and result."""
     bad, differ = len(run.bad_textures), sum(not check.exact for check in run.draws)
-    held = f"{bad} DIFFER" if bad else f"{len(run.wrong_textures)} SAMPLED IN PLACE OF OTHERS"
+    held = f"{bad} DIFFER" if bad else f"{len(run.wrong_textures)} SAMPLED INSTEAD OF OTHERS"
     found = {"textures": (len(run.textures), held if bad or run.wrong_textures else "all identical")}
     if run.draws:
         wrong = f"{differ} DIFFER" if differ else f"{len(run.bad_draws)} IN A WRONG STATE"
         found["draws"] = len(run.draws), wrong if run.bad_draws else "all within tolerance"
     if run.greedy is not None:
-        found["tokens"] = len(run.greedy.chosen), f"{run.greedy.agreeing} as float64 chooses them"
+        found["tokens"] = len(run.greedy.chosen), f"{run.greedy.agreeing} agree with float64"
     return found
 
 
@@ -300,7 +300,7 @@ def _parts(run: VerifyRun) -> list[str]:
 
 
 def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
-    """Print a line for each fault, and what differs in a texture; ``tables`` were printed before."""
+    """Print a line for each fault, and the differences of each texture; ``tables``: tables were printed before."""
     for texture in run.bad_textures:
         emit(f"texture {texture.name} {_difference(texture)}")
     for wrong in run.wrong_textures:
@@ -321,7 +321,7 @@ def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
     for line in lines[:_FINDINGS_SHOWN]:
         emit(line)
     if len(lines) > _FINDINGS_SHOWN:
-        emit(f"  and {len(lines) - _FINDINGS_SHOWN} more findings; --json has them all")
+        emit(f"  and {len(lines) - _FINDINGS_SHOWN} more findings; --json lists them all")
     if run.problem:
         emit(f"the run ended with an error: {run.problem}")
 
@@ -329,7 +329,7 @@ def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
 def _difference(check: TextureCheck) -> str:
     """Describe how a texture differs, with the first of its numbers."""
     if check.identical:
-        return "holds the words that were packed, which give other weights than the file has"
+        return "holds the packed words, which decode to other weights than the file has"
     places = []
     for texel in check.texels[:_TEXELS_SHOWN]:
         element = "padding" if texel.row is None else f"element [{texel.row}, {texel.col}]"

@@ -1,4 +1,4 @@
-"""``glinfer export-web`` and ``glinfer serve-web``: a model as static files for a browser, and their server."""
+"""``glinfer export-web`` and ``glinfer serve-web``: export a model as static files for browsers, and serve them."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from glinfer.terminal import emit
 @cache_option
 @context_option
 @gelu_option
-@click.option("--tokenizer", type=click.Path(), help="Its .bpe file. Default: the one beside the model, if it fits.")
+@click.option("--tokenizer", type=click.Path(), help="Its .bpe file. Default: the one next to it, if it matches.")
 @click.option(
     "--limits",
     type=click.Choice(list(LIMITS)),
     default="usual",
     show_default=True,
-    help="Lay textures out for 4096 texels a side, which nearly every browser has, or within WebGL2's minimum, 2048.",
+    help="Texture size: 4096 texels a side, which nearly every browser supports, or WebGL2's minimum, 2048.",
 )
 @click.option(
     "--single-file",
     "single",
     is_flag=True,
-    help="One page with everything in it, to be opened as a file; OUT may then end in .html.",
+    help="Write one self-contained page that opens as a file; OUT may then end in .html.",
 )
 @json_option
 def export_command(model: str, out: str, single: bool, as_json: bool, **options: Any) -> None:
-    """Write MODEL into the folder OUT as a site that runs it in a browser, with WebGL2 and no server of its own.
+    """Export MODEL to the folder OUT as a website that runs it in the browser with WebGL2.
 
-    A model that embeds texts becomes a page that searches in a folder of texts.
+    An embedding model becomes a page that searches a folder of texts.
 
-    OUT may be new, empty or an earlier export, and appears only when it is complete. Any server of static files can
-    offer it: 'glinfer serve-web OUT' does so on this machine.
+    OUT may be new, empty or an earlier export, and appears only when it is complete. Any static file server can serve
+    it, such as 'glinfer serve-web OUT'.
 
     \b
     glinfer export-web shakespeare site/ --weights q8
@@ -64,10 +64,10 @@ def export_command(model: str, out: str, single: bool, as_json: bool, **options:
         print_json(_summary(made, single))
         return
     each = "run" if "embedding" in made.plan else "token"
-    what = f"plan {options['plan']}, weights {made.plan['model']['weights']}, {made.draws} draws a {each}"
+    what = f"plan {options['plan']}, weights {made.plan['model']['weights']}, {made.draws} draws/{each}"
     emit(f"wrote {out}: {what}, {megabytes(made.bytes)}")
     page = out if made.folder.is_file() else f"{out.rstrip('/')}/index.html"
-    emit(f"open {page}" if single else f"look at it: glinfer serve-web {out}")
+    emit(f"open {page}" if single else f"to view it: glinfer serve-web {out}")
 
 
 def _summary(made: ExportedSite, single: bool) -> dict[str, object]:
@@ -88,10 +88,12 @@ def _summary(made: ExportedSite, single: bool) -> dict[str, object]:
 
 @click.command("serve-web")
 @click.argument("out", type=click.Path())
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 for any that is free.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 chooses a free one."
+)
 def serve_command(out: str, port: int) -> None:
-    """Serve the exported site in OUT to browsers on this machine, until Ctrl-C."""
+    """Serve the exported website in OUT on this machine, until Ctrl-C."""
     with site_server(out, port) as server:
-        emit(f"serving {out} at {address(server)} (Ctrl-C ends it)")
+        emit(f"serving {out} at {address(server)} (Ctrl-C to stop)")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -1,7 +1,7 @@
 """Runs of many sequences together: pieces of their prompts, and one token of each.
 
-:mod:`glinfer.engine.scheduler` decides what runs when. Each sequence gives the same tokens as alone with the same
-seed: a pass computes each row of its targets independently of the others.
+:mod:`glinfer.engine.scheduler` decides what runs when. A sequence gets the same tokens as when it runs alone with the
+same seed, because passes compute rows independently.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.structured.constraint import DeadEnd
 
 MAX_SLOTS = 32
-"""Default limit for sequences at once: more of them bring little speed, and each needs a cache."""
+"""Default limit for concurrent sequences; more add little speed, and each needs a cache."""
 MAX_CACHE_BYTES = 1 << 30
 """Default limit for the texture memory of their caches."""
 
@@ -66,10 +66,10 @@ class SchedulerOptions:
     """The limits of a scheduler; None takes the default.
 
     Attributes:
-        slots: sequences at once at most.
+        slots: concurrent sequences.
         memory: bytes of texture memory for their caches.
         longest: tokens of the longest sequence, prompt and continuation together.
-        piece: tokens of prompts in one step.
+        piece: prompt tokens in one step.
     """
 
     slots: int | None = None
@@ -79,14 +79,14 @@ class SchedulerOptions:
 
 
 def sequence_bytes(config: ModelConfig, capacity: int, cache: str = DEFAULT_CACHE) -> int:
-    """Texture memory of the caches of one sequence of up to ``capacity`` tokens."""
+    """Bytes of the caches of one sequence of up to ``capacity`` tokens."""
     return sum(layout.nbytes * layers for layout, layers in _cache_layouts(config, 1, capacity, 1 << 20, cache))
 
 
 def _cache_layouts(
     config: ModelConfig, sequences: int, capacity: int, max_texture_size: int, cache: str
 ) -> list[tuple[BlockLayout, int]]:
-    """The layouts of the caches that all sequences share, and the number of layers that have each."""
+    """The layouts of the shared caches, each with its number of layers."""
     recipes, slots = Recipes(config, FROM_FILE), sequences * capacity
     layers: dict[str, list[int]] = {}
     for layer in range(config.num_hidden_layers):
@@ -101,16 +101,16 @@ def _cache_layouts(
 def places_for(
     config: ModelConfig, options: SchedulerOptions, max_texture_size: int, cache: str = DEFAULT_CACHE
 ) -> tuple[int, int]:
-    """(sequences at once, tokens that each may hold) within the given limits.
+    """(concurrent sequences, tokens of each) within the given limits.
 
     Args:
         config: the model's shape.
-        options: the limits; without them :data:`MAX_SLOTS` sequences of a whole context, and :data:`MAX_CACHE_BYTES`.
-        max_texture_size: of the renderer, in texels.
+        options: the limits; the defaults are :data:`MAX_SLOTS` sequences of a whole context in :data:`MAX_CACHE_BYTES`.
+        max_texture_size: the renderer's limit, in texels.
         cache: the format of keys and values.
 
     Raises:
-        InputError: there is no room for one.
+        InputError: one sequence does not fit.
     """
     most = cache_slots(config)
     capacity = most if options.longest is None else min(most, score_slots(options.longest) * SLOT_TOKENS)
@@ -138,15 +138,15 @@ def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: 
 
 
 def filters_by_passes(device: Device) -> bool:
-    """Whether passes choose among filtered tokens of many rows; in software NumPy is faster, from their logits."""
+    """Whether passes choose filtered tokens of many rows; for software renderers NumPy is faster."""
     return not device.in_main_memory
 
 
 class Step(NamedTuple):
-    """An issued run of one token of each of several sequences, whose results were not read yet.
+    """An issued run of one token of each of several sequences, before its results are read.
 
-    ``active`` has the sequences by their places, and ``picked`` those whose next tokens the GPU chooses; ``run`` is the
-    number of the run.
+    ``active`` maps places to sequences, ``picked`` to those whose next tokens the GPU chooses. ``run`` is the run's
+    number.
     """
 
     active: dict[int, Running]
@@ -164,7 +164,7 @@ class Step(NamedTuple):
 class Choices(NamedTuple):
     """The outcome of a step, by place: chosen tokens, errors that end sequences, and dead ends of structures.
 
-    The places in ``again`` have to run their last token again: the choice needs logits that the next step replaced.
+    Places in ``again`` must rerun their last token, because the next step has overwritten the logits they need.
     """
 
     chosen: dict[int, int]
@@ -173,12 +173,12 @@ class Choices(NamedTuple):
     again: set[int]
 
     def lacks(self, place: int) -> bool:
-        """Whether nothing is known of a place yet."""
+        """Whether a place has no outcome yet."""
         return not any(place in each for each in self)
 
 
 class Batch:
-    """Runs of up to ``slots`` sequences together, in caches of their own; close it."""
+    """Runs up to ``slots`` sequences together, in its own caches; close it."""
 
     def __init__(
         self,
@@ -189,19 +189,19 @@ class Batch:
         slots: int,
         capacity: int,
     ) -> None:
-        """Bind the plans over the weights of ``root``; ``nan_guard`` watches what is read back.
+        """Bind the plans over the weights of ``root``; ``nan_guard`` checks the numbers read back.
 
         Raises:
-            PlanError: they do not fit the renderer.
+            PlanError: the plans do not fit the renderer.
         """
         config, kernels = options.config, options.kernels
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
         self.filters_by_passes = filters_by_passes(root.device)
-        # The plans ``choice`` that are bound at first use: (of allowed tokens alone, with penalties and biases).
+        # ``choice`` plans, bound at first use; keys are (masked, changed).
         self._choices: dict[tuple[bool, bool], Choice] = {}
         self.logit_reads = 0
-        """Rows of logits that were read back because a choice was unsure or needs the whole row."""
+        """Rows of logits read back, for unsure choices or samplers that need a whole row."""
         plan = batch_plan(
             options,
             sequences=slots,
@@ -214,9 +214,9 @@ class Batch:
         self._bases = np.arange(slots) * capacity
         try:
             self.session = root.companion(plan, ("weight",))
-            for target in range(self._targets):  # so that no request makes an object that stays
+            for target in range(self._targets):  # now, so that requests make no lasting objects
                 self.session.make_readable(f"{LOGITS}.{target}")
-            # While the choices of one step are looked at, those of the next are on their way.
+            # Two: the next step's choices are copied while those of the last step are read.
             self._picks = [self.session.readback(PICKS, slots) for _ in range(2)]
             self._prefill = Prefill(options, sequences=slots, capacity=capacity, export_residual=False)
             self._chunks = {self._prefill.rows: self._prefill.into(self.session)}
@@ -227,33 +227,33 @@ class Batch:
 
     @property
     def draws_issued(self) -> int:
-        """Draw calls so far."""
+        """Draw calls issued so far."""
         runs: list[Chunks | Choice] = [*self._chunks.values(), *self._choices.values()]
         others = (each.session.draws_issued for each in runs)
         return self.session.draws_issued + sum(others)
 
-    def take_in(self, place: int, ids: Sequence[int], position: int, adapter: int = 0, *, long: bool = False) -> int:
-        """Run as many of the tokens as fit into the cache of a place, from ``position`` on; returns how many."""
+    def run_prompt(self, place: int, ids: Sequence[int], position: int, adapter: int = 0, *, long: bool = False) -> int:
+        """Run one piece of a prompt into the cache of a place, from ``position`` on; returns its number of tokens."""
         rows = self._prefill.rows_for(len(ids))
         if rows not in self._chunks:
             self._chunks[rows] = self._prefill.into(self.session, rows)
         return self._chunks[rows].run(ids, position, place * self.capacity, adapter, long=long)
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a sequence of ``tokens`` tokens turns by the second set of angles, where the model has two."""
+        """Whether a sequence of ``tokens`` tokens uses the second set of angles, in models with two."""
         return self.session.plan.is_long(tokens)
 
     def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy keys and values of the first tokens from place to place."""
+        """Copy keys and values of the first ``rows`` tokens between places."""
         self.session.copy_rows(source * self.capacity, target * self.capacity, rows)
 
     def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
-        """Issue a step, and wait for nothing.
+        """Issue a step without waiting for it.
 
         Args:
             active: the sequences, by their places.
-            ahead: the places whose newest token is still being chosen by the step before.
-            ends: the first cache slot of each place, counted from its own, that may be overwritten.
+            ahead: the places whose newest token the previous step is still choosing.
+            ends: for each place, its first cache slot that may be overwritten, from 0.
         """
         draws = self.draws_issued
         picked = {place: each for place, each in active.items() if self._by_gpu(each)}
@@ -274,8 +274,8 @@ class Batch:
     ) -> None:
         table, spots = self._table, np.asarray(ends)
         table[:, [TOKEN, NOISE, ADAPTER_WORD]] = 0
-        # Every place has a row in every run. The row of an idle place stores behind what the place keeps, and attends
-        # to one group only.
+        # Every place has a row in every run. An idle place's row is stored after the rows that the place keeps, and
+        # attends to one group only.
         table[: self.slots, POSITION] = spots % SLOT_TOKENS
         table[: self.slots, BASE] = self._bases + spots - spots % SLOT_TOKENS
         places = list(active)
@@ -294,7 +294,7 @@ class Batch:
             table[drawn, INVERSE_TEMPERATURE] = heat.view(np.uint32)
         filtered = {place: each for place, each in picked.items() if each.changed or each.sampling.filters}
         choice = None
-        if filtered:  # every row is chosen there; those without filters have the words of none
+        if filtered:  # the choice plan chooses for every row; rows without filters get neutral words
             choice = self._choice(changed=any(each.changed for each in filtered.values()))
             choice.table[: self.slots, FILTER_WORDS] = NEUTRAL.filter_words
             choice.table[: self.slots, CHANGES] = 0
@@ -305,7 +305,7 @@ class Batch:
         table[places, NOISE] |= np.array([LONG * each.long for each in active.values()], np.uint32)
         self.session.write(ROWS, table)
         values = {"rows": self.slots, "score_slots": score_slots(max(lengths)) * self._rows}
-        draws = None if choice is None else len(self.session.draws) - 1  # without the pick of the plan itself
+        draws = None if choice is None else len(self.session.draws) - 1  # without the plan's own pick
         self.session.run(values, draws=draws, flush_every=self.kernels.flush_every)
         if choice is not None:
             choice.run(self.slots)
@@ -317,7 +317,7 @@ class Batch:
         return self._choices[masked, changed]
 
     def _follow(self, choice: Choice, rows: Mapping[int, Running], ahead: Collection[int] = ()) -> list[int]:
-        """Write how the logits of rows change, and return the words that say so."""
+        """Write the changes to the logits of rows, and return the change word of each row."""
         if choice.changes is not None:
             for place, each in rows.items():
                 if each.changed:
@@ -326,7 +326,7 @@ class Batch:
         return [change_word(place in ahead) if each.changed else 0 for place, each in rows.items()]
 
     def _by_gpu(self, each: Running) -> bool:
-        """Whether passes choose the next token of a sequence, before anything is read back."""
+        """Whether passes choose the next token of a sequence, without a readback."""
         return each.able and not each.unsure and self._passes_choose(each)
 
     def _passes_choose(self, each: Running) -> bool:
@@ -335,7 +335,7 @@ class Batch:
         return gpu_chooses(each.sampling, filters=self.filters_by_passes)
 
     def choices(self, step: Step) -> Choices:
-        """Wait for a step, and find the next tokens of its sequences that have not ended meanwhile."""
+        """Wait for a step, and find the next tokens of its unfinished sequences."""
         active = {place: each for place, each in step.active.items() if not each.ended}
         picked = {place: each for place, each in active.items() if place in step.picked}
         found = Choices({place: each.queued[0] for place, each in active.items() if each.queued}, {}, set(), set())
@@ -356,7 +356,7 @@ class Batch:
         return found
 
     def _take(self, candidates: npt.NDArray[np.float32], picked: Mapping[int, Running], found: Choices) -> None:
-        """Take the choices [rows, 64] of the rows of some places, but for those that are unsure."""
+        """Take the sure choices of some places from the candidates [rows, 64]."""
         doubts = best_candidates(candidates)[2]
         sure = {place: each.held for place, each in picked.items() if not doubts[place]}
         chosen, broken = self._nan_guard.choices(candidates, sure)
@@ -364,7 +364,7 @@ class Batch:
         found.broken.update(broken)
 
     def _masks_of(self, active: Mapping[int, Running], found: Choices) -> dict[int, Words]:
-        """The allowed tokens of the sequences that have a structure; others may end here."""
+        """The allowed tokens of sequences with a structure; records dead ends and errors."""
         masks = dict[int, Words]()
         for place, each in active.items():
             if each.constraint is None or each.queued:
@@ -378,7 +378,7 @@ class Batch:
         return masks
 
     def _choose_allowed(self, active: Mapping[int, Running], masks: Mapping[int, Words], found: Choices) -> None:
-        """Choose on the GPU for the sequences with a structure whose sampling it can do."""
+        """Choose on the GPU for sequences with a structure, if it supports their sampling."""
         picked = {place: each for place, each in active.items() if not each.needs_row and self._passes_choose(each)}
         if not picked:
             return
@@ -398,7 +398,7 @@ class Batch:
         self._take(candidates, picked, found)
 
     def _sample(self, active: Mapping[int, Running], masks: Mapping[int, Words], found: Choices) -> None:
-        """Choose from whole rows of logits, for all sequences that are left at once."""
+        """Choose from whole rows of logits for all remaining sequences together."""
         rows, logits = dict[int, Running](), self._logits(list(active))
         sound = np.isfinite(logits.max(axis=1))
         for row, (place, each) in enumerate(active.items()):
@@ -422,12 +422,12 @@ class Batch:
             each = rows.pop(row)
             try:
                 chosen[row] = each.sampler.sample(changed[row], each.held)
-            except Exception as error:  # of this sequence alone
+            except Exception as error:  # fails this sequence alone
                 found.broken[places[row]] = error
         if rows:
             numbers = list(rows)
             given = changed if len(numbers) == len(changed) else changed[numbers]
-            # Only a penalty looks at the tokens before, and checking hundreds of them a row takes time.
+            # Only penalties need the earlier tokens, and checking hundreds of them a row takes time.
             held = [each.held if each.sampling.penalises else () for each in rows.values()]
             tokens = sample_rows([each.sampler for each in rows.values()], given, held)
             chosen.update(zip(numbers, tokens, strict=True))
@@ -440,7 +440,7 @@ class Batch:
                 active[places[row]].logprobs.append(logprob)
 
     def _logits(self, places: Sequence[int]) -> npt.NDArray[np.float32]:
-        """The logits [places, vocab] of the sequences at some places, read back, one read for each target."""
+        """Read back the logits [places, vocab] of some places, with one read for each target."""
         self.logit_reads += len(places)
         made = np.empty((len(places), self.config.vocab_size), np.float32)
         wanted = np.array(places)
@@ -454,7 +454,7 @@ class Batch:
         return made
 
     def close(self) -> None:
-        """Release what is the batch's own; harmless when repeated."""
+        """Release the plans and caches; calling it again does nothing."""
         for choice in self._choices.values():
             choice.session.release()
         for runs in self._chunks.values():

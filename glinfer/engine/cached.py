@@ -24,22 +24,22 @@ from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.sample import best_candidate, best_candidates, unsure
 
-_FIRST_RUN = 8  # tokens that passes choose before the first readback, while nothing is known of the text
+_FIRST_RUN = 8  # tokens that passes choose before the first readback
 
 
 class CachedSession(DecodeSession):
-    """The fast plan: one token a run, keys and values in textures, tokens chosen on the GPU.
+    """A sequence of the fast plan: one token a run, keys and values in textures, tokens chosen on the GPU.
 
-    Per token only the numbers in one dictionary change: no GL object is made and none is looked up.
+    A token changes only the numbers of one dictionary; it makes no GL object and looks none up.
     """
 
     def __init__(self, prefill: Prefill, bound: Session, *, owns: bool = True) -> None:
         """Start without tokens.
 
         Args:
-            prefill: runs prompts of this model, and knows its shape and kernels.
-            bound: the fast plan, bound; its caches are this session's alone.
-            owns: whether ``bound`` is released with this session.
+            prefill: runs prompts of this model, and has its shape and kernels.
+            bound: the bound fast plan, whose caches no other sequence uses.
+            owns: whether to release ``bound`` with this session.
         """
         super().__init__(prefill.options.config)
         self.adapter = prefill.options.adapters.default
@@ -47,18 +47,18 @@ class CachedSession(DecodeSession):
         self._flush_every = prefill.options.kernels.flush_every
         self._chunks: dict[int, Chunks] = {}
         self._draft_runs: dict[int, DraftedRows] = {}
-        # The plans ``choice`` that are bound at first use: (of allowed tokens alone, with penalties).
+        # ``choice`` plans, bound at first use; keys are (masked, changed).
         self._choices: dict[tuple[bool, bool], Choice] = {}
-        # The number of tokens that three passes choose between two readbacks: few after a choice that was unsure.
+        # Tokens that the choice plan chooses between two readbacks: few after an unsure choice.
         self._run_length = _FIRST_RUN
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
         self._places = self._picks.layout
-        # The number of tokens, from the first on, whose keys and values are in the caches.
+        # Tokens, from the first on, whose keys and values are in the caches.
         self._cached = 0
-        # The number of tokens after which the residual stream of the last one lies ready for the last block; 0: none.
-        self._handed_over = 0
-        # Whether what is in the caches has turned by the second set of angles, where the model has two.
+        # Tokens of the sequence whose last residual stream is ready for the last block; 0: none is.
+        self._residual_tokens = 0
+        # Whether the cached keys use the second set of angles, in models with two.
         self._long = False
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
         self._token_draws = len(bound.draws)
@@ -78,14 +78,14 @@ class CachedSession(DecodeSession):
         return gpu_chooses(options)
 
     def _run(self, position: int, token: int, draws: int | None = None) -> None:
-        """Run one token, or the first draws of it; -1 is the token that the run before chose.
+        """Run one token, or its first ``draws`` draws; token -1 is the one that the previous run chose.
 
-        If prefill has computed all but the last block of the token, only the rest is run.
+        If prefill has computed the token up to its last block, only the rest runs.
         """
         values = self._values
-        half_done = self._handed_over == position + 1 and not self._bound.observers
+        half_done = self._residual_tokens == position + 1 and not self._bound.observers
         first = self._tail if half_done else 0
-        self._handed_over = 0
+        self._residual_tokens = 0
         self.draws_saved += first
         values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
         if self._config.long_after:
@@ -96,19 +96,19 @@ class CachedSession(DecodeSession):
     def _forget(self, length: int) -> None:
         super()._forget(length)
         self._cached = min(self._cached, length)
-        self._handed_over = 0
+        self._residual_tokens = 0
 
     def _turn_by(self, tokens: int) -> None:
-        """Take the angles of a text of ``tokens`` tokens; keys that have turned by others are computed again.
+        """Use the angles of a text of ``tokens`` tokens, and recompute cached keys that have other angles.
 
-        So all keys have the angles that they have in one run over the whole text, however its tokens came.
+        Keys then match those of one run over the whole text.
         """
         if self._bound.plan.is_long(tokens) != self._long:
             self._forget(0)
             self._long = not self._long
 
     def _alike(self, count: int) -> int:
-        """How many of the next ``count`` lengths of the text turn by the same angles; at least 1."""
+        """How many of the next ``count`` tokens leave the set of angles unchanged; at least 1."""
         limit, held = self._config.long_after, len(self._ids)
         return min(count, limit - held + 1) if held <= limit else count
 
@@ -116,20 +116,19 @@ class CachedSession(DecodeSession):
         self._turn_by(len(self._ids))
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
-        # Observers see one token at a time.
         if not self._bound.observers and self._prefill.as_chunk(end - self._cached):
-            self._handed_over = 0
+            self._residual_tokens = 0
             while self._cached < end:
                 ids, first = self._ids[self._cached : end], self._cached
                 self._cached += self._chunks_for(len(ids)).run(ids, first, adapter=self.adapter, long=self._long)
-            self._handed_over = self._cached
-        end = len(self._ids) - 1
+            self._residual_tokens = self._cached
+        end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
             self._run(position, self._ids[position], self._body)
             self._cached = position + 1
 
     def _chunks_for(self, tokens: int) -> Chunks:
-        """What runs so many tokens, bound at first use."""
+        """The chunk plan for a number of tokens, bound at first use."""
         rows = self._prefill.rows_for(tokens)
         if rows not in self._chunks:
             self._chunks[rows] = self._prefill.into(self._bound, rows)
@@ -167,8 +166,8 @@ class CachedSession(DecodeSession):
         values, first, step = self._values, len(self._ids) - 1, sampler.step
         choice = self._choice(options) if passes else None
         if choice is not None:
-            # A token after a prompt is half done: if its choice is unsure, it must not run again from the start.
-            count = min(count, 1 if self._handed_over else self._run_length, AHEAD if options.penalises else STEPS)
+            # Prefill has half computed the last prompt token; an unsure choice must not rerun it from the start.
+            count = min(count, 1 if self._residual_tokens else self._run_length, AHEAD if options.penalises else STEPS)
             words = [change_word(number, number) for number in range(count)] if options.penalises else ()
             choice.write([0] * count, [options] * count, sampler.draws(count), changes=words)
         values["noise"] = 0.0 if options.greedy else 1.0
@@ -197,7 +196,7 @@ class CachedSession(DecodeSession):
             self._run_length = min(2 * self._run_length, STEPS)
             return chosen
         self._run_length = 1
-        if len(chosen) < count - 1:  # the logits are those of a later token
+        if len(chosen) < count - 1:  # the texture has the logits of a later token
             self._run_head()
         self._cached = len(self._ids)
         return chosen + self._append([self._sampled(self._keep(self._read_logits()), sampler)])
@@ -225,7 +224,7 @@ class CachedSession(DecodeSession):
             return self._choose(1, sampler)
         draft = draft[: self._alike(DRAFT_ROWS[-1]) - 1]
         self._catch_up()
-        if self._handed_over == len(self._ids) or not draft:
+        if self._residual_tokens == len(self._ids) or not draft:
             return self._choose(1, sampler)
         first, step = len(self._ids) - 1, sampler.step
         draws = sampler.draws(len(draft) + 1)
@@ -252,7 +251,7 @@ class CachedSession(DecodeSession):
         return chosen
 
     def _sampled_after(self, logits: Floats, chosen: list[int], sampler: Sampler) -> int:
-        """The sampler's choice from a whole row of drafted logits, after the tokens ``chosen`` in the same run."""
+        """The sampler's choice from a row of drafted logits, after the tokens ``chosen`` in the same run."""
         before = [*self._ids, *chosen]
         self.logit_reads += 1
         if self.nan_guard is not None:
@@ -261,14 +260,14 @@ class CachedSession(DecodeSession):
         return sampler.sample(logits, before)
 
     def _runs_of(self, rows: int) -> DraftedRows:
-        """The plan for runs of so many drafted rows, bound when it is first needed."""
+        """The plan for a number of drafted rows, bound at first use."""
         width = self._prefill.draft_width(rows)
         if width not in self._draft_runs:
             self._draft_runs[width] = self._prefill.drafted(self._bound, width)
         return self._draft_runs[width]
 
     def _chosen(self, candidates: Floats, before: list[int]) -> int:
-        """The best of a run's candidates; ``before`` are the tokens chosen before it in the same call."""
+        """The best of a run's candidates; ``before`` has the tokens chosen earlier in the same call."""
         if self.nan_guard is None:
             return best_candidate(candidates)
         return self.nan_guard.choice(candidates, self._ids, before)
@@ -285,7 +284,7 @@ class CachedSession(DecodeSession):
         bound = self._bound.sharer()
         bound.copy_caches(self._bound)
         made = CachedSession(self._prefill, bound)
-        # The residual stream is not copied: the copy runs the last token again if its logits are asked for.
+        # The residual stream is not copied; the copy reruns the last token when it needs logits.
         made._cached, made._long = self._cached, self._long
         return made
 

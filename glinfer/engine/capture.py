@@ -1,4 +1,4 @@
-"""Inspection of a running model: capture, watch and patch the tensors named in :mod:`glinfer.models.capture.names`."""
+"""Capture, watch and patch the tensors of a running model, by the names of :mod:`glinfer.models.capture.names`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float32]
 MAX_CAPTURE_BYTES = 1 << 32
 """Limit for the arrays of one :meth:`Inspected.capture` (4 GiB)."""
 ATTENTION_PIECE = 64
-"""Tokens of a piece of :meth:`Inspected.attention_steps`."""
+"""Prompt tokens in one step of :meth:`Inspected.attention_steps`."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Seen:
     """A named tensor that a model computed in one run.
 
     Attributes:
-        name: its name, see :mod:`glinfer.models.capture.names`.
-        array: float32; the tokens of the run along the axis that the name has for them.
-        first: position in the sequence of the first of these tokens.
-        head: the first head in it: beyond 0 only for patches of plans that compute one head after the other.
+        name: see :mod:`glinfer.models.capture.names`.
+        array: float32, with the run's tokens along the token axis of that name.
+        first: position of the first of these tokens in the sequence.
+        head: the first head in the array; not 0 only in patches of plans that compute heads one by one.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Seen:
 
 
 class Captured(dict[str, Floats]):
-    """Captured arrays by name, in order of computation; a dictionary that shows shapes and no numbers."""
+    """Captured arrays by name, in order of computation; its repr shows shapes only."""
 
     def __repr__(self) -> str:
         """Name and shape of each array."""
@@ -71,26 +71,26 @@ Change = Callable[[Seen], npt.ArrayLike]
 
 
 class _Sites:
-    """The points of each plan of a model, by the draw after which they can be read."""
+    """The capture points of each plan of a model, by the draw after which they are readable."""
 
     def __init__(self, config: ModelConfig, names: frozenset[str]) -> None:
         self._config, self._names = config, names
         self._known: dict[int, tuple[Plan, dict[str, list[tuple[CapturePoint, int]]]]] = {}
 
     def at(self, plan: Plan, draw: str) -> list[tuple[CapturePoint, int]]:
-        """(point, number of its site) after a draw."""
+        """(point, site number) of each point readable after a draw."""
         if id(plan) not in self._known:
             sites: dict[str, list[tuple[CapturePoint, int]]] = {}
             for point in capture_points(plan, self._config).values():
                 if point.name in self._names:
                     for number, (name, _) in enumerate(point.sites):
                         sites.setdefault(name, []).append((point, number))
-            self._known[id(plan)] = plan, sites  # with the plan, so that nothing else gets its id
+            self._known[id(plan)] = plan, sites  # keeps the plan alive, so that its id stays unique
         return self._known[id(plan)][1].get(draw, [])
 
 
 class _Watcher(Observer):
-    """Reads named tensors and passes each to a hook when it is complete."""
+    """Reads named tensors, and calls a hook with each one."""
 
     def __init__(self, config: ModelConfig, names: frozenset[str], hook: Hook) -> None:
         self._sites, self._hook = _Sites(config, names), hook
@@ -110,7 +110,7 @@ class _Watcher(Observer):
 
 
 class _Patcher(Observer):
-    """Overwrites one named tensor each time it is computed."""
+    """Changes one named tensor each time it is computed."""
 
     def __init__(self, config: ModelConfig, name: str, change: Change) -> None:
         self._sites, self._change = _Sites(config, frozenset([name])), change
@@ -125,7 +125,7 @@ class _Patcher(Observer):
                 raise InputError(
                     f"the change of {point.name} gave an array {list(changed.shape)}; expected {list(found.shape)}"
                 )
-            if not np.array_equal(changed, found, equal_nan=True):  # what is the same stays bit for bit
+            if not np.array_equal(changed, found, equal_nan=True):  # keep unchanged tensors bit for bit
                 point.write(textures, number, span, changed)
 
 
@@ -148,28 +148,28 @@ class Inspected(Closing):
 
     @abstractmethod
     def _ids_of(self, prompt: str | Ids) -> list[int]:
-        """The ids of a prompt, checked."""
+        """The checked ids of a prompt."""
 
     def names(self) -> list[str]:
-        """The names of tensors that can be captured, watched and patched, in order of computation.
+        """The names of tensors to capture, watch or patch, in order of computation.
 
-        They depend on the plan; :mod:`glinfer.models.capture.names` explains them and gives the shapes.
+        They depend on the plan. :mod:`glinfer.models.capture.names` describes them and their shapes.
         """
         return list(capture_points(self.plan, self.config))
 
     def capture(self, patterns: str | Sequence[str], prompt: str | Ids) -> Captured:
-        """Run a prompt anew and keep what is computed on the way: float32 arrays by name, in order of computation.
+        """Run a prompt from its start, and return named tensors as float32 arrays, in order of computation.
 
         Args:
-            patterns: names such as ``blocks.3.mlp.hidden``, or with ``*`` for any of them, ``blocks.*.attn.probs``.
+            patterns: names such as ``blocks.3.mlp.hidden``, or patterns with ``*`` such as ``blocks.*.attn.probs``.
             prompt: text (needs a tokenizer), or ids.
 
-        The sequence that :meth:`stream` and :meth:`logits` go on with stays as it is. Patches that are in force count.
-        The fast plans run one token at a time here, so that each has its place.
+        The sequence of :meth:`stream` and :meth:`logits` does not change. Active patches apply. The fast plans run one
+        token at a time here.
 
         Raises:
-            InputError: the plan has no such name (the message offers the nearest), a prompt that cannot be run, or
-                arrays of more than 4 GiB together.
+            InputError: the plan lacks the name (the message suggests others), the prompt is invalid, or the arrays
+                exceed 4 GiB together.
         """
         self._require_open()
         points = chosen(capture_points(self.plan, self.config), patterns, self.plan.name)
@@ -182,7 +182,7 @@ class Inspected(Closing):
             )
         runs: dict[str, list[Floats]] = {name: [] for name in points}
         watcher = _Watcher(self.config, frozenset(points), lambda seen: runs[seen.name].append(seen.array))
-        # The fast plans run one token at a time, and logits only where they are asked for.
+        # The fast plans run one token at a time, and compute logits only on request.
         parts = [ids] if self.plan.name == "reference" else [[token] for token in ids]
         with self._observing(watcher), self.session() as session:
             for part in parts:
@@ -193,18 +193,18 @@ class Inspected(Closing):
     def attention_steps(
         self, block: int, prompt: str | Ids, *, piece: int = ATTENTION_PIECE
     ) -> Generator[int, None, Floats]:
-        """Run a prompt piece by piece, and return what its last token looks at: probabilities [heads, tokens], float32.
+        """Run a prompt in steps, and return its last token's attention probabilities [heads, tokens], float32.
 
-        Between two pieces others may use the model, but not its own sequence, in which the prompt is run anew. Yields
-        the number of tokens that were run so far.
+        Yields the number of tokens run so far. Between steps other code may use the model, except its own sequence,
+        which runs the prompt from its start.
 
         Args:
             block: the number of a block, from 0.
             prompt: text (needs a tokenizer), or ids.
-            piece: tokens of a piece.
+            piece: tokens in one step.
 
         Raises:
-            InputError: there is no such block, or a prompt that cannot be run or is longer than the context.
+            InputError: the block does not exist, or the prompt is invalid or longer than the context.
         """
         self._require_open()
         count, context = self.config.num_hidden_layers, self.config.max_position_embeddings
@@ -230,14 +230,13 @@ class Inspected(Closing):
 
     @contextmanager
     def watch(self, patterns: str | Sequence[str], hook: Hook) -> Iterator[None]:
-        """Within the block, call ``hook(seen)`` each time something with such a name was computed.
+        """Within the block, call ``hook(seen)`` each time a tensor with a matching name was computed.
 
-        The hook is told the name, the array and the position of its first token, see :class:`Seen`: token by token
-        while text is generated by a fast plan, the whole sequence each time by the reference plan. What the hook raises
-        ends the run.
+        The hook gets a :class:`Seen`: name, array and position of its first token. During generation a fast plan
+        computes one token at a time, the reference plan the whole sequence. Exceptions of the hook end the run.
 
         Raises:
-            InputError: the plan has no such name; within the block, what runs several sequences at once is refused.
+            InputError: the plan lacks the name, or the block runs several sequences at once.
         """
         self._require_open()
         check_callback("hook", hook)
@@ -247,21 +246,19 @@ class Inspected(Closing):
 
     @contextmanager
     def patch(self, name: str, change: npt.ArrayLike | Change) -> Iterator[None]:
-        """Within the block, put something else in the place of what the model computes, and go on with that.
+        """Within the block, replace a tensor that the model computes, and continue with the replacement.
 
         Args:
             name: one of :meth:`names`.
-            change: an array as :meth:`capture` gives it, of a whole sequence or of its first tokens (others stay as
-                they are computed); or a function of a :class:`Seen` that gives an array of the same shape, for each
-                run. Gab's reference plan computes one head after the other: of scores, probs and mixed the function is
-                given one head at a time.
+            change: an array as :meth:`capture` returns it, for a whole sequence or its first tokens (others keep their
+                computed values); or a function of a :class:`Seen` that returns an array of the same shape, for each
+                run. Gab's reference plan calls it for each head of scores, probs and mixed.
 
-        All that the model computes in the block is computed anew with the change, and behind it anew without, bit
-        for bit as before. A session that goes on in the block, or behind it, first runs all its tokens again.
+        In the block the model recomputes everything with the change, and after the block without it, bit for bit as
+        before. Sessions that continue in the block or after it first run all their tokens again.
 
         Raises:
-            InputError: the plan has no such name, or has it in another shape; within the block, what runs several
-                sequences at once is refused.
+            InputError: the plan lacks the name, the shape differs, or the block runs several sequences at once.
         """
         self._require_open()
         points = capture_points(self.plan, self.config)
@@ -277,7 +274,7 @@ class Inspected(Closing):
 
     @contextmanager
     def _from_the_start(self, observer: Observer) -> Iterator[None]:
-        """Observe all that the model computes, and nothing that it has computed before."""
+        """Observe everything from the first token on, without reusing earlier results."""
         self._own.rewind(len(self._own))
         try:
             with self._observing(observer):
@@ -289,7 +286,7 @@ class Inspected(Closing):
     @contextmanager
     def _observing(self, observer: Observer) -> Iterator[None]:
         observers = self.bound.observers
-        # Patches come first, so that what is captured is what the next draw finds.
+        # Patches come first, so that other observers see what the next draw reads.
         observers.insert(0 if isinstance(observer, _Patcher) else len(observers), observer)
         try:
             yield
@@ -304,7 +301,7 @@ class Inspected(Closing):
         """
         if self.bound.observers:
             raise InputError(
-                f"{what} runs several sequences at once, in which nothing is watched or patched; "
+                f"{what} runs several sequences at once, which watch and patch do not support; "
                 "leave the block of watch or patch first"
             )
 
@@ -325,7 +322,7 @@ def _whole_shape(point: CapturePoint, tokens: int) -> tuple[int, ...]:
 
 
 def _together(point: CapturePoint, arrays: Sequence[Floats], tokens: int) -> Floats:
-    """Join the arrays of all runs; keys that a query could not see yet are filled in."""
+    """Join the arrays of all runs, and pad each to all keys."""
     if len(arrays) == 1:
         return arrays[0]
     if point.keys:
@@ -337,10 +334,10 @@ def _together(point: CapturePoint, arrays: Sequence[Floats], tokens: int) -> Flo
 
 
 def _replacement(point: CapturePoint, array: npt.ArrayLike) -> Change:
-    """A function that puts the array in the place of the computed tensor.
+    """A function that replaces the computed tensor by the array.
 
     Raises:
-        InputError: it is not an array of numbers, or has another shape.
+        InputError: not an array of numbers, or another shape.
     """
     try:
         wanted = np.asarray(array, dtype=np.float32)

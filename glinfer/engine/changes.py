@@ -1,4 +1,4 @@
-"""The table of penalties and biases of rows of logits, kept in step with the texts of the rows."""
+"""The table of penalties and biases of rows of logits, updated as the texts of the rows grow."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _NONE = LogitChanges()
 
 
 class ChangeTable:
-    """Writes rows of the table of :mod:`glinfer.ops.fused.changes`, only what is new of a text where that is known."""
+    """Writes rows of the table of :mod:`glinfer.ops.fused.changes`; for a known text only its new tokens."""
 
     def __init__(self, texture: Texture, vocab: int) -> None:
-        """Take the texture of a table for a vocabulary."""
+        """Use the texture of a table for ``vocab`` tokens."""
         assert isinstance(texture.layout, FlatLayout)
         layout, self._texture, self._vocab = texture.layout, texture, vocab
         self._lines = layout.row_texels // layout.width  # of a row
         self._numbers = np.zeros((layout.rows, layout.row_texels * LANES), np.float32)
         self._texels = self._numbers.reshape(-1, layout.width, LANES)
-        # The text that each row follows, and how many of its tokens are in the table.
+        # The text of each row, and how many of its tokens are in the table.
         self._followed: dict[int, tuple[object, int]] = {}
 
     def fill(
@@ -36,7 +36,7 @@ class ChangeTable:
         changes: LogitChanges | None = None,
         generated: Sequence[int] = (),
     ) -> None:
-        """Write a row for a text that holds the tokens ``held`` and has generated the tokens ``generated``."""
+        """Write a row for a text that holds the tokens ``held`` and has generated ``generated``."""
         numbers, changes = self._numbers[row], changes or _NONE
         numbers[:] = 0
         numbers[PENALTIES] = *options.penalty_factors, changes.presence_penalty, changes.frequency_penalty
@@ -55,9 +55,9 @@ class ChangeTable:
         changes: LogitChanges | None,
         generated: Sequence[int],
     ) -> None:
-        """Do as :meth:`fill` does, but write only the newest tokens of the same text.
+        """Write a row as :meth:`fill` does, but only the new tokens if the row has the same text already.
 
-        Two calls are of the same text if ``text`` is equal, and if ``held`` has only grown by generated tokens.
+        Calls with an equal ``text`` are for the same text: ``held`` must only grow by generated tokens.
         """
         before, count = self._followed.get(row, (None, 0))
         if before != text:

@@ -1,4 +1,4 @@
-"""Chat: replies to messages, in the form that the model was trained on, as a whole or piece by piece."""
+"""Chat: whole or streamed replies to messages, with the chat template of the model."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ MAX_TOKENS = 512
 
 
 class ChatOptions(TypedDict, total=False):
-    """The options of a reply; those that :meth:`glinfer.engine.model.Model.stream` has too mean the same.
-
-    ``max_tokens`` is 512 where it is left out.
-    """
+    """The options of a reply, as in :meth:`glinfer.engine.model.Model.stream`; ``max_tokens`` defaults to 512."""
 
     max_tokens: SupportsIndex
     temperature: SupportsFloat | None
@@ -67,7 +64,7 @@ class ChatReply(GeneratedText):
     """The answer of a model.
 
     Attributes:
-        thinking: the thoughts before the answer; empty where the model was not asked for any.
+        thinking: the thoughts before the answer; empty unless thinking was requested.
     """
 
     thinking: str
@@ -80,14 +77,14 @@ class ChatReply(GeneratedText):
 
 
 class ChatStream(OneStream, Iterator[str]):
-    """An iterator over pieces of an answer: whole characters, as soon as they are certain.
+    """An iterator over pieces of an answer, which consist of whole characters.
 
-    :meth:`next_part` gives the thoughts before the answer too; iterating passes over them.
+    Iterating skips the thoughts before the answer; :meth:`next_part` returns them too.
 
     Attributes:
         text: the answer so far.
         thinking: the thoughts so far.
-        dropped_turns: how many of the oldest turns were left out of the prompt to make it fit.
+        dropped_turns: the number of old turns left out to make the prompt fit.
     """
 
     def __init__(
@@ -101,9 +98,9 @@ class ChatStream(OneStream, Iterator[str]):
         dropped_turns: int = 0,
         whole: bool = False,
     ) -> None:
-        """Read ``tokens``; ``clipped`` says that the context, and not max_tokens, is their limit.
+        """Read ``tokens``; ``clipped`` means that the context, not max_tokens, limits them.
 
-        ``whole`` is as in :class:`glinfer.engine.stream.TokenStream`.
+        For ``whole`` see :class:`glinfer.engine.stream.TokenStream`.
         """
         self.text = self.thinking = ""
         self.dropped_turns = dropped_turns
@@ -114,12 +111,12 @@ class ChatStream(OneStream, Iterator[str]):
 
     @property
     def stats(self) -> GenerationStats:  # type: ignore[override]
-        """Counts and times so far; ``finish_reason`` is ``context`` where the context was full."""
+        """Counts and times so far; ``finish_reason`` is ``context`` if the context was full."""
         return self._tokens.stats
 
     @property
     def ids(self) -> list[int]:
-        """The ids generated so far, those of thoughts and control tokens among them."""
+        """The ids generated so far, including thoughts and control tokens."""
         return self._tokens.ids
 
     def __next__(self) -> str:
@@ -149,14 +146,14 @@ class ChatStream(OneStream, Iterator[str]):
         return part
 
     def reply(self) -> ChatReply:
-        """Read all that is left, and return the whole reply."""
+        """Read the rest, and return the whole reply."""
         self._tokens.chunk = CHUNK
         while self.next_part() is not None:
             pass
         return ChatReply(self.text, self.stats, self.thinking)
 
     def close(self) -> None:
-        """End the reply here; what was certain of it stays. Harmless when repeated."""
+        """End the reply here and keep its text; calling it again does nothing."""
         if not self._done:
             self._tokens.close()
             self._end()
@@ -179,8 +176,7 @@ class ChatStream(OneStream, Iterator[str]):
 class ChatSession:
     """A conversation that remembers its turns; made by :meth:`glinfer.engine.model.Model.chat_session`.
 
-    What a turn shares with the one before is not computed again. When the context is full, the oldest turns are left
-    out.
+    A turn reuses the keys and values of earlier turns. When the context is full, the oldest turns are left out.
     """
 
     def __init__(
@@ -191,7 +187,7 @@ class ChatSession:
         think: bool = False,
         template_kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> None:
-        """Use :meth:`glinfer.engine.model.Model.chat_session`."""
+        """Call :meth:`glinfer.engine.model.Model.chat_session` instead."""
         self._model, self._think, self._system = model, False, system
         form, self._template_kwargs = model.chat_form(system, template_kwargs), template_kwargs
         self._conversation = Conversation(form, model.config.max_position_embeddings)
@@ -199,12 +195,12 @@ class ChatSession:
         self._newest: object = None
 
     def __repr__(self) -> str:
-        """The number of messages that are remembered."""
+        """Class and number of messages."""
         return f"<ChatSession: {len(self.messages)} messages>"
 
     @property
     def system(self) -> str:
-        """The system prompt; assigning one is :meth:`set_system`."""
+        """The system prompt; assigning one calls :meth:`set_system`."""
         return self._system
 
     @system.setter
@@ -213,7 +209,7 @@ class ChatSession:
 
     @property
     def think(self) -> bool:
-        """Whether the model thinks before it answers; assigning is :meth:`set_think`."""
+        """Whether the model thinks before it answers; assigning calls :meth:`set_think`."""
         return self._think
 
     @think.setter
@@ -222,24 +218,24 @@ class ChatSession:
 
     @property
     def messages(self) -> list[Message]:
-        """The system prompt and the turns that are remembered, as :meth:`restore` takes them."""
+        """The system prompt and the remembered turns, for :meth:`restore`."""
         system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, *self._conversation.messages]
 
     def set_system(self, system: str) -> None:
-        """Change the system prompt for the replies that follow; an empty one takes it out.
+        """Change the system prompt of later replies; an empty one removes it.
 
         Raises:
-            InputError: the model's form has no place for one.
+            InputError: the model's chat template does not accept a system prompt.
         """
         self._conversation.template = self._model.chat_form(system, self._template_kwargs)
         self._system = system
 
     def set_think(self, think: bool) -> None:
-        """Let the model think before the answers that follow, or not.
+        """Set whether the model thinks before later answers.
 
         Raises:
-            InputError: it cannot be asked to.
+            InputError: the model cannot think on request.
         """
         form = self._conversation.template
         if think and form.think is None:
@@ -247,7 +243,7 @@ class ChatSession:
         self._think = think
 
     def restore(self, messages: Sequence[Message]) -> None:
-        """Replace the conversation by these messages, the last of which is the assistant's.
+        """Replace the conversation by these messages, which end with the assistant's.
 
         Raises:
             InputError: see :func:`glinfer.text.chat.check_messages`; the conversation stays as it is.
@@ -265,21 +261,21 @@ class ChatSession:
 
     @named_options(ChatOptions)
     def stream(self, message: str, **options: Unpack[ChatOptions]) -> ChatStream:
-        """Send a message; the stream of the reply, which is remembered when it ends, or is closed.
+        """Send a message, and stream the reply, which is remembered when the stream ends or closes.
 
         Raises:
-            InputError: the message is empty, or too long; an option that cannot be.
+            InputError: the message is empty or too long, or an option is invalid.
         """
         return self._stream(options, message)
 
     @named_options(ChatOptions)
     def send(self, message: str, **options: Unpack[ChatOptions]) -> ChatReply:
-        """Send a message; the whole reply. Options and errors are those of :meth:`stream`."""
+        """Send a message, and return the whole reply. Options and errors are those of :meth:`stream`."""
         return self.stream(message, **options).reply()
 
     @named_options(ChatOptions)
     def regenerate(self, **options: Unpack[ChatOptions]) -> ChatStream:
-        """Take the newest reply back, and stream another one to the same message.
+        """Discard the newest reply, and stream another one to the same message.
 
         Raises:
             InputError: there is no reply yet.
@@ -288,7 +284,7 @@ class ChatSession:
 
     @named_options(ChatOptions)
     def continue_reply(self, **options: Unpack[ChatOptions]) -> ChatStream:
-        """Continue the newest reply where it ended; the stream has what is new, and the reply becomes longer.
+        """Continue the newest reply where it ended; the stream has only the new text.
 
         Raises:
             InputError: there is no reply yet.
@@ -298,14 +294,14 @@ class ChatSession:
     def _stream(
         self, options: ChatOptions, message: str | None = None, *, drop: bool = True, continued: bool = False
     ) -> ChatStream:
-        """Stream a reply to a new message; without one the rest of the newest reply, or another reply in its place."""
+        """Stream a reply to a new message; without a message continue or replace the newest reply."""
         given: dict[str, Any] = dict(options)
         whole = wants_whole(given.pop("incomplete", ERROR))
         think = self.think and not continued
         if think and structure_of(given) is not None:
-            raise InputError("thoughts have no structure; ask for one without think")
+            raise InputError("found think and a structure, which thoughts do not match; leave out one of them")
         stop, then = given.pop("stop", ()), given.pop("on_end", None)
-        TextAssembler(stop)  # which checks it, before anything changes
+        TextAssembler(stop)  # checks ``stop`` before anything changes
         max_tokens = check_count("max_tokens", given.pop("max_tokens", MAX_TOKENS))
         context = self._model.config.max_position_embeddings
         reserve = min(max_tokens, max(1, context // 2)) if drop else 1
@@ -358,11 +354,11 @@ class Chatting(Closing):
         """Continue a prompt of ids, as :meth:`glinfer.engine.model.Model.stream` does."""
 
     def chat_form(self, system: str = "", template_kwargs: Mapping[str, Any] = NO_KWARGS) -> ChatForm:
-        """The form of the model's chats: its Jinja template, or Gab's; see :func:`glinfer.text.chat.find_chat`.
+        """The chat form of the model: its Jinja template, or Gab's; see :func:`glinfer.text.chat.find_chat`.
 
         Raises:
             FormatError: a file of the template is damaged.
-            InputError: the model cannot chat, or its form has no place for a system prompt or these arguments.
+            InputError: the model cannot chat, or its form does not accept a system prompt or these arguments.
         """
         self._require_open()
         self.require_tokenizer()
@@ -375,7 +371,7 @@ class Chatting(Closing):
         except (TypeError, ValueError):
             found = quoted(template_kwargs)
             raise InputError(f"template_kwargs is {found}; expected a dict of names and values of JSON") from None
-        if self._form is None or self._form[0] != given:  # rendering a template takes a process
+        if self._form is None or self._form[0] != given:  # rendering a template starts a process
             self._form = given, self._find_form(system=system, kwargs=json.loads(given[1]))
         return self._form[1]
 
@@ -386,13 +382,12 @@ class Chatting(Closing):
         """A conversation that remembers its turns.
 
         Args:
-            system: what the conversation begins with, for models whose chat template takes it.
-            think: whether the model is to think before it answers, where it has learned to.
-            template_kwargs: arguments for the model's chat template, of those that it names:
-                ``{"enable_thinking": False}``.
+            system: the system prompt, for models whose chat template accepts one.
+            think: whether the model thinks before it answers, if it was trained to.
+            template_kwargs: arguments that the model's chat template names, such as ``{"enable_thinking": False}``.
 
         Raises:
-            InputError: as :meth:`chat_form`, or the model cannot be asked to think.
+            InputError: as :meth:`chat_form`, or the model cannot think on request.
         """
         return ChatSession(self, system=system, think=think, template_kwargs=template_kwargs)
 
@@ -403,19 +398,19 @@ class Chatting(Closing):
         """Reply to a conversation piece by piece.
 
         Args:
-            messages: one user's message as text; or the whole conversation as OpenAI's API has it, oldest message
-                first and the user's last: ``[{"role": "user", "content": "Hello"}]``. A ``system`` message may come
-                first, where the model's template takes it.
-            think: whether the model is to think before it answers; iterating gives the answer alone.
+            messages: one user message as text; or the whole conversation in the form of OpenAI's API, the user's newest
+                message last: ``[{"role": "user", "content": "Hello"}]``. A ``system`` message may come first, if the
+                model's template accepts it.
+            think: whether the model thinks before it answers; iterating skips the thoughts.
             **options: ``max_tokens`` (512) and the others of :class:`ChatOptions`; ``template_kwargs`` as in
-                :meth:`chat_session`; and ``continue_final_message`` to continue the last message, which is then the
-                assistant's: the stream has what is new.
+                :meth:`chat_session`; ``continue_final_message`` to continue the last message, which is then the
+                assistant's (the stream has only the new text).
 
-        The reply ends at the model's own end tokens. Close the stream where it is not read to its end.
+        The reply ends at an end token of the model. Close the stream if you do not read it to its end.
 
         Raises:
-            InputError: the model cannot chat, messages that are empty, out of turn or too long for the context, or an
-                option that cannot be.
+            InputError: the model cannot chat; messages are empty, out of turn or too long for the context; or an
+                option is invalid.
         """
         system, texts = check_messages(messages)
         kwargs, continued = options.pop("template_kwargs", NO_KWARGS), options.pop("continue_final_message", False)
@@ -428,7 +423,7 @@ class Chatting(Closing):
     def chat(
         self, messages: str | Sequence[Message], *, think: bool = False, **options: Unpack[TalkOptions]
     ) -> ChatReply:
-        """Reply to a conversation: a string, with ``finish_reason``, ``tokens`` and more as attributes.
+        """Reply to a conversation with a string that has ``finish_reason``, ``tokens`` and more as attributes.
 
         Arguments and errors are those of :meth:`stream_chat`; :class:`ChatReply` has the attributes.
         """

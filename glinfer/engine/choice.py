@@ -1,4 +1,4 @@
-"""The choice of tokens with filters on the GPU: the plan ``choice`` bound over the logits of another session."""
+"""Choose filtered tokens on the GPU, with the plan ``choice`` bound over the logits of another session."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from glinfer.ops.noise import Drawn
 
 
 class Choice:
-    """Chooses tokens of rows of another session's logits, into that session's picks; with ``masked`` allowed ones only.
+    """Chooses tokens from rows of another session's logits, and writes that session's picks.
 
-    With ``changed`` the logits of each row may change first, by penalties and biases.
+    ``masked`` restricts the choice to allowed tokens; ``changed`` applies penalties and biases first.
 
     Attributes:
-        session: release it when the other session is released.
-        table: how the token of each row is chosen, see :mod:`glinfer.ops.fused.choice`; :meth:`upload` sends it.
-        changes: the changes to each row, with ``changed``.
+        session: the bound plan; release it with the other session.
+        table: the filters and noise of each row, see :mod:`glinfer.ops.fused.choice`; :meth:`upload` sends it.
+        changes: the penalties and biases of each row, with ``changed``.
     """
 
     def __init__(self, bound: Session, kernels: KernelOptions, *, masked: bool = False, changed: bool = False) -> None:
         """Bind the plan.
 
         Raises:
-            PlanError: it does not fit the renderer.
+            PlanError: the plan does not fit the renderer.
             ShaderError: a shader does not compile.
         """
         edge = bound.device.limits.max_texture_size
@@ -53,14 +53,14 @@ class Choice:
         masks: Words | None = None,
         changes: Sequence[int] = (),
     ) -> None:
-        """Say how the tokens of rows are chosen, before they are run.
+        """Fill and upload the table, one row for each token to choose.
 
         Args:
-            sources: the numbers of the rows of logits.
-            options: of each row.
-            draws: of each row, :attr:`glinfer.engine.sampler.Sampler.draw`.
-            masks: the allowed tokens of each row, see :mod:`glinfer.ops.fused.allowed`.
-            changes: :func:`glinfer.ops.fused.changes.change_word` of each row, if their logits change.
+            sources: for each row, the number of its row of logits.
+            options: for each row.
+            draws: for each row, :attr:`glinfer.engine.sampler.Sampler.draw`.
+            masks: for each row, its allowed tokens, see :mod:`glinfer.ops.fused.allowed`.
+            changes: for each row, :func:`glinfer.ops.fused.changes.change_word`, if logits change.
         """
         count = len(sources)
         self.table[:count, SOURCE] = sources
@@ -70,13 +70,13 @@ class Choice:
         self.upload(masks)
 
     def upload(self, masks: Words | None = None) -> None:
-        """Send the table, and the masks."""
+        """Upload the table and the masks."""
         self.session.require_alive()
         self._texture.upload(self.table)
         if self._mask is not None and masks is not None:
             self._mask.upload(masks)
 
     def run(self, rows: int, *, row: int = 0, slot: int = 0) -> None:
-        """Choose for ``rows`` rows of the table from ``row`` on, into the picks from ``slot`` on."""
+        """Choose for ``rows`` rows of the table from ``row`` on, and write the picks from ``slot`` on."""
         self._values.update(rows=rows, row=row, slot=slot)
         self.session.run(self._values)

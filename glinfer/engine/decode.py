@@ -1,7 +1,7 @@
-"""A sequence of tokens that can grow, be cut back and be copied, over any plan; without OpenGL.
+"""Token sequences that grow, rewind and fork, independent of the plan and of OpenGL.
 
-:class:`DecodeSession` is what all plans offer. :class:`RecomputeSession` runs the reference plan: the whole sequence
-each time. The fast plan's is in :mod:`glinfer.engine.cached`.
+:class:`DecodeSession` is the common interface. :class:`RecomputeSession` runs the whole sequence for each token, as the
+reference plan does. The fast plan's class is in :mod:`glinfer.engine.cached`.
 """
 
 from __future__ import annotations
@@ -34,33 +34,32 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
 Forward = Callable[[Sequence[int]], Floats]
-"""Token ids of a whole sequence → one float32 number [vocab] for each token that may come next."""
+"""Token ids of a whole sequence → logits or probabilities [vocab] of the next token, float32."""
 
 
 class DecodeSession(Closing):
     """A sequence of tokens and the model's prediction of the next; made by :meth:`glinfer.engine.model.Model.session`.
 
-    Appending is cheap, cutting back is free, and nothing that is still held is computed again. Close a session when
-    it is no longer needed, or use it in a ``with`` block.
+    Appending is cheap, rewinding is free, and held tokens are not computed again. Close a session after use, or use
+    it in a ``with`` block.
 
-    A model holds ``context`` tokens. When that is full and one more has to be run, the oldest half is dropped and
-    the rest is run again from position 0, so that a sequence may go on for ever. What the tokenizer puts before every
-    text (``<s>``, say) stays first, and so do the first ``keep`` tokens. A token that was only chosen needs no place
-    yet: a session may hold one token more than the context until then.
+    A session runs at most ``context`` tokens. To run one more, it drops the oldest half and runs the rest again from
+    position 0, so a sequence can grow without end. Tokens that the tokenizer puts before every text, such as ``<s>``,
+    stay first, and so do the first ``keep`` tokens. A newly chosen token has not run yet, so a session may hold one
+    token more than the context.
 
     Attributes:
-        keep: how many of the first tokens are never dropped.
-        before: the ids that the tokenizer puts before every text, which are not dropped either.
+        keep: the number of first tokens that are never dropped.
+        before: the ids that the tokenizer puts before every text, which are never dropped.
         dropped: tokens dropped so far because the context was full.
         draws_saved: draws skipped because prefill, :meth:`logits` or :meth:`probs` already computed them.
         logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
         drafted: drafted tokens that :meth:`accept` has run so far.
-        accepted: those of them that were chosen.
-        nan_guard: the watch of the model over what is read back.
+        accepted: drafted tokens that were chosen.
+        nan_guard: the model's check of numbers read back.
         usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
-        require_tokenizer: returns the model's tokenizer, or raises an InputError that says why there is none.
-        patches: counts the patches that were put in force or taken away; what was computed at another count is not
-            used again.
+        require_tokenizer: returns the model's tokenizer, or raises an InputError if it has none.
+        patches: counts the patches added and removed; results of an earlier count are discarded.
     """
 
     nan_guard: NanGuard | None = None
@@ -75,9 +74,9 @@ class DecodeSession(Closing):
         self._ids: list[int] = []
         self.before: list[int] = []
         self._logits: Floats | None = None
-        # The probabilities of those logits, where the plan computes them.
+        # The probabilities of those logits, if the plan computes them.
         self._probs: Floats | None = None
-        # The draws that a token takes, which a choice from held logits saves.
+        # Draws of one token, which a choice from held logits saves.
         self._token_draws = 0
         self._closed = ""
         self._patches = self.adapter = self.keep = 0
@@ -85,7 +84,7 @@ class DecodeSession(Closing):
 
     @property
     def ids(self) -> list[int]:
-        """The tokens that are held, oldest first (a copy)."""
+        """The tokens held, oldest first (a copy)."""
         return list(self._ids)
 
     def __len__(self) -> int:
@@ -93,7 +92,7 @@ class DecodeSession(Closing):
         return len(self._ids)
 
     def __repr__(self) -> str:
-        """The number of tokens held, or that it was closed."""
+        """The class, and the number of tokens held or "closed"."""
         state = "closed" if self._closed else f"{len(self._ids)} of {self._context} tokens"
         return f"<{type(self).__name__}: {state}>"
 
@@ -122,18 +121,18 @@ class DecodeSession(Closing):
         """Draw calls issued so far."""
 
     def chooses(self, options: SamplingOptions) -> bool:
-        """Whether the GPU can choose tokens with these options, several without a readback in between."""
+        """Whether the GPU can choose several tokens with these options between two readbacks."""
         return False
 
     def prefill(self, ids: str | Ids) -> None:
-        """Append tokens, and run all of them but the last, which runs when its logits or a choice are needed.
+        """Append tokens, and run all but the last, which runs when its logits or a choice are needed.
 
         Args:
-            ids: token ids, or text (needs a tokenizer). What a tokenizer puts before a text, such as ``<s>``, comes in
-                an empty session only.
+            ids: token ids, or text (needs a tokenizer). Text in an empty session also gets the tokens that the
+                tokenizer puts before every text, such as ``<s>``.
 
         Raises:
-            InputError: an id is not a whole number, or outside the vocabulary; text, and there is no tokenizer.
+            InputError: an id is not a whole number or outside the vocabulary, or text needs a tokenizer.
             ContextError: the session was closed.
         """
         self._require_open()
@@ -148,7 +147,7 @@ class DecodeSession(Closing):
         return self.require_tokenizer()
 
     def use_adapter(self, number: int) -> None:
-        """Go on with another LoRA adapter, 0 for none; what was computed with the one before is computed again.
+        """Switch to another LoRA adapter, 0 for none, and recompute the held tokens with it.
 
         Raises:
             ContextError: the session was closed.
@@ -171,12 +170,10 @@ class DecodeSession(Closing):
         self.prefill([token])
 
     def rewind(self, count: SupportsIndex) -> None:
-        """Forget the last ``count`` tokens; all of them leave an empty session.
-
-        What the context has dropped before does not come back.
+        """Forget the last ``count`` tokens. Tokens that a full context dropped do not come back.
 
         Raises:
-            InputError: ``count`` is not a whole number from 0 to the tokens held.
+            InputError: ``count`` is not a whole number from 0 to the number of tokens held.
             ContextError: the session was closed.
         """
         self._require_not_closed()
@@ -187,9 +184,9 @@ class DecodeSession(Closing):
             self._cut(len(self._ids) - number)
 
     def hold(self, ids: str | Ids) -> None:
-        """Hold exactly these tokens, ready to go on: what is the same at the beginning is not run again.
+        """Hold exactly these tokens, and run only those after the prefix already held.
 
-        ``ids`` may be a text, with all that a tokenizer puts around one. Errors as in :meth:`prefill`.
+        ``ids`` may be a text, which gets all special tokens of the tokenizer. Errors as in :meth:`prefill`.
         """
         self._require_open()
         if isinstance(ids, str):
@@ -205,7 +202,7 @@ class DecodeSession(Closing):
             self._computing(self._catch_up)
 
     def logits(self) -> Floats:
-        """Logits [vocab] of the next token, float32; computed once, a copy each time.
+        """Logits [vocab] of the next token, float32: a copy, computed once per token.
 
         Raises:
             InputError: no token is held.
@@ -219,7 +216,7 @@ class DecodeSession(Closing):
         return self._keep(self._compute_logits())
 
     def _computing(self, run: Callable[..., T], *arguments: object) -> T:
-        """Call what runs the model; after an error nothing that is in the caches is used again."""
+        """Call a function that runs the model; after an error discard the caches."""
         try:
             return run(*arguments)
         except (GLError, NumbersError):
@@ -227,7 +224,7 @@ class DecodeSession(Closing):
             raise
 
     def _keep(self, logits: Floats) -> Floats:
-        """Check logits that were read back, and keep them until the tokens change."""
+        """Check logits read back, and keep them until the tokens change."""
         self.logit_reads += 1
         if self.nan_guard is not None:
             self.nan_guard.look(logits, self._ids)
@@ -240,11 +237,10 @@ class DecodeSession(Closing):
         return softmax(logits).astype(np.float32) if self._probs is None else self._probs.copy()
 
     def generate_ids(self, count: SupportsIndex, sampler: Sampler | SamplerFunction | None = None) -> list[int]:
-        """Choose and append ``count`` tokens, with one readback where the GPU can choose; greedy without a sampler.
+        """Choose and append ``count`` tokens; greedy without a sampler. If the GPU can choose, one readback suffices.
 
         The choices are those of ``sampler.sample`` on :meth:`logits`, token by token, or those of a function, see
-        :meth:`glinfer.engine.model.Model.stream`. No token stops it: read what was chosen, and :meth:`rewind` what is
-        too much.
+        :meth:`glinfer.engine.model.Model.stream`. No token ends generation early; :meth:`rewind` drops surplus tokens.
 
         Raises:
             InputError: no token is held, or the model's output is broken (NaN).
@@ -260,22 +256,21 @@ class DecodeSession(Closing):
         return chosen
 
     def accept(self, draft: Ids, sampler: Sampler) -> list[int]:
-        """Choose and append tokens as :meth:`generate_ids` does, several in one run where they were guessed.
+        """Choose and append the tokens of :meth:`generate_ids`, several in one run if the draft is right.
 
-        The newest token and the drafted ones run together, and each choice of ``sampler`` is made from the logits that
-        it has without a draft. So the choices are the same; a wrong draft costs time alone.
+        The newest token and the drafted tokens run together. Each choice of ``sampler`` uses the same logits as without
+        a draft, so the choices are the same; a wrong draft only costs time.
 
         Args:
-            draft: guesses of the next tokens. No more of them are run than the context has room for; none are right
-                behind a prompt, whose last token is half done already, while the model is watched, and by the
-                reference plan.
+            draft: guesses of the next tokens, cut to the room in the context. They are ignored right after a prompt,
+                whose last token is half computed, while the model is observed, and by the reference plan.
             sampler: chooses the tokens.
 
         Returns:
-            The tokens of the draft up to the first that was not chosen, and then one that the draft does not have.
+            The accepted tokens of the draft, and the token chosen after them.
 
         Raises:
-            InputError: no token is held, a drafted one is outside the vocabulary, or the model's output is broken.
+            InputError: no token is held, a drafted token is outside the vocabulary, or the model's output is broken.
             ContextError: the session was closed.
         """
         guesses = check_tokens("the draft", draft, self._config)
@@ -285,13 +280,13 @@ class DecodeSession(Closing):
         return chosen
 
     def choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
-        """Choose and append one token among those that are allowed.
+        """Choose and append one of the allowed tokens.
 
-        The choice is that of ``sampler.sample`` on :meth:`logits` in which all other tokens have -inf.
+        The choice is that of ``sampler.sample`` on :meth:`logits` with -inf for all other tokens.
 
         Args:
-            allowed: gives the bits of the allowed tokens, a row of the table of :mod:`glinfer.ops.fused.allowed`, with
-                at least one bit set; called while the GPU computes the logits. What it raises comes through.
+            allowed: returns the bits of the allowed tokens, a row of the table of :mod:`glinfer.ops.fused.allowed` with
+                at least one bit set. It is called while the GPU computes the logits; its exceptions propagate.
             sampler: chooses the token.
 
         Raises:
@@ -304,7 +299,7 @@ class DecodeSession(Closing):
         return token
 
     def fork(self) -> Self:
-        """An independent session that holds the same tokens; both go on by themselves, and either may close first."""
+        """An independent copy with the same tokens; either session may close first."""
         self._require_open()
         made = self._copy()
         made._ids, made._logits, made._probs, made.dropped = list(self._ids), self._logits, self._probs, self.dropped
@@ -315,11 +310,11 @@ class DecodeSession(Closing):
         return made
 
     def forget(self) -> None:
-        """Forget what was computed, but not the tokens: they run again when the session goes on."""
+        """Discard all results but keep the tokens, which run again when the session continues."""
         self._forget(0)
 
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
-        """Release what is the session's own; harmless when repeated. Later uses raise an error with ``reason``."""
+        """Release what the session owns; later uses raise an error with ``reason``. Closing again does nothing."""
         if not self._closed:
             self._release()
             self._closed = reason
@@ -362,33 +357,33 @@ class DecodeSession(Closing):
         del self._ids[length:]
 
     def _forget(self, length: int) -> None:
-        """Forget what was computed for tokens from ``length`` on.
+        """Discard the results of tokens from ``length`` on.
 
-        Call this before the tokens change, so that a Ctrl-C in between leaves a consistent state.
+        Call this before the tokens change, so that an interrupt leaves a consistent state.
         """
         self._logits = None
 
     @abstractmethod
     def _catch_up(self) -> None:
-        """Run the tokens that were not run yet, except the last."""
+        """Run all tokens that have not run, except the last."""
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
         """Choose and append 1 to ``count`` tokens; the session holds tokens and has room for ``count`` more."""
         return self._append([self._sampled(self._logits_to_choose(), sampler)])
 
     def _choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
-        """:meth:`choose_allowed`, less the appending: from the whole row of logits."""
+        """:meth:`choose_allowed` from a whole row of logits, without appending the token."""
         return self._sampled(self._logits_to_choose(), sampler, allowed())
 
     def _logits_to_choose(self) -> Floats:
-        """The logits that the next token is chosen from; held ones save all draws of a token."""
+        """The logits of the next token; held logits save all draws of a token."""
         if self._logits is None:
             return self._new_logits()
         self.draws_saved += self._token_draws
         return self._logits
 
     def _sampled(self, logits: Floats, sampler: Sampler, words: Words | None = None) -> int:
-        """The sampler's choice from a whole row of logits, among the tokens that ``words`` allow."""
+        """The sampler's choice from a row of logits, among the tokens that ``words`` allow."""
         if self.nan_guard is not None:
             logits = self.nan_guard.usable(logits)
         return sampler.sample(logits if words is None else only_allowed(logits, words), self._ids)
@@ -404,14 +399,14 @@ class DecodeSession(Closing):
 
     @abstractmethod
     def _release(self) -> None:
-        """Release what is the session's own."""
+        """Release what the session owns."""
 
     @abstractmethod
     def _compute_logits(self) -> Floats: ...
 
     @abstractmethod
     def _copy(self) -> Self:
-        """Copy the session and what it has computed, but for the tokens themselves."""
+        """Copy the session and its caches, without the tokens."""
 
 
 def only_allowed(logits: npt.NDArray[Any], words: Words) -> npt.NDArray[Any]:
@@ -420,7 +415,7 @@ def only_allowed(logits: npt.NDArray[Any], words: Words) -> npt.NDArray[Any]:
 
 
 class RecomputeSession(DecodeSession):
-    """The reference plan, or any function of the whole sequence: nothing is kept but the last logits."""
+    """A sequence that recomputes all tokens for each logits, as the reference plan does."""
 
     def __init__(
         self,
@@ -435,8 +430,8 @@ class RecomputeSession(DecodeSession):
         Args:
             config: the model's shape.
             logits: ids of the whole sequence → logits of the next token.
-            probs: the ids that ``logits`` has just run → probabilities; left out, the softmax of the logits.
-            count_draws: the running count of draw calls, those of other sessions too.
+            probs: the same ids, right after ``logits`` → probabilities; by default the softmax of the logits.
+            count_draws: returns the count of draw calls so far, including other sessions'.
         """
         super().__init__(config)
         self._forward, self._read_probs, self._count_draws, self._issued = logits, probs, count_draws, 0
@@ -457,7 +452,7 @@ class RecomputeSession(DecodeSession):
         logits = self._forward(self.ids)
         self._token_draws = self._count_draws() - before
         self._issued += self._token_draws
-        if self._read_probs is not None:  # now, since other sessions draw into the same textures
+        if self._read_probs is not None:  # read now: other sessions draw into the same textures
             self._probs = self._read_probs(self.ids)
         return logits
 
@@ -466,8 +461,8 @@ class RecomputeSession(DecodeSession):
 
 
 def common_prefix(held: list[int], wanted: list[int]) -> int:
-    """The number of tokens at the beginning that are the same."""
-    if held == wanted[: len(held)]:  # mostly so, and fast
+    """The number of equal tokens at the start."""
+    if held == wanted[: len(held)]:  # the usual case, and fast
         return len(held)
     pairs = zip(held, wanted, strict=False)
     return next((place for place, (one, other) in enumerate(pairs) if one != other), len(wanted))

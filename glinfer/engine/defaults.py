@@ -1,7 +1,7 @@
-"""Sampling defaults: the options with which a model chooses tokens where the caller gives none.
+"""Sampling defaults of a model, for options that the caller leaves out.
 
-A model's own come from its files: ``generation_config.json`` of a Hugging Face directory, ``general.sampling.*`` of a
-GGUF file. Where they say nothing, :data:`USUAL` holds, since a small model rambles at temperature 1 over all tokens.
+They come from the model's files: ``generation_config.json`` of a Hugging Face directory, ``general.sampling.*`` of a
+GGUF file. Files without them get :data:`USUAL`, since a small model rambles at temperature 1 over all tokens.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from glinfer.formats.files import AnyPath
 from glinfer.formats.sampling import recommended_sampling
 
 USUAL = SamplingOptions(temperature=0.7, top_k=40, top_p=0.95)
-"""Sampling of models whose files name none: mostly the likely tokens, and never one from the long tail."""
+"""Sampling of models whose files name none; it excludes the long tail of unlikely tokens."""
 
 
 def usable_sampling(path: AnyPath) -> tuple[dict[str, Any], SamplingOptions]:
-    """The checked sampling options that a model's files name, and the sampling defaults that follow from them.
+    """The checked sampling options that a model's files name, and the resulting sampling defaults.
 
-    A file that names a temperature or a filter is taken as a whole: filters that it leaves out are off, and the
-    temperature is 1. The repetition penalty is 1 unless it is named. Where the files name none, the defaults are
-    :data:`USUAL`. A file or an option that cannot be used is left out with a GlinferWarning.
+    If a file names a temperature or a filter, filters that it leaves out are off, and a missing temperature is 1. The
+    repetition penalty is 1 unless named. Files without options get :data:`USUAL`. Invalid files and options are ignored
+    with a GlinferWarning.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -52,7 +52,7 @@ def default_sampling(path: AnyPath) -> SamplingOptions:
 
 
 def merged(defaults: SamplingOptions, given: Mapping[str, Any]) -> SamplingOptions:
-    """Replace defaults by the options that are given; those that are None keep the default.
+    """Replace defaults by the given options; None keeps the default.
 
     Raises:
         InputError: an option is out of range.

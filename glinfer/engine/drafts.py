@@ -1,9 +1,9 @@
-"""Speculative decoding: guesses of the next tokens, and how many of them are worth a run.
+"""Speculative decoding: guess the next tokens, and decide how many are worth a run.
 
 A drafter guesses tokens, :meth:`glinfer.engine.decode.DecodeSession.accept` runs them together and keeps those that the
-sampler chooses anyway, so the text is the same with and without (Leviathan et al. 2023, "Fast Inference from
-Transformers via Speculative Decoding"; here with seeded noise, which makes a draw repeatable, instead of a rejection
-step). How many tokens are drafted follows from what runs take on this machine and from how often drafts were right.
+sampler chooses anyway. So drafting does not change the text (Leviathan et al. 2023, "Fast Inference from Transformers
+via Speculative Decoding"; seeded noise, which makes draws repeatable, replaces the rejection step). The number of
+drafted tokens depends on measured run times and on how often drafts were right.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ NGRAM = "ngram"
 SPECULATE = (NGRAM,)
 """The values of ``speculate=`` and ``--speculate``."""
 MIN_MATCH = 3
-"""Tokens that have to repeat before what followed them is drafted."""
-_MAX_MATCH = 32  # tokens by which matches are compared
-_MAX_PLACES = 32  # of the newest matches, the longest is taken
+"""Tokens that must repeat before their continuation is drafted."""
+_MAX_MATCH = 32  # longest match that is distinguished, in tokens
+_MAX_PLACES = 32  # newest matches to search for the longest one
 _KEPT_TIMES = 9
-_DECAY = 0.9  # weight of the acceptances before, for each new one
-_PRIOR_TRIED = 3.0  # how many tries the probability before any of them counts for
-_MODEL_RIGHT = 2 / 3  # the probability that a smaller model's first guess is right, before any was tried
-_GROWTH = 1.5  # time of runs that were not timed yet, relative to those of half the rows
+_DECAY = 0.9  # factor of earlier outcomes at each new one
+_PRIOR_TRIED = 3.0  # weight of the prior probability, in tries
+_MODEL_RIGHT = 2 / 3  # prior probability that a smaller model guesses right
+_GROWTH = 1.5  # assumed time of an untimed run, relative to half the rows
 _PATIENCE, _MAX_PATIENCE = 8, 256
-_IDLE = 8  # tokens without an accepted one after which several are chosen between two looks for a draft
+_IDLE = 8  # tokens without an accepted guess before drafts are tried less often
 
 
 def check_speculation(speculate: str | None, draft: object) -> None:
-    """Refuse an unknown way to draft, and two of them.
+    """Refuse an unknown value of ``speculate``, or both options together.
 
     Raises:
-        InputError: naming the choice.
+        InputError: lists the values.
     """
     if speculate is not None and speculate not in SPECULATE:
         raise InputError(f"there is no speculate={speculate!r}; expected one of {', '.join(SPECULATE)}, or None")
@@ -49,27 +49,27 @@ def check_speculation(speculate: str | None, draft: object) -> None:
 
 
 class Drafter(Protocol):
-    """Guesses of the tokens that follow a sequence."""
+    """Guesses the next tokens of a sequence."""
 
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far for guesses."""
 
     def offer(self, ids: Sequence[int]) -> int | None:
-        """The kind of guess that can be made after these tokens: of a kind equally many are right. None for none."""
+        """The kind of guess after these tokens, or None; guesses of one kind share their statistics."""
 
     def prior(self, kind: int) -> float:
-        """The probability that a token of a kind of guess is right, before any was tried."""
+        """The prior probability that a guessed token of this kind is right."""
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
         """Guess at most ``count`` tokens that ``sampler`` will choose; called after :meth:`offer` with the same ids."""
 
 
 class Ngrams:
-    """Prompt lookup: what followed the longest earlier match of the newest tokens (Saxena 2023).
+    """Prompt lookup: guess the continuation of the longest earlier match of the newest tokens (Saxena 2023).
 
-    A match has at least :data:`MIN_MATCH` tokens. Of matches of equal length the newest counts. Where a match reaches
-    the end of the sequence, the draft repeats itself.
+    A match has at least :data:`MIN_MATCH` tokens; of equally long matches the newest wins. A draft that reaches the
+    end of the sequence repeats itself.
     """
 
     draws_issued = 0
@@ -84,7 +84,7 @@ class Ngrams:
         """See :class:`Drafter`; the kind is the length of the match, rounded down to a power of two."""
         self._learn(ids)
         end = len(self._ids)
-        # The newest match is the sequence's own end.
+        # The last place is the end of the sequence itself.
         places = self._places.get(tuple(self._ids[end - MIN_MATCH :]), [])[-_MAX_PLACES - 1 : -1]
         best = 0
         for place in reversed(places):
@@ -109,7 +109,7 @@ class Ngrams:
         return found
 
     def _learn(self, ids: Sequence[int]) -> None:
-        """Note where each run of :data:`MIN_MATCH` tokens ends; anew if tokens were taken away."""
+        """Record where each group of :data:`MIN_MATCH` tokens ends; start again if tokens were removed."""
         if self._ids != ids[: len(self._ids)]:
             self._ids, self._places = [], {}
         for token in ids[len(self._ids) :]:
@@ -119,16 +119,16 @@ class Ngrams:
 
 
 class ModelDrafts:
-    """What a smaller model chooses with the same sampler, seed and steps."""
+    """Guesses the choices of a smaller model with the same sampler, seed and steps."""
 
     def __init__(self, session: DecodeSession, context: int, vocab: int, accepted_vocab: int) -> None:
-        """Use a session of that model, which then holds what the sequence holds.
+        """Use a session of the smaller model, which follows the tokens of the sequence.
 
         Args:
-            session: of the smaller model; others may use it in between.
-            context: its longest sequence.
-            vocab: its tokens.
-            accepted_vocab: tokens of the model that it drafts for.
+            session: of the smaller model; other drafters may share it.
+            context: the smaller model's longest sequence, in tokens.
+            vocab: its vocabulary size.
+            accepted_vocab: vocabulary size of the model that it drafts for.
         """
         self._session, self._context = session, context
         self._vocab, self._accepted_vocab = vocab, accepted_vocab
@@ -140,7 +140,7 @@ class ModelDrafts:
         return self._session.draws_issued
 
     def offer(self, ids: Sequence[int]) -> int | None:
-        """See :class:`Drafter`; there is one kind."""
+        """See :class:`Drafter`; all guesses are of one kind."""
         return 0
 
     def prior(self, kind: int) -> float:
@@ -148,12 +148,12 @@ class ModelDrafts:
         return _MODEL_RIGHT
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
-        """See :class:`Drafter`; shorter where the model chooses a token that the other one does not have."""
-        # A shorter context begins later in the sequence, and there until it is full again.
+        """See :class:`Drafter`; ends before a token that the large model does not have."""
+        # A shorter context begins later in the sequence, and moves on only when it is full.
         if self._start >= len(ids):
             self._start = 0
         before = self._session.before
-        before = before if list(ids[: len(before)]) == before else []  # which stays first in the shorter context too
+        before = before if list(ids[: len(before)]) == before else []  # stay first in the shorter context
         if len(ids) - self._start + count > self._context - (len(before) if self._start else 0):
             self._start = len(ids) - max(1, min(self._context // 2, self._context - len(before) - count))
         held = [*(before if self._start else []), *ids[self._start :]]
@@ -167,16 +167,16 @@ class ModelDrafts:
 
 
 class RunTimes:
-    """What runs of one model take on this machine: medians of the newest ones, by their rows."""
+    """Median times of the newest runs of one model, by their number of rows."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without times."""
         self._times: dict[int, deque[float]] = {}
 
     def note(self, rows: int, seconds: float) -> None:
-        """Note a run of so many rows; 1 is a token without a draft, 0 the making of a drafted one.
+        """Record a run of ``rows`` rows; 1 is a token without a draft, 0 the making of a drafted token.
 
-        The first of a kind warms up and is left out.
+        The first run of each size is a warm-up and does not count.
         """
         if rows not in self._times:
             self._times[rows] = deque(maxlen=_KEPT_TIMES)
@@ -184,21 +184,21 @@ class RunTimes:
             self._times[rows].append(seconds)
 
     def of(self, rows: int) -> float | None:
-        """Seconds of a run of so many rows, estimated where none was timed; None before the first token was."""
+        """Seconds of a run of ``rows`` rows, estimated if none was timed; None before the first token."""
         found = self._times.get(rows)
         if found:
             return median(found)
         if rows <= 1:
             return None
         place = DRAFT_ROWS.index(rows)
-        # A few rows take hardly longer than one: that is what makes a draft worth a try.
+        # A few rows take hardly longer than one, which makes drafts worthwhile.
         fewer = self.of(DRAFT_ROWS[place - 1]) if place else self.of(1)
         return None if fewer is None else fewer * (_GROWTH if place else 1.0)
 
 
 @dataclasses.dataclass
 class _Odds:
-    """How often drafted tokens of one kind were right, and how long to leave them out while they do not pay."""
+    """How often drafted tokens of one kind were right, and how long to pause unprofitable drafts."""
 
     right: float
     tried: float = _PRIOR_TRIED
@@ -207,11 +207,11 @@ class _Odds:
 
     @property
     def each(self) -> float:
-        """The probability that a token is right where all before it were."""
+        """The probability that a token is right after right ones."""
         return self.right / self.tried
 
     def tokens(self, drafted: int) -> float:
-        """The expected number of tokens of a run with so many drafted ones."""
+        """The expected number of tokens from a run with ``drafted`` drafted tokens."""
         return sum(self.each**place for place in range(drafted + 1))
 
     def note(self, drafted: int, accepted: int) -> None:
@@ -219,7 +219,7 @@ class _Odds:
         self.tried = _DECAY * self.tried + min(drafted, accepted + 1)
 
     def retries(self) -> bool:
-        """Whether a kind that does not pay is tried again: after twice as many chances each time."""
+        """Whether to retry an unprofitable kind; each pause is twice as long as the last."""
         self.skipped += 1
         if self.skipped <= self.patience:
             return False
@@ -228,10 +228,10 @@ class _Odds:
 
 
 class Speculation:
-    """Chooses the tokens of one stream with the drafts of a drafter, each as long as pays best."""
+    """Chooses the tokens of one stream with drafts of the most profitable length."""
 
     def __init__(self, drafter: Drafter, times: RunTimes, clock: Callable[[], float] = perf_counter) -> None:
-        """Draft by ``drafter``; ``times`` are those of the model, which its streams share."""
+        """Use the drafts of ``drafter``; all streams of a model share ``times``."""
         self._drafter, self._times, self._clock = drafter, times, clock
         self._odds: dict[int, _Odds] = {}
         self._draft_times = RunTimes()
@@ -245,15 +245,15 @@ class Speculation:
     def choose(
         self, session: DecodeSession, ids: Sequence[int], sampler: Sampler, *, most: int, chunk: int, ready: bool
     ) -> list[int]:
-        """Choose and append 1 to ``most`` tokens, the same that ``session.generate_ids`` would.
+        """Choose and append 1 to ``most`` tokens, the same as ``session.generate_ids``.
 
         Args:
             session: holds ``ids``.
             ids: the tokens.
-            sampler: chooses.
-            most: at most the room of the session.
-            chunk: how many tokens may be chosen together where no draft is likely.
-            ready: whether the tokens were run before; right behind a prompt nothing is drafted, and no time counts.
+            sampler: chooses the tokens.
+            most: limit, not above the session's room.
+            chunk: tokens to choose between two readbacks while drafts are unlikely.
+            ready: whether the tokens have run; right after a prompt nothing is drafted or timed.
         """
         kind = self._drafter.offer(ids) if ready and most > 1 else None
         length = 0 if kind is None else self._length(self._odds_of(kind), most - 1)
@@ -271,7 +271,7 @@ class Speculation:
         else:
             before = session.drafted
             chosen = session.accept(draft, sampler)
-            ready = session.drafted > before  # not while the model is watched
+            ready = session.drafted > before  # False while the model is observed
             if ready and kind is not None:
                 self._odds[kind].note(len(draft), len(chosen) - 1)
             self._idle = 0 if len(chosen) > 1 else self._idle + 1
@@ -286,7 +286,7 @@ class Speculation:
         return self._odds[kind]
 
     def _length(self, odds: _Odds, most: int) -> int:
-        """The length of draft that gives most tokens a second; 0 where none does better than single tokens."""
+        """The draft length with most tokens a second; 0 if single tokens are faster."""
         single = self._times.of(1)
         if single is None:
             return 0

@@ -1,4 +1,4 @@
-"""Vectors of texts: many texts in a run of the plan ``encode``, and what is done with their vectors afterwards."""
+"""Embeddings: run many texts together in the plan ``encode``, then cut, normalise or rank their vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 class Encoder:
-    """Runs checked texts through the plan ``encode``; what a text gets does not depend on those beside it."""
+    """Runs checked texts through the plan ``encode``; the texts of a run do not affect each other."""
 
     def __init__(self, options: PlanOptions, bound: Session) -> None:
         """Take over the bound plan."""
@@ -41,9 +41,9 @@ class Encoder:
     def steps(
         self, texts: Sequence[EncodedText], skipped: Sequence[int] | None = None
     ) -> Generator[tuple[int, int], None, Vectors]:
-        """A run at a time; yields (finished texts, texts) after each, and returns their vectors [texts, width].
+        """Yield (finished texts, texts) after each run, and return the vectors [texts, width].
 
-        The first ``skipped`` tokens of a text do not count for its vector; all count where that is left out.
+        The first ``skipped`` tokens of each text are left out of its vector; by default none.
 
         Raises:
             NumbersError: a vector has NaN or an infinity.
@@ -72,7 +72,7 @@ class Encoder:
         return found
 
     def _runs(self, texts: Sequence[EncodedText]) -> Iterator[list[int]]:
-        """The places of the texts of each run, longest first, so that those of a run are of like length."""
+        """The indices of the texts of each run, longest first, so that a run has texts of similar length."""
         lengths = [rows_of(len(text.ids), self._targets) for text in texts]
         run, used = list[int](), 0
         for place in sorted(range(len(texts)), key=lambda each: -len(texts[each].ids)):
@@ -90,8 +90,8 @@ class Ranked:
     """A text's score for a query.
 
     Attributes:
-        index: the place of the text among those given.
-        score: how well it fits; larger is better.
+        index: the index of the text.
+        score: its relevance; higher is better.
     """
 
     index: int
@@ -100,12 +100,12 @@ class Ranked:
 
 @dataclass(frozen=True)
 class EmbedRequest:
-    """Checked texts to be embedded.
+    """Checked texts to embed.
 
     Attributes:
         encoded: their tokens.
-        skipped: the number of first tokens of each that do not count for its vector.
-        dimensions: the numbers of a vector that are kept; None for all.
+        skipped: for each text, the number of first tokens left out of its vector.
+        dimensions: the number of vector elements to keep; None for all.
         unit: whether vectors have length 1.
     """
 
@@ -121,15 +121,15 @@ class EmbedRequest:
 
 
 class Embedder:
-    """Texts in, vectors or scores out: prompts, tokens, runs, cut dimensions and unit length."""
+    """Computes vectors or scores of texts, with the model's prompts and tokenizer."""
 
     def __init__(self, encoder: Encoder, embedding: Embedding, tokenizer: Callable[[], Tokenizer]) -> None:
-        """Join what runs texts, what is done with their vectors, and what gives the model's tokenizer."""
+        """Use ``encoder`` with the settings ``embedding``; ``tokenizer`` is called at first use."""
         self.encoder, self.embedding, self._tokenizer = encoder, embedding, tokenizer
 
     @cached_property
     def texts(self) -> TextEncoder:
-        """What makes tokens of texts, at most as many as the model takes."""
+        """Encodes texts, cut to the model's longest text."""
         most, config = self.embedding.most_tokens, self.encoder.config
         context = config.max_position_embeddings
         return TextEncoder(self._tokenizer(), min(most or context, context), lower=self.embedding.lower)
@@ -143,13 +143,13 @@ class Embedder:
         dimensions: int | None = None,
         normalize: bool | None = None,
     ) -> EmbedRequest:
-        """Check and encode what :meth:`glinfer.engine.model.Model.embed` is asked for; any thread may call this.
+        """Check and encode a call of :meth:`glinfer.engine.model.Model.embed`; any thread may call this.
 
         Raises:
-            InputError: see there.
+            InputError: as :meth:`glinfer.engine.model.Model.embed`.
         """
         if self.embedding.ranks:
-            raise InputError("this model scores pairs of texts, and has no vectors of them; use rerank")
+            raise InputError("this model scores pairs of texts and makes no vectors; use rerank")
         width = self.encoder.width
         if dimensions is not None and (type(dimensions) is not int or not 1 <= dimensions <= width):
             raise InputError(f"dimensions is {dimensions!r}; expected a whole number from 1 to {width}")
@@ -159,19 +159,19 @@ class Embedder:
         return EmbedRequest(encoded, skipped, dimensions, unit)
 
     def _uncounted(self, before: str) -> int:
-        """The tokens of a prompt that do not count for the vectors of texts behind it."""
+        """The number of prompt tokens left out of the vectors."""
         return 0 if self.embedding.counts_prompt or not before else self.texts.length(before)
 
     def steps(self, request: EmbedRequest) -> Generator[tuple[int, int], None, Vectors]:
-        """Run what was asked for, a run at a time; yields (finished texts, texts), and returns the vectors."""
+        """Yield (finished texts, texts) after each run, and return the vectors."""
         vectors = yield from self.encoder.steps(request.encoded, request.skipped)
         return finished(vectors, request.dimensions, unit=request.unit)
 
     def prompt(self, name: str | None, text: str | None) -> str:
-        """The text that stands before each text: one of the model's prompts by its name, or a given one.
+        """The prompt before each text: one of the model's prompts by name, or a given text.
 
         Raises:
-            InputError: there is no such prompt, or both are given.
+            InputError: the model has no such prompt, or both are given.
         """
         prompts = self.embedding.prompts
         if text is not None:
@@ -187,10 +187,10 @@ class Embedder:
         return prompts.get(chosen, "")
 
     def encoded(self, texts: Sequence[str | Sequence[int]], before: str = "") -> list[EncodedText]:
-        """The tokens of texts, each behind a prompt; token ids stay as they are.
+        """The tokens of texts, with the prompt ``before`` each string; token ids get no prompt.
 
         Raises:
-            InputError: a text is none, or ids are too many or none of the model's.
+            InputError: a text is neither a string nor a list of ids, is empty or too long, or has invalid ids.
         """
         config = self.encoder.config
         strings = [place for place, text in enumerate(texts) if isinstance(text, str)]
@@ -210,14 +210,14 @@ class Embedder:
         return found
 
     def _made(self, texts: Sequence[str | Sequence[int]], strings: Sequence[int], before: str) -> list[EncodedText]:
-        """The tokens of those that are strings; ids alone need no tokenizer."""
+        """The tokens of the strings; lists of ids need no tokenizer."""
         return self.texts.texts([f"{before}{texts[place]}" for place in strings]) if strings else []
 
     def rank_request(self, query: str, texts: Sequence[str]) -> EmbedRequest:
-        """Check and encode what :meth:`glinfer.engine.model.Model.rerank` is asked for; any thread may call this.
+        """Check and encode a call of :meth:`glinfer.engine.model.Model.rerank`; any thread may call this.
 
         Raises:
-            InputError: see there.
+            InputError: as :meth:`glinfer.engine.model.Model.rerank`.
         """
         checked(query, texts)
         if not self.embedding.ranks:
@@ -227,18 +227,18 @@ class Embedder:
             skipped = [self._uncounted(asked), *([self._uncounted(kept)] * len(texts))]
             return EmbedRequest(encoded, skipped, None, unit=True)
         if self.encoder.width != 1:
-            raise InputError(f"this model gives {self.encoder.width} scores for a pair of texts; expected a single one")
+            raise InputError(f"this model gives {self.encoder.width} scores for a pair of texts; expected one")
         form = self.embedding.pair
         pairs = self.texts.framed(form, query, texts) if form else self.texts.pairs(query, texts)
         return EmbedRequest(pairs, [0] * len(texts), None, unit=False)
 
     def _prompt_among(self, *names: str) -> str:
-        """The first of these prompts that the model has, else its default."""
+        """The model's first prompt among these names, or its default."""
         prompts = self.embedding.prompts
         return next((prompts[name] for name in names if name in prompts), self.prompt(None, None))
 
     def rank_steps(self, request: EmbedRequest) -> Generator[tuple[int, int], None, list[Ranked]]:
-        """Run what was asked for, a run at a time; yields (finished texts, texts), and returns them, best first."""
+        """Yield (finished texts, texts) after each run, and return the ranked texts, best first."""
         found = yield from self.steps(request)
         if not self.embedding.ranks:
             return ranked(found[1:].astype(np.float64) @ found[0].astype(np.float64))
@@ -247,10 +247,10 @@ class Embedder:
 
 
 def checked(query: str, texts: Sequence[str]) -> None:
-    """Refuse a query or a text that is none, by its place.
+    """Check that the query and all texts are strings.
 
     Raises:
-        InputError: there is one.
+        InputError: names the first that is not.
     """
     for place, text in enumerate((query, *texts)):
         if not isinstance(text, str):
@@ -264,22 +264,22 @@ def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def ranked(scores: npt.NDArray[Any]) -> list[Ranked]:
-    """Texts with their scores, best first; of equal ones the first."""
+    """Texts with their scores, best first; ties keep their order."""
     return [Ranked(int(place), float(scores[place])) for place in np.argsort(-scores, kind="stable")]
 
 
 def finished(vectors: Vectors, dimensions: int | None, *, unit: bool) -> Vectors:
-    """Vectors cut to their first ``dimensions`` numbers, and with ``unit`` of length 1."""
+    """Cut vectors to their first ``dimensions`` elements, and scale them to length 1 with ``unit``."""
     cut = vectors if dimensions is None else vectors[:, :dimensions]
     if not unit:
         return cut
-    # As PyTorch's normalize does it: a vector of zeros stays one.
+    # As PyTorch's normalize: a zero vector stays zero.
     lengths = np.sqrt(np.einsum("td,td->t", cut, cut, dtype=np.float64))
     return np.asarray(cut / np.maximum(lengths, 1e-12)[:, None], dtype=np.float32)
 
 
 def run_steps(steps: Generator[tuple[int, int], None, Any], on_progress: Progress = no_progress) -> Any:
-    """Take all steps, and return what they return."""
+    """Run all steps, and return the generator's result."""
     while True:
         try:
             on_progress(*next(steps))

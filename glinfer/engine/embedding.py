@@ -1,4 +1,4 @@
-"""The part of a model that embeds texts: :meth:`embed` and :meth:`rerank`."""
+"""The methods ``embed`` and ``rerank`` of a model."""
 
 from __future__ import annotations
 
@@ -24,24 +24,22 @@ from glinfer.text.encoder import TextEncoder
 if TYPE_CHECKING:
     from glinfer.text.tokenizer import Tokenizer
 
-_NONE = (
-    "this model continues texts, and has no vectors of them; expected one that embeds texts, such as all-MiniLM-L6-v2"
-)
+_NONE = "this model generates text and makes no vectors; expected one that embeds texts, such as all-MiniLM-L6-v2"
 
 
 _NO_SCORES = (
-    "this model continues texts, and was not trained to score pairs of them; expected a Qwen3-Reranker, a model with a "
+    "this model generates text and was not trained to score pairs; expected a Qwen3-Reranker, a model with a "
     "classifier, or one that embeds texts"
 )
 
 
 class Embeds(Closing):
-    """What a model offers if it embeds texts; others refuse.
+    """The methods of an embedding model; other models refuse them.
 
     Attributes:
         engine: the bound plans.
         config: the model's shape.
-        embedding: the prompts, lengths and so on of a model that embeds texts.
+        embedding: prompts, lengths and other settings of an embedding model.
     """
 
     engine: Engine
@@ -54,7 +52,7 @@ class Embeds(Closing):
 
     @abstractmethod
     def logits(self, prompt: str | Ids) -> npt.NDArray[np.float32]:
-        """The logits of the token that follows."""
+        """The logits of the next token."""
 
     @named_options()
     def embed(
@@ -67,22 +65,22 @@ class Embeds(Closing):
         normalize: bool | None = None,
         on_progress: Progress = no_progress,
     ) -> Vectors:
-        """The vectors of texts, float32 [n, D]; of one string [D].
+        """The vectors of texts, float32 [n, D]; for one string [D].
 
-        Many texts share a run, and a text gets the same numbers whatever stands beside it. Texts longer than the model
-        takes are cut at their end.
+        Many texts share a run; a vector does not depend on the other texts. Texts that exceed the model's limit are cut
+        at their end.
 
         Args:
-            texts: strings (which need a tokenizer), or lists of token ids, special ones included.
-            prompt_name: the name of one of the model's prompts, such as ``query``, which stands before each text; left
-                out, the model's default.
+            texts: strings (need a tokenizer), or lists of token ids that include special tokens.
+            prompt_name: the name of the model's prompt to put before each text, such as ``query``; by default the
+                model's default prompt.
             prompt: the text of a prompt instead.
-            dimensions: keep so many numbers of each vector, for models that were trained so (Kusupati et al. 2022).
-            normalize: whether vectors have length 1; left out, as the model's files say.
-            on_progress: told (finished texts, texts) after each run.
+            dimensions: elements of each vector to keep, for models trained for it (Kusupati et al. 2022).
+            normalize: whether vectors have length 1; by default as the model's files say.
+            on_progress: called with (finished texts, texts) after each run.
 
         Raises:
-            InputError: the model embeds no texts, or a text or an option cannot be run.
+            InputError: the model embeds no texts, or a text or an option is invalid.
             NumbersError: the model's output is broken.
         """
         self._require_open()
@@ -101,18 +99,18 @@ class Embeds(Closing):
     def rerank(self, query: str, texts: Iterable[str], *, on_progress: Progress = no_progress) -> list[Ranked]:
         """Texts with their scores for a query, best first.
 
-        A model that was trained on pairs scores each text together with the query; one that embeds texts compares their
-        vectors, the query behind its prompt ``query`` and the texts behind ``document`` where it has those. A Qwen 3
-        that continues texts is asked with the prompt of Qwen3-Reranker, and a score is the probability of "yes" against
-        "no"; other models of that kind refuse.
+        * A model trained on pairs scores each text together with the query.
+        * An embedding model compares vectors, with its prompts ``query`` and ``document`` if it has them.
+        * A Qwen 3 that generates text gets the prompt of Qwen3-Reranker; a score is the probability of "yes" against
+          "no".
 
         Args:
-            query: what the texts shall answer.
+            query: the question that the texts should answer.
             texts: the texts.
-            on_progress: told (finished texts, texts) after each run.
+            on_progress: called with (finished texts, texts) after each run.
 
         Raises:
-            InputError: the model does neither, or a text cannot be run.
+            InputError: the model cannot score texts, or a text is invalid.
             NumbersError: the model's output is broken.
         """
         self._require_open()
@@ -123,7 +121,7 @@ class Embeds(Closing):
         return found
 
     def _answered(self, query: str, texts: list[str], on_progress: Progress) -> list[Ranked]:
-        """Scores by a model that continues texts: the probability of "yes" against "no" behind the prompt."""
+        """Scores of a model that generates text: the probability of "yes" against "no" after the prompt."""
         tokenizer = self.require_tokenizer()
         answers = [tokenizer.encode_plain(word) for word in ("yes", "no")]
         form = self.config.family.rerank_prompt
@@ -140,10 +138,10 @@ class Embeds(Closing):
 
     @cached_property
     def embedder(self) -> Embedder:
-        """What checks and encodes texts, which any thread may do, and runs them in steps.
+        """Checks and encodes texts, in any thread, and runs them in steps.
 
         Raises:
-            InputError: the model continues texts.
+            InputError: the model does not embed texts.
         """
         if not isinstance(self.engine, EncodeEngine):
             raise InputError(_NONE)
@@ -154,7 +152,7 @@ def _listed(texts: Iterable[str | Ids]) -> list[str]:
     """Texts as a list.
 
     Raises:
-        InputError: they are none.
+        InputError: not an iterable of texts.
     """
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise InputError(f"the texts are {type(texts).__name__}; expected a list of them")

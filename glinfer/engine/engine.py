@@ -1,4 +1,4 @@
-"""The engine of a model: its plans, bound to a device, and the sequences, batches and scores that they compute.
+"""The engine of a model: its bound plans, and the sequences, batches and scores that they compute.
 
 :class:`FastEngine` runs the fast plans of any family (:mod:`glinfer.models.fast.token`,
 :mod:`glinfer.models.fast.rows`), :class:`WholeEngine` the reference plan.
@@ -32,19 +32,19 @@ from glinfer.models.plan import Plan
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
 
-EMBEDS = "this model embeds texts, and continues none; use embed or rerank"
-"""Said where a model that embeds texts is asked to continue one."""
+EMBEDS = "this model embeds texts and does not generate any; use embed or rerank"
+"""Message when an embedding model should generate text."""
 
 
 class Engine(ABC):
-    """A model's plan bound to a device, and what can be done with it.
+    """A model's plan bound to a device, and its operations.
 
     Attributes:
         options: how the plans are built.
         bound: the bound plan, which owns the weights.
-        source: gives the arrays that were uploaded, by tensor name.
-        nan_guard: the watch over numbers that are read back.
-        patches: how often a patch was put in force or taken away.
+        source: makes the uploaded arrays again, by tensor name.
+        nan_guard: checks numbers read back.
+        patches: counts the patches added and removed.
         textures: the comparison of the bound textures with the weights.
     """
 
@@ -63,7 +63,7 @@ class Engine(ABC):
         return self.bound.plan
 
     def session(self, *, own: bool = False) -> DecodeSession:
-        """An empty sequence of tokens; ``own`` uses the caches of the bound plan itself, others get new ones."""
+        """An empty sequence of tokens, in the caches of the bound plan with ``own``, else in new caches."""
         made = self._new_session(own)
         made.nan_guard, made.usable = self.nan_guard, self.bound.device.require_usable
         made.patches = lambda: self.patches
@@ -71,7 +71,7 @@ class Engine(ABC):
         return made
 
     def forget_own(self) -> None:
-        """Have the sequence in the bound plan's own caches run again when it goes on; call this before using them."""
+        """Make the sequence in the bound plan's caches run again later; call this before overwriting them."""
         if self._own is not None:
             self._own.forget()
 
@@ -79,18 +79,18 @@ class Engine(ABC):
     def _new_session(self, own: bool) -> DecodeSession: ...
 
     def sessions_for(self, tokens: int) -> list[Session]:
-        """The bound plans that run for the next token of a sequence of ``tokens`` tokens, in their order."""
+        """The bound plans that compute the next token of a sequence of ``tokens`` tokens, in order."""
         return [self.bound]
 
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
     ) -> Callable[[], Scheduler]:
-        """A function that makes a scheduler; nothing is bound before it is called.
+        """A function that binds the plans and makes a scheduler.
 
         ``check`` and ``usable`` are those of :class:`glinfer.engine.scheduler.Scheduler`.
 
         Raises:
-            InputError: there is no room for one sequence, or the plan keeps no keys and values.
+            InputError: one sequence does not fit, or the plan keeps no keys and values.
         """
         raise InputError("several prompts together need the fast plan; load the model without plan='reference'")
 
@@ -105,8 +105,8 @@ class Engine(ABC):
         """The likelihood of texts, see :meth:`glinfer.engine.score.TextScorer.score`.
 
         Raises:
-            InputError: see there, or the plan keeps no keys and values.
-            NumbersError: the model's output is broken; names the pass where that began.
+            InputError: as :meth:`glinfer.engine.score.TextScorer.score`, or the plan keeps no keys and values.
+            NumbersError: the model's output is broken; names the pass where it began.
         """
         try:
             return self.scorer().score(texts, stride=stride, adapter=adapter, on_progress=on_progress)
@@ -115,10 +115,10 @@ class Engine(ABC):
                 raise
             context = self.options.config.max_position_embeddings
             places = filter(None, (self.nan_guard.trace(each[:context]) for each in texts))
-            raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None
+            raise NumbersError(f"{error}; {next(places, 'a run token by token has only numbers')}") from None
 
     def scorer(self) -> TextScorer:
-        """What scores texts, bound when it is first needed; released with the model.
+        """The scorer of texts, bound at first use and released with the model.
 
         Raises:
             InputError: the plan keeps no keys and values.
@@ -142,10 +142,10 @@ class Engine(ABC):
 
 
 class FastEngine(Engine):
-    """The fast plans of a model of any family."""
+    """The fast plans of any family."""
 
     def __init__(self, options: PlanOptions, bound: Session, source: WeightSource, *, fixed: bool = False) -> None:
-        """Take over a bound plan; kernels that are not ``fixed`` may be replaced by plainer ones in its other plans."""
+        """Take over a bound plan; unless ``fixed``, its other plans may use safer kernels."""
         super().__init__(options, bound, source)
         self._choice = KernelChoice(options.kernels, fixed=fixed, same_layouts=True)
         self._prefill = FallbackPrefill(options, self._choice)
@@ -155,7 +155,7 @@ class FastEngine(Engine):
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
 
     def sessions_for(self, tokens: int) -> list[Session]:
-        """See :class:`Engine`; the choice among filtered tokens is a plan of its own."""
+        """See :class:`Engine`; includes the plan that chooses filtered tokens."""
         if self._chosen is None:
             self._chosen = self._prefill.choice(self.bound).session
         return [self.bound, self._chosen]
@@ -184,7 +184,7 @@ class FastEngine(Engine):
 
 
 class EncodeEngine(Engine):
-    """The plan ``encode`` of a model that embeds texts, which continues none."""
+    """The plan ``encode`` of an embedding model, which does not generate text."""
 
     def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
         """Take over the bound plan."""
@@ -217,7 +217,7 @@ class WholeEngine(Engine):
     def __init__(
         self, options: PlanOptions, bound: Session, source: WeightSource, plans: ReferencePlans | None = None
     ) -> None:
-        """Take over a bound plan; ``plans`` are those of a model without a published one."""
+        """Take over a bound plan; ``plans`` has one for each length, for models without a published plan."""
         super().__init__(options, bound, source)
         self.whole = None if plans is None else WholeSequences(plans, bound)
         self._issued = 0
@@ -241,7 +241,7 @@ class WholeEngine(Engine):
         return self._row(LOGITS, ids)
 
     def _row(self, name: str, ids: Sequence[int]) -> Floats:
-        """What the newest run, over ``ids``, has left in a tensor of one row."""
+        """Read a tensor of one row after the newest run, which was over ``ids``."""
         (session,) = self.sessions_for(len(ids))
         return np.array(session.read(name)[0], dtype=np.float32)
 
@@ -255,7 +255,7 @@ class WholeEngine(Engine):
 
 
 class WholeSequences:
-    """The reference plans of a model without a published one, bound for the shortest length that a sequence fits."""
+    """The reference plans of a model without a published plan, each bound for one length."""
 
     def __init__(self, plans: ReferencePlans, bound: Session) -> None:
         """Start with ``bound``, the plan for the shortest sequences, which owns the weights."""
@@ -263,7 +263,7 @@ class WholeSequences:
         self._by_rows = {bound.plan.max_rows: bound}
 
     def session_for(self, tokens: int) -> Session:
-        """The session for sequences of so many tokens, bound when it is first needed."""
+        """The shortest session for ``tokens`` tokens, bound at first use."""
         rows = self._plans.rows_for(tokens)
         if rows not in self._by_rows:
             self._by_rows[rows] = self._bound.companion(self._plans.of(rows))

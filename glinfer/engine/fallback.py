@@ -1,8 +1,8 @@
 """Retry with the safest kernels when a driver rejects a shader.
 
-The options that differ between renderers (:class:`glinfer.ops.kernels.KernelOptions`) change speed and, at most, last
-digits. When a driver rejects a shader, for a bug of its compiler or for lack of registers, the plan is built once
-more from the plainest kernels, with a warning. Kernels that the caller has chosen are never replaced.
+The options that differ between renderers (:class:`glinfer.ops.kernels.KernelOptions`) change speed and at most the last
+digits. A driver may reject a shader because of a compiler bug or too few registers. The plan is then built again from
+the plainest kernels, with a warning. Kernels that the caller has chosen are never replaced.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ T = TypeVar("T")
 
 
 def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOptions:
-    """The kernels that ask least of a compiler, on the same kind of renderer.
+    """The kernels that demand least of a compiler, for the same kind of renderer.
 
-    ``same_layouts`` keeps the choices that decide how weights lie in textures, so that the plan can share those of
-    another plan.
+    ``same_layouts`` keeps the options that decide the texture layout of weights, so that plans can share them.
     """
     plain = KernelOptions()
     return dataclasses.replace(
@@ -59,7 +58,7 @@ class KernelChoice:
         """Build from the kernels in use, or from the plainest if the driver rejects a shader.
 
         Raises:
-            ShaderError: the driver rejects one of the plainest too, or the kernels are fixed.
+            ShaderError: the driver rejects the plainest kernels too, or the kernels are fixed.
         """
         try:
             return build(self.kernels)
@@ -74,28 +73,28 @@ class KernelChoice:
 
 
 def _warn(error: ShaderError, kernels: KernelOptions, plain: KernelOptions) -> None:
-    """Warn in one line which shader was rejected, and which kernels replace the chosen ones."""
+    """Warn in one line of the rejected shader and the replaced options."""
     before, after = dataclasses.asdict(kernels), dataclasses.asdict(plain)
     changed = ", ".join(f"{name}={after[name]!r}" for name in after if after[name] != before[name])
     warnings.warn(
-        f"this driver refuses a shader ({error}); going on with plainer kernels, which are slower: {changed}",
+        f"this driver rejects a shader ({error}); using safer kernels, which are slower: {changed}",
         GlinferWarning,
         stacklevel=3,
     )
 
 
 class FallbackPrefill(Prefill):
-    """Prompts through plans that are built from plainer kernels if the driver rejects a shader of the chosen ones."""
+    """Prefill plans that are built from plainer kernels if the driver rejects a shader."""
 
     def __init__(self, options: PlanOptions, choice: KernelChoice) -> None:
-        """Use the kernels of ``choice`` in place of those in the options."""
+        """Use the kernels of ``choice`` instead of those in the options."""
         super().__init__(dataclasses.replace(options, kernels=choice.kernels))
         self._choice = choice
 
     def into(self, bound: Session, rows: int | None = None) -> Chunks:
         """See :class:`Prefill`."""
         rows = self.rows if rows is None else rows
-        if rows in self._firsts:  # its scratch textures are shared, and so are its kernels
+        if rows in self._firsts:  # plans share scratch textures, so they need the same kernels
             return super().into(bound, rows)
         return self._choice.make(lambda kernels: self._made_of(kernels, bound, rows))
 

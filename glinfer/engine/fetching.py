@@ -1,4 +1,4 @@
-"""Models by name, for all that runs or describes one; a model that cannot run here is refused before it is fetched."""
+"""Find models by name; a model that cannot run on this machine is refused before its download."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from glinfer.hub import Check, Described
 
 Planned = Callable[[Checkpoint, Device], Plan]
-"""Builds the plan that a model is to run by on a device, and refuses one that does not fit it."""
-_ADVICE = "use a machine with more memory, or fetch the model with 'glinfer pull' and look at it there"
+"""Builds the plan of a model for a device; raises an error if it does not fit."""
+_ADVICE = "use a machine with more memory, or download the model with 'glinfer pull' and inspect that copy"
 
 
 @dataclass(frozen=True)
 class Fetching:
-    """How a model that is fetched is to run.
+    """Checks before a download whether a model can run.
 
     Attributes:
-        read: reads a checkpoint, with the context that is asked for.
-        planned: builds its plan; None where nothing is drawn.
-        device: an open device, or what :func:`glinfer.gl.context.open_device` takes.
-        options: further ones of open_device.
-        needs_device: whether a machine that cannot draw is refused.
+        read: reads a checkpoint with the requested context.
+        planned: builds its plan; None if nothing will be drawn.
+        device: an open device, or the first argument of :func:`glinfer.gl.context.open_device`.
+        options: further arguments of open_device.
+        needs_device: whether to refuse a machine without a renderer.
     """
 
     read: Callable[[AnyPath], Checkpoint]
@@ -48,7 +48,7 @@ class Fetching:
     needs_device: bool = True
 
     def __call__(self, path: Path, weight_bytes: int) -> str:
-        """Check a copy of a model that lacks its weights; returns what it takes, in words."""
+        """Check a copy of a model without its weights; returns a line on the memory it needs."""
         admit(path, weight_bytes)
         checkpoint = self.read(path)
         if self.planned is None:
@@ -71,10 +71,10 @@ class Fetching:
 
 
 def admit(path: AnyPath, weight_bytes: int) -> None:
-    """Refuse to read a copy without weights whose family is read whole, as holes read as zeros, if memory has no room.
+    """Check the memory for a copy without weights, if its family's files are read whole (holes read as zeros).
 
     Raises:
-        PlanError: it has not.
+        PlanError: the memory does not suffice.
     """
     folder = Path(path)
     if is_directory(path) and os.path.lexists(folder / CONFIG):
@@ -87,14 +87,14 @@ def admit(path: AnyPath, weight_bytes: int) -> None:
 def found_model(name: AnyPath, check: Check | None = None, tell: Callable[[str], None] | None = None) -> AnyPath:
     """The path of a model by its name; see :func:`glinfer.hub.find_model`.
 
-    ``check`` is a :class:`Fetching`; left out, the model is only read, which refuses an unknown family or tensor type.
+    ``check`` is a :class:`Fetching`; by default it only reads the model, to refuse unknown families and tensor types.
     """
     return find_model(name, check=check or Fetching(load_checkpoint), tell=tell)
 
 
 @contextmanager
 def described_model(name: AnyPath) -> Iterator[Described]:
-    """A path that tells of a model all but its weights, which are not fetched; see :func:`glinfer.hub.header_of`."""
+    """A path with all files of a model except the weights; see :func:`glinfer.hub.header_of`."""
 
     def check(path: Path, weight_bytes: int) -> str:
         admit(path, weight_bytes)
@@ -105,13 +105,13 @@ def described_model(name: AnyPath) -> Iterator[Described]:
 
 
 def named_source(checkpoint: Checkpoint, name: AnyPath) -> Checkpoint:
-    """The checkpoint, whose source is the name that a model of a hub was asked for by."""
+    """The checkpoint, with the requested name as its source if the model is on a hub."""
     wanted = named_on_a_hub(name)
     return checkpoint if wanted is None else replace(checkpoint, source=str(wanted))
 
 
 def origin_report(checkpoint: Checkpoint) -> dict[str, str] | None:
-    """The repository, the commit and the first file of weights of a model of a hub, for reports; None for any other."""
+    """Repository, commit and first weight file of a model from a hub, for reports; None for other models."""
     weights = [each for each in checkpoint.files if each.suffix != ".json"] or list(checkpoint.files)
     origin = origin_of(weights[0]) if weights else None
     return None if origin is None else {"repo": origin.repo, "commit": origin.commit, "file": origin.path}

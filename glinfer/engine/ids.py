@@ -13,14 +13,14 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 
 Ids = Sequence[SupportsIndex] | npt.NDArray[np.integer[Any]]
-"""Token ids as callers give them."""
+"""Token ids of a caller."""
 
 
 def check_tokens(what: str, ids: Iterable[SupportsIndex], config: ModelConfig, *, first: int = 0) -> list[int]:
-    """Check ids against a model's vocabulary and return a plain list; ``first`` is the place of the first one.
+    """Check ids against a model's vocabulary and return a plain list; ``first`` is the index of the first id.
 
     Raises:
-        InputError: an id is not a whole number, or outside the vocabulary.
+        InputError: an id is not a whole number or is outside the vocabulary.
     """
     checked = whole_numbers(what, ids)
     for place, token in enumerate(checked, start=first):
@@ -35,9 +35,9 @@ def whole_numbers(what: str, values: Iterable[SupportsIndex]) -> list[int]:
     """Return a sequence of whole numbers as a plain list.
 
     Raises:
-        InputError: it is something else.
+        InputError: not a sequence of whole numbers.
     """
-    # Bytes and booleans pass for whole numbers in Python, dicts and sets for sequences; here they are mistakes.
+    # Python accepts bytes and booleans as whole numbers, and iterates dicts and sets; here all are mistakes.
     found, numbers = f"{type(values).__name__} for {what}", list[int]()
     if isinstance(values, (bytes, bytearray)):
         raise InputError(f"found {found}; expected text (a str) or token ids")
@@ -58,7 +58,7 @@ def whole_number(what: str, value: SupportsIndex) -> int:
     """Check a count.
 
     Raises:
-        InputError: it is not a whole number of at least 0.
+        InputError: not a whole number of at least 0.
     """
     try:
         number = -1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
@@ -70,10 +70,10 @@ def whole_number(what: str, value: SupportsIndex) -> int:
 
 
 def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> int:
-    """Check how many of the first tokens stay where a context is full; -1 is the whole prompt, of ``prompt`` tokens.
+    """Check the number of first tokens that a full context keeps; -1 is the whole prompt of ``prompt`` tokens.
 
     Raises:
-        InputError: it is not a whole number, or no other token would fit the context.
+        InputError: not a whole number, or no other token would fit the context.
     """
     number = prompt if prompt is not None and keep == -1 else whole_number("of tokens to keep", keep)
     if number >= context:
@@ -82,13 +82,13 @@ def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> 
 
 
 def room_made(ids: Sequence[int], before: Sequence[int], keep: int, context: int) -> slice:
-    """The tokens that a full context drops: the oldest half of those that do not stay, at least one.
+    """The tokens that a full context drops: the oldest half of those not kept, at least one.
 
     Args:
-        ids: the tokens that are held.
-        before: what the tokenizer puts before every text; it stays where ``ids`` begin with it.
-        keep: how many of the first tokens stay besides.
-        context: how many tokens the model holds.
+        ids: the tokens held.
+        before: the tokens that the tokenizer puts before every text, kept if ``ids`` begin with them.
+        keep: the number of first tokens to keep.
+        context: the context of the model, in tokens.
     """
     before = before[: context - 1]
     stay = max(keep, len(before)) if ids[: len(before)] == before else keep
@@ -96,10 +96,10 @@ def room_made(ids: Sequence[int], before: Sequence[int], keep: int, context: int
 
 
 def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
-    """Check ids that a model of this shape shall run, and return a plain list.
+    """Check the ids of a prompt, and return a plain list.
 
     Raises:
-        InputError: there are none, more than the context holds, or one that is not a whole number of the vocabulary.
+        InputError: no ids, more than the context holds, or an id that is not in the vocabulary.
     """
     checked = whole_numbers("the prompt", ids)
     if not checked:
@@ -114,12 +114,12 @@ def check_stop_ids(stop_ids: Iterable[SupportsIndex], config: ModelConfig) -> li
     """Check ids that end a sequence, and return a plain list.
 
     Raises:
-        InputError: one is not a whole number, or outside the vocabulary.
+        InputError: an id is not a whole number or is outside the vocabulary.
     """
     checked = whole_numbers("stop_ids", stop_ids)
     for token in checked:
         if not 0 <= token < config.vocab_size:
-            raise InputError(f"stop id {token} can never come; this vocabulary has ids 0 to {config.vocab_size - 1}")
+            raise InputError(f"stop id {token} is outside the vocabulary; expected 0 to {config.vocab_size - 1}")
     return checked
 
 
@@ -127,10 +127,10 @@ def check_count(name: str, value: object) -> int:
     """Check a count, such as the limit for generated tokens.
 
     Raises:
-        InputError: it is not a whole number of at least 1.
+        InputError: not a whole number of at least 1.
     """
     try:
-        # operator.index takes NumPy's whole numbers as well, and no float.
+        # operator.index also accepts NumPy's integers, but no float.
         number = 0 if isinstance(value, (bool, np.bool_)) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = 0
@@ -140,10 +140,10 @@ def check_count(name: str, value: object) -> int:
 
 
 def check_callback(name: str, value: object) -> None:
-    """Check a function that will be called later.
+    """Check a callback.
 
     Raises:
-        InputError: it cannot be called.
+        InputError: not callable.
     """
     if value is not None and not callable(value):
         raise InputError(f"{name} is {type(value).__name__}; expected a function")

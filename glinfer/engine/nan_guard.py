@@ -1,7 +1,7 @@
-"""Detection of NaN and infinities: found in logits that are read back, and traced to the pass where they began.
+"""Detect NaN and infinities in logits read back, and trace them to the pass where they began.
 
-The check costs one number, the largest logit. Only when that is not finite does the sequence run again, one token at a
-time, and the output of each draw is examined.
+The check looks at one number, the largest logit. If it is not finite, the sequence runs again, one token at a time,
+and the output of each draw is examined.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 class Runs(Protocol):
-    """The methods of a sequence of tokens that tracing needs."""
+    """The methods of a session that tracing needs."""
 
     def prefill(self, ids: Sequence[int]) -> None:
         """Append tokens."""
 
     def logits(self) -> Floats:
-        """Run the tokens that were not run yet."""
+        """Run all tokens that have not run."""
 
 
 class _Finder:
@@ -61,7 +61,7 @@ class _Finder:
 
 
 def _written(session: Session, spec: DrawSpec, name: str, values: Mapping[str, int | float]) -> Array:
-    """The part of an output that a draw has written."""
+    """The part of an output that a draw wrote."""
     (rows, cols), first = spec.extent(values), spec.first_row(values)
     if spec.cover != "scatter":
         return session.read_rows(name, first, rows)[:, :cols]
@@ -70,25 +70,25 @@ def _written(session: Session, spec: DrawSpec, name: str, values: Mapping[str, i
 
 
 class NanGuard:
-    """A watch over the numbers that one model computes.
+    """Checks the logits of one model for NaN and infinities.
 
     Attributes:
-        strict: whether any NaN or infinity ends the run; otherwise only logits without a finite number do, and the
-            first of the others causes a warning.
-        traces: whether the pass where they began is looked for, by running the sequence again token by token.
+        strict: whether any NaN or infinity ends the run. Otherwise only logits without a usable number end it, and the
+            first NaN or infinity causes a warning.
+        traces: whether to find the pass where they began, by running the sequence again token by token.
     """
 
     def __init__(self, bound: Session, new_session: Callable[[], AbstractContextManager[Runs]]) -> None:
-        """Watch the bound plan; ``new_session`` makes a sequence of tokens for tracing."""
+        """Check the bound plan; ``new_session`` makes a session for tracing."""
         self.strict, self.traces = False, True
         self._bound, self._new_session = bound, new_session
         self._warned = self._tracing = False
 
     def look(self, logits: Floats, ids: Sequence[int]) -> None:
-        """Check logits [vocab] of the token after ``ids``; -inf stands for a token that is never chosen.
+        """Check logits [vocab] of the token after ``ids``; -inf marks a token that is never chosen.
 
         Raises:
-            NumbersError: one is NaN or +inf and the watch is strict, or none is left to choose.
+            NumbersError: a logit is NaN or +inf with ``strict``, or no token can be chosen.
         """
         if np.isfinite(logits.max()) or self._tracing:
             return
@@ -96,7 +96,7 @@ class NanGuard:
         usable = np.isfinite(logits).any() or endless > 0
         parts = [f"{count} {kind}" for count, kind in ((lost, "NaN"), (endless, "+inf")) if count]
         found = f"{' and '.join(parts) or 'all -inf'}, of {logits.size} logits after {len(ids)} tokens"
-        self._tell(found, ids, usable=bool(usable))
+        self._report(found, ids, usable=bool(usable))
 
     def usable(self, logits: Floats) -> Floats:
         """Replace NaN by -inf and +inf by the largest number, so that a token can be chosen."""
@@ -109,23 +109,23 @@ class NanGuard:
         """The best of the candidates [64] of a run over ``ids`` and ``further`` ids.
 
         Raises:
-            NumbersError: the best score is not a number and the watch is strict, or there is none.
+            NumbersError: the best score is infinite with ``strict``, or no candidate has a score.
         """
         best = candidates[::4].max()
         if not NO_SCORE < best < np.inf:
             usable = bool(best == np.inf)
             whole = [*ids, *further]
             found = f"the best logit after {len(whole)} tokens is {best if usable else 'not a number'}"
-            self._tell(found, whole, usable=usable)
+            self._report(found, whole, usable=usable)
         return best_candidate(candidates)
 
     def choices(
         self, candidates: Floats, ids: Mapping[int, Sequence[int]]
     ) -> tuple[dict[int, int], dict[int, NumbersError]]:
-        """:meth:`choice` of some of the rows [rows, 64], by their numbers, each after its own ``ids``.
+        """:meth:`choice` for the rows of ``candidates`` [rows, 64] that ``ids`` names, each after its ids.
 
         Returns:
-            The tokens, and the errors of rows that have none.
+            The chosen tokens and the errors, both by row.
         """
         tokens, best, _ = best_candidates(candidates)
         sound = (best > NO_SCORE) & (best < np.inf)
@@ -137,21 +137,21 @@ class NanGuard:
                 broken[row] = error
         return chosen, broken
 
-    def _tell(self, found: str, ids: Sequence[int], *, usable: bool) -> None:
-        """Raise, or warn the first time; later warnings are suppressed, and their passes not traced."""
+    def _report(self, found: str, ids: Sequence[int], *, usable: bool) -> None:
+        """Raise an error, or warn once; later warnings are neither traced nor shown."""
         if usable and not self.strict and self._warned:
             return
         message = f"the model's output is broken: {found}"
         if self.traces:
-            message += f"; {self.trace(ids) or 'run again token by token, none is'}"
+            message += f"; {self.trace(ids) or 'a run token by token has none'}"
         if self.strict or not usable:
             raise NumbersError(f"{message}; check the weights (glinfer verify), or try more bits or another --device")
         self._warned = True
-        note = "no such token is ever chosen (strict=True, --strict: stop here)"
+        note = "such tokens are never chosen (strict=True, --strict: stop here)"
         warnings.warn(f"{message}; {note}", GlinferWarning, stacklevel=4)
 
     def trace(self, ids: Sequence[int]) -> str:
-        """The first pass of a sequence that writes NaN or an infinity, in words; empty where there is none."""
+        """Describe the first pass of a sequence that writes NaN or an infinity; empty if none does."""
         finder = _Finder()
         observers = self._bound.observers
         observers.append(finder)

@@ -1,4 +1,4 @@
-"""Refuse unknown options under the name of the call that the user made, whatever it passes its options on to."""
+"""Refuse unknown options with a message that names the user's call, even if it passes its options on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def check_options(call: str, given: Iterable[str], known: Collection[str]) -> No
     """Check the names of options.
 
     Raises:
-        OptionError: one is unknown; names the ``call`` and the closest known option.
+        OptionError: an option is unknown; names the ``call`` and the closest known option.
     """
     for name in given:
         if name not in known:
-            import difflib  # which errors alone need
+            import difflib  # only errors need it
 
             close = difflib.get_close_matches(str(name), known, n=1)
             expected = f"did you mean {close[0]!r}?" if close else f"expected some of {', '.join(sorted(known))}"
@@ -28,7 +28,7 @@ def check_options(call: str, given: Iterable[str], known: Collection[str]) -> No
 
 
 def named_options(*passed_on: type) -> Callable[[Method], Method]:
-    """Check the names of a method's options before it runs: its own, and those of the typed dicts ``passed_on``."""
+    """Decorate a method to check option names: its parameters and the keys of the typed dicts ``passed_on``."""
 
     def decorated(method: Method) -> Method:
         parameters = signature(method).parameters.values()

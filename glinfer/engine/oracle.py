@@ -1,4 +1,4 @@
-"""The executor ``numpy``: a model's plan run in float64 NumPy, op by op, with no OpenGL anywhere."""
+"""The executor ``numpy``: runs a model's plan in float64 NumPy, op by op, without OpenGL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXECUTORS = ("gl", "numpy")
 
 
 class _WithoutRenderer:
-    """Refuses whatever needs a renderer: all attributes that its class has not set."""
+    """Refuses every attribute that its class does not define, since those need a renderer."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -36,20 +36,20 @@ class _WithoutRenderer:
 
 def _refusal() -> InputError:
     return InputError(
-        "the numpy executor gives logits and tokens of one sequence at a time, and no more; leave out "
+        "the numpy executor only computes logits and tokens of one sequence at a time; leave out "
         "executor='numpy' (--executor numpy)"
     )
 
 
 class NumpyDevice(_WithoutRenderer, Device):
-    """What a model needs of a device, without a context."""
+    """A device for models, without an OpenGL context."""
 
     limits = Limits(USUAL_TEXTURE_SIZE, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS, 1 << 14, 1.0)
     description = "float64 NumPy, no OpenGL"
     in_main_memory, closed, draws_issued = True, False, 0
 
     def __init__(self) -> None:
-        """Open nothing."""
+        """Do nothing."""
 
     def require_usable(self) -> None:
         """Refuse a closed device."""
@@ -59,15 +59,15 @@ class NumpyDevice(_WithoutRenderer, Device):
     activate = require_usable
 
     def close(self) -> None:
-        """Refuse all uses from now on."""
+        """Refuse all later uses."""
         self.closed = True
 
 
 def device_of(executor: str, device: Device | str | int | None, *others: object) -> Device | str | int | None:
-    """The device that a model is loaded on, of the options of :func:`glinfer.engine.loading.load_model`.
+    """The device for the options of :func:`glinfer.engine.loading.load_model`.
 
     Raises:
-        InputError: the executor is unknown, or ``numpy`` has a device or ``others``, which need a renderer.
+        InputError: the executor is unknown, or ``numpy`` got a device or ``others``, which need a renderer.
     """
     if executor not in EXECUTORS:
         raise InputError(f"there is no executor {executor!r}; expected one of {', '.join(EXECUTORS)}")
@@ -89,19 +89,19 @@ class NumpySession(_WithoutRenderer, Session):
         self.weights = {each.name: weight_matrix(each, weights) for each in plan.of_kind("weight")}
 
     def release(self) -> None:
-        """Let the weights go."""
+        """Drop the weights."""
         self.weights = {}
 
 
 class NumpyEngine(Engine):
-    """A plan of any kind, computed in NumPy; the fast plan keeps the caches of the newest sequence."""
+    """Any plan, computed in NumPy; the fast plan keeps the caches of the newest sequence."""
 
     bound: NumpySession
 
     def __init__(
         self, options: PlanOptions, bound: NumpySession, source: WeightSource, plans: ReferencePlans | None = None
     ) -> None:
-        """Take over a plan; ``plans`` are those of a model without a published one, by length."""
+        """Take over a plan; ``plans`` has one for each length, for models without a published plan."""
         super().__init__(options, bound, source)
         self.nan_guard.traces = False
         self._plans, self._held, self._caches = plans, list[int](), dict[str, Array]()
@@ -111,9 +111,9 @@ class NumpyEngine(Engine):
 
     def _logits(self, ids: Sequence[int]) -> Floats:
         plan = self.plan if self._plans is None else self._plans.of(self._plans.rows_for(len(ids)))
-        steps, held, self._held = runs(plan, ids), self._held, []  # nothing is held after an interrupt
-        goes_on = len(steps) == len(ids) > len(held) and list(ids[: len(held)]) == held
-        if not goes_on or plan.is_long(len(held)) != plan.is_long(len(ids)):
+        steps, held, self._held = runs(plan, ids), self._held, []  # so that an interrupt leaves nothing held
+        continues = len(steps) == len(ids) > len(held) and list(ids[: len(held)]) == held
+        if not continues or plan.is_long(len(held)) != plan.is_long(len(ids)):
             held, self._caches = [], {}
         logits = np.empty((1, 0))
         for inputs, values in steps[len(held) :]:

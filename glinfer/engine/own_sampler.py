@@ -1,4 +1,4 @@
-"""Tokens chosen by a function of the caller's, from the whole row of logits."""
+"""Choose tokens with a caller's function, from a whole row of logits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SamplerFunction = Callable[[npt.NDArray[np.float32], list[int]], SupportsIndex]
 
 
 class OwnSampler(Sampler):
-    """Calls a function for every token; what it raises comes through."""
+    """Calls a function for every token; its exceptions propagate."""
 
     def __init__(self, function: SamplerFunction, options: Mapping[str, Any]) -> None:
-        """Refuse what cannot be called, and sampling ``options`` beside it that are not None.
+        """Use ``function``; all sampling ``options`` must be None.
 
         Raises:
-            InputError: as above.
+            InputError: the function is not callable, or an option is not None.
         """
         if not callable(function):
             raise InputError(f"sampler is {type(function).__name__}; expected a function (logits, ids) -> id")
@@ -38,7 +38,7 @@ class OwnSampler(Sampler):
         """The token that the function chooses.
 
         Raises:
-            InputError: it returns no token id, or a token whose logit is -inf, which may not come here.
+            InputError: the function returns no token id, or a token whose logit is -inf.
         """
         row = np.array(logits, dtype=np.float32)
         chosen = self._function(row.copy(), list(history))
@@ -50,6 +50,6 @@ class OwnSampler(Sampler):
             found = words_of(repr(chosen), 60)
             raise InputError(f"your sampler returned {found}; expected a token id from 0 to {row.size - 1}")
         if np.isneginf(row[token]):
-            raise InputError(f"your sampler returned token {token}, whose logit is -inf; expected one that may come")
+            raise InputError(f"your sampler returned token {token}, whose logit is -inf; expected an allowed token")
         self.advance()
         return token

@@ -1,4 +1,4 @@
-"""Prefill: many tokens of a prompt in one run, into the caches that decoding continues with; drafted tokens too."""
+"""Prefill: run many prompt tokens, or drafted tokens, at once into the caches for decoding."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from glinfer.models.session import Session
 from glinfer.ops.kernels import KernelOptions
 
 MAX_SINGLE_TOKENS = 3
-"""The most new tokens that run one by one; more of them run as a chunk."""
+"""Limit for new tokens that run one by one; more run as a chunk."""
 DRAFT_ROWS = (4, 8, 16)
-"""Rows of a run of drafted tokens: any number of rows takes the time of the next of these."""
+"""Row counts of runs of drafted tokens; a run takes as long as the next larger count."""
 MAX_SINGLE_TOKENS_BEFORE = 8
-"""Limit for all tokens that run one by one in place of the first chunk, whose plan and shaders take about as long."""
+"""Tokens that run one by one before the first chunk, since building its plan and shaders takes about as long."""
 
 
 class Prefill:
@@ -37,32 +37,32 @@ class Prefill:
         capacity: int | None = None,
         export_residual: bool = True,
     ) -> None:
-        """Prepare for caches of this many sequences of at most ``capacity`` tokens (default: a whole context).
+        """Prepare for caches of ``sequences`` sequences of at most ``capacity`` tokens (default: a whole context).
 
-        With ``export_residual`` the decode plan can continue before the last block of the last token.
+        ``export_residual`` lets the decode plan continue the last token from its last block.
         """
         self.options, self._export_residual = options, export_residual
         self._capacity = cache_slots(options.config) if capacity is None else capacity
         self._slots = sequences * self._capacity
         self._plans: dict[int, Plan] = {}
-        # The first session of each plan by its rows, whose scratch textures the others use.
+        # The first session of each chunk plan, by its rows; the others share its scratch textures.
         self._firsts: dict[int, Session] = {}
-        # The first session of each plan ``drafted``, whose scratch textures the others use.
+        # The first session of each ``drafted`` plan; the others share its scratch textures.
         self._drafted: dict[KernelOptions, Session] = {}
         self._singles = 0
 
     @property
     def rows(self) -> int:
-        """The most tokens of one chunk."""
+        """The size of a chunk, in tokens."""
         return min(self.options.kernels.chunk, self.options.config.max_position_embeddings, self._capacity)
 
     def rows_for(self, tokens: int) -> int:
-        """The rows of the plan that runs so many tokens: few of a model with experts have a plan of their own."""
+        """The rows of the plan for ``tokens`` tokens; models with experts have a second plan for few tokens."""
         few = few_chunk_rows(self.options)
         return few if tokens <= few < self.rows else self.rows
 
     def plan(self, rows: int | None = None) -> Plan:
-        """The chunk plan of at most so many rows, by default of as many as there may be."""
+        """The chunk plan of at most ``rows`` rows (default: :attr:`rows`)."""
         rows = self.rows if rows is None else rows
         if rows not in self._plans:
             self._plans[rows] = fitting_chunk_plan(
@@ -75,7 +75,7 @@ class Prefill:
         return self._plans[rows]
 
     def as_chunk(self, tokens: int) -> bool:
-        """Whether so many new tokens run as a chunk, and not one by one."""
+        """Whether ``tokens`` new tokens run as a chunk instead of one by one."""
         if tokens <= MAX_SINGLE_TOKENS:
             return False
         if self._firsts or self._singles + tokens > MAX_SINGLE_TOKENS_BEFORE:
@@ -103,15 +103,15 @@ class Prefill:
         return Choice(bound, self.options.kernels, masked=masked, changed=changed)
 
     def draft_width(self, rows: int) -> int:
-        """The rows that passes compute at once in a run of ``rows`` drafted ones: few, where those are all."""
+        """The rows that a pass computes at once in a run of ``rows`` drafted rows."""
         return min(self.options.kernels.rows_per_draw, next(size for size in DRAFT_ROWS if size >= rows))
 
     def drafted(self, bound: Session, width: int) -> DraftedRows:
         """Bind the plan ``drafted`` to the caches of a session of another plan over the same weights.
 
         Args:
-            bound: that session.
-            width: the most rows that a pass computes at once, see :meth:`draft_width`.
+            bound: the session.
+            width: limit for the rows that a pass computes at once, see :meth:`draft_width`.
 
         Raises:
             PlanError: the plan does not fit the renderer.
@@ -130,7 +130,7 @@ class Prefill:
         return DraftedRows(made, kernels)
 
     def give_back(self, runs: Chunks) -> None:
-        """Release what :meth:`into` or :meth:`drafted` made, unless others use its scratch textures."""
+        """Release the runs of :meth:`into` or :meth:`drafted`, unless others share their scratch textures."""
         if isinstance(runs, DraftedRows):
             runs.release_choice()
         if runs.session not in (*self._firsts.values(), *self._drafted.values()):

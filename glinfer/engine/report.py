@@ -1,4 +1,4 @@
-"""The base of all reports: frozen dataclasses that become plain JSON values."""
+"""The base class of reports: frozen dataclasses with a JSON form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 
 class Report:
-    """A dataclass with a JSON form: its fields but for ``hidden``, and the properties named in ``derived``."""
+    """A dataclass with a JSON form: its fields except ``hidden``, and the properties named in ``derived``."""
 
     hidden: ClassVar[tuple[str, ...]] = ()
     derived: ClassVar[tuple[str, ...]] = ()
@@ -24,7 +24,7 @@ def plain(value: Any) -> Any:
     """Convert to JSON values: reports and dataclasses to mappings, tuples to lists, NaN and infinities to None."""
     if isinstance(value, Report):
         return value.to_json()
-    if hasattr(value, "to_dict"):  # a model's configuration leaves out what does not apply to its family
+    if hasattr(value, "to_dict"):  # model configurations leave out defaults
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}

@@ -27,22 +27,22 @@ from glinfer.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """One prompt, text or ids, with the options that :meth:`glinfer.engine.model.Model.stream` takes, and four more.
+    """One prompt, text or ids, with the options of :meth:`glinfer.engine.model.Model.stream` and four more.
 
     ``presence_penalty``, ``frequency_penalty`` and ``logit_bias`` are those of
-    :class:`glinfer.engine.logits.LogitChanges`. ``logprobs`` is the number of most probable tokens to name beside each
-    chosen one; with it, each row of logits is read back. A text that ends before it has the structure that was asked
-    for is no error here: ``stats.complete`` says so.
+    :class:`glinfer.engine.logits.LogitChanges`. ``logprobs`` is the number of likeliest tokens to list with each chosen
+    token; it needs a readback of each row of logits. Text that does not match its structure is returned as it is, with
+    ``stats.complete`` False.
 
     Attributes:
         prompt: text, or ids.
         options: as above.
-        key: the caller's own, which comes back with the result.
-        text: whether the result has text; left out, where the prompt is text.
-        form: the chat form of a reply, which then has text: control tokens are not shown, thoughts are kept apart, and
-            the form's end tokens end it by default.
-        calls: whether calls of tools, where the form has them as messages of their own, are kept apart from thoughts.
-        client: whose request it is: clients take turns, and a prefix is reused among requests of one client only.
+        key: any value of the caller, returned with the result.
+        text: whether the result has text; by default if the prompt is text.
+        form: the chat form of a reply, whose result has text: control tokens are hidden, thoughts are separate, and the
+            form's end tokens end it by default.
+        calls: whether tool calls are separate from thoughts, if the form has them as separate messages.
+        client: the owner of the request; clients take turns, and only requests of one client share prefixes.
     """
 
     prompt: str | Ids
@@ -55,7 +55,7 @@ class BatchRequest:
 
     @property
     def has_text(self) -> bool:
-        """Whether the result has text, so that a tokenizer is needed."""
+        """Whether the result has text, which needs a tokenizer."""
         return self.form is not None or (isinstance(self.prompt, str) if self.text is None else self.text)
 
 
@@ -63,17 +63,17 @@ class BatchRequest:
 class BatchResult:
     """The result of a request: the ids, the text of a text prompt, and counts.
 
-    ``stats.draws`` are those of all runs that the sequence took part in, most of them shared with others, and
-    ``stats.seconds`` the time from its prompt to its end.
+    ``stats.draws`` counts the draws of all runs with this sequence, most of them shared with others. ``stats.seconds``
+    is the time from start to end, without ``stats.prompt_seconds``.
 
     Attributes:
-        request: as it was given.
-        ids: the tokens chosen, without a stop id.
+        request: the request.
+        ids: the chosen tokens, without a stop id.
         text: the answer, or None.
         stats: counts and times.
         thinking: the thoughts before the answer of a chat.
-        logprobs: of each of ``ids``, and of a stop id, where they were asked for.
-        error: what broke the sequence, where ``stats.finish_reason`` is ``error``.
+        logprobs: of each of ``ids``, and of a stop id, if requested.
+        error: the error that ended the sequence, if ``stats.finish_reason`` is ``error``.
     """
 
     request: BatchRequest
@@ -87,9 +87,9 @@ class BatchResult:
 
 @dataclass(eq=False)
 class Running:
-    """A checked request that runs: its tokens, how the next one is chosen, and when it ends.
+    """A checked request and its sequence: its tokens, how the next token is chosen, and when it ends.
 
-    It ends where a :class:`glinfer.engine.stream.TokenStream` or :class:`glinfer.engine.stream.TextStream` would.
+    It ends as a :class:`glinfer.engine.stream.TokenStream` or :class:`glinfer.engine.stream.TextStream` does.
 
     Attributes:
         able: whether its tokens depend on its logits and sampling alone.
@@ -98,16 +98,17 @@ class Running:
         stats: counts and times; ``stats.finish_reason`` is None until the end.
         held: the tokens of the sequence, prompt included, without those that the context has dropped.
         cached: the number of tokens in ``held`` whose keys and values are in the cache; all but the last before a step.
-        prompted: the number of those that the chunk plan has computed.
-        waited: how many pieces of other prompts have been run since the last one of this.
-        resumes: whether what is not in the cache are forced tokens, which run before the prompts of others.
-        queued: forced tokens that are pushed one a step.
-        logprobs: of the tokens chosen so far, a stop id among them, if they were asked for.
+        prompted: the number of cached tokens that the chunk plan has computed.
+        waited: pieces of other prompts run since the last piece of this one.
+        resumes: whether the uncached tokens are forced tokens, which run before the prompts of others.
+        queued: forced tokens to push, one a step.
+        logprobs: of the tokens chosen so far, including a stop id, if requested.
         adapter: the number of its LoRA adapter.
-        keep: how many of the first tokens stay where the context is full.
-        before: what the tokenizer puts before every text, which stays too.
-        own_sampler: chooses the tokens in place of one with ``sampling``.
-        error: what broke the sequence.
+        keep: the number of first tokens to keep when the context is full.
+        before: the tokens that the tokenizer puts before every text, which are kept too.
+        own_sampler: chooses the tokens instead of ``sampling``.
+        error: the error that ended the sequence.
+        due: the scheduler skips its events until this time (``perf_counter``); the next event has all that is new.
     """
 
     request: BatchRequest
@@ -131,27 +132,28 @@ class Running:
         self.cached = self.prompted = self.waited = 0
         self.resumes, self.unsure, self.queued = False, False, deque[int]()
         self.long = False
-        """Whether what is cached has turned by the second set of angles, where the model has two."""
+        """Whether the cached keys use the second set of angles, in models with two."""
         self.sampler = Sampler(self.sampling) if self.own_sampler is None else self.own_sampler
         self.stats = GenerationStats(prompt_tokens=len(self.prompt))
         self.parts: list[ChatPart] = []
         self.logprobs: list[TokenLogprob] = []
         self.error: Exception | None = None
+        self.due = 0.0
         self._told = 0, 0
 
     @property
     def owner(self) -> tuple[Hashable, int, bool]:
-        """Whose keys and values it may begin with: those of its own client, with its own adapter and angles."""
+        """Client, adapter and angles; sequences share cached prefixes only if all are equal."""
         return self.request.client, self.adapter, self.long
 
     @property
     def needs_row(self) -> bool:
-        """Whether every token is chosen from the whole row of logits."""
+        """Whether every choice needs the whole row of logits."""
         return self.top is not None or self.own_sampler is not None
 
     @property
     def changed(self) -> bool:
-        """Whether its logits change before a token is chosen."""
+        """Whether penalties or biases change its logits."""
         return self.changes is not None or self.sampling.penalises
 
     @property
@@ -160,10 +162,10 @@ class Running:
         return self.stats.finish_reason is not None
 
     def push(self, token: int) -> None:
-        """Take the next token, chosen or queued; ``stats.finish_reason`` says whether it was the last one.
+        """Append the next token, chosen or queued, and set ``stats.finish_reason`` if it was the last.
 
         Raises:
-            StructureError: its structure is too complex at this place.
+            StructureError: the structure is too complex at this point.
         """
         self.cached, self.unsure = len(self.held), False
         if self.queued:
@@ -173,7 +175,7 @@ class Running:
         self._take(token, more=len(self.queued))
 
     def _take(self, token: int, *, more: int) -> None:
-        """Take a token that the constraint knows, and ``more`` behind it."""
+        """Append a token that the constraint has accepted; ``more`` accepted tokens follow it."""
         self.held.append(token)
         self.stats.tokens += 1
         if token in self.stop_ids:
@@ -190,12 +192,12 @@ class Running:
             self.end("length")
 
     def force(self, context: int, *, at_once: int) -> None:
-        """Take the tokens that the structure forces next: more than ``at_once`` run as a piece, fewer one a step.
+        """Append the tokens that the structure forces next: more than ``at_once`` as a piece, fewer one a step.
 
-        The last place of the ``context`` is for a token that is chosen.
+        The last position of the ``context`` is left for a chosen token.
 
         Raises:
-            StructureError: its structure is too complex at this place.
+            StructureError: the structure is too complex at this point.
         """
         if self.constraint is None or self.top is not None or self.ended or self.queued:
             return
@@ -210,14 +212,18 @@ class Running:
                 self._take(token, more=len(forced) - place)
                 self.sampler.advance()
 
+    def has_news(self, now: float) -> bool:
+        """Whether an event is due; the end of a sequence and pieces of a call never wait, to keep their order."""
+        return self.ended or self.due <= now or any(part.kind == "call" for part in self.parts[self._told[1] :])
+
     def news(self) -> tuple[list[int], list[ChatPart]]:
-        """The tokens and pieces of text since the last call."""
+        """The new tokens and pieces of text since the last call."""
         ids, parts = self._told
         self._told = len(self.ids), len(self.parts)
         return self.ids[ids:], self.parts[parts:]
 
     def end(self, reason: str) -> None:
-        """End the sequence; text that was held back for a stop string is released."""
+        """End the sequence, and release text held back for a stop string."""
         if self.reply is not None:
             self.parts += self.reply.finish()
             reason = "stop" if self.reply.stopped and reason != "error" else reason
@@ -260,13 +266,13 @@ def check_request(
         config: the model's shape.
         tokenizer: None for a result without text.
         text_stops: ids that end a text by default.
-        sampling: the sampler's options by default.
-        compiler: gives what compiles structures, where it is needed.
+        sampling: the default sampling options.
+        compiler: returns the compiler of structures; called only for a structure.
         adapters: the model's LoRA adapters.
-        before: what the model's tokenizer puts before every text.
+        before: the tokens that the tokenizer puts before every text.
 
     Raises:
-        InputError: a prompt or an option that cannot be run.
+        InputError: the prompt or an option is invalid.
     """
     if not isinstance(request.options, Mapping):
         raise InputError(f"the options are {type(request.options).__name__}; expected a dict of names and values")
@@ -339,4 +345,4 @@ DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(OPTIONS),
     "incomplete": ERROR,
 }
-"""The options of a request, with their defaults; None is the model's own."""
+"""The options of a request, with their defaults; None stands for the model's default."""

@@ -1,4 +1,4 @@
-"""Runs of many tokens of one sequence into its caches: pieces of a prompt, and drafted tokens with their choices."""
+"""Run many tokens of one sequence into its caches: pieces of a prompt, or drafted tokens with their choices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Chunks:
     """Runs tokens into the caches of one session."""
 
     def __init__(self, session: Session, kernels: KernelOptions) -> None:
-        """Take over a session of the chunk plan; it is released with its owner."""
+        """Use a session of the chunk plan, which its owner releases."""
         self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
 
@@ -37,9 +37,9 @@ class Chunks:
         long: bool = False,
         draws: int | None = None,
     ) -> int:
-        """Run as many of the tokens as fit, from ``position`` of the sequence at slot ``base``; returns how many.
+        """Run the tokens that fit, from ``position`` of the sequence at slot ``base`` on; returns their number.
 
-        ``long`` says that they turn by the second set of angles, where the model has two; ``draws`` ends the run.
+        ``long`` uses the second set of angles, in models with two; ``draws`` limits the draws of the run.
         """
         rows = min(len(ids), self.session.plan.max_rows)
         values = chunk_feed(self._table, ids[:rows], position, self._targets, base, adapter, long=long)
@@ -53,16 +53,16 @@ class DraftedRows(Chunks):
     """Runs the plan ``drafted`` into the caches of one session."""
 
     def __init__(self, session: Session, kernels: KernelOptions) -> None:
-        """Take over a session of the plan with these kernels; :meth:`release_choice` frees what else is made here."""
+        """Use a session of the plan with these kernels; :meth:`release_choice` releases the choice plan."""
         super().__init__(session, kernels)
-        for target in range(self._targets):  # so that no draft makes an object that stays
+        for target in range(self._targets):  # now, so that drafts make no lasting objects
             session.make_readable(f"{LOGITS}.{target}")
         self._kernels = kernels
         self._choice: Choice | None = None
 
     @property
     def draws_issued(self) -> int:
-        """Draw calls so far."""
+        """Draw calls issued so far."""
         chosen = 0 if self._choice is None else self._choice.session.draws_issued
         return self.session.draws_issued + chosen
 
@@ -82,7 +82,7 @@ class DraftedRows(Chunks):
             ids: the tokens.
             position: of the first.
             options: for every choice; None chooses nothing.
-            draws: how each token is drawn.
+            draws: the noise and temperature of each choice.
             adapter: the number of the LoRA adapter.
             long: as in :meth:`run`.
 
@@ -102,7 +102,7 @@ class DraftedRows(Chunks):
         self._choice.run(len(ids))
 
     def candidates(self, rows: int) -> Floats:
-        """The candidates [rows, 64] of the choices of the last run."""
+        """The candidates [rows, 64] of the last run."""
         return np.asarray(self.session.read(PICKS, rows), dtype=np.float32)
 
     def logits(self, row: int) -> Floats:
@@ -111,7 +111,7 @@ class DraftedRows(Chunks):
         return np.asarray(self.session.read_rows(f"{LOGITS}.{target}", slot)[0], dtype=np.float32)
 
     def release_choice(self) -> None:
-        """Release the plan ``choice``; harmless when repeated."""
+        """Release the plan ``choice``; calling it again does nothing."""
         if self._choice is not None:
             self._choice.session.release()
             self._choice = None

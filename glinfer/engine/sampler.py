@@ -1,8 +1,7 @@
 """Choose the next token from a row of logits: penalties, filters, one draw. NumPy only.
 
-Filters are float64, the scores and the draw float32, in the arithmetic of the shader that draws on the GPU.
-The GPU chooses the same tokens where :func:`gpu_chooses`, by :mod:`glinfer.ops.fused.sample` without filters and by
-:mod:`glinfer.ops.fused.choice` with them.
+Filters use float64; scores and draws use float32, as the shader does. Where :func:`gpu_chooses`, the GPU chooses the
+same tokens, with :mod:`glinfer.ops.fused.sample`, or :mod:`glinfer.ops.fused.choice` for filters.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ from glinfer.ops.noise import Drawn, fold_seed, gumbel_of_keys, noise_keys
 FloatArray = npt.NDArray[np.float64]
 History = Sequence[int] | npt.NDArray[Any]
 
-# Below this a temperature means greedy. Logits only 0.002 apart are e**20 apart in probability here; and further
-# down, logits divided by the temperature are so large that float32 has no digits left for the noise.
+# A lower temperature means greedy. Here logits 0.002 apart are e**20 apart in probability. At lower temperatures the
+# scaled logits are so large that float32 has no digits left for the noise.
 MIN_TEMPERATURE = 1e-4
-# Below this 1 / temperature even logits of -3.4e38 have a weight, and the passes never list those.
+# Below this 1 / temperature, even logits of -3.4e38 have a weight, but the passes never list them.
 _MIN_INVERSE = 1e-20
 _MAX_TOP_K = 1 << 24  # no vocabulary is larger
 _BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
-# The noise of two tokens differs by less. Rounding moves a score by a smaller share of itself, and a weight.
+# Upper bounds: of the difference in noise of two tokens, and of the relative rounding error of scores and weights.
 _NOISE_SPAN, _ROUNDING = 20.0, 1e-5
-_PARTS = 64  # of a vocabulary, whose maxima bound the top k
+_PARTS = 64  # parts of a vocabulary, whose maxima bound the top k
 _BINS = 64
 
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """The options for choosing a token; immutable, and checked when they are made.
+    """Sampling options; immutable, checked at construction.
 
     Attributes:
-        temperature: divides the logits; 1 leaves them, 0 means greedy (always the most probable token), and
-            so does anything below MIN_TEMPERATURE, 0.0001.
-        top_k: keep only this many of the most probable tokens; 0 or -1 keeps all, and is stored as 0.
+        temperature: divides the logits; 1 leaves them unchanged. 0, or less than MIN_TEMPERATURE (0.0001), is greedy
+            decoding.
+        top_k: keep only the ``top_k`` most probable tokens; 0 or -1 keeps all, and is stored as 0.
         top_p: keep the smallest set of most probable tokens whose mass reaches this; 1 keeps all.
         min_p: keep tokens at least this fraction as probable as the most probable one; 0 keeps all.
         repetition_penalty: above 1 makes tokens already in the context less likely; 1 changes nothing.
-        seed: whole number that makes the draws repeatable; None takes fresh randomness.
+        seed: whole number that makes the draws repeatable; None draws a new seed.
 
     Raises:
         InputError: a field has the wrong type, is NaN, or is out of range.
@@ -62,7 +61,7 @@ class SamplingOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Check every field, and store NumPy numbers as Python's own."""
+        """Check every field, and convert NumPy numbers to Python's."""
         temperature = _real("temperature", self.temperature, "a finite number, 0 (greedy) or more")
         if not 0.0 <= temperature < math.inf:
             raise _bad("temperature", self.temperature, "a finite number, 0 (greedy) or more")
@@ -77,7 +76,7 @@ class SamplingOptions:
             if not 0.0 <= fraction <= 1.0:
                 raise _bad(name, getattr(self, name), expected)
             object.__setattr__(self, name, fraction)
-        off = isinstance(self.top_k, (int, np.integer)) and self.top_k == -1  # as vLLM and llama.cpp write it
+        off = isinstance(self.top_k, (int, np.integer)) and self.top_k == -1  # as in vLLM and llama.cpp
         top_k = 0 if off else _whole("top_k", self.top_k, "a whole number, 0 or -1 (off) or more")
         object.__setattr__(self, "top_k", top_k)
         if self.seed is not None:
@@ -89,29 +88,29 @@ class SamplingOptions:
 
     @cached_property
     def greedy(self) -> bool:
-        """Whether the most probable token is always taken."""
+        """Whether the most probable token is always chosen."""
         return self.temperature < MIN_TEMPERATURE
 
     @cached_property
     def filters(self) -> bool:
-        """Whether some tokens may be left out of a draw; no filter removes the likeliest one."""
+        """Whether filters may remove tokens from a draw; the likeliest token always stays."""
         return not self.greedy and (self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0)
 
     @cached_property
     def penalises(self) -> bool:
-        """Whether logits of tokens in the context change."""
+        """Whether a penalty changes the logits of tokens in the context."""
         return self.repetition_penalty != 1.0
 
     @cached_property
     def filter_words(self) -> npt.NDArray[np.uint32]:
-        """The filters as the passes of :mod:`glinfer.ops.fused.choice` take them, uint32 [3]."""
+        """The filters for the passes of :mod:`glinfer.ops.fused.choice`, uint32 [3]."""
         top_k, top_p, min_p = (self.top_k, self.top_p, self.min_p) if self.filters else (0, 1.0, 0.0)
         reals = np.array([top_p if top_p == 1.0 else min(top_p, _BELOW_ONE), min_p], np.float32)
         return np.array([top_k if top_k < _MAX_TOP_K else 0, *reals.view(np.uint32)], np.uint32)
 
     @cached_property
     def penalty_factors(self) -> tuple[float, float]:
-        """The factors of negative and of positive logits of tokens in the context, float32 numbers."""
+        """The factors of negative and positive logits of tokens in the context, float32 numbers."""
         factors = np.minimum([self.repetition_penalty, 1 / self.repetition_penalty], np.finfo(np.float32).max)
         negative, positive = factors.astype(np.float32).tolist()
         return negative, positive
@@ -123,35 +122,34 @@ class SamplingOptions:
 
 
 class Sampler:
-    """Draws tokens one by one as ``options`` say; keeps count of the draws.
+    """Draws tokens one by one with ``options``, and counts the draws.
 
-    The steps and their order are those of Hugging Face's ``generate``:
+    The steps are those of Hugging Face's ``generate``, in the same order:
 
-    1. repetition penalty (CTRL, Keskar et al. 2019): for each distinct token of the history once,
+    1. repetition penalty (CTRL, Keskar et al. 2019): once for each distinct token of the history,
        negative logits are multiplied by the penalty, positive ones by 1 / penalty, both as float32 numbers;
     2. temperature;
-    3. top-k: exactly ``top_k`` tokens stay; where logits are equal, lower ids go first;
-    4. top-p (nucleus, Holtzman et al. 2020): the smallest set, most probable first and lower ids first
-       where equal, whose mass reaches ``top_p``; at least one token;
+    3. top-k: exactly ``top_k`` tokens stay; in ties, lower ids first;
+    4. top-p (nucleus, Holtzman et al. 2020): the smallest set whose mass reaches ``top_p``, most probable
+       first and lower ids first in ties; at least one token;
     5. min-p (Nguyen et al. 2024): tokens with p >= ``min_p`` times the largest p.
 
-    When greedy, the token with the largest logit after step 1 is taken, the lowest id where equal. Otherwise
-    each token that is left gets the score ``float32(logit) × float32(1 / temperature) + noise``, with the logit
-    as step 1 left it and the Gumbel noise of :mod:`glinfer.ops.noise`, all in float32; the largest score wins,
-    the lowest id where equal. That draws from the softmax, and a shader can do the same. A token's noise depends
-    on the seed, the step and its id alone: equal seeds and logits give equal tokens, and filters change a choice
-    only where they remove the token that would have been drawn without them.
+    Greedy decoding takes the token with the largest logit after step 1, in ties the lowest id. Otherwise each
+    remaining token gets the score ``float32(logit) × float32(1 / temperature) + noise``, from the logit after
+    step 1 and the Gumbel noise of :mod:`glinfer.ops.noise`, all in float32. The largest score wins, in ties the
+    lowest id. That draws from the softmax, and shaders do the same. The noise depends only on seed, step and id.
+    So equal seeds and logits give equal tokens, and filters change a choice only if they remove its token.
 
     The scores are as exact as float32: probabilities are right to about 1e-7 × (largest logit) / temperature.
 
     Attributes:
-        options: what was asked for.
-        seed: the seed in ``options``, or the fresh one of 64 bits that was drawn for None.
-        step: how many tokens have been chosen; each step has noise of its own.
+        options: the sampling options.
+        seed: the seed in ``options``, or for None a new one of 64 bits.
+        step: the number of tokens chosen; each step has different noise.
     """
 
     def __init__(self, options: SamplingOptions | None = None) -> None:
-        """Start at step 0 of the seed in ``options`` (plain sampling when left out)."""
+        """Start at step 0 of the seed in ``options`` (default: temperature 1 without filters)."""
         self.options = SamplingOptions() if options is None else options
         self.seed = secrets.randbits(64) if self.options.seed is None else self.options.seed
         self.folded_seed = fold_seed(self.seed)
@@ -163,38 +161,38 @@ class Sampler:
         return self.draws(1)[0]
 
     def draws(self, count: int) -> list[Drawn]:
-        """:attr:`draw` of this step and the next ones, ``count`` in all."""
+        """:attr:`draw` of the next ``count`` steps, starting with this one."""
         if self.options.greedy:
             return [None] * count
         keys = noise_keys([self.folded_seed] * count, range(self.step, self.step + count))
         return [(int(key), self.options.inverse_temperature) for key in keys]
 
     def noise_key(self) -> int:
-        """The key of this step's noise, from 0 to 2**32 - 1: what a shader that draws is given."""
+        """The key of this step's noise for shaders, from 0 to 2**32 - 1."""
         return int(noise_keys([self.folded_seed], [self.step])[0])
 
     def advance(self) -> None:
-        """Count a token that was chosen elsewhere, on the GPU; :meth:`sample` does this by itself."""
+        """Count a token that the GPU chose; :meth:`sample` counts its own."""
         self.step += 1
 
     def sample(self, logits: npt.ArrayLike, history: History = ()) -> int:
-        """The next token's id; goes on to the next step, greedy or not, unless an error is raised.
+        """The id of the next token; advances one step, unless it raises an error.
 
         Args:
-            logits: float [vocab], one value per token; -inf means "never". Not changed.
-            history: ids of the tokens already in the context (any length, may be empty); only the
-                repetition penalty looks at them.
+            logits: float [vocab]; -inf means "never". Not changed.
+            history: ids of the tokens already in the context (any length, may be empty), for the repetition
+                penalty.
 
         Raises:
-            InputError: the logits hold NaN or +inf, are all -inf, or are not one non-empty row of floats;
-                or the history holds something that is not a token id.
+            InputError: the logits have NaN or +inf, are all -inf, or are not one non-empty row of floats; or the
+                history has a value that is not a token id.
         """
         return sample_rows([self], _row(logits), [history])[0]
 
     def distribution(self, logits: npt.ArrayLike, history: History = ()) -> FloatArray:
-        """The exact probabilities that :meth:`sample` draws from, float64 [vocab]; the step stays.
+        """The exact probabilities that :meth:`sample` draws from, float64 [vocab]; does not advance.
 
-        Takes the same arguments and raises the same errors as :meth:`sample`.
+        Arguments and errors are those of :meth:`sample`.
         """
         scores = _penalised([self], _row(logits), [history])
         kept = _kept(scores, [self.options], whole=True)
@@ -203,9 +201,9 @@ class Sampler:
         return found
 
     def scores(self, logits: npt.ArrayLike, history: History = ()) -> FloatArray:
-        """The scores whose largest :meth:`sample` takes, float64 [vocab], -inf for tokens left out; the step stays.
+        """The scores that :meth:`sample` maximises, float64 [vocab], -inf for removed tokens; does not advance.
 
-        Takes the same arguments and raises the same errors as :meth:`sample`.
+        Arguments and errors are those of :meth:`sample`.
         """
         scores = _penalised([self], _row(logits), [history])
         if self.options.greedy:
@@ -217,9 +215,9 @@ class Sampler:
 
 
 class _Kept(NamedTuple):
-    """The tokens that pass the filters, row by row, most probable first: row, id, score and weight of each.
+    """Row, id, score and weight of each token that passes the filters, by row, most probable first.
 
-    Weights are relative to the largest of the row.
+    Weights are relative to the largest in the row.
     """
 
     rows: npt.NDArray[np.intp]
@@ -229,7 +227,7 @@ class _Kept(NamedTuple):
 
 
 def sample_rows(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories: Sequence[History]) -> list[int]:
-    """The next token of each row of logits [rows, vocab], by its own sampler; see :meth:`Sampler.sample`."""
+    """The next token of each row of logits [rows, vocab], by one sampler each; see :meth:`Sampler.sample`."""
     scores = _penalised(samplers, logits, histories)
     kept = _kept(scores, [each.options for each in samplers])
     starts = np.searchsorted(kept.rows, np.arange(len(samplers)))
@@ -242,7 +240,7 @@ def sample_rows(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories
 
 
 def _penalised(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories: Sequence[History]) -> npt.NDArray[Any]:
-    """Check the logits and the histories, then apply step 1 to a copy where a sampler asks for it."""
+    """Check logits and histories, then apply step 1 to a copy for samplers with a penalty."""
     _check_logits(logits)
     seen = [checked_history(each, logits.shape[1]) for each in histories]
     rows = [row for row, each in enumerate(samplers) if each.options.penalises and seen[row].size]
@@ -256,19 +254,19 @@ def _penalised(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories:
     old = logits[places]
     with np.errstate(over="ignore"):
         new = old * np.where(old > 0.0, positive, negative)
-    # An extreme penalty may overflow; a finite logit stays finite so that a softmax still exists.
+    # An extreme penalty may overflow; finite logits stay finite, so that the softmax exists.
     limit = float(np.finfo(logits.dtype).max)
     logits[places] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
     return logits
 
 
 def _kept(scores: npt.NDArray[Any], options: Sequence[SamplingOptions], *, whole: bool = False) -> _Kept:
-    """Steps 2 to 5 for rows of scores [rows, vocab], finite or -inf, each with at least one finite.
+    """Steps 2 to 5 for rows of scores [rows, vocab], finite or -inf, with at least one finite score a row.
 
     Without ``whole``, tokens that certainly lose the draw may be missing.
     """
     vocab = scores.shape[1]
-    # Greedy is a draw without noise from the first token alone.
+    # Greedy decoding keeps the first token alone.
     asked = [
         (1.0, 1, 1.0, 0.0) if each.greedy else (each.temperature, each.top_k, each.top_p, each.min_p)
         for each in options
@@ -278,7 +276,7 @@ def _kept(scores: npt.NDArray[Any], options: Sequence[SamplingOptions], *, whole
     least = np.full(len(options), -np.inf)
     if not whole:
         least = _bounds(scores, top_k)
-        summed = (top_p < 1.0) & (top_k > 0)  # all of the top k count in the mass
+        summed = (top_p < 1.0) & (top_k > 0)  # the mass is that of all top k
         with np.errstate(divide="ignore", over="ignore"):
             room = np.minimum(_NOISE_SPAN + _ROUNDING * np.abs(largest) / heat, _ROUNDING - np.log(min_p))
             least = np.where(summed, least, np.maximum(least, largest - heat * room))
@@ -289,11 +287,11 @@ def _kept(scores: npt.NDArray[Any], options: Sequence[SamplingOptions], *, whole
             least[nucleus] = np.maximum(least[nucleus], largest[nucleus] - heat[nucleus] * depth)
     rows, ids = np.nonzero(scores >= least[:, None])
     values = scores[rows, ids].astype(np.float64)
-    # By score, lowest ids first: rounding and underflow make weights equal where scores still differ.
+    # By score, lowest ids first; rounding and underflow can make weights of different scores equal.
     order = np.lexsort((-values, rows))
     rows, ids, values = rows[order], ids[order], values[order]
     with np.errstate(over="ignore"):
-        # Subtracting the maximum first cannot overflow however small the temperature is.
+        # Subtracting the maximum first avoids overflow at any temperature.
         weights = np.exp((values - largest[rows]) / heat[rows])
     starts = np.searchsorted(rows, np.arange(len(options) + 1))
     rank = np.arange(rows.size) - starts[rows]
@@ -309,11 +307,11 @@ def _kept(scores: npt.NDArray[Any], options: Sequence[SamplingOptions], *, whole
 
 
 def _bounds(scores: npt.NDArray[Any], top_k: npt.NDArray[Any]) -> FloatArray:
-    """Of each row of scores [rows, vocab] a number that is at most its k-th largest; -inf where k is 0 or the whole."""
+    """A lower bound of the k-th largest score of each row [rows, vocab]; -inf if k is 0 or covers the row."""
     vocab, least = scores.shape[1], np.full(len(scores), -np.inf)
     few, many = (np.flatnonzero((low < top_k) & (top_k <= high)) for low, high in ((0, _PARTS), (_PARTS, vocab - 1)))
     if few.size and vocab >= 2 * _PARTS:
-        # At least k tokens are as large as the k-th largest of the maxima of parts.
+        # At least k scores reach the k-th largest maximum of the parts.
         maxima = np.sort(scores[few, : vocab // _PARTS * _PARTS].reshape(few.size, _PARTS, -1).max(axis=2), axis=1)
         least[few] = maxima[np.arange(few.size), _PARTS - top_k[few]]
     for row in many:
@@ -324,12 +322,12 @@ def _bounds(scores: npt.NDArray[Any], top_k: npt.NDArray[Any]) -> FloatArray:
 def _masses(
     scores: npt.NDArray[Any], largest: FloatArray, heat: FloatArray, top_p: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The weight of each row of scores [rows, vocab], and how far below the largest its nucleus reaches, over heat."""
+    """The weight of each row of scores [rows, vocab], and the depth of its nucleus below the maximum, over heat."""
     if not len(scores):
         return np.zeros(0), np.zeros(0)
     with np.errstate(over="ignore"):
         weights = np.exp((scores - largest[:, None]) / heat[:, None])
-    # The weight in bins of powers of two: bin b has the weights from 2**-b on, the last one all smaller ones too.
+    # Bins by powers of two: bin b has the weights from 2**-b on; the last one has all smaller weights too.
     bins = np.clip(1 - np.frexp(weights)[1], 0, _BINS - 1) + _BINS * np.arange(len(scores))[:, None]
     masses = np.bincount(bins.reshape(-1), weights.reshape(-1), _BINS * len(scores)).reshape(-1, _BINS)
     totals = weights.sum(axis=1)
@@ -340,13 +338,13 @@ def _masses(
 
 
 def _perturbed(samplers: Sequence[Sampler], kept: _Kept) -> npt.NDArray[np.float32]:
-    """The scores over the temperature, with the noise of each row's step, in float32; greedy rows have no noise."""
+    """Scores over temperature plus the noise of each row's step, in float32; greedy rows have no noise."""
     limit = float(np.finfo(np.float32).max)
     logits = np.clip(kept.scores, -limit, limit).astype(np.float32)
     inverse = np.array([each.options.inverse_temperature for each in samplers], np.float32)
     keys = noise_keys([each.folded_seed for each in samplers], [each.step for each in samplers])
     drawn = np.array([not each.options.greedy for each in samplers])[kept.rows]
-    # A product may overflow to an infinity. It wins or loses then, as it would have; it cannot become NaN.
+    # A product may overflow to an infinity, which wins or loses as the exact number would; it cannot become NaN.
     with np.errstate(over="ignore"):
         scores: npt.NDArray[np.float32] = logits * inverse[kept.rows]
         scores[drawn] += gumbel_of_keys(keys[kept.rows[drawn]], kept.ids[drawn])
@@ -354,7 +352,7 @@ def _perturbed(samplers: Sequence[Sampler], kept: _Kept) -> npt.NDArray[np.float
 
 
 def _row(logits: npt.ArrayLike) -> npt.NDArray[Any]:
-    """One row of logits as [1, vocab], or an InputError."""
+    """Check one row of logits, and return it as [1, vocab]."""
     try:
         given = np.asarray(logits)
     except (TypeError, ValueError):
@@ -367,7 +365,7 @@ def _row(logits: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _check_logits(logits: npt.NDArray[Any]) -> None:
-    """Refuse rows of logits with NaN or +inf, or without a finite number."""
+    """Refuse rows with NaN or +inf, or without a finite logit."""
     if np.isfinite(logits.max(axis=1)).all():
         return
     for scores in logits:
@@ -382,7 +380,7 @@ def _check_logits(logits: npt.NDArray[Any]) -> None:
 
 
 def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
-    """The history as int64 ids, each from 0 to ``vocab`` - 1, or an InputError."""
+    """Check a history, and return it as int64 ids from 0 to ``vocab`` - 1."""
     try:
         ids = np.asarray(history)
     except (TypeError, ValueError):
@@ -419,10 +417,10 @@ def _whole(name: str, value: object, expected: str) -> int:
 
 
 def _bad(name: str, value: object, expected: str) -> InputError:
-    """The error for one bad option, on one line however ``value`` prints itself."""
+    """The error of a bad option, on one line for any repr of ``value``."""
     try:
         shown = " ".join(repr(value).split())
-    except ValueError:  # Python refuses to print whole numbers of thousands of digits
+    except ValueError:  # Python does not print integers of thousands of digits
         shown = f"a very large {type(value).__name__}"
     if len(shown) > 60:
         shown = shown[:57] + "..."
@@ -430,11 +428,11 @@ def _bad(name: str, value: object, expected: str) -> InputError:
 
 
 def gpu_chooses(options: SamplingOptions, *, filters: bool = True, changes: bool = True) -> bool:
-    """Whether passes over the logits can choose the token; without ``filters`` or ``changes`` none may be needed."""
+    """Whether passes over the logits can choose the token, given whether they support filters and changes."""
     if options.filters and (not filters or options.inverse_temperature < _MIN_INVERSE):
         return False
     return changes or not options.penalises
 
 
 NEUTRAL = SamplingOptions()
-"""Temperature 1 and every filter off: tokens as the model predicts them."""
+"""Temperature 1 without filters: draws from the model's distribution."""

@@ -1,18 +1,18 @@
 """The scheduler: requests come and go at any time, and all running sequences share each run.
 
-One :meth:`Scheduler.next` runs at most a piece of the prompts that wait, and one token of every sequence whose prompt
-is in its cache. The client with the fewest tokens of prompts under way comes first, then the prompt of which least was
-run, then the shortest, counted in pieces, then the one that came first: so a new short prompt waits for one piece of
-others and one step, however long theirs are.
-A prompt that has waited for PATIENCE pieces gets half of the next one. A prompt that begins like one of the same client
-under way lets that go first, and finds what they have in common in the cache.
+One :meth:`Scheduler.next` runs at most a piece of waiting prompts, and one token of every sequence whose prompt is in
+its cache. First comes the client with the fewest prompt tokens in progress, then the prompt that has run least, then
+the shortest in pieces, then the oldest. So a new short prompt waits for one piece of others and one step, however long
+they are. A prompt that has waited for PATIENCE pieces gets half of the next one. A prompt that shares a prefix with a
+running prompt of its client waits for it, and finds the prefix in the cache.
 
-Where the GPU chooses every token by itself, a step is issued before the choices of the one before are looked at: its
-rows take their tokens from those choices on the GPU. A sequence that turns out to have ended wastes a row of one step.
+If the GPU chooses every token, the next step is issued before the previous choices are read; its rows take their tokens
+from those choices on the GPU. A sequence that has ended wastes one row of that step.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ from glinfer.models.fast.rows import slots_for
 from glinfer.text.reply import ChatPart
 
 MIN_REUSED = 8
-"""The fewest shared tokens worth reusing: running fewer again costs next to nothing, and spares a better cache."""
+"""Shared tokens worth reusing; running fewer again is cheap, and spares a cache with a longer prefix."""
 
 PATIENCE = 8
-"""Pieces of others after which half a piece goes to the prompt that has waited for longest."""
+"""Pieces of others after which the prompt that has waited longest gets half a piece."""
 
 _CLOSED = "this scheduler was closed; make another one with model.scheduler()"
 
@@ -43,12 +43,12 @@ class Event:
     """The outcome of one step for one sequence.
 
     Attributes:
-        sequence: as :meth:`Scheduler.insert` has returned it.
-        ids: new token ids, often one; a stop id is none, and forced tokens come with the one before them.
+        sequence: the sequence that :meth:`Scheduler.insert` returned.
+        ids: new token ids, often one; without stop ids, and with forced tokens after a chosen one.
         text: the new piece of text, often empty; always empty for a prompt of ids.
-        result: everything, if the sequence has ended with this step; ``result.error`` says what broke it.
+        result: the whole result if the sequence ended with this step; ``result.error`` if an error ended it.
         thinking: the new piece of thoughts before the answer of a chat.
-        calls: new pieces of calls of tools, where the request asked to have them apart.
+        calls: new pieces of tool calls, if the request wants them separate.
     """
 
     sequence: Running
@@ -60,12 +60,12 @@ class Event:
 
 
 class _Place:
-    """The cache of one sequence: which sequence has it, and the tokens that the last one left in it.
+    """The cache of one sequence: its current sequence, or the tokens of the last one.
 
     Attributes:
-        kept: tokens whose keys and values the cache of a free place holds, from its first slot on.
-        owner: client, adapter and angles of the sequence that has it, or had it last.
-        freed: the time at which it became free; the place with the lowest is the one unused for longest.
+        kept: the tokens in the cache of a free place, from its first slot on.
+        owner: client, adapter and angles of the current or last sequence.
+        freed: a counter at the time it became free; the lowest place has been unused for longest.
     """
 
     def __init__(self, number: int) -> None:
@@ -77,15 +77,15 @@ class _Place:
 
 
 class Scheduler(Closing):
-    """Sequences decoded together; made by :meth:`glinfer.engine.model.Model.scheduler`, used in a ``with`` block.
+    """Decodes sequences together; made by :meth:`glinfer.engine.model.Model.scheduler`, used in a ``with`` block.
 
-    It belongs to the thread that opened the model, like everything that runs it.
+    It belongs to the thread that opened the model.
 
     Attributes:
-        slots: the number of sequences that have caches at once; others wait.
-        capacity: the number of tokens that each may hold, prompt and continuation together.
-        piece: the most prompt tokens that one :meth:`next` runs, counted in whole groups of the rows that a pass
-            computes at once.
+        slots: the number of caches; further sequences wait.
+        capacity: the tokens of a cache, prompt and continuation together.
+        piece: limit for the prompt tokens of one :meth:`next`, counted in whole groups of the rows that a pass computes
+            at once.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Scheduler(Closing):
         """Take over a batch.
 
         Args:
-            batch: what runs; closed with this.
-            check: makes a request ready to be run, or raises InputError.
+            batch: runs the sequences; closed with the scheduler.
+            check: checks a request, or raises InputError.
             usable: raises ContextError if the model was closed or belongs to another thread.
             piece: see above (default: the chunk size of the kernels).
         """
@@ -108,26 +108,26 @@ class Scheduler(Closing):
         self.piece = batch.kernels.chunk if piece is None else piece
         self.batch, self._check, self._usable = batch, check, usable
         kernels = batch.kernels
-        # Kernels that split sums add them up in another order in decoding than in prefill, and so does a delta rule.
+        # With split sums or a delta rule, decoding and prefill add in different orders.
         self._same_sums = kernels.part_steps == 0 and not kernels.split_values and not batch.config.family.delta_rule
         self._places = [_Place(number) for number in range(batch.slots)]
         self._seats: dict[Running, _Place] = {}
-        # Sequences with tokens that are not in a cache yet, with or without a place.
+        # Sequences with uncached tokens, with or without a place.
         self._line: deque[Running] = deque()
         self._ahead: Step | None = None
         self._clock = 0
         self._closed = False
-        # Sequences that ended before they ran, whose structure forces all of their tokens.
+        # Sequences that ended before they ran, because their structure forces all tokens.
         self._ended: list[Running] = []
 
     def insert(self, request: BatchRequest) -> Running:
         """Queue a request; it gets a place when one is free.
 
         Returns:
-            The sequence, as :meth:`next` names it, with its ``ids``, ``stats`` and ``result`` so far.
+            The sequence, with its ``ids``, ``stats`` and ``result`` so far; the events of :meth:`next` refer to it.
 
         Raises:
-            InputError: a prompt or an option that cannot be run, or more tokens than a place holds.
+            InputError: the prompt or an option is invalid, or the sequence needs more tokens than a place holds.
             ContextError: the scheduler or its model was closed.
         """
         self._require_open()
@@ -136,7 +136,7 @@ class Scheduler(Closing):
     def add(self, running: Running) -> Running:
         """Queue a checked request; errors as in :meth:`insert`."""
         self._require_open()
-        # The last token is only chosen, never run; and of a full context the oldest half makes room.
+        # The last token is chosen but never run, and a full context drops its oldest half.
         needed = min(len(running.prompt) + running.max_tokens - 1, self.batch.config.max_position_embeddings)
         if needed > self.capacity:
             raise InputError(
@@ -150,7 +150,7 @@ class Scheduler(Closing):
         return running
 
     def __len__(self) -> int:
-        """The number of sequences whose end was not told, including those that wait."""
+        """The number of sequences whose end was not reported, including waiting ones."""
         return len({*self._seats, *self._line}) + len(self._ended)
 
     @property
@@ -159,24 +159,24 @@ class Scheduler(Closing):
         return sum(each not in self._seats for each in self._line)
 
     def next(self) -> list[Event]:
-        """Run a piece of the waiting prompts and a step of all other sequences; returns the step's outcome, by place.
+        """Run a piece of the waiting prompts and a step of all other sequences; returns the step's events, by place.
 
-        The list is empty while prompts run alone, and when there is nothing to do.
+        The list is empty while only prompts run, and when nothing waits.
 
-        A sequence whose numbers are broken ends alone, with an error in its result (:mod:`glinfer.engine.nan_guard`).
+        A sequence with NaN or infinities ends alone, with an error in its result (:mod:`glinfer.engine.nan_guard`).
 
         Raises:
             ContextError: the scheduler or its model was closed.
             GLError: the driver failed.
 
-        Every exception, Ctrl-C included, closes the scheduler.
+        Every exception closes the scheduler, even KeyboardInterrupt.
         """
         self._require_open()
         try:
             if self._ended:
                 ended, self._ended = self._ended, []
                 return [_event(each) for each in ended]
-            self._take_in()
+            self._run_prompts()
             step, self._ahead = self._ahead or self._issue(None), None
             if step is None:
                 return []
@@ -187,34 +187,37 @@ class Scheduler(Closing):
             raise
 
     def cancel(self, sequence: Running) -> None:
-        """End a sequence and free its place at once; harmless when it has ended.
+        """End a sequence and free its place at once; does nothing if it has ended.
 
         Raises:
-            InputError: the sequence is not one of this scheduler.
+            InputError: the sequence belongs to another scheduler.
         """
         if sequence.ended:
             return
         if sequence not in self._seats and sequence not in self._line:
             raise InputError(
-                "there is no such sequence to cancel; expected what insert() of this scheduler has returned"
+                "found a sequence of another scheduler; expected one that insert() of this scheduler returned"
             )
         self._leave(sequence, "cancelled")
 
     def results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:
-        """Results of checked requests, as they are finished; the next one is asked for when a place is free.
+        """Yield the results of checked requests as they finish, and fetch the next request when a place is free.
 
-        The scheduler is closed when they end, or when the iterator is closed.
+        The scheduler closes after the last result, or with the iterator.
 
         Raises:
-            NumbersError: the numbers of a sequence are broken.
-            StructureError: the structure of one is too complex.
+            NumbersError: the output of a sequence is broken.
+            StructureError: a structure is too complex.
         """
         with self:
             more = True
             while True:
                 while more and len(self) < self.slots:
                     found = next(waiting, None)
-                    more = found is not None and self.add(found) is found
+                    more = found is not None
+                    if found is not None:
+                        found.due = math.inf
+                        self.add(found)
                 if not len(self):
                     return
                 for event in self.next():
@@ -223,8 +226,8 @@ class Scheduler(Closing):
                             raise event.result.error
                         yield event.result
 
-    def _take_in(self) -> None:
-        """Run a piece of the waiting prompts, and of contexts that were full."""
+    def _run_prompts(self) -> None:
+        """Run a piece of the waiting prompts and of truncated contexts."""
         left = self.piece
         for waiting in self._line:
             waiting.waited += 1
@@ -235,9 +238,9 @@ class Scheduler(Closing):
             left -= self._run_piece(each, left)
 
     def _next_prompt(self, *, overdue: bool = False) -> Running | None:
-        """The sequence whose prompt goes on, with a place of its own; None if none has one or can have one.
+        """The sequence whose prompt runs next, in its place; None if all places are busy.
 
-        With ``overdue`` the one that has waited for longest, if that is more than PATIENCE pieces.
+        With ``overdue``, the one that has waited longest, if that is more than PATIENCE pieces.
         """
         free = any(place.running is None for place in self._places)
         seated = [each for each in self._line if each in self._seats]
@@ -255,27 +258,27 @@ class Scheduler(Closing):
             pieces = -(-(len(each.held) - each.cached) // self.piece)
             return not each.resumes, under_way[client], each.cached, 0 if each in self._seats else seats[client], pieces
 
-        # Of equals, min and max take the first, which has waited for longest.
+        # In ties min and max take the first, which has waited longest.
         chosen = max(able, key=lambda each: each.waited) if overdue else min(able, key=turn)
         if chosen in self._seats:
             return chosen
         leaders = (each for each in seated if each.owner == chosen.owner)
         for leader in leaders:
-            # What both begin with is run once.
+            # Run the common prefix once.
             if common_prefix(leader.held[:-1], chosen.held[:-1]) >= leader.cached + MIN_REUSED:
                 return leader
         self._seat(chosen)
         return chosen
 
     def _run_piece(self, each: Running, most: int) -> int:
-        """Run at most ``most`` tokens of a prompt; returns how many of a piece they count."""
+        """Run at most ``most`` tokens of a prompt; returns their share of the piece, in tokens."""
         place, targets, used = self._seats[each], self.batch.kernels.rows_per_draw, 0
         end, started, draws = len(each.held) - 1, perf_counter(), self.batch.draws_issued
         each.waited = 0
         if each.cached < end:
             ids = each.held[each.cached : min(end, each.cached + most)]
-            rows = self.batch.take_in(place.number, ids, each.cached, each.adapter, long=each.long)
-            # Between tokens of the prompt and forced ones there may be some that decoding has added.
+            rows = self.batch.run_prompt(place.number, ids, each.cached, each.adapter, long=each.long)
+            # Decoded tokens may come between the prompt and forced tokens.
             each.prompted = each.cached + rows if each.prompted == each.cached else each.prompted
             each.cached += rows
             used = slots_for(rows, targets) * targets
@@ -290,7 +293,7 @@ class Scheduler(Closing):
         return used
 
     def _seat(self, each: Running) -> None:
-        """Give a sequence a free place, with as much of its prompt as any place of the same client holds."""
+        """Give a sequence a free place, with the longest prefix of its prompt in any place of its owner."""
         free = [place for place in self._places if place.running is None]
         wanted, owner = each.held[:-1], each.owner
         shared = [common_prefix(self._kept(place), wanted) if place.owner == owner else 0 for place in self._places]
@@ -305,7 +308,7 @@ class Scheduler(Closing):
         self._seats[each] = place
 
     def _kept(self, place: _Place) -> list[int]:
-        """The tokens, from the first on, whose keys and values in a place have the bits that prefill would give."""
+        """The first tokens of a place whose keys and values equal those of prefill bit for bit."""
         each = place.running
         return place.kept if each is None else each.held[: each.cached if self._same_sums else each.prompted]
 
@@ -323,9 +326,9 @@ class Scheduler(Closing):
             each.stats.seconds = perf_counter() - place.started - each.stats.prompt_seconds
 
     def _issue(self, before: Step | None) -> Step | None:
-        """Issue a step of all sequences that can continue; those in the step ``before`` use the tokens that it chooses.
+        """Issue a step of all sequences that can continue; those in the step ``before`` use its choices.
 
-        None if there are none, or if the choices of the step before have to be read first.
+        Returns None if no sequence can, or if the choices of the step before must be read first.
         """
         if before is not None and not before.by_gpu:
             return None
@@ -336,21 +339,21 @@ class Scheduler(Closing):
             each, number = place.running, place.number
             unknown = each is not None and flying.get(number) is each
             length = len(place.kept) if each is None else len(each.held) if unknown else each.cached
-            ends.append(min(length, self.capacity - 1))  # no prompt of the next one reaches as far as the last slot
+            ends.append(min(length, self.capacity - 1))  # no later prompt reaches the last slot
             if each is None or each.cached + 1 != len(each.held):
                 continue
             if unknown and (each.stats.tokens + 1 == each.max_tokens or len(each.held) == context):
-                continue  # this one is its last, or has to make room first
+                continue  # its last token, or it must drop tokens first
             if unknown and self.batch.is_long(len(each.held) + 1) != each.long:
-                continue  # what it holds has to turn by other angles first
+                continue  # it must switch to the other angles first
             active[number] = each
             if unknown:
                 ahead.add(number)
         return self.batch.run(active, ahead, ends) if active else None
 
     def _events(self, step: Step) -> list[Event]:
-        """Read the tokens that a step has chosen, and hand them to their sequences."""
-        events = []
+        """Read the tokens that a step chose, and append them to their sequences."""
+        events, now = [], perf_counter()
         choices = self.batch.choices(step)
         for place in choices.again:
             each = step.active[place]
@@ -370,11 +373,12 @@ class Scheduler(Closing):
                 self._make_room(each)
             elif self._turns(each) or each.resumes:
                 self._line.appendleft(each)
-            events.append(_event(each))
+            if each.has_news(now):
+                events.append(_event(each))
         return events
 
     def _continue(self, each: Running, place: int, choices: Choices) -> None:
-        """Give a sequence its token, and those that its structure forces behind it, or end it."""
+        """Append a sequence's token and the tokens that its structure forces next, or end it."""
         if place in choices.dead:
             each.end("length")
             return
@@ -390,7 +394,7 @@ class Scheduler(Closing):
             each.end("error")
 
     def _make_room(self, each: Running) -> None:
-        """Drop the oldest half of a full context, as a session does; the rest runs again before the waiting prompts."""
+        """Drop the oldest half of a full context; the rest runs again before waiting prompts."""
         oldest = room_made(each.held, each.before, each.keep, self.batch.config.max_position_embeddings)
         del each.held[oldest]
         each.cached = each.prompted = 0
@@ -399,7 +403,7 @@ class Scheduler(Closing):
         self._line.appendleft(each)
 
     def _turns(self, each: Running) -> bool:
-        """Take other angles where the sequence's length asks for them; all of it then runs again, as a session does."""
+        """Switch the set of angles if the sequence's length requires it; the whole sequence then runs again."""
         if self.batch.is_long(len(each.held)) == each.long:
             return False
         each.long = not each.long
@@ -413,17 +417,17 @@ class Scheduler(Closing):
         self._usable()
 
     def close(self) -> None:
-        """End every sequence and release what is the scheduler's own; harmless when repeated."""
+        """End every sequence and release the caches; calling it again does nothing."""
         if not self._closed:
-            with signals_held():  # or a Ctrl-C would leave some of it
-                self.batch.close()  # from another thread this fails, and the scheduler stays as it was
+            with signals_held():  # an interrupt would leave some of it
+                self.batch.close()  # fails in another thread, before anything changes
                 self._closed = True
                 for each in {*self._seats, *self._line}:
                     each.end("closed")
 
 
 def _event(each: Running) -> Event:
-    """What is new of a sequence."""
+    """The event with the news of a sequence."""
     ids, new = each.news()
     result = each.result if each.ended else None
     calls = [part for part in new if part.kind == "call"]

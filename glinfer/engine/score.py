@@ -1,4 +1,4 @@
-"""Scoring of texts: the log-probability of every token, many tokens in a run and many texts at once."""
+"""Score texts: the log-probability of every token, with many tokens and texts in one run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from glinfer.ops.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WAN
 from glinfer.ops.fused.score import RowScores, log_probabilities
 
 SLOT_ALIGNMENT = 16
-"""Sequences begin at cache slots that are multiples of this."""
+"""Alignment of the first cache slot of a text."""
 
 LogProbs = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.intp]
@@ -37,9 +37,9 @@ class TextScore:
     Attributes:
         ids: the tokens.
         logprobs: natural logarithm of the probability of each token but the first, given those before it, float64.
-        likeliest: the token that the model predicted in each of those places.
-        best: the log-probability of that token, float64.
-        labels: the text of each of these tokens by its id, where there is a tokenizer, for a notebook.
+        likeliest: the likeliest token at each of these positions.
+        best: the log-probability of the likeliest token, float64.
+        labels: the text of these tokens by id, for notebooks; empty without a tokenizer.
     """
 
     ids: list[int]
@@ -50,12 +50,12 @@ class TextScore:
 
     @classmethod
     def unknown(cls, ids: Sequence[int]) -> TextScore:
-        """The score of a text before anything is known; its arrays are filled in place."""
+        """A score with zeros, to be filled in place."""
         count = len(ids) - 1
         return cls(list(ids), np.zeros(count), np.zeros(count, dtype=np.intp), np.zeros(count))
 
     def __repr__(self) -> str:
-        """The number of tokens, and how likely they are."""
+        """The number of tokens, total and perplexity."""
         return f"TextScore({len(self.ids)} tokens, total {self.total:.2f}, perplexity {self.perplexity:.2f})"
 
     def _repr_html_(self) -> str:
@@ -73,13 +73,13 @@ class TextScore:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log-probability."""
+        """exp(mean negative log-probability)."""
         return math.exp(-self.total / len(self.logprobs))
 
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens [start, stop) of a text, and the first token ``scored`` of those, up to ``stop``, that they score."""
+    """Tokens [start, stop) of a text, which score its tokens [scored, stop]."""
 
     text: int
     start: int
@@ -117,7 +117,7 @@ def check_likelihoods(logprobs: LogProbs) -> None:
     """Refuse log-probabilities that are not finite.
 
     Raises:
-        NumbersError: one is not finite.
+        NumbersError: a log-probability is not finite.
     """
     if not np.isfinite(logprobs).all():
         raise NumbersError("a likelihood is not a finite number; expected finite logits: the model's output is broken")
@@ -125,7 +125,7 @@ def check_likelihoods(logprobs: LogProbs) -> None:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows [row, row + length) of a run: tokens from ``first`` on of a window that begins at cache slot ``base``."""
+    """Rows [row, row + length) of a run: tokens of a window from ``first`` on; ``base`` is the window's cache slot."""
 
     window: Window
     first: int
@@ -135,7 +135,7 @@ class _Piece:
 
 
 class TextScorer(Closing):
-    """Scores texts by the plan ``score``, many tokens of many texts at once.
+    """Scores texts with the plan ``score``, many tokens of many texts at once.
 
     Close it, or use it in a ``with`` block.
     """
@@ -148,7 +148,7 @@ class TextScorer(Closing):
         """Bind the plan over the weights of ``root``.
 
         Raises:
-            PlanError: it does not fit the renderer.
+            PlanError: the plan does not fit the renderer.
         """
         config, kernels = options.config, options.kernels
         self.config, self._kernels, self._adapter = config, kernels, options.adapters.default
@@ -174,16 +174,16 @@ class TextScorer(Closing):
         adapter: int | None = None,
         on_progress: Progress = no_progress,
     ) -> list[TextScore]:
-        """Log-probabilities of every token of every text but its first.
+        """The log-probability of every token of every text, except first tokens.
 
-        A text of more tokens than the context is read in windows of the whole context, each beginning ``stride`` tokens
-        after the one before (default: half of the context).
+        A text longer than the context is read in windows of the whole context, which start ``stride`` tokens apart
+        (default: half of the context).
 
         Args:
-            texts: checked token ids, at least two in each.
+            texts: checked token ids, at least two in each text.
             stride: 1 to the context.
-            adapter: the number of the LoRA adapter; left out, the model's own.
-            on_progress: receives (finished windows, windows).
+            adapter: the number of the LoRA adapter; by default the model's.
+            on_progress: called with (finished windows, windows).
 
         Raises:
             InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
@@ -199,9 +199,9 @@ class TextScorer(Closing):
     def steps(
         self, texts: Sequence[Sequence[int]], *, stride: SupportsIndex | None = None, adapter: int | None = None
     ) -> Generator[tuple[int, int], None, list[TextScore]]:
-        """:meth:`score` a run at a time, between which others may use the model, but no other score of this.
+        """:meth:`score` in steps: yield (finished windows, windows) after each run, and return the scores.
 
-        Yields (finished windows, windows) after each run, and returns the scores. Raises as :meth:`score`.
+        Between runs other code may use the model, but not this scorer. Raises as :meth:`score`.
         """
         adapter = self._adapter if adapter is None else adapter
         jobs = windows_of(texts, self.config.max_position_embeddings, stride)
@@ -211,7 +211,7 @@ class TextScorer(Closing):
             scores = self._run(texts, run, adapter)
             for piece in run:
                 window, text = piece.window, found[piece.window.text]
-                first = max(piece.first, window.scored - 1)  # the row of a token predicts the next one
+                first = max(piece.first, window.scored - 1)  # a token's row predicts the next token
                 rows = slice(piece.row + first - piece.first, piece.row + piece.length)
                 for mine, theirs in zip((text.logprobs, text.likeliest, text.best), scores, strict=True):
                     mine[first : piece.first + piece.length] = theirs[rows]
@@ -238,7 +238,7 @@ class TextScorer(Closing):
             yield together
 
     def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece], adapter: int) -> RowScores:
-        """Run once; returns the scores of every row, of which the next token is wanted."""
+        """Run once, and return the scores of every row's next token."""
         table, targets = self._table, self._kernels.rows_per_draw
         for piece in run:
             # Padding rows continue the positions; their results and cache slots are ignored.
@@ -258,14 +258,14 @@ class TextScorer(Closing):
         self.session.run(values, flush_every=self._kernels.flush_every)
         slots = slots_for(rows, targets)
         parts = [self.session.read(f"{SCORES}.{number}", rows=slots) for number in range(targets)]
-        with np.errstate(divide="ignore", invalid="ignore"):  # what is no number is refused below
+        with np.errstate(divide="ignore", invalid="ignore"):  # refused below
             scores = log_probabilities(interleaved(parts)[:rows])
         for piece in run:
             check_likelihoods(scores.wanted[piece.row : piece.row + piece.length])
         return scores
 
     def close(self) -> None:
-        """Release the plan; harmless when repeated."""
+        """Release the plan; calling it again does nothing."""
         self.session.release()
 
 
@@ -273,7 +273,7 @@ def check_stride(stride: SupportsIndex | None, context: int) -> int:
     """Check the distance between the starts of windows (default: half of the context).
 
     Raises:
-        InputError: it is not a whole number from 1 to the context.
+        InputError: not a whole number from 1 to the context.
     """
     stride = max(1, context // 2) if stride is None else stride
     if not isinstance(stride, (int, np.integer)) or isinstance(stride, bool) or not 1 <= stride <= context:

@@ -1,4 +1,4 @@
-"""The arrays of a bound model again, for comparing its textures: read from its file once more."""
+"""Read a model's weights from its files again, to compare them with textures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from glinfer.models.choice import weights_for
 from glinfer.ops.spec import Array
 
 WeightSource = Callable[[], Mapping[str, Array]]
-"""Gives the arrays that a plan uploads, by tensor name; raises InputError where they are not to be had."""
+"""Returns the arrays that a plan uploads, by tensor name; raises InputError if they are unavailable."""
 
 
 @dataclass(frozen=True)
 class FileWeights:
-    """The weights of a checkpoint that is read from its files again.
+    """Reads the weights of a checkpoint from its files again.
 
     Attributes:
         read: reads the checkpoint.
-        files: all files that it was read from, by absolute path, with their stamps.
+        files: the stamps of all its files, by absolute path.
         plan: one of :data:`glinfer.models.choice.PLANS`.
         weights: their format in textures.
     """
@@ -34,10 +34,10 @@ class FileWeights:
     weights: str
 
     def __call__(self) -> Mapping[str, Array]:
-        """The arrays, each made when it is asked for.
+        """The arrays, each made at its first use.
 
         Raises:
-            InputError: a file is gone or was changed since the model was loaded.
+            InputError: a file is missing or has changed since the model was loaded.
         """
         for path, stamp in self.files.items():
             try:
@@ -56,6 +56,6 @@ class FileWeights:
 
 def _changed(path: str, what: str) -> InputError:
     return InputError(
-        f"{shown(path)} is {what}; expected the file as it was loaded; compare with the checksums of the upload "
+        f"{shown(path)} is {what}; expected the unchanged file; compare with the checksums of the upload "
         "(share below 1), which needs no file, or load the model again"
     )

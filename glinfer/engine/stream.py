@@ -1,4 +1,4 @@
-"""Streams: token ids chosen one after the other, and their text piece by piece."""
+"""Streams of generated token ids and of their text."""
 
 from __future__ import annotations
 
@@ -22,29 +22,27 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CHUNK = 8
-"""Tokens that the GPU may choose between two readbacks of a stream that is read as a whole."""
+"""Tokens that the GPU may choose between two readbacks when a stream is read as a whole."""
 
 
 @dataclass
 class GenerationStats:
     """Counts and times of a stream.
 
-    ``finish_reason`` is None while it runs, then ``stop`` (a stop id or stop string), ``length``
-    (max_tokens reached), ``context`` (a chat's context was full before that), ``closed`` (by a
-    Ctrl-C too), ``cancelled``, or ``error`` (an exception came through).
+    ``finish_reason`` is None while the stream runs, then ``stop`` (a stop id or stop string), ``length``
+    (max_tokens reached), ``context`` (the context of a chat was full earlier), ``closed`` (also by an
+    interrupt), ``cancelled``, or ``error`` (an exception).
 
-    ``tokens`` counts a stop id too, since it was computed, and ``surplus`` tokens that were computed past the
-    end. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
-    not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_saved`` are the draws of these tokens that
-    were skipped because reading the prompt, ``logits`` or ``probs`` already computed them. Seconds are the model's own,
-    not what the caller did between tokens. ``dropped`` counts the oldest tokens that made room when the context was
-    full, and ``reused_tokens`` those of the prompt that a scheduler had in a cache from another sequence.
-    ``drafted`` counts the guesses of speculative decoding, and ``accepted`` those that were right; ``draws`` has those
-    of a draft model too.
+    ``tokens`` includes a stop id, which was computed; ``surplus`` counts tokens computed past the end. ``draws`` and
+    ``seconds`` are those of decoding, ``prompt_draws`` and ``prompt_seconds`` those of prefill. Seconds do not include
+    the caller's time between tokens. ``draws_saved`` counts draws skipped because prefill, ``logits`` or ``probs``
+    already computed them. ``dropped`` counts the oldest tokens dropped by a full context, and ``reused_tokens`` the
+    prompt tokens that a scheduler had in a cache. ``drafted`` and ``accepted`` count the guesses of speculative
+    decoding and the right ones; ``draws`` includes those of a draft model.
 
-    Of a text with a structure ``forced`` counts the tokens that the structure forced, which were not chosen, and
-    ``complete`` says whether the text so far has the structure; ``finish_reason`` is ``stop`` where it came to its end,
-    and ``length`` where it could not (``max_tokens``, or no token that is allowed). ``complete`` is None otherwise.
+    For a text with a structure, ``forced`` counts the tokens that the structure forced, and ``complete`` is whether
+    the text so far matches the structure (None without one). ``finish_reason`` is ``stop`` for a complete text, and
+    ``length`` if it could not be completed (``max_tokens``, or no allowed token).
     """
 
     prompt_tokens: int
@@ -70,7 +68,7 @@ class GenerationStats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens divided by the time of choosing them; 0 before the first."""
+        """Generated tokens per second of decoding; 0 before the first."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -81,7 +79,7 @@ class GenerationStats:
 
 
 class GeneratedText(str):
-    """A generated text: a string that knows how it came to be.
+    """A generated text: a string with its counts and times.
 
     Attributes:
         stats: counts and times, see :class:`GenerationStats`.
@@ -96,32 +94,32 @@ class GeneratedText(str):
         return made
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        """The arguments of a copy, which gets all attributes after that."""
+        """The arguments to make a copy, before its attributes are set."""
         return str(self), self.stats
 
     @property
     def finish_reason(self) -> str | None:
-        """Why it ended: ``stop`` (by itself, or at a stop string), ``length`` (max_tokens), or ``context`` (full)."""
+        """Why the text ended: ``stop`` (end token or stop string), ``length`` (max_tokens), or ``context`` (full)."""
         return self.stats.finish_reason
 
     @property
     def prompt_tokens(self) -> int:
-        """The number of tokens of the prompt; in a chat of all messages, in the model's form."""
+        """The number of prompt tokens; in a chat those of all messages, with control tokens."""
         return self.stats.prompt_tokens
 
     @property
     def tokens(self) -> int:
-        """The number of generated tokens, with thoughts and the token that ended the text."""
+        """The number of generated tokens, including thoughts and the end token."""
         return self.stats.tokens
 
 
 class OneStream(Closing):
-    """What the streams of ids, of text and of chats share."""
+    """The base class of streams of ids, of text and of chats."""
 
     stats: GenerationStats
 
     def __repr__(self) -> str:
-        """The number of tokens so far, and why it ended."""
+        """The number of tokens so far, and the finish reason."""
         stats = self.stats
         return f"<{type(self).__name__}: {stats.tokens} tokens, {stats.finish_reason or 'unfinished'}>"
 
@@ -134,10 +132,10 @@ class TokenStream(OneStream, Iterator[int]):
     """An iterator over generated ids.
 
     Attributes:
-        stats: counts and times, current at any time.
+        stats: counts and times so far.
         ids: the ids generated so far.
-        chunk: the number of tokens that are computed between two readbacks if the GPU can choose them (default 1).
-            Larger chunks wait less often, and the tokens come later.
+        chunk: tokens computed between two readbacks if the GPU can choose them (default 1). Larger chunks wait for the
+            GPU less often, but deliver tokens later.
     """
 
     def __init__(
@@ -159,18 +157,18 @@ class TokenStream(OneStream, Iterator[int]):
         """Prepare; nothing runs before the first ``next()``.
 
         Args:
-            session: runs the model; others may use it between two tokens.
+            session: runs the model; other streams may use it between two tokens.
             prompt: checked ids.
             options: how to sample.
             max_tokens: at least 1.
             stop_ids: ids that end the stream; they are not yielded.
-            on_end: called once when the stream ends, however it ends.
-            speculation: drafts tokens, so that several may come at once; the tokens stay the same.
-            constraint: says which tokens are allowed; not together with ``speculation``.
-            whole: whether to raise StructureError at the end of a text that ends before it has its structure.
+            on_end: called once when the stream ends, for any reason.
+            speculation: drafts tokens, to compute several at once; does not change the tokens.
+            constraint: the allowed tokens; not together with ``speculation``.
+            whole: whether to raise StructureError if the text ends before it matches its structure.
             adapter: the number of the LoRA adapter; 0 for none.
-            keep: how many of the first tokens stay where the context is full.
-            sampler: chooses the tokens in place of one with ``options``.
+            keep: the number of first tokens to keep when the context is full.
+            sampler: chooses the tokens instead of a Sampler with ``options``.
 
         Raises:
             InputError: ``max_tokens`` is not a whole number of at least 1, or ``on_end`` not a function.
@@ -180,10 +178,10 @@ class TokenStream(OneStream, Iterator[int]):
         self.stats = GenerationStats(prompt_tokens=len(prompt))
         self._session, self._on_end, self._speculation = session, on_end, speculation
         self._constraint, self._whole, self._adapter, self._keep = constraint, whole, adapter, keep
-        # The tokens that the session has to hold, and the last of them that are still to be yielded.
+        # The tokens that the session holds, and those at their end that were not yielded yet.
         self._held = list(prompt)
         self._waiting: deque[int] = deque()
-        # Whether the tokens before were forced: what their run saves the next token is in ``draws`` already.
+        # Whether the last tokens were forced; ``draws`` then includes the draws that their run saves.
         self._after_forced = False
         self._sampler = Sampler(options) if sampler is None else sampler
         self._by_gpu = sampler is None and session.chooses(options)
@@ -193,7 +191,7 @@ class TokenStream(OneStream, Iterator[int]):
 
     @property
     def chunk(self) -> int:
-        """The number of tokens that are computed between two readbacks."""
+        """Tokens computed between two readbacks."""
         return self._chunk
 
     @chunk.setter
@@ -233,7 +231,7 @@ class TokenStream(OneStream, Iterator[int]):
         raise StopIteration
 
     def _compute(self) -> None:
-        """Choose the next tokens, up to a chunk or a draft of them, and never across a full context."""
+        """Choose the next tokens, at most a chunk or a draft, without exceeding the context."""
         session, stats = self._session, self.stats
         started, draws, dropped = time.perf_counter(), self._draws, session.dropped
         before, forced = (session.draws_saved, session.drafted, session.accepted), stats.forced
@@ -244,10 +242,10 @@ class TokenStream(OneStream, Iterator[int]):
         chunk, most = self.chunk if self._by_gpu else 1, min(self._max_tokens - stats.tokens, session.room)
         stats.prompt_seconds += read - started
         stats.prompt_draws += read_draws - draws
-        ready = read_draws == draws  # otherwise the prompt is still being run
+        ready = read_draws == draws  # otherwise the prompt is still running
         try:
             chosen = self._chosen(session, most, chunk, ready=ready)
-        finally:  # what was issued counts even if it chose no token
+        finally:  # issued draws count even if they chose no token
             stats.seconds += time.perf_counter() - read
             stats.draws += self._draws - read_draws
             stats.draws_saved += 0 if ready and self._after_forced else session.draws_saved - before[0]
@@ -271,8 +269,8 @@ class TokenStream(OneStream, Iterator[int]):
         return self._speculation.choose(session, session.ids, self._sampler, most=most, chunk=chunk, ready=ready)
 
     def _choose_allowed(self, constraint: Constraint, most: int) -> list[int]:
-        """The tokens that the constraint forces, which run with the next one, or else a token that it allows."""
-        forced = constraint.forced(min(most, self._session.room - 1))  # the last place is for a token that is chosen
+        """The tokens that the constraint forces, or else one chosen token that it allows."""
+        forced = constraint.forced(min(most, self._session.room - 1))  # leaves room for a chosen token
         if forced:
             self._session.prefill(forced)
             self._sampler.step += len(forced)  # each token has noise of its own, chosen or not
@@ -284,11 +282,11 @@ class TokenStream(OneStream, Iterator[int]):
 
     @property
     def _draws(self) -> int:
-        """Draw calls of the session so far, and of drafts."""
+        """Draw calls of the session and of drafts so far."""
         return self._session.draws_issued + (0 if self._speculation is None else self._speculation.draws_issued)
 
     def close(self, reason: str = "closed") -> None:
-        """End the stream; harmless when repeated."""
+        """End the stream; calling it again does nothing."""
         if self.stats.finish_reason is None:
             self.stats.finish_reason = reason
             self.stats.complete = None if self._constraint is None else self._constraint.complete
@@ -300,29 +298,29 @@ class TokenStream(OneStream, Iterator[int]):
 
 
 def require_complete(stats: GenerationStats, text: str | None = None) -> None:
-    """Refuse a text that has ended before it had its structure.
+    """Refuse a text that ended before it matched its structure.
 
     Raises:
-        StructureError: with the ``text``.
+        StructureError: has the ``text``.
     """
     if stats.complete is False and stats.finish_reason in ("length", "context"):
         raise StructureError(
-            f"the text ends after {stats.tokens} tokens and has not the structure that was asked for; allow more "
-            "max_tokens, or take what there is with incomplete='partial'",
+            f"the text ends after {stats.tokens} tokens and does not match the requested structure; allow more "
+            "max_tokens, or accept incomplete text with incomplete='partial'",
             text,
         )
 
 
 class TextStream(OneStream, Iterator[str]):
-    """An iterator over pieces of text: whole characters, as soon as they are certain, without stop strings.
+    """An iterator over pieces of text, which consist of whole characters and exclude stop strings.
 
-    ``stats`` and ``ids`` are those of the token stream below; ``close()`` ends it early.
+    ``stats`` and ``ids`` are those of its token stream; ``close()`` ends it early.
     """
 
     def __init__(
         self, tokens: TokenStream, tokenizer: Tokenizer, stop: str | Sequence[str] = (), *, whole: bool = False
     ) -> None:
-        """Read ``tokens``; end at the first of the ``stop`` strings; ``whole`` as in :class:`TokenStream`."""
+        """Read ``tokens`` until the first ``stop`` string; ``whole`` as in :class:`TokenStream`."""
         self._whole, self._pieces = whole, list[str]()
         self._tokens, self._tokenizer = tokens, tokenizer
         self._assembler = TextAssembler(stop)
@@ -335,7 +333,7 @@ class TextStream(OneStream, Iterator[str]):
 
     @property
     def chunk(self) -> int:
-        """The number of tokens that are computed between two readbacks."""
+        """Tokens computed between two readbacks."""
         return self._tokens.chunk
 
     @chunk.setter
@@ -355,7 +353,7 @@ class TextStream(OneStream, Iterator[str]):
                 self._done = True
                 piece = self._assembler.finish()
                 if self._assembler.stopped and self.stats.finish_reason != "error":
-                    # What was held back as the start of a longer stop string turned out to be a shorter one.
+                    # The start of a longer stop string was a shorter stop string.
                     self.stats.finish_reason = "stop"
             else:
                 piece = self._assembler.push(self._tokenizer.token_bytes(token))
@@ -371,6 +369,6 @@ class TextStream(OneStream, Iterator[str]):
         raise StopIteration
 
     def close(self) -> None:
-        """End the stream; harmless when repeated."""
+        """End the stream; calling it again does nothing."""
         self._done = True
         self._tokens.close()

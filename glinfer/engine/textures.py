@@ -1,4 +1,4 @@
-"""Comparison of the textures that a model draws with: with its weights, or with checksums of their upload."""
+"""Compare a model's textures with its weights, or with checksums of their upload."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MAX_TEXELS = 16
 
 @dataclass(frozen=True)
 class TexelDifference:
-    """One number of a texture with other bits than it should have.
+    """One number of a texture with wrong bits.
 
     Attributes:
-        x, y, channel: its place in the texture.
-        row, col: its place in the tensor, whose columns are words where weights are packed; None in padding.
+        x, y, channel: its position in the texture.
+        row, col: its position in the tensor, whose columns are words if weights are packed; None in padding.
         found, expected: its bits, as an unsigned integer.
     """
 
@@ -46,16 +46,16 @@ class TexelDifference:
 
 @dataclass(frozen=True)
 class TextureCheck(Report):
-    """One weight's texture, read back.
+    """The comparison of one weight's texture.
 
     Attributes:
-        names: the tensor, and other tensors that are views of its texels.
+        names: the tensor, and the tensors that are views of it.
         width, height: in texels.
         format: of the texture.
         bytes: texture memory.
-        identical: whether all bits that were looked at are as they should be.
-        lossless: whether the texels, unpacked again, give the numbers or blocks of the file bit for bit.
-        differing: how many numbers differ; 0 where only checksums of lines could be compared.
+        identical: whether all checked bits are right.
+        lossless: whether the unpacked texels equal the numbers or blocks of the file bit for bit.
+        differing: the number of wrong elements; 0 if only checksums of lines could be compared.
         lines: the first differing lines of texels.
         texels: the first differing numbers.
         max_difference: the largest difference of a number, 0 for -0 and 0; infinite where one is NaN.
@@ -82,12 +82,12 @@ class TextureCheck(Report):
 
     @property
     def passed(self) -> bool:
-        """Whether the texture holds what it should."""
+        """Whether the texture is right."""
         return self.identical and self.lossless
 
 
 class Checked(NamedTuple):
-    """Amounts that a comparison has read back."""
+    """The amounts that a comparison read back."""
 
     textures: int
     texels: int
@@ -99,10 +99,10 @@ class TexturesReport(Report):
     """The result of :meth:`glinfer.engine.model.Model.verify_textures`.
 
     Attributes:
-        share: the part of the texture memory that was asked for.
-        checked: what was read back.
-        different: textures with other bits than they should have.
-        wrong_textures: inputs of draws that sample another texture than their plan names.
+        share: the requested share of the texture memory.
+        checked: the amounts read back.
+        different: textures with wrong bits.
+        wrong_textures: inputs of draws that sample a texture other than the one in their plan.
     """
 
     derived = ("ok",)
@@ -134,7 +134,7 @@ class TexturesReport(Report):
 
 
 class _Weight(NamedTuple):
-    """A weight's texture, and the checksums of its lines when it was uploaded."""
+    """A weight's texture, and the checksums of its lines at the upload."""
 
     tensor: TensorSpec
     texture: Texture
@@ -146,10 +146,10 @@ class TextureComparison:
     """Compares the textures of a model's bound plans, whole or a few lines at a time."""
 
     def __init__(self, bound: Session, source: WeightSource) -> None:
-        """Compare the weights of ``bound``; ``source`` gives the arrays that were uploaded."""
+        """Compare the weights of ``bound``; ``source`` makes the uploaded arrays again."""
         self._bound, self._source = bound, source
         self._weights: list[_Weight] = []
-        self._next = (0, 0)  # number of a weight, and line in it, where the next sample begins
+        self._next = (0, 0)  # (weight, line) where the next sample begins
 
     def check(self, share: float = 1.0) -> TexturesReport:
         """Compare whole textures, or the next lines; see :meth:`glinfer.engine.model.Model.verify_textures`."""
@@ -165,15 +165,15 @@ class TextureComparison:
         return TexturesReport(share, checked, tuple(different), tuple(self.wrong_textures()))
 
     def wrong_textures(self) -> Iterator[WrongTexture]:
-        """Find draws of all plans over these weights that sample another texture than their plan names."""
+        """Find draws of all plans over these weights that sample a texture other than the one in their plan."""
         for session in self._bound.family:
             yield from session.wrong_textures()
 
     def whole(self) -> Iterator[TextureCheck]:
-        """Compare every texture with the weights; beside the textures there is one array at a time, and its texels.
+        """Compare every texture with the weights, one array at a time.
 
         Raises:
-            InputError: the weights are not to be had.
+            InputError: the weights are unavailable.
         """
         arrays = self._source()
         for tensor in self._bound.plan.of_kind("weight"):
@@ -230,7 +230,7 @@ class TextureComparison:
         return _Weight(tensor, texture, self._bound.checksums[tensor.name], line_bytes)
 
     def _located(self, weight: _Weight, lines: list[int]) -> TextureCheck:
-        """The check of a weight with differing lines; with their texels, if the weights are to be had."""
+        """The check of a weight with differing lines, including texels if the weights are available."""
         described = self._described(weight.tensor)
         check = replace(described, identical=False, lines=tuple(lines[:MAX_TEXELS]))
         try:
@@ -241,7 +241,7 @@ class TextureComparison:
         compared = np.array(expected)
         compared[lines] = found[lines]
         if np.array_equal(as_bits(compared), as_bits(expected)):
-            return check  # these lines changed after the upload to what the file says now
+            return check  # the file changed too, to the bits of these lines
         return _differences(check, weight.texture.layout, compared, expected)
 
 
@@ -258,7 +258,7 @@ def _checked_share(share: float) -> float:
 
 
 def _differences(check: TextureCheck, layout: TexelLayout, found: Array, expected: Array) -> TextureCheck:
-    """The check of a texture with the differences of its texels."""
+    """Add the differences of texels to a check."""
     channels = layout.format.channels
     shape = layout.height, layout.width, channels
     bits, wanted = as_bits(found).reshape(shape), as_bits(expected).reshape(shape)
@@ -298,7 +298,7 @@ def _elements(
     def add(places: Array) -> None:
         elements.append((int(places[0, 0]), int(places[0, 1])) if len(places) else (None, None))
 
-    if isinstance(layout, GroupedLayout):  # which takes words apart
+    if isinstance(layout, GroupedLayout):  # unpacking splits words
         for y, x, channel, bits in places:
             by_place[y, x, channel] = bits
             add(np.argwhere(layout.unpack(marks, layout.rows, layout.cols)))

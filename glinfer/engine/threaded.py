@@ -1,4 +1,4 @@
-"""A model on a thread of its own: any thread and any event loop may call it, and texts at the same time share runs."""
+"""A model on its own thread: any thread or event loop may call it, and concurrent texts share runs."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 News = tuple[list[int], GenerationStats] | BaseException
-"""New ids and the counts so far, or what ended a text."""
+"""New ids and the counts so far, or the error that ended a text."""
 _CLOSED = "this model was closed; open another ThreadedModel"
 
 
 class RowStream(TokenStream):
-    """The ids of a text that the model's thread computes; they are read on one thread, or on one event loop."""
+    """The ids of a text that the model's thread computes; read them on one thread or one event loop."""
 
     def __init__(self, owner: ThreadedModel, row: Running, on_end: Callable[[], None] | None, *, whole: bool) -> None:
         """Prepare; nothing runs before the first ``next()``."""
-        self.ids, self.stats, self.chunk = [], copy(row.stats), 1  # the thread counts in the other
+        self.ids, self.stats, self.chunk = [], copy(row.stats), 1  # a copy, since the thread updates ``row.stats``
         self._owner, self._row, self._on_end, self._whole = owner, row, on_end, whole
         self._ready, self._news = deque[int](), queue.SimpleQueue[News]()
         self._begun = self._over = False
@@ -51,14 +51,14 @@ class RowStream(TokenStream):
         self._arrived = asyncio.Event()
 
     def put(self, news: News) -> None:
-        """Hand over what is new; called on the model's thread."""
+        """Deliver news; called on the model's thread."""
         self._news.put(news)
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed, so nothing waits
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
     def __next__(self) -> int:
-        """The next id; on an event loop BlockingIOError where it is not there yet."""
+        """The next id; on an event loop, raises BlockingIOError if it is not ready."""
         if not self._begun:
             self._begun = True
             self._owner._submit(self._owner._insert, self._row, self.put)
@@ -70,7 +70,7 @@ class RowStream(TokenStream):
                 news = self._news.get(block=self._loop is None)
             except queue.Empty:
                 raise BlockingIOError from None
-            except BaseException:  # a Ctrl-C
+            except BaseException:  # an interrupt
                 self.close()
                 raise
             if isinstance(news, BaseException):
@@ -82,7 +82,7 @@ class RowStream(TokenStream):
         return self.ids[-1]
 
     async def pieces(self, stream: Iterator[T]) -> AsyncGenerator[T]:
-        """What a stream over these ids gives; leaving the loop ends it."""
+        """The pieces of a stream over these ids; leaving the loop ends it."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
@@ -99,11 +99,11 @@ class RowStream(TokenStream):
             self.close()
 
     def close(self, reason: str = "closed") -> None:
-        """End the text and free its row; harmless when repeated."""
+        """End the text and free its row; calling it again does nothing."""
         if not self._over:
             if self.stats.finish_reason is None or self._ready:
                 self.stats.finish_reason = reason
-                with suppress(ContextError):  # it is closed
+                with suppress(ContextError):  # the model is closed
                     self._owner._submit(self._owner._leave, self._row)
             self._ready.clear()
             self._finish()
@@ -116,11 +116,11 @@ class RowStream(TokenStream):
 
 
 class ThreadedModel(Chatting):
-    """A model on a thread of its own, for programs of many threads and for asyncio.
+    """A model on its own thread, for programs with many threads and for asyncio.
 
-    Its methods may be called from any thread. Texts that are asked for at the same time run together, each as it would
-    alone with the same seed. All that :class:`glinfer.engine.model.Model` has is here too: what reads attributes does
-    so at once, and other methods run on the thread, between two tokens of the texts. Close it, from any thread.
+    Any thread may call its methods. Concurrent texts run together; each is the same as alone with the same seed. It has
+    all attributes and methods of :class:`glinfer.engine.model.Model`; methods run on the model's thread, between two
+    tokens of the texts. Close it, from any thread.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class ThreadedModel(Chatting):
         memory: SupportsIndex | None = None,
         **options: Any,
     ) -> None:
-        """Load a model, as :func:`glinfer.load` does, on the thread.
+        """Load a model on a new thread, as :func:`glinfer.load` does.
 
         Args:
             path: the model.
-            slots: how many texts run at once at most; others wait. Left out, 32.
-            memory: bytes of texture memory for their caches; left out, 1 GiB.
+            slots: limit for concurrent texts, by default 32; further texts wait.
+            memory: bytes of texture memory for their caches; by default 1 GiB.
             **options: those of :func:`glinfer.load`.
 
         Raises:
@@ -165,7 +165,7 @@ class ThreadedModel(Chatting):
         return self._submit(function, self._model, *given, **options).result()
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the model; a method runs on the thread."""
+        """An attribute of the model; methods run on its thread."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         found = getattr(self._model, name)
@@ -175,7 +175,7 @@ class ThreadedModel(Chatting):
         def called(*given: Any, **options: Any) -> Any:
             result = self._submit(found, *given, **options).result()
             if isinstance(result, (Closing, Iterator)):
-                raise InputError(f"what {name}() gives belongs to the model's thread; use it in call()")
+                raise InputError(f"the result of {name}() belongs to the model's thread; use it in call()")
             return result
 
         return called
@@ -188,14 +188,14 @@ class ThreadedModel(Chatting):
             setattr(self._model, name, value)
 
     def __repr__(self) -> str:
-        """As that of the model."""
+        """The model's repr."""
         return f"<ThreadedModel: {self._model!r}>"
 
     @named_options(StreamOptions)
     def stream(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
         """Continue a prompt piece by piece, as :meth:`glinfer.engine.model.Model.stream` does.
 
-        Guesses (``speculate``, ``draft``) are refused. A ``sampler`` is called on the thread.
+        ``speculate`` and ``draft`` are refused. A ``sampler`` is called on the model's thread.
         """
         self._require_open()
         given: dict[str, Any] = dict(options)
@@ -212,12 +212,12 @@ class ThreadedModel(Chatting):
 
     @named_options(StreamOptions)
     def generate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
-        """Continue a prompt; see :meth:`stream`. For many, call it on several threads, or ``agenerate`` in tasks."""
+        """Continue a prompt; see :meth:`stream`. For many prompts, use several threads, or ``agenerate`` in tasks."""
         stream = self.stream(prompt, **options)
         return GeneratedText("".join(stream), stream.stats) if isinstance(stream, TextStream) else list(stream)
 
     def astream(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> AsyncGenerator[Any]:
-        """:meth:`stream` for ``async for``. Cancelling its task, or closing it (``aclose()``), frees its place."""
+        """:meth:`stream` for ``async for``. Cancelling the task, or ``aclose()``, frees its place."""
         return _pieces(self.stream, prompt, options)
 
     async def agenerate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
@@ -250,7 +250,7 @@ class ThreadedModel(Chatting):
             raise ContextError(_CLOSED)
 
     def close(self) -> None:
-        """End all texts, close the model and end the thread; any other thread may call this. Harmless when repeated."""
+        """End all texts, close the model and end its thread; call this on another thread."""
         with self._closing:
             if self._closed:
                 return
@@ -261,7 +261,7 @@ class ThreadedModel(Chatting):
 
     def _submit(self, work: Callable[P, T], *given: P.args, **options: P.kwargs) -> Future[T]:
         if threading.get_ident() == self._thread:
-            raise ContextError("this is the thread of the model, which cannot wait for itself; use the model in call()")
+            raise ContextError("this is the model's thread, which cannot wait for itself; use the argument of call()")
         self._require_open()
         try:
             return self._pool.submit(work, *given, **options)
@@ -288,7 +288,7 @@ class ThreadedModel(Chatting):
             self._scheduler.cancel(row)
 
     def _step(self) -> None:
-        """Run one step of all texts, and the next one after what others have asked for meanwhile."""
+        """Run one step of all texts, and queue the next one after other pending calls."""
         try:
             for event in () if self._scheduler is None or not self._rows else self._scheduler.next():
                 row = event.sequence
@@ -296,7 +296,7 @@ class ThreadedModel(Chatting):
                     put((event.ids, copy(row.stats)) if row.error is None else row.error)
                 if event.result is not None:
                     self._rows.pop(row, None)
-        except BaseException as error:  # which has closed the scheduler
+        except BaseException as error:  # the scheduler has closed itself
             self._scheduler = None
             self._fail(error)
         self._stepping = bool(self._rows)
@@ -317,7 +317,7 @@ class ThreadedModel(Chatting):
 
 
 async def _pieces(make: Callable[..., Any], prompt: Any, options: Mapping[str, Any]) -> AsyncGenerator[Any]:
-    stream = await asyncio.to_thread(make, prompt, **options)  # which reads the prompt and compiles a structure
+    stream = await asyncio.to_thread(make, prompt, **options)  # encodes the prompt and compiles a structure
     async with aclosing(_row_of(stream).pieces(stream)) as pieces:
         async for piece in pieces:
             yield piece

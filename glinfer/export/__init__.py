@@ -1,1 +1,1 @@
-"""Export of a model as static files that a browser runs."""
+"""Export a model as static files for browsers."""

@@ -1,4 +1,4 @@
-"""Companions of the fast plan in a browser: the plans that the runtime replays besides the one of a token.
+"""Companions of the fast plan in a browser: further plans that the runtime replays.
 
 ``rows`` runs a piece of a prompt, as :mod:`glinfer.engine.prefill` does in Python. ``choice`` chooses a token with
 filters, as :mod:`glinfer.engine.choice` does. ``drafted`` checks guesses, as
@@ -20,7 +20,7 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 
 PIECE = 64
-"""Tokens of a prompt that one run takes at most, see docs/performance.md."""
+"""Limit for the prompt tokens of one run, see docs/performance.md."""
 
 
 def companions_of(options: PlanOptions, plan: Plan) -> list[Companion]:
@@ -41,9 +41,9 @@ def companions_of(options: PlanOptions, plan: Plan) -> list[Companion]:
 
 
 def _rows(options: PlanOptions, plan: Plan) -> Companion:
-    """The plan ``chunk``: ``least`` new tokens or more run in pieces, of ``most`` each, ``targets`` rows to a slot.
+    """The plan ``chunk``: at least ``least`` new tokens run in pieces of ``most``, ``targets`` rows to a slot.
 
-    Draws of ``plan`` from ``tail`` on remain for the last token of the last piece.
+    For the last token, draws of ``plan`` from ``tail`` on remain.
     """
     kernels = replace(options.kernels, chunk=min(options.kernels.chunk, PIECE))
     made = Prefill(replace(options, kernels=kernels)).plan()
@@ -57,7 +57,7 @@ def _rows(options: PlanOptions, plan: Plan) -> Companion:
 
 
 def _drafted(options: PlanOptions) -> Companion | None:
-    """The plan ``drafted`` of ``most`` rows, ``targets`` to a slot; None where so many rows do not fit the textures."""
+    """The plan ``drafted`` of ``most`` rows, ``targets`` to a slot; None if it does not fit the textures."""
     rows = DRAFT_ROWS[-1]
     try:
         made = drafted_plan(options, rows=rows, cache_slots=cache_slots(options.config))
@@ -69,7 +69,7 @@ def _drafted(options: PlanOptions) -> Companion | None:
 
 
 def _choice(name: str, plan: Plan, options: PlanOptions) -> Companion:
-    """The plan ``choice`` over the logits of ``plan``, which writes into its picks."""
+    """The plan ``choice``, which reads the logits of ``plan`` and writes its picks."""
     made = choice_plan(plan, kernels=options.kernels, max_texture_size=options.max_texture_size)
     shared = [tensor.name for tensor in (*logits_of(plan), picks_of(plan))]
     return Companion(name, made, {}, {"table": TABLE}, kinds=(), names=shared)

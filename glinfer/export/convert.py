@@ -1,4 +1,4 @@
-"""Converting a model: its checkpoint in another format, with tokenizer, template, end tokens and sampling defaults."""
+"""Convert a model to another format, with its tokenizer, template, end tokens and sampling defaults."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from glinfer.quant.packing import PACKED_HERE
 from glinfer.text.parts import TextParts, files_beside, gguf_metadata, text_parts
 
 WEIGHTED = tuple(dtype for dtype, (kind, _) in GGUF_DTYPES.items() if kind in PACKED_HERE)
-"""The dtypes for which it matters what the inputs of a matrix are."""
+"""The dtypes that use an importance matrix."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written.
+    """The result of a conversion.
 
     Attributes:
-        checkpoint: the model that was read.
+        checkpoint: the source model.
         nbytes: the size of the target.
-        beside: the other files that were written, or were there already with the same bytes.
-        parts: what was found for text; ``parts.reason`` says why there is no tokenizer.
+        beside: the other files of the target, written or already there with the same bytes.
+        parts: the parts for text; ``parts.reason`` says why the tokenizer is missing.
     """
 
     checkpoint: Checkpoint
@@ -53,39 +53,40 @@ def convert_model(
     lora_scale: float = 1.0,
     on_progress: Progress = no_progress,
 ) -> Converted:
-    """Read a model and write it in the format of the target's ending.
+    """Read a model and write it in the format of the target's suffix.
 
-    A ``.gguf`` takes tokenizer, chat template, end tokens and sampling defaults into itself; beside others they are
-    ``TARGET.bpe``, or ``tokenizer.json``, ``tokenizer_config.json`` and ``chat_template.jinja``, and
-    ``generation_config.json``. Everything is checked before the first byte is written.
+    A ``.gguf`` includes tokenizer, chat template, end tokens and sampling defaults. Other formats have them in files
+    next to the target: ``TARGET.bpe``, or ``tokenizer.json``, ``tokenizer_config.json`` and ``chat_template.jinja``,
+    and ``generation_config.json``. Everything is checked before the first byte is written.
 
     Args:
-        source: what :func:`glinfer.formats.load_checkpoint` reads, or a name, see :func:`glinfer.hub.find_model`.
-        target: the file to write; one that is there is replaced.
-        dtype: what matrices become; left out, float32, and as they are in a ``.gguf``.
-        tokenizer: a tokenizer to take instead of the model's own; a ``.gguf`` brings its chat template too.
-        with_tokenizer: whether anything but the weights is taken along.
-        imatrix: a text that is run through the model, or an importance matrix of llama.cpp's in GGUF, which says how
-            much errors of each input's weights matter; for a ``.gguf`` of one of :data:`WEIGHTED`.
-        lora: an adapter to add to the weights, see :func:`glinfer.formats.adapters.merge.merged`; the matrices that it
-            changes are float32 unless ``dtype`` says otherwise.
-        lora_scale: a factor of what it adds.
-        on_progress: receives (finished chunks of that text, chunks).
+        source: a file or directory for :func:`glinfer.formats.load_checkpoint`, or a name, see
+            :func:`glinfer.hub.find_model`.
+        target: the file to write or replace.
+        dtype: the type of matrices; by default float32, in a ``.gguf`` that of the source.
+        tokenizer: a tokenizer to use instead of the model's; a ``.gguf`` includes its chat template.
+        with_tokenizer: whether to write anything apart from the weights.
+        imatrix: a text to run through the model, or llama.cpp's importance matrix in GGUF. It weights the rounding
+            errors of each input, for a ``.gguf`` of one of :data:`WEIGHTED`.
+        lora: an adapter to merge into the weights, see :func:`glinfer.formats.adapters.merge.merged`; changed matrices
+            become float32 unless ``dtype`` is given.
+        lora_scale: a factor for the adapter.
+        on_progress: called with (finished chunks of the text, chunks).
 
     Raises:
-        InputError: ``imatrix`` is given for a dtype that it changes nothing of, or with ``lora``; the target is a file
-            of the source, another tokenizer lies beside the target, or the format cannot hold the model.
-        FormatError: a file is damaged, names sampling that is out of range, or cannot be written.
+        InputError: ``imatrix`` with a dtype that does not use it, or with ``lora``; the target is a file of the source,
+            another tokenizer is next to the target, or the format cannot hold the model.
+        FormatError: a file is damaged, has invalid sampling options, or cannot be written.
     """
     if imatrix is not None and dtype not in WEIGHTED:
         raise InputError(
-            f"found --imatrix with the dtype {dtype}; expected one that is searched: {', '.join(WEIGHTED)}; others are "
-            "rounded, whatever matters"
+            f"found --imatrix with the dtype {dtype}; expected one that is searched: {', '.join(WEIGHTED)}; others do "
+            "not use an importance matrix"
         )
     if imatrix is not None and lora is not None:
         raise InputError(
-            "found --imatrix with --lora; expected one of them, as the importance is that of a model that runs; merge "
-            "first, then convert what was merged"
+            "found --imatrix with --lora; expected one of them, as the importance must be that of the merged model; "
+            "merge first, then convert the merged model"
         )
     path = found_model(source)
     checkpoint = load_checkpoint(path)
@@ -107,7 +108,7 @@ def convert_model(
     if imatrix is not None:
         options = {"tokenizer": tokenizer, "on_progress": on_progress}
         importance = importance_from(imatrix, path, checkpoint.config, **options)
-    with contextlib.ExitStack() as written:  # files beside the target take their places behind it
+    with contextlib.ExitStack() as written:  # the other files replace old ones after the target
         for file, data in new.items():
             written.enter_context(replacing(file)).write_bytes(data)
         save_checkpoint(
@@ -122,7 +123,7 @@ def _own_file(parts: TextParts) -> tuple[Path, ...]:
 
 
 def _same(file: Path, others: Iterable[Path]) -> Path | None:
-    """The one of several files that ``file`` is too, by links of any kind; None if it is none of them."""
+    """The file among ``others`` that is the same as ``file``, through any links; None without one."""
     for other in others:
         try:
             if os.path.samefile(file, other):  # noqa: PTH121 (Path.samefile raises its own kind of error)
@@ -149,10 +150,10 @@ def _has(file: Path, data: bytes) -> bool:
 
 
 def _check_beside(files: Iterable[Path], target: Path, sources: Iterable[Path]) -> None:
-    """Refuse to replace files that may belong to another model; those named after the target are its own."""
+    """Refuse to replace files that may belong to another model; files named after the target may be replaced."""
     for file in files:
         if (file.stem != target.stem and os.path.lexists(file)) or _same(file, sources) is not None:
             raise InputError(
-                f"{shown(file)}: found another model's, with other contents; expected none, as this model's is to be "
-                "written there; give a target in a directory of its own, or leave the tokenizer out (--no-tokenizer)"
+                f"{shown(file)}: found another model's, with other contents; expected none, as this model's file goes "
+                "there; give a target in a new directory, or leave the tokenizer out (--no-tokenizer)"
             )

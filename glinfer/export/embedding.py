@@ -1,9 +1,8 @@
-"""What a site of a model that embeds texts has beside its passes: its tokenizer, its tables, prompts and pooling.
+"""Tokenizer, tables, prompts and pooling for the site of an embedding model.
 
-The page tokenizes by the library ``@huggingface/tokenizers``, which reads the same ``tokenizer.json`` as the library of
-Python. The two differ where Unicode has grown since their tables were made, so that the marks and the punctuation of
-BERT's tokenizer come from Python's, as ranges of code points, and so do the ids of some texts, with which the page
-checks the tokenizer before it embeds anything.
+The page tokenizes with the library ``@huggingface/tokenizers``, which reads the same ``tokenizer.json`` as Python's
+library. Their Unicode tables have different versions. So the export includes Python's marks and punctuation for BERT's
+tokenizer, as ranges of code points, and the ids of probe texts, with which the page checks its tokenizer first.
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ PROBES = (
     "don't stop; it's 5 o'clock! [CLS] <s> </s> <mask>",
     "antidisestablishmentarianism " + "z" * 120,
 )
-"""Texts with whose ids the page checks its tokenizer."""
+"""Probe texts; the page compares its tokenizer's ids with Python's."""
 
 
 def exported_tokenizer(
     path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the ``tokenizer.json`` of a model that embeds texts, and what the plan says of texts.
+    """Return the ``tokenizer.json`` of an embedding model, and the entry for texts in the plan.
 
     Raises:
-        InputError: the model has no tokenizer, or one that a page cannot run.
+        InputError: the model has no tokenizer, or the page cannot run it.
     """
     config, embedding = checkpoint.config, checkpoint.embedding
     width = config.dense[-1][0] if config.dense else config.hidden_size
     if embedding.ranks and width != 1:
-        raise InputError(f"this model gives {width} scores for a pair of texts; expected a single one")
+        raise InputError(f"this model gives {width} scores for a pair of texts; expected one")
     found, why = find_tokenizer(path, given, config)
     if found is None:
-        raise InputError(f"a site that embeds texts needs the model's tokenizer, and there is none: {why}")
+        raise InputError(f"a site that embeds texts needs the model's tokenizer; found none: {why}")
     values: dict[str, Any] = json.loads(found.library_json())
     # The page cuts texts itself.
     values.update(truncation=None, padding=None)
@@ -72,7 +71,7 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
     probes = encoder.texts(PROBES)
     before, after = tokenizer.around
     if not embedding.ranks and any(any(each.types) for each in probes):
-        raise InputError("this tokenizer gives tokens of a single text another type than 0; sites do not take that")
+        raise InputError("found token types other than 0 for a single text; sites support only type 0")
     return {
         "prompts": dict(embedding.prompts),
         "default_prompt": embedding.default_prompt,
@@ -88,10 +87,10 @@ def _texts(tokenizer: Tokenizer, embedding: Embedding, config: ModelConfig) -> d
 
 
 def _pairs(tokenizer: Tokenizer, encoder: TextEncoder, embedding: Embedding) -> dict[str, Any]:
-    """Return how a pair of texts is written, with the ids and types of some pairs.
+    """Return the form of a pair of texts, with the ids and types of probe pairs.
 
-    ``form`` is a text with {query} and {text}; where it is empty, ``before``, ``between`` and ``after`` are the ids and
-    types around two texts, whose own types are ``types``.
+    ``form`` is a text with {query} and {text}. If it is empty, ``before``, ``between`` and ``after`` are the (id, type)
+    pairs around two texts, whose types are ``types``.
     """
     whole = tokenizers.Tokenizer.from_str(tokenizer.library_json()).encode("a", "a")
     marked = list(zip(whole.ids, whole.type_ids, strict=True))
@@ -113,15 +112,15 @@ def _pairs(tokenizer: Tokenizer, encoder: TextEncoder, embedding: Embedding) -> 
 
 
 def _span(sequences: Sequence[int | None], number: int) -> slice:
-    """Return the places of the tokens of a text among those of a pair."""
+    """Return the range of one text's tokens in a pair."""
     first = sequences.index(number)
     return slice(first, first + sequences.count(number))
 
 
 def characters_of(values: dict[str, Any]) -> dict[str, str] | None:
-    """Return what BERT's normalizer takes out, the marks that it strips, and the punctuation at which words end.
+    """Return the characters that BERT's normalizer removes, the marks that it strips, and the punctuation of words.
 
-    Each is the inside of a class of characters for JavaScript; None for a tokenizer of another kind.
+    Each is the inside of a character class for JavaScript; None for other tokenizers.
     """
     kinds = [(values[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
     if kinds != ["BertNormalizer", "BertPreTokenizer"]:
@@ -131,8 +130,7 @@ def characters_of(values: dict[str, Any]) -> dict[str, str] | None:
 
 @cache
 def _bert_characters() -> dict[str, str]:
-    # Whatever was a mark or punctuation in an older Unicode is one of these, or a symbol, in Python's; which
-    # characters are for private use, Co, never changes.
+    # Marks and punctuation of an older Unicode are these or symbols in Python's; private use, Co, never changes.
     kinds_of = {chr(code): unicodedata.category(chr(code)) for code in range(sys.maxunicode + 1)}
     plain = {"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False}
     clean = tokenizers.normalizers.BertNormalizer(**{**plain, "clean_text": True}).normalize_str
@@ -147,7 +145,7 @@ def _bert_characters() -> dict[str, str]:
 
 
 def _ranges(codes: list[int]) -> str:
-    """Sorted code points as the inside of a class of characters, with the flag ``u``."""
+    """Sorted code points as the inside of a character class, with the flag ``u``."""
     spans: list[list[int]] = []
     for code in codes:
         if spans and spans[-1][1] == code - 1:
@@ -158,7 +156,7 @@ def _ranges(codes: list[int]) -> str:
 
 
 def embedding_entry(plan: Plan, export: PlanExport, config: ModelConfig) -> dict[str, Any]:
-    """Describe the tables that each run reads, where its vectors are, and what the tables hold besides tokens."""
+    """Describe the tables and the results of a run, its positions and its pooling."""
     targets = [tensor.name for tensor in plan.tensors if tensor.name.startswith(f"{EMBEDDINGS}.")]
     return {
         "rows": export.texture(ROWS),

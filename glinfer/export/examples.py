@@ -1,4 +1,4 @@
-"""Prompts that pages offer for a model."""
+"""Example prompts of a model for pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TEXT = ("Once upon a time", "The city was quiet that night, and", "The best way
 
 
 def examples_for(path: str | PathLike[str], *, chats: bool) -> list[str]:
-    """Choose prompts for a model with a tokenizer: those of a bundled model's card, or some for chats or plain texts.
+    """Choose example prompts: those of a bundled model's card, or general ones for chats or plain texts.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.

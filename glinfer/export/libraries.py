@@ -1,4 +1,4 @@
-"""The libraries of npm that pages use, where an export finds them, and what they are called in a site."""
+"""npm libraries for pages: where an export finds them, and their names in a site."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARIES = {
     MARKDOWN: {
         "libraries/markdown-it.js": "node_modules/markdown-it/dist/browser/markdown-it.esm.min.mjs",
         "libraries/LICENSE.markdown-it": "node_modules/markdown-it/LICENSE",
-        # Packages that are part of that file.
+        # Packages bundled in that file.
         "libraries/LICENSE.entities": "node_modules/entities/LICENSE",
         "libraries/LICENSE.linkify-it": "node_modules/linkify-it/LICENSE",
         "libraries/LICENSE.mdurl": "node_modules/mdurl/LICENSE",
@@ -29,18 +29,18 @@ LIBRARIES = {
         "libraries/LICENSE.uc.micro": "node_modules/uc.micro/LICENSE.txt",
     },
 }
-"""The files of each library in the installed package and in sites, and where npm puts them in a source checkout."""
+"""The files of each library in the installed package and in sites, mapped to npm's files in a source checkout."""
 
 
 def library_files(web: Path, names: Iterable[str] = (TOKENIZERS,)) -> dict[str, Path]:
-    """Find libraries of the page: in the installed package, or where npm puts them.
+    """Find the page's libraries in the installed package, or in npm's folder.
 
     Args:
         web: the folder of the page and its runtime.
         names: keys of :data:`LIBRARIES`.
 
     Raises:
-        FormatError: one is in neither place.
+        FormatError: a library is in neither place.
     """
     found: dict[str, Path] = {}
     for files in map(LIBRARIES.__getitem__, names):
@@ -51,6 +51,6 @@ def library_files(web: Path, names: Iterable[str] = (TOKENIZERS,)) -> dict[str, 
         else:
             raise FormatError(
                 f"a library of the page is missing: found no {next(iter(files))} in {web}; run 'npm ci --prefix web' "
-                "in a source checkout, or take a wheel that was built after that"
+                "in a source checkout, or use a wheel that was built after that"
             )
     return found

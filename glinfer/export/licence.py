@@ -1,4 +1,4 @@
-"""The licence of a model, where its files name one: what model cards of pages show."""
+"""Find the licence of a model in its files, for the model card of a page."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FIELD = re.compile(r"^(license|license_name):[ \t]*([^\s#\[{|>][^\n]*?)[ \t]*\r
 def licence_of(path: str | PathLike[str]) -> str:
     """Find the name of a model's licence.
 
-    A bundled model's card names it, a GGUF file in ``general.license``, and a directory of Hugging Face in the front
-    matter of its ``README.md``, where ``license_name`` tells more than ``license: other``.
+    It is in a bundled model's card, in ``general.license`` of a GGUF file, or in the front matter of ``README.md`` in
+    a Hugging Face directory. There ``license_name`` is preferred to ``license``, which may be ``other``.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
 
     Returns:
-        The name on one line, or an empty text where no file names one.
+        The name on one line; empty if no file names one.
     """
     found = Path(find_model(path))
     for model in bundled_models():
@@ -46,7 +46,7 @@ def _in_gguf(path: Path) -> str:
 
 
 def _in_card(folder: Path) -> str:
-    if not (folder / _CONFIG).is_file():  # a README of something else
+    if not (folder / _CONFIG).is_file():  # the README does not belong to a model
         return ""
     try:
         with opened(folder / _CARD) as (file, _):

@@ -1,11 +1,11 @@
-"""An exported site as one page, which a browser opens as a file and therefore cannot fetch anything.
+"""An exported site as one page, which a browser opens as a file and which cannot fetch anything.
 
 Modules go into an import map as ``data:`` URLs. Such a module cannot import ``./other.js``, so static imports are
-renamed to the keys of the map; nothing else changes in them. All other files are embedded as base64, where ``fetch``
-finds them with the help of ``embedded.js``.
+renamed to the keys of the map; modules are otherwise unchanged. All other files are embedded as base64, where
+``embedded.js`` lets ``fetch`` find them.
 
-The page's Content-Security-Policy names what is inline by its hash. Scripts may come from ``data:`` URLs, as the
-modules do, and nothing at all from a network.
+The page's Content-Security-Policy allows inline elements by their hash, scripts from ``data:`` URLs, and no network
+access.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from glinfer.errors import FormatError
 
 PAGE = "index.html"
 _PREFIX = "glinfer-site/"
-# A static import or export … from at the beginning of a line, with the quoted name.
+# A static import, or export … from, at the start of a line, with the quoted name.
 _IMPORT = re.compile(r'^((?:import|export)\b[^;"\']*?)(["\'])(\.{1,2}/[^"\']+)\2', re.MULTILINE)
 # Imports that an import map cannot serve, outside of comments.
 _ODD = re.compile(r"""^(?!\s*(?:\*|/[*/])).*?(\bfrom\s*["']\.|\bimport\s*\(|\bimport\.meta\.url\b)""", re.MULTILINE)
-_PIECE = 24 << 20  # bytes of a file in one element: a multiple of 3, so that pieces of base64 can be joined
+_PIECE = 24 << 20  # bytes of a file in one element; a multiple of 3, so that base64 pieces can be joined
 
 
 def single_file_note() -> str:
-    """Return the comment near the beginning of such a page that identifies it."""
+    """Return the comment that identifies such a page near its start."""
     return "<!-- glinfer-web 1, single file -->"
 
 
 def single_file(site: Path, fetch: Path) -> Iterator[str]:
-    """Embed a site into its page, and yield it in pieces; all files are read before the first one.
+    """Embed a site into its page, and yield the page in pieces, after reading all files.
 
-    ``fetch`` is the script that makes the page find its files.
+    ``fetch`` is the script that lets the page find its embedded files.
 
     Raises:
         FormatError: the page names a missing file, or a module cannot be embedded.
@@ -55,9 +55,9 @@ def single_file(site: Path, fetch: Path) -> Iterator[str]:
     page.feed((site / PAGE).read_text(encoding="utf-8"))
     page.close()
     if page.head:
-        raise FormatError(f"{PAGE} has no <script type=module>, before which everything would be embedded")
+        raise FormatError(f"{PAGE} has no <script type=module>; expected one")
     if page.policy_place is None:
-        raise FormatError(f"{PAGE} has no Content-Security-Policy, which would say what it may load")
+        raise FormatError(f"{PAGE} has no Content-Security-Policy; expected one")
     page.parts[page.policy_place] = f'<meta http-equiv="Content-Security-Policy" content="{page.policy()}">'
     return iter(page.parts)
 
@@ -67,7 +67,7 @@ def _files(site: Path) -> list[tuple[str, Path]]:
 
 
 def imports_of(module: str) -> list[str]:
-    """The relative names of the modules that the text of a module imports."""
+    """The relative names of a module's imports, from its text."""
     return [name for _, _, name in _IMPORT.findall(module)]
 
 
@@ -94,7 +94,7 @@ def _data_url(module: str) -> str:
 
 
 def _hashed(inline: str) -> str:
-    """A source of a Content-Security-Policy that allows an inline script or style."""
+    """The Content-Security-Policy source that allows an inline script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}'"
 
 
@@ -106,7 +106,7 @@ def _elements(name: str, content: bytes) -> Iterator[str]:
 
 
 class _Page(HTMLParser):
-    """Copies a page, but embeds its style sheets and modules, and puts ``head`` before the modules."""
+    """Copies a page with its style sheets and modules embedded, and inserts ``head`` before the modules."""
 
     def __init__(self, site: Path, head: str, import_map: str) -> None:
         super().__init__(convert_charrefs=False)
@@ -115,7 +115,7 @@ class _Page(HTMLParser):
         self.policy_place: int | None = None
 
     def policy(self) -> str:
-        """What the page may load, once all of it was read."""
+        """The Content-Security-Policy; call it after the whole page was read."""
         scripts, styles = (" ".join(map(_hashed, texts)) for texts in (self.scripts, self.styles))
         return (
             f"default-src 'none'; script-src data: {scripts}; style-src {styles}; img-src data:; base-uri 'none'; "

@@ -1,9 +1,9 @@
-"""Plans as JSON for the WebGL2 runtime in ``web/``, with all that a session binds and the replay loop does.
+"""Plans as JSON for the WebGL2 runtime in ``web/``, with everything to bind and replay them.
 
 Layouts have the fields from which the runtime computes viewports and vertex counts as :mod:`glinfer.gl.replay` does:
 
 ============= ======================================================================================
-kind          further keys, beside rows, cols, width, height (texels)
+kind          further keys, after rows, cols, width, height (texels)
 ============= ======================================================================================
 ``matrix``    ``wrapped``
 ``flat``      ``row_texels``
@@ -15,13 +15,13 @@ kind          further keys, beside rows, cols, width, height (texels)
 ``packed``    none: weights for fragments that share the work in a quad
 ============= ======================================================================================
 
-From ``table`` on only shaders read such weights; the keys say which row and column a texel belongs to.
+Weights of the kinds from ``table`` on are read by shaders only; the keys map a texel to its row and column.
 
-Defines that are floats are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
+Float defines are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
 
-Companions are further plans over textures of the first, or of a companion before them, as
+Companions are further plans over textures of the first plan, or of an earlier companion, as
 :meth:`glinfer.models.session.Session.companion` binds them.
-All plans share one table of textures, of which those of the first plan come first, and one of programs.
+All plans share one table of programs and one of textures, which starts with those of the first plan.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ _BLOCK_KEYS = ("blocks", "tiles", "pitch", "columns", "slot_step", "block_step",
 
 @dataclass(frozen=True)
 class Companion:
-    """A plan that is exported over textures of another one.
+    """A plan exported over textures of another plan.
 
     Attributes:
         name: its key in ``companions`` of ``plan.json``.
         plan: the plan.
-        facts: what the runtime has to know besides, by key.
-        inputs: tensors that the runtime writes or reads, one or several by the key under which it finds their textures.
-        kinds: kinds of tensors whose textures are those of the other plan, where the names are equal.
-        names: further such tensors.
-        over: the companion before it whose textures these are; the first plan's where it is left out.
-        on_demand: whether a runtime compiles its programs and makes its textures only when it is asked for.
+        facts: further numbers for the runtime, by key.
+        inputs: tensors that the runtime writes or reads, by the key of their texture numbers.
+        kinds: kinds of tensors that share the other plan's texture of the same name.
+        names: further tensors that share a texture.
+        over: the earlier companion whose textures it shares; None for the first plan's.
+        on_demand: whether the runtime makes its programs and textures at first use.
     """
 
     name: str
@@ -84,14 +84,14 @@ class PlanExport:
     Attributes:
         plan: the exported plan.
         weights: its weights in upload order.
-        shaders: names of the shader files in the shader folder, includes too.
+        shaders: names of the shader files, including included ones.
     """
 
     def __init__(self, plan: Plan, limits: Limits, companions: Sequence[Companion] = ()) -> None:
         """Lay the plans out.
 
         Raises:
-            PlanError: a plan breaks the limits, or a texture that two of them share is laid out in two ways.
+            PlanError: a plan breaks the limits, or two plans share a texture with different layouts.
             ShaderError: a shader file is missing or damaged.
         """
         self.plan, self._size = plan, limits.max_texture_size
@@ -118,7 +118,7 @@ class PlanExport:
         )
 
     def _indices(self, plan: Plan, shared: Mapping[str, int]) -> dict[str, int]:
-        """The index of each texture of a plan; those that are not shared are appended to the table."""
+        """The index of each texture of a plan; appends textures that are not shared to the table."""
         found = dict(shared)
         for tensor in plan.tensors:
             if not tensor.view_of and tensor.name not in found:
@@ -129,7 +129,7 @@ class PlanExport:
     def _check_shared(self, plan: Plan, other: Plan, names: Collection[str]) -> None:
         for name in sorted(names):
             if plan.table[name].layout_within(self._size) != other.table[name].layout_within(self._size):
-                raise PlanError(f"tensor {name} of plan {plan.name} is laid out otherwise in plan {other.name}")
+                raise PlanError(f"tensor {name} of plan {plan.name} has another layout in plan {other.name}")
 
     def layout(self, name: str) -> TexelLayout:
         """Return the layout of a tensor."""
@@ -177,10 +177,10 @@ class PlanExport:
         return {"texture": self.texture(name), "width": width, "height": height}, order
 
     def pictures(self) -> list[dict[str, Any]]:
-        """List textures with attention: probabilities where the plan has them, else scores.
+        """List textures with attention: probabilities if the plan has them, else scores.
 
-        ``heads`` is how many heads lie below each other, each with a row for every query; 0 where the rows of the draw
-        are the picture's. ``sinks`` is the texture of a logit more for each head, where scores have one.
+        ``heads`` is the number of heads stacked in the texture, with one row for each query; 0 if the rows of the draw
+        are the picture's. ``sinks`` is the texture of sink logits, one for each head, if scores have them.
         """
         kinds = {draw.kind for draw in self.plan.draws}
         wanted = next((kind for kind in _PICTURES if kind in kinds), None)
@@ -201,7 +201,7 @@ class PlanExport:
         return rows // cols if isinstance(self.layout(name), FlatLayout) else 0
 
     def _sinks_beside(self, place: int) -> dict[str, int]:
-        """The sinks that the softmax of scores has, by the draw that reads them; none beside probabilities."""
+        """The sinks of the draw that reads the scores, if any; probabilities have none."""
         scores, *later = self.plan.draws[place:]
         read = (dict(draw.inputs) for draw in later if scores.outputs[0] in dict(draw.inputs).values())
         found = next(read, {}).get("sinks")
@@ -232,7 +232,7 @@ class PlanExport:
         }
 
     def _draw(self, number: int, draw: DrawSpec) -> dict[str, Any]:
-        """Describe a draw of a plan as :meth:`glinfer.models.session.Session._bind` binds it."""
+        """Describe a draw as :meth:`glinfer.models.session.Session._bind` binds it."""
         plan = self._plans[number]
         vertex, defines, by_cover = shading(draw)
         target, *others = (

@@ -1,7 +1,6 @@
 """A server of static files for an exported site, on the loopback address.
 
-It answers what pages ask of any server of large files: a range of bytes (RFC 9110, 14), and whether a file that a
-browser has is still the same, by its entity tag.
+It supports ranges of bytes (RFC 9110, 14) and entity tags, by which browsers check whether a cached file is current.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 class _Part:
-    """The next ``length`` bytes of a file, as a file."""
+    """A file object for the next ``length`` bytes of a file."""
 
     def __init__(self, file: BinaryIO, length: int) -> None:
         self._file, self._left = file, length
@@ -44,10 +43,10 @@ class _Part:
 
 
 def byte_range(asked: str | None, size: int) -> range | None:
-    """Return the bytes of a file of ``size`` bytes that a Range header asks for.
+    """Return the requested bytes of a file of ``size`` bytes, by its Range header.
 
-    None stands for the whole file: without a header, and where it has another form than one range of bytes, which a
-    server may ignore. A range that is empty lies outside the file.
+    Returns None for the whole file: without a header, or with any other header than a single range of bytes, which a
+    server may ignore. An empty range means that the request is outside the file.
     """
     found = _RANGE.fullmatch(asked.strip()) if asked is not None else None
     if found is None or found[0] == "bytes=-":
@@ -61,7 +60,7 @@ def byte_range(asked: str | None, size: int) -> range | None:
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Serves files of one folder with the types that browsers require; folders are not listed."""
+    """Serves files of one folder with the types that browsers require; lists no folders."""
 
     server_version, sys_version = "glinfer", ""
 
@@ -70,13 +69,13 @@ class _Handler(SimpleHTTPRequestHandler):
         return media_type(os.fspath(path))
 
     def end_headers(self) -> None:
-        """Add the headers of every answer."""
+        """Add the headers of every response."""
         for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def send_head(self) -> Any:
-        """Send the status and the headers of a file, and return what is to be read of it, or None where nothing is."""
+        """Send status and headers, and return a file object for the body, or None."""
         path = Path(self.translate_path(self.path))
         if not path.is_file() or self.path.split("?")[0].endswith("/"):
             return super().send_head()  # a folder's page, a redirection, or an error
@@ -129,10 +128,10 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """Ignores browsers that disconnect in the middle of a file."""
+    """A server that ignores disconnecting browsers."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report errors but disconnections."""
+        """Report errors except disconnections."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -145,7 +144,7 @@ def site_server(folder: str | PathLike[str], port: int = 0) -> ThreadingHTTPServ
         port: a port, or 0 for any free one.
 
     Raises:
-        InputError: the folder is not an exported site, or a file, or the port is taken.
+        InputError: the folder is a file or not an exported site, or the port is in use.
     """
     site = Path(folder)
     if site.is_file():

@@ -1,8 +1,8 @@
-"""Export of a model as a folder of static files for browsers: page, runtime, shaders, plan and packed weights.
+"""Export a model as a folder of static files for browsers: page, runtime, shaders, plan and packed weights.
 
-A plan is data and needs no OpenGL: it is laid out for limits of nearly every browser, or for WebGL2's minimum. The
-passes avoid features that some browsers lack: blending of floats, points larger than a pixel, exact derivatives.
-``plan.json`` is described in :mod:`glinfer.export.plan` and docs/web.md.
+The export needs no OpenGL. Layouts respect the limits of nearly every browser, or WebGL2's minimum. Passes avoid
+features that some browsers lack: float blending, points larger than a pixel, exact derivatives.
+For ``plan.json`` see :mod:`glinfer.export.plan` and docs/web.md.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ LIMITS: Mapping[str, Limits] = {
 }
 """Limits for layouts: those of nearly every browser, or WebGL2's minimum."""
 _TEXTS, _LIBRARY_TEXTS = "texts.js", "library_texts.js"
-"""The module by which the runtime finds its tokenizer, and the one that takes its place where libraries run it."""
+"""The module that gives the runtime its tokenizer, and its replacement for sites with libraries."""
 ANSWERS, MARKDOWN_ANSWERS = "answers.js", "markdown_answers.js"
-"""The module by which the page shows answers, and the one that takes its place beside the library for Markdown."""
+"""The module that shows answers, and its replacement for sites with the Markdown library."""
 OFFLINE = "offline.js"
-"""The service worker that opens the page where the server cannot be reached; a single file needs none."""
+"""The service worker that opens the page without its server; a single-file site does not need it."""
 _SITE = (PAGE, "app.js", "style.css", "page", "glinfer", _TEXTS, ANSWERS, OFFLINE)
 _WORDS = ("text/charsmap.js", "text/library.js", "text/spaces.js", "text/steps.js")
 _SEARCH = ("style.css", "page/offline.js", "page/theme.js", "search", "embedding", "glinfer", _TEXTS, OFFLINE, *_WORDS)
 _SEARCH_PAGE = "search/index.html"
-"""Parts of a site of a model that embeds texts, and its page, which has the name of the other there."""
+"""Page of an embedding model's site, written as ``index.html``."""
 _FETCH = "embedded.js"
 _OWN = {*_SITE, "search", "embedding", "text", "libraries", "shaders", PLAN, TOKENIZER}
 
@@ -81,7 +81,7 @@ class ExportedSite:
     Attributes:
         folder: its folder, or the page of a single file.
         bytes: total size of its files.
-        draws: draws of one token, or of one run of texts that are embedded.
+        draws: draws of one token, or of one run of an embedding model.
         plan: contents of ``plan.json``.
         notes: features of the model that the site lacks.
     """
@@ -94,7 +94,7 @@ class ExportedSite:
 
 
 def web_root() -> Path:
-    """Find the folder of the page and its runtime: in the installed package, or beside it in a source checkout.
+    """Find the folder of the page and its runtime in the installed package, or next to it in a source checkout.
 
     Raises:
         FormatError: neither folder has it.
@@ -109,7 +109,7 @@ def web_root() -> Path:
 def web_kernels(weights: str = "f32") -> KernelOptions:
     """Choose kernel options for unknown browsers: those of GPUs, without features that some browsers lack.
 
-    Blocks in one tile, read by texture(), take two thirds of the time on Chromium's software renderer.
+    One tile, and lookups by texture(), reduce the time of blocks by a third on Chromium's software renderer.
     """
     able = without_blending(default_kernels("browser", 1.0, weights))
     return dataclasses.replace(able, quad=False, one_state=False, tiles=1, lookup_texture=True)
@@ -131,22 +131,22 @@ def export_web(
 ) -> ExportedSite:
     """Write a model as static files; ``folder`` appears, or is replaced, only when they are complete.
 
-    A model that continues texts comes with its tokenizer and its chat form, see :mod:`glinfer.export.texts`; where the
-    page cannot have them it takes token ids, or continues texts without chat, and a note says so. A model that embeds
-    texts becomes a page that searches in texts, with its ``tokenizer.json``.
+    The site of a model that generates text includes its tokenizer and chat form, see :mod:`glinfer.export.texts`. If
+    the page does not support them, it accepts token ids, or generates text without chat, and a note gives the reason.
+    The site of an embedding model is a search page with its ``tokenizer.json``.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
         folder: a new or empty folder, or an earlier export; with ``single`` also a name that ends in .html.
-        plan, weights, cache, context, gelu, tokenizer: as :func:`glinfer.load` takes them.
+        plan, weights, cache, context, gelu, tokenizer: as in :func:`glinfer.load`.
         limits: a key of :data:`LIMITS`.
         kernels: kernel options; default: :func:`web_kernels`.
-        single: write one page with everything in it, which a browser opens as a file.
+        single: write a single page that includes everything, which a browser opens as a file.
 
     Raises:
-        InputError: ``folder`` is none of these, or ends in .html without ``single``; or the plan, weights or
-            limits are unknown.
-        PlanError: the model does not fit such textures.
+        InputError: ``folder`` is anything else, or ends in .html without ``single``; or the plan, weights or limits are
+            unknown.
+        PlanError: the model does not fit the textures.
         FormatError: the model or its tokenizer cannot be read, or the files cannot be written.
     """
     check_choice(plan, weights, cache)
@@ -191,7 +191,7 @@ def export_web(
             if (new / name).is_file():
                 digest.update(hashlib.sha256((new / name).read_bytes()).digest())
         files = write_weights(new, export, weights_for(checkpoint, plan, weights), order, digest)
-        # Browsers keep these files under the fingerprint; the plan, which has it, they ask for.
+        # Browsers cache these files by the fingerprint in the plan, which they always request.
         values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
         values["offline"] = None if single else _offline_version(new, values)
         _write_json(new / PLAN, values)
@@ -205,7 +205,7 @@ def export_web(
 def _plan_file(
     about: Mapping[str, Any], plan: Plan, export: PlanExport, checkpoint: Checkpoint
 ) -> tuple[dict[str, Any], Array | None]:
-    """Make the contents of ``plan.json``, and the order of the logits, which only models that continue texts have."""
+    """Make the contents of ``plan.json`` and the order of the logits (None for embedding models)."""
     logits, order = export.logits(LOGITS) if LOGITS in plan.table else (None, None)
     values = {
         "format": FORMAT,
@@ -249,13 +249,13 @@ def _laid_out(
 def _embedded_texts(
     path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint, _: Path
 ) -> tuple[TextSupport, list[str]]:
-    """Find what a model that embeds texts needs of its tokenizer; arguments are those of :func:`continued_texts`."""
+    """The text support of an embedding model; arguments are those of :func:`continued_texts`."""
     tokenizer, embedding = exported_tokenizer(path, given, checkpoint)
     return TextSupport(tokenizer, {}, (TOKENIZERS,), embedding), []
 
 
 def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, Path]:
-    """The files and folders of a site's page, by their place in the site."""
+    """The files and folders of a site's page, by their path in the site."""
     if embeds:
         own = {PAGE: root / _SEARCH_PAGE, **{name: root / name for name in _SEARCH}}
     elif TOKENIZERS in libraries:
@@ -268,7 +268,7 @@ def _parts(root: Path, libraries: Sequence[str], *, embeds: bool) -> dict[str, P
 
 
 def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts: TextSupport) -> None:
-    """Write all files but the weights and the plan."""
+    """Write all files except the weights and the plan."""
     for name, file in _page_files(parts):
         _copy(file, new / name)
     for name in export.shaders:
@@ -278,10 +278,10 @@ def _write_site(new: Path, parts: Mapping[str, Path], export: PlanExport, texts:
 
 
 def _offline_version(site: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The files that open the page of a site, with their SHA-256, and a name that no other export has.
+    """The files that open the page of a site, with their SHA-256, and a unique version of this export.
 
-    Not among them are those that browsers keep under the fingerprint, the plan, and the service worker itself; the
-    name depends on the last two as well.
+    The files exclude those that browsers cache by fingerprint, the plan and the service worker; the version depends on
+    the last two as well.
     """
     found = {path.relative_to(site).as_posix(): path for path in sorted(site.rglob("*")) if path.is_file()}
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items() if _opens(name)}
@@ -297,7 +297,7 @@ def _opens(name: str) -> bool:
 
 
 def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
-    """The files of a site's page: their places in the site, and where they are now."""
+    """The files of a site's page: path in the site, and source path."""
     for name, place in parts.items():
         if not place.is_dir():
             yield name, place
@@ -310,7 +310,7 @@ def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file's bytes, and not its permissions: those of an installed package may be read-only."""
+    """Copy a file's bytes but not its permissions, which may be read-only in an installed package."""
     with opened(source) as (file, _):
         data = file.read()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -322,7 +322,7 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _make_single(new: Path, fetch: Path) -> None:
-    """Replace the files of a finished export by one page that embeds them."""
+    """Replace the files of a finished export by a page that embeds them."""
     page = single_file(new, fetch)
     for entry in new.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -331,7 +331,7 @@ def _make_single(new: Path, fetch: Path) -> None:
 
 
 def is_page(target: Path) -> bool:
-    """Whether a name is that of a page, and not of a folder."""
+    """Whether a path names a page, not a folder."""
     return target.suffix.lower() in (".html", ".htm")
 
 
@@ -339,7 +339,7 @@ def check_target(target: Path) -> None:
     """Check that an export may make or replace a folder, or a page.
 
     Raises:
-        InputError: it exists and is not an earlier export, or has further files.
+        InputError: the target exists and is not an earlier export, or has further files.
     """
     if not os.path.lexists(target):
         if not target.parent.is_dir():
@@ -359,13 +359,11 @@ def check_target(target: Path) -> None:
     if not is_export(target):
         raise InputError(f"{shown(target)}: this folder is not an earlier export; {advice}")
     if foreign := sorted(name for name in entries - _OWN if not is_weights_file(name)):
-        raise InputError(
-            f"{shown(target)}: beside the earlier export there is {foreign[0]!r}, which would be lost; {advice}"
-        )
+        raise InputError(f"{shown(target)}: found {foreign[0]!r} in the earlier export, which would be lost; {advice}")
 
 
 def is_export(folder: Path) -> bool:
-    """Check that :func:`export_web` has written a folder, or a page."""
+    """Whether :func:`export_web` has written a folder or a page."""
     try:
         if (folder / PLAN).is_file():
             found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
@@ -378,10 +376,10 @@ def is_export(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _replacing(target: Path, *, page: bool) -> Iterator[Path]:
-    """Yield a new folder that replaces ``target`` when the block ends, or whose page does; it is removed on failure.
+    """Yield a new folder; at the end of the block it, or its page, replaces ``target``. Removed on failure.
 
     Raises:
-        FormatError: the operating system reports an error inside the block (a full disk, say).
+        FormatError: an operating system error inside the block, such as a full disk.
     """
     old = target
     try:
@@ -391,7 +389,7 @@ def _replacing(target: Path, *, page: bool) -> Iterator[Path]:
             if page:
                 (new / PAGE).replace(target)
                 return
-            with signals_held():  # a Ctrl-C between two renames would leave no site
+            with signals_held():  # an interrupt between two renames would leave no site
                 _take_place(new, target, old)
     except OSError as error:
         kept = f"; the earlier export is {shown(old)} now" if old != target and os.path.lexists(old) else ""
@@ -402,7 +400,7 @@ def _replacing(target: Path, *, page: bool) -> Iterator[Path]:
 
 
 def _take_place(new: Path, target: Path, old: Path) -> None:
-    """Rename a folder; what was at ``target`` is at ``old`` meanwhile, and comes back where that fails."""
+    """Rename ``new`` to ``target``; the earlier folder moves to ``old``, and back if that fails."""
     if target.exists():
         target.rename(old)
     try:

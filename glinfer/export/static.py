@@ -1,11 +1,11 @@
-"""What every server of static files here says of them: their types, and headers for browsers."""
+"""Types and headers of static files, for all servers of glinfer."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
 
 _TYPES = {
-    # Not the system's table, which on some systems calls JavaScript plain text that no browser runs.
+    # Some systems' tables declare JavaScript as plain text, which browsers do not run.
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -20,12 +20,12 @@ HEADERS = {
     "Cache-Control": "no-cache",  # a new export has the same address
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # An isolated page may measure times more finely.
+    # Isolated pages get finer timers.
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""The headers of every answer."""
+"""The headers of every response."""
 
 
 def media_type(path: str | PurePath) -> str:

@@ -1,8 +1,8 @@
-"""What a site of a model that continues texts has besides its passes: its tokenizer, and the form of its chats.
+"""Tokenizer and chat form for the site of a model that generates text.
 
-Gab's tokenizers the runtime has itself. Those of Hugging Face and of GGUF files the page runs by the library
-``@huggingface/tokenizers``, and chat templates by ``@huggingface/jinja``. Both are other programs than Python's, so the
-export has the ids of some texts and conversations, with which the page tries them out before it uses them.
+The runtime implements Gab's tokenizers. For those of Hugging Face and GGUF files the page uses the library
+``@huggingface/tokenizers``, and for chat templates ``@huggingface/jinja``. Both differ from Python's libraries, so the
+export includes the ids of probe texts and conversations, which the page checks first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PRE_TOKENIZERS = frozenset(
     {"Split", "ByteLevel", "Digits", "Metaspace", "Whitespace", "WhitespaceSplit", "CharDelimiterSplit", "Punctuation",
      "FixedLength", "BertPreTokenizer"}
 )  # fmt: skip
-"""Steps of a ``tokenizer.json`` that web/text/steps.js has; BertNormalizer too, beside its own pre-tokenizer alone."""
+"""Steps of a ``tokenizer.json`` in web/text/steps.js, apart from BertNormalizer with BertPreTokenizer."""
 CONVERSATIONS: tuple[tuple[Message, ...], ...] = (
     ({"role": "user", "content": "Hello"},),
     (
@@ -55,19 +55,19 @@ CONVERSATIONS: tuple[tuple[Message, ...], ...] = (
         {"role": "user", "content": "5"},
     ),
 )
-"""Conversations with whose ids the page checks its rendering of a template."""
+"""Probe conversations; the page compares its ids of a template's rendering with Python's."""
 _SYSTEM = "Be kind."
 
 
 @dataclass(frozen=True)
 class TextSupport:
-    """Text support of a site.
+    """The text support of a site.
 
     Attributes:
-        tokenizer: contents of its ``tokenizer.json``, if the page has the tokenizer.
-        about: facts for ``model`` of ``plan.json``.
-        libraries: the libraries that the page needs, keys of :data:`glinfer.export.libraries.LIBRARIES`.
-        embedding: what ``plan.json`` says of texts that are embedded.
+        tokenizer: contents of ``tokenizer.json``; None if the page has no tokenizer.
+        about: entries for ``model`` of ``plan.json``.
+        libraries: the libraries of the page, keys of :data:`glinfer.export.libraries.LIBRARIES`.
+        embedding: entries for ``embedding`` of ``plan.json``.
     """
 
     tokenizer: Mapping[str, Any] | None
@@ -79,16 +79,16 @@ class TextSupport:
 def continued_texts(
     path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint, web: Path
 ) -> tuple[TextSupport, list[str]]:
-    """Find the tokenizer, stop ids and chat form of a model that continues texts.
+    """Find the tokenizer, stop ids and chat form of a model that generates text.
 
     Args:
         path: the model's file or directory.
-        given: its tokenizer, as :func:`glinfer.load` takes it.
+        given: its tokenizer, as in :func:`glinfer.load`.
         checkpoint: the model.
         web: the folder of the page and its runtime.
 
     Returns:
-        Them, and notes on features that are left out.
+        The text support, and notes on missing features.
 
     Raises:
         InputError, FormatError: the tokenizer, the stop ids or the sampling defaults cannot be read.
@@ -117,25 +117,25 @@ def continued_texts(
         return TextSupport(None, about), [f"the site takes token ids only: {error}"]
     about["chat"], about["why"] = _chat_of(path, found, checkpoint, has_library=bpe is None)
     about["examples"] = examples_for(path, chats=about["chat"] is not None)
-    notes = [f"the site continues texts and does not chat: {about['why']}"] if about["why"] else []
+    notes = [f"the site generates text but does not chat: {about['why']}"] if about["why"] else []
     if about["chat"] is not None:
         try:
             library_files(web, (MARKDOWN,))
             libraries = (*libraries, MARKDOWN)
         except FormatError as error:
-            notes.append(f"the page shows answers as they are written, without formatting: {error}")
+            notes.append(f"the page shows answers as plain text, without formatting: {error}")
     return TextSupport(entry, about, libraries), notes
 
 
 def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Make the contents of a site's ``tokenizer.json`` for a tokenizer that the library runs.
+    """Make the contents of a site's ``tokenizer.json`` for a tokenizer of the library.
 
-    ``library`` is the tokenizer's own ``tokenizer.json`` without what is put around a text, which ``before`` and
-    ``after`` say; ``pieces`` are the bytes of each id in base64, ``probes`` texts with the ids of
-    web/text/library.js's pipelines.
+    ``library`` is the tokenizer's ``tokenizer.json`` without the ids around a text, which are ``before`` and ``after``.
+    ``pieces`` has the bytes of each id in base64, ``probes`` texts with their ids in each pipeline of
+    web/text/library.js.
 
     Raises:
-        InputError: it has a step that the page does not know.
+        InputError: the page does not support a step of the tokenizer.
     """
     values: dict[str, Any] = json.loads(tokenizer.library_json())
     values.update(truncation=None, padding=None, post_processor=None, decoder=None)
@@ -166,7 +166,7 @@ def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _check_steps(values: Mapping[str, Any]) -> None:
-    """Refuse steps that web/text/steps.js does not have."""
+    """Refuse steps that web/text/steps.js does not implement."""
     kinds = [(values[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
     if kinds == ["BertNormalizer", "BertPreTokenizer"]:
         return
@@ -176,7 +176,7 @@ def _check_steps(values: Mapping[str, Any]) -> None:
     ):
         for kind in _kinds(values[name], several):
             if kind not in known:
-                raise InputError(f"the page does not know the {name} {kind} of this model's tokenizer")
+                raise InputError(f"the page does not support the {name} {kind} of this model's tokenizer")
 
 
 def _kinds(step: Mapping[str, Any] | None, several: str) -> list[str]:
@@ -190,7 +190,7 @@ def _kinds(step: Mapping[str, Any] | None, several: str) -> list[str]:
 def _chat_of(
     path: str | PathLike[str], tokenizer: Tokenizer, checkpoint: Checkpoint, *, has_library: bool
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """The chat form as ``plan.json`` has it, or None, and why a model that has a form cannot chat in the page."""
+    """The entry of the chat form for ``plan.json``, or None; and why the page does not support an existing form."""
     try:
         form = find_chat(path, tokenizer, checkpoint.config)
     except InputError as error:
@@ -200,17 +200,17 @@ def _chat_of(
         return {"user": form.user, "assistant": form.assistant, "end": form.end, "think": thinks}, None
     template = template_of(path, tokenizer, checkpoint.config)
     if not has_library or template is None or not isinstance(form, TemplateChat):
-        return None, "the page renders templates with tokenizers of Hugging Face's and GGUF files' alone"
+        return None, "the page renders templates only with tokenizers of Hugging Face and of GGUF files"
     return template_entry(template, tokenizer, form.stop_ids), None
 
 
 def template_entry(template: JinjaTemplate, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> dict[str, Any]:
-    """Describe a chat template: its program, what it can name, the ids that end a reply, and checked conversations."""
+    """Describe a chat template: source, named tokens, ids that end a reply, and probe conversations."""
     encoder = TemplateEncoder(template, tokenizer)
     while True:
         started = _minute()
         probes = [{"messages": list(messages), "ids": _ids(encoder, messages)} for messages in CONVERSATIONS]
-        if _minute() == started:  # a template may tell the time
+        if _minute() == started:  # templates may print the time
             break
     system: Message = {"role": "system", "content": _SYSTEM}
     try:
@@ -233,7 +233,7 @@ def _minute() -> list[int]:
 
 
 def _ids(encoder: TemplateEncoder, messages: Sequence[Message]) -> list[int] | None:
-    """The ids of a conversation; None where the template refuses it."""
+    """The ids of a conversation; None if the template refuses it."""
     try:
         return encoder.ids(messages)
     except InputError:
@@ -241,7 +241,7 @@ def _ids(encoder: TemplateEncoder, messages: Sequence[Message]) -> list[int] | N
 
 
 def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:
-    """Read the merges of the tokenizer that :func:`glinfer.text.tokenizer.find_tokenizer` finds; None for others."""
+    """Read the merges of the tokenizer of :func:`glinfer.text.tokenizer.find_tokenizer`; None for other kinds."""
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     beside = (Path(path).with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json")
     for file in beside if given is None else (Path(given),):
@@ -260,7 +260,7 @@ def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: 
 
 
 def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, Any]:
-    """Make the contents of a site's ``tokenizer.json``: merges, bytes of each id in base64, control tokens by text."""
+    """Make the contents of a site's ``tokenizer.json``: merges, bytes of each id in base64, and control tokens."""
     return {
         "kind": "bpe1",
         "merges": [list(merge) for merge in model.merges],

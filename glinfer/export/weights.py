@@ -1,7 +1,7 @@
 """Weights of a site: the texels of every weight texture in safetensors files, in upload order.
 
-A file ends with the CRC-32 of each line of its texels, with which the page checks textures that it has bound. Files are
-cut between tensors so that hosts and browsers take them; :func:`weight_files` says where.
+A file ends with the CRC-32 of each line of its texels, by which the page checks bound textures. :func:`weight_files`
+splits files between tensors, to respect size limits of hosts and browsers.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Digest(Protocol):
     """A hash of hashlib."""
 
     def update(self, data: bytes, /) -> None:
-        """Go on with some bytes."""
+        """Add bytes."""
 
 
 def is_weights_file(name: str) -> bool:
-    """Check whether a site's file of this name has weights."""
+    """Whether a site's file of this name has weights."""
     return name == WEIGHTS or _SHARD.fullmatch(name) is not None
 
 
 def weight_files(export: PlanExport) -> dict[str, list[TensorSpec]]:
-    """Share weights out to files of at most :data:`MAX_SITE_FILE_BYTES` of texels each, in upload order.
+    """Split weights, in upload order, into files with at most :data:`MAX_SITE_FILE_BYTES` of texels each.
 
-    A larger texture has a file of its own. One file is ``weights.safetensors``, several are
+    A larger texture gets a separate file. A single file is ``weights.safetensors``; several are
     ``weights-00001-of-00003.safetensors`` and so on.
     """
     files: list[list[TensorSpec]] = [[]]
@@ -66,19 +66,19 @@ def weight_files(export: PlanExport) -> dict[str, list[TensorSpec]]:
 def write_weights(
     folder: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array | None, digest: Digest
 ) -> list[dict[str, Any]]:
-    """Write packed texels, with one array in memory at a time; the safetensors library needs all at once, and sorts.
+    """Write packed texels, one array at a time; the safetensors library would sort, and need all in memory.
 
     Args:
-        folder: where the files go.
-        export: the plan, whose weights are written.
+        folder: the folder of the files.
+        export: the plan of the weights.
         arrays: the weights by name.
-        order: the place of each token's logit among the numbers read back, which the last file has; None where there
-            are no logits.
-        digest: is given the headers and the checksums.
+        order: the index of each token's logit among the numbers read back, stored in the last file; None without
+            logits.
+        digest: updated with the headers and the checksums.
 
     Returns:
-        For ``plan.json``, of each file its ``name``, its size in ``bytes``, and the ``crc32`` of its header and
-        checksums, by which the page recognises the file that belongs to the plan.
+        For ``plan.json``, the ``name`` of each file, its size in ``bytes``, and the ``crc32`` of its header and
+        checksums, by which the page recognises the files of the plan.
 
     Raises:
         PlanError: a weight is missing, or its shape is not the plan's.

@@ -1,6 +1,6 @@
-"""The families of models that run here, one record a file; nothing outside its record depends on a family.
+"""The supported model families, one record a file; code outside a record does not depend on its family.
 
-Records are data and import nothing else of glinfer, so that configurations, formats and plans can all read them.
+Records are data and import nothing else of glinfer, so configurations, formats and plans can all read them.
 """
 
 from glinfer.families import (
@@ -45,8 +45,8 @@ _MODULES = (
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 """Every family by its name, the ``model_type`` of its models."""
 DECODERS = {name: family for name, family in FAMILIES.items() if not family.encodes}
-"""Those whose models continue texts."""
+"""The families whose models generate text."""
 DEFAULT, DEFAULT_SHAPE = gab.FAMILY.name, gab.SHAPE
 """The default family, and its shape under the names of ``--config``."""
 SHAPES: dict[str, dict[str, int]] = {module.FAMILY.name: module.SHAPE for module in (gab, gift_of_gab)}
-"""The shapes of published models that ``--config`` takes by name."""
+"""The shapes of published models that ``--config`` accepts by name."""

@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2019): every token sees its whole text; MiniLM, bge, gte and e5 are of this form.
 
-Norms stand behind attention and MLP. Defaults are those of BertConfig in Hugging Face's transformers.
+Norms follow attention and MLP. Defaults follow BertConfig in Hugging Face's transformers.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Gab: learned positions, LayerNorm, an MLP with biases and the tanh form of GELU, no biases in the attention.
 
-The names of its tensors are those of GPT-J in Hugging Face's transformers, plus ``wpe``. Source: the original engine.
+Tensor names are those of GPT-J in Hugging Face's transformers, plus ``wpe``. Source: the original engine.
 """
 
 from glinfer.families.record import Family, Names

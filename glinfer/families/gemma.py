@@ -1,6 +1,6 @@
 """Gemma (Gemma Team 2024): a Llama with scaled embeddings, norms that multiply by 1 + weight, and tanh-form GELU.
 
-Defaults are those of GemmaConfig in Hugging Face's transformers 5.
+Defaults follow GemmaConfig in Hugging Face's transformers 5.
 """
 
 from glinfer.families.record import ACTIVATIONS, TANH, Family, Gguf, HuggingFace
@@ -14,8 +14,8 @@ FAMILY = Family(
     huggingface=HuggingFace(
         sizes=(256000, 3072, 24576, 28, 16, 16, 256, 8192),
         activation=TANH,
-        # The first official files say "gelu", and mean its tanh form; transformers reads them so. Files may have both
-        # settings: transformers 4 took the second, transformers 5 takes the first.
+        # The first official files write "gelu" for its tanh form, and transformers reads them so. Files may have both
+        # settings: transformers 4 used the second, transformers 5 uses the first.
         activations={"hidden_act": {**ACTIVATIONS, "gelu": "gelu_new"}, "hidden_activation": ACTIVATIONS},
         tied=True,
         null_heads=False,

@@ -1,6 +1,6 @@
 """Gemma 2 (Gemma Team 2024): norms on both sides of each branch, alternating windows, bounded scores and logits.
 
-Defaults are those of Gemma2Config in Hugging Face's transformers 5.
+Defaults follow Gemma2Config in Hugging Face's transformers 5.
 """
 
 from glinfer.families.record import ACTIVATIONS, TANH, Family, Gguf, HuggingFace, Names

@@ -1,7 +1,7 @@
-"""Gemma 3's text models (Gemma Team 2025): a Gemma 2 with normalised heads, and five layers of six with a window.
+"""Gemma 3's text models (Gemma Team 2025): a Gemma 2 with normalised heads, and a window in five layers of six.
 
-Layers with a window turn by angles of their own. Defaults are those of Gemma3TextConfig in Hugging Face's transformers
-5, whose models bound no scores whatever a file says.
+Layers with a window have their own rotary angles. Defaults follow Gemma3TextConfig in Hugging Face's transformers
+5, whose models ignore a file's bound for scores.
 """
 
 from glinfer.families.gemma2 import NAMES

@@ -1,4 +1,4 @@
-"""EmbeddingGemma (Gemma Team 2025): a Gemma 3 whose tokens see those behind them too.
+"""EmbeddingGemma (Gemma Team 2025): a Gemma 3 whose tokens also see later tokens.
 
 Its files are those of Gemma 3 with ``use_bidirectional_attention``. A window of n tokens has n // 2 on each side.
 """

@@ -1,6 +1,6 @@
-"""Gab's second generation, "Gift of Gab": RMSNorm, rotary positions that turn neighbours, an MLP without a gate.
+"""Gab's second generation, "Gift of Gab": RMSNorm, rotary positions with adjacent pairs, an MLP without a gate.
 
-Source: the browser engine of Gab 100M and the script that packs its weights. Version 1 of its files turned other pairs.
+Source: the browser engine of Gab 100M and the script that packs its weights. Version 1 of its files had other pairs.
 """
 
 from glinfer.families.record import Family, Manifest

@@ -1,7 +1,7 @@
 """GPT-2 (Radford et al. 2019): Gab's passes, with biases in the attention and none in the head.
 
-Defaults are those of GPT2Config in Hugging Face's transformers, whose "Conv1D" matrices are [in, out], and whose query,
-key and value lie in one, ``c_attn``.
+Defaults follow GPT2Config in Hugging Face's transformers, whose "Conv1D" matrices are [in, out]; one of them,
+``c_attn``, has query, key and value.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ FAMILY = Family(
             "intermediate_size": ("n_inner",),
         },
         old_keys={"max_position_embeddings": "n_ctx"},
-        # reorder_and_upcast_attn only says in which precision and order the same numbers are computed.
+        # reorder_and_upcast_attn only changes the precision and order of the same computation.
         only={
             "scale_attn_weights": (True,),
             "scale_attn_by_inverse_layer_idx": (False,),

@@ -1,8 +1,8 @@
 """gpt-oss (OpenAI 2025): experts with biases and bounded gates, windows in every other layer, and attention sinks.
 
-A sink is a learned logit of each head, which takes a part of the softmax and adds nothing (Xiao et al. 2024). Defaults
-are those of GptOssConfig in Hugging Face's transformers 5. The published files have the matrices of the experts in
-MXFP4. They join gate and up, whose rows take turns; floats are stored as [in, out].
+A sink is a learned logit of each head without a value, which absorbs a part of the softmax (Xiao et al. 2024). Defaults
+follow GptOssConfig in Hugging Face's transformers 5. The published files have the experts' matrices in MXFP4.
+They join gate and up in alternating rows; floats are stored as [in, out].
 """
 
 from dataclasses import replace

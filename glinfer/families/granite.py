@@ -1,6 +1,6 @@
 """Granite 3 (IBM 2024): a Llama with four factors, of embeddings, scores, branches and logits.
 
-Defaults are those of GraniteConfig in Hugging Face's transformers 5.
+Defaults follow GraniteConfig in Hugging Face's transformers 5.
 """
 
 from glinfer.families.record import Family, Gguf, HuggingFace

@@ -1,6 +1,6 @@
 """Granite 3 with experts (IBM 2024): a Granite whose files hold gate and up of all experts of a layer in one tensor.
 
-Defaults are those of GraniteMoeConfig in Hugging Face's transformers 5.
+Defaults follow GraniteMoeConfig in Hugging Face's transformers 5.
 """
 
 from dataclasses import replace

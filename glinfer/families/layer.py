@@ -1,7 +1,7 @@
-"""The record of one layer: what it computes, derived in one place.
+"""The record of one layer: its operations and their settings, derived in one place.
 
 :meth:`glinfer.config.ModelConfig.layer` makes it from the configuration and the record of the family. Builders of
-plans, formats and estimates read here what a layer computes, and ask no family.
+plans, formats and estimates read this record instead of the family.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Mixing = Literal["attention", "conv", "delta"]
-"""How a layer mixes tokens: causal attention, over all tokens before or a window of them; a gated short convolution,
-C · conv(B · x), over a few tokens up to its own and each element by itself; or the gated delta rule, a linear attention
-whose state goes from token to token."""
+"""How a layer mixes tokens: causal attention, over all earlier tokens or a window; a gated short convolution,
+C · conv(B · x), depthwise over the last few tokens; or the gated delta rule, a linear attention with a state that each
+token updates."""
 NormPlaces = Literal["before", "after", "both", "sum"]
-"""Where a layer has norms: before each of its two branches, behind it before it is added to the stream, both, or over
-the sum, so that the stream itself is normalised."""
+"""Norms of a layer: before each of its two branches, after it but before the residual sum, both, or after the sum, so
+that the stream itself is normalised."""
 ALL_AHEAD = 1 << 20
-"""More tokens after its own than any token can see: all of its text."""
+"""A number of later tokens larger than any text, for tokens that see their whole text."""
 HeadNorms = Literal["", "head", "width"]
-"""What of queries and keys is normalised: nothing, each head by itself, or all heads together."""
+"""Normalisation of queries and keys: none, each head separately, or all heads together."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Rope:
     """The angles of rotary positions.
 
     Attributes:
-        theta: their base.
-        dim: how many elements of a head turn, the first ones; the others stay.
+        theta: the base.
+        dim: number of rotated elements of a head, the first ones.
         scaling: settings for long contexts, see :mod:`glinfer.ops.rotary`, as sorted pairs.
     """
 
@@ -39,18 +39,18 @@ class Rope:
 
 @dataclass(frozen=True)
 class Experts:
-    """The MLPs of a layer of which each token uses a few.
+    """The experts of a layer: MLPs of which each token uses a few.
 
     Attributes:
-        count: how many there are.
-        used: how many a token uses: those with the largest outputs of the router.
-        normed: whether the softmax that weighs them is over those alone, so that their weights add up to 1, or over
-            all experts.
-        limit: the bound L of a gated MLP act(s · g) / s · (u + 1), where the gate g is at most L and u, which it
-            multiplies, lies within -L and L; 0 for the plain act(g) · u.
-        slope: the factor s there.
-        shared: whether there is one more expert, the last one, that every token uses too, weighed by the sigmoid of
-            one more output of the router.
+        count: number of experts.
+        used: number of experts of a token: those with the largest router logits.
+        normed: whether the softmax of the weights is over the chosen experts, so that their weights add up to 1, or
+            over all experts.
+        limit: bound L of a gated MLP act(s · g) / s · (u + 1), whose gate g is at most L, and whose u is clamped to
+            -L to L; 0 for the plain act(g) · u.
+        slope: the factor s of that formula.
+        shared: whether every token also uses one more expert, the last one, weighted by the sigmoid of one more router
+            logit.
     """
 
     count: int
@@ -62,7 +62,7 @@ class Experts:
 
     @property
     def stacked(self) -> Experts:
-        """The same, with the shared expert as one among the others, once the choice is made."""
+        """The same, with the shared expert counted among the others, for passes after the choice."""
         return replace(self, count=self.count + self.shared, used=self.used + self.shared, shared=False)
 
 
@@ -72,11 +72,11 @@ class DeltaRule:
 
     Attributes:
         key_heads: heads of queries and of keys.
-        heads: heads of values, of which equally many share each head of keys.
+        heads: value heads; each key head serves the same number of them.
         key: elements of a head of queries or keys.
-        value: elements of a head of values.
-        in_turn: whether heads of values take turns in the heads of keys, as in GGUF files; otherwise those that share
-            one follow each other.
+        value: elements of a value head.
+        in_turn: whether value head h uses key head ``h mod key_heads``, as in GGUF files; otherwise value heads that
+            share a key head are adjacent.
     """
 
     key_heads: int
@@ -87,38 +87,38 @@ class DeltaRule:
 
     @property
     def keys(self) -> int:
-        """Elements of all heads of keys."""
+        """Elements of all key heads."""
         return self.key_heads * self.key
 
     @property
     def values(self) -> int:
-        """Elements of all heads of values."""
+        """Elements of all value heads."""
         return self.heads * self.value
 
     @property
     def channels(self) -> int:
-        """Elements that the convolution before the rule has: queries, keys and values."""
+        """Elements of the convolution before the rule: queries, keys and values."""
         return 2 * self.keys + self.values
 
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """What one layer computes.
+    """The operations of one layer and their settings.
 
     Attributes:
-        mixing: how tokens are mixed.
-        taps: the number of positions that a convolution sees up to its own, which is included.
-        window: the number of positions that a token sees up to its own, which is included; 0 for all.
-        ahead: positions after its own that a token sees.
-        rope: the angles by which queries and keys turn; None where they do not.
-        norms: where norms stand.
-        head_norms: what of queries and keys is normalised.
-        score_scale: the factor of attention scores.
-        score_cap: the bound c of scores, c · tanh(score / c); 0 for none.
-        branch_scale: the factor of what a branch adds to the stream.
-        sinks: whether the softmax of each head has a learned logit more, to which no value belongs.
-        experts: the MLPs that a token chooses from; None where there is one MLP.
-        gated: whether the results of attention are multiplied by the sigmoid of gates, which queries have beside them.
+        mixing: see :data:`Mixing`.
+        taps: number of positions that a convolution sees, its own included.
+        window: number of positions that a token sees, its own included; 0 for all.
+        ahead: number of later positions that a token sees.
+        rope: rotary angles of queries and keys; None for no rotation.
+        norms: see :data:`NormPlaces`.
+        head_norms: see :data:`HeadNorms`.
+        score_scale: factor of attention scores.
+        score_cap: bound c of scores, c · tanh(score / c); 0 for none.
+        branch_scale: factor of a branch's result before it is added to the stream.
+        sinks: whether the softmax of each head has an additional learned logit without a value.
+        experts: the experts of the MLP; None for a single MLP.
+        gated: whether attention's results are multiplied by the sigmoid of gates, which are projected with the queries.
         delta: the heads of the delta rule; None in layers without it.
     """
 
@@ -144,25 +144,25 @@ class LayerConfig:
 
     @property
     def convolves(self) -> bool:
-        """Whether tokens are mixed by a convolution alone."""
+        """Whether tokens are mixed only by a convolution."""
         return self.mixing == "conv"
 
     @property
     def branch(self) -> str:
-        """The name of the first branch in the names of its passes."""
+        """The first branch's part in the names of its passes."""
         return "attn" if self.attends else self.mixing
 
     @property
     def norm_before(self) -> bool:
-        """Whether a norm stands before each branch."""
+        """Whether a norm precedes each branch."""
         return self.norms in ("before", "both")
 
     @property
     def norm_behind(self) -> bool:
-        """Whether a norm stands behind each branch, over what it adds or over the sum."""
+        """Whether a norm follows each branch, before or after the residual sum."""
         return self.norms != "before"
 
     @property
     def norm_after(self) -> bool:
-        """Whether a norm stands behind each branch, before it is added to the stream."""
+        """Whether a norm follows each branch, before the residual sum."""
         return self.norms in ("after", "both")

@@ -1,6 +1,6 @@
 """LFM2 (Liquid AI 2025), and LFM2.5: most layers have a gated short convolution in place of attention.
 
-Defaults are those of Lfm2Config in Hugging Face's transformers 5. The published models have 10 layers with a
+Defaults follow Lfm2Config in Hugging Face's transformers 5. The published models have 10 layers with a
 convolution over three tokens, and 6 with attention whose heads are normalised.
 """
 

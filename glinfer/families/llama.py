@@ -1,6 +1,6 @@
-"""Llama (Touvron et al. 2023): RMSNorm, rotary positions, heads that share keys and values, an MLP with a gate.
+"""Llama (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, a gated MLP.
 
-Defaults are those of LlamaConfig in Hugging Face's transformers 5.
+Defaults follow LlamaConfig in Hugging Face's transformers 5.
 """
 
 from glinfer.families.record import Family, Gguf, HuggingFace

@@ -1,6 +1,6 @@
-"""Ministral (Mistral AI 2024): a Mistral whose layers may have a window or not, as its file lists them.
+"""Ministral (Mistral AI 2024): a Mistral whose file lists the layers with a window.
 
-Defaults are those of MinistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
+Defaults follow MinistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
 """
 
 from glinfer.families.llama import GGUF

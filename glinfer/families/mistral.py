@@ -1,6 +1,6 @@
 """Mistral (Jiang et al. 2023): a Llama without biases whose tokens may see a sliding window, in all layers.
 
-Defaults are those of MistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
+Defaults follow MistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
 """
 
 from glinfer.families.llama import GGUF

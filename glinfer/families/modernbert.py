@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024): norms before the branches, rotary positions, gated GELU, and mostly local layers.
 
-Defaults are those of ModernBertConfig in Hugging Face's transformers. Its norms have no biases.
+Defaults follow ModernBertConfig in Hugging Face's transformers. Its norms have no biases.
 """
 
 from glinfer.families.record import ACTIVATIONS, Family, HuggingFace, Names

@@ -1,6 +1,6 @@
 """Nomic's BERT (Nussbaum et al. 2024): norms over the sums as in BERT, rotary positions, gated SiLU, and no biases.
 
-Defaults are those of NomicBertConfig in Hugging Face's transformers; older files have the settings of GPT-2's names.
+Defaults follow NomicBertConfig in Hugging Face's transformers; older files use GPT-2's names of settings.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""OLMo 2 (OLMo Team 2024): a Llama whose norms stand behind the branches, with all heads normalised together.
+"""OLMo 2 (OLMo Team 2024): a Llama with norms after the branches, and all heads normalised together.
 
-Defaults are those of Olmo2Config in Hugging Face's transformers 5.
+Defaults follow Olmo2Config in Hugging Face's transformers 5.
 """
 
 from glinfer.families.record import Family, Gguf, HuggingFace

@@ -1,6 +1,6 @@
 """OLMoE (Muennighoff et al. 2024): a Llama with experts, and all heads normalised together.
 
-Defaults are those of OlmoeConfig in Hugging Face's transformers 5.
+Defaults follow OlmoeConfig in Hugging Face's transformers 5.
 """
 
 from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES

@@ -1,6 +1,6 @@
-"""Phi-3 and Phi-4-mini (Microsoft 2024): a Llama whose files join matrices, and whose heads may turn in part.
+"""Phi-3 and Phi-4-mini (Microsoft 2024): a Llama whose files join matrices, and whose heads may be rotated in part.
 
-Defaults are those of Phi3Config in Hugging Face's transformers 5.
+Defaults follow Phi3Config in Hugging Face's transformers 5.
 """
 
 from dataclasses import replace

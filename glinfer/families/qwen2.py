@@ -1,6 +1,6 @@
 """Qwen 2 (Qwen Team 2024): a Llama whose queries, keys and values have biases; a window in its last layers.
 
-Defaults are those of Qwen2Config in Hugging Face's transformers 5, whose models have the biases whatever a file says.
+Defaults follow Qwen2Config in Hugging Face's transformers 5, whose models always have the biases.
 """
 
 from glinfer.families.record import Family, Gguf, HuggingFace

@@ -1,6 +1,6 @@
-"""Qwen 3 (Qwen Team 2025): a Llama whose heads of queries and keys are normalised; a window in its last layers.
+"""Qwen 3 (Qwen Team 2025): a Llama with normalised heads of queries and keys; a window in its last layers.
 
-Defaults are those of Qwen3Config in Hugging Face's transformers 5.
+Defaults follow Qwen3Config in Hugging Face's transformers 5.
 """
 
 from glinfer.families.record import Family, Gguf, HuggingFace
@@ -15,7 +15,7 @@ RERANK_PROMPT = (
     "<Document>: {text}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-"""Of Qwen3-Reranker, with the task of its own example, as published with its weights."""
+"""Qwen3-Reranker's prompt, with the task of its example, as published with its weights."""
 
 FAMILY = Family(
     "qwen3",

@@ -1,7 +1,7 @@
-"""The texts of Qwen 3.5 (Qwen Team 2026): three of four layers have the gated delta rule in place of attention.
+"""Qwen 3.5's text models (Qwen Team 2026): three of four layers have the gated delta rule in place of attention.
 
-Defaults are those of Qwen3_5TextConfig in Hugging Face's transformers 5. Gates stand behind the attention too, a
-quarter of each of its heads turns, and 1 is added to the gains of all norms but that behind the delta rule.
+Defaults follow Qwen3_5TextConfig in Hugging Face's transformers 5. Attention has output gates, and a quarter of
+each of its heads is rotated. All norms but the one after the delta rule add 1 to their gains.
 """
 
 from dataclasses import replace

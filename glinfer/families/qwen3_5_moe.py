@@ -1,7 +1,7 @@
-"""The texts of Qwen 3.5 with experts (Qwen Team 2026): its layers with many small MLPs, and one that all tokens share.
+"""Qwen 3.5's text models with experts (Qwen Team 2026): many small MLPs in a layer, and one that all tokens share.
 
-Defaults are those of Qwen3_5MoeTextConfig in Hugging Face's transformers 5. The files have the matrices of all experts
-of a layer in one tensor, those of gates above those that they multiply.
+Defaults follow Qwen3_5MoeTextConfig in Hugging Face's transformers 5. The files have the matrices of all experts
+of a layer in one tensor, gate above up.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Qwen 3 with experts (Qwen Team 2025): a Qwen 3 whose layers have many small MLPs, of which each token uses a few.
 
-Defaults are those of Qwen3MoeConfig in Hugging Face's transformers 5.
+Defaults follow Qwen3MoeConfig in Hugging Face's transformers 5.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""Qwen3-Next (Qwen Team 2025): the layers that Qwen 3.5 with experts has, in files of another form.
+"""Qwen3-Next (Qwen Team 2025): the layers of Qwen 3.5 with experts, in files of another form.
 
-Defaults are those of Qwen3NextConfig in Hugging Face's transformers 5. Each expert has tensors of its own, and the
-matrices before a delta rule have their rows by heads of keys.
+Defaults follow Qwen3NextConfig in Hugging Face's transformers 5. Each expert has its own tensors, and the rows of
+the matrices before a delta rule are grouped by key head.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""The record of a family of models: everything that distinguishes its models from those of other families.
+"""The record of a model family: everything that distinguishes its models from those of other families.
 
-A record is data. Formats read from it how a model is recognised and what its files call things; the builders of plans
-read from it what to compute. Sizes, and settings that differ between models of one family, are in
-:class:`glinfer.config.ModelConfig`, windows of single layers among them.
+A record is data. Formats read from it how to recognise a model and the names in its files; plan builders read the
+computation. Sizes, and settings that differ between models of one family, such as the windows of single layers, are in
+:class:`glinfer.config.ModelConfig`.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ class Names:
     The defaults are those of Llama in Hugging Face's transformers.
 
     Attributes:
-        layer: the prefix of names inside a layer, with a place for its number.
+        layer: the prefix of names inside a layer, with a placeholder for its number.
         attention_norm, mlp_norm: the norms before the two branches of a layer.
-        attention_post_norm, mlp_post_norm: the norms behind the branches.
-        projection: the projections of queries, keys and values, with a place for the letter; without one, a single
-            matrix holds the rows of all three.
-        head_norm: the norms of heads of queries and keys, with a place for the letter.
-        conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the convolution's own
-            weights, which differ from element to element; and the matrix behind it.
-        decay_rate, decay_shift: the whole names of the vectors that make the decays of a delta rule, see
+        attention_post_norm, mlp_post_norm: the norms after the branches.
+        projection: the projections of queries, keys and values, with a placeholder for the letter; without one, a
+            single matrix holds the rows of all three.
+        head_norm: the norms of heads of queries and keys, with a placeholder for the letter.
+        conv_in, conv, conv_out: the matrix before a convolution, with the rows of B, C and x; the depthwise
+            convolution's own weights; and the matrix after it.
+        decay_rate, decay_shift: the full names of the vectors for the decays of a delta rule, see
             :func:`glinfer.ops.flat.delta.log_decay`.
-        delta_in: the matrices before a delta rule, with a place for the letters ``qkv`` of queries, keys and values,
-            ``z`` of gates, ``a`` of decays, and ``b`` of the shares that are written.
+        delta_in: the matrices before a delta rule, with a placeholder for the letters ``qkv`` of queries, keys and
+            values, ``z`` of gates, ``a`` of decays, and ``b`` of the shares that are written.
         delta_conv, delta_norm, delta_out: the convolution over queries, keys and values; the norm of the heads of
-            results; and the matrix behind it.
+            results; and the matrix after it.
         gate, up: the two first matrices of a gated MLP; one name for both means a single matrix with the rows of both.
-        token_types, embedding_norm: the vectors that are added to embeddings by the kind of their text, and the norm
-            behind the sum, where a family has them.
-        dense: the matrices behind the pooling, with a place for their number.
-        letters: what stands in those places where it is not the letter or the number itself.
-        sinks: the logits that each head's softmax has beside those of the tokens, where a family has them.
-        router: the matrix whose outputs choose the experts of a layer, where layers have them. ``gate``, ``up`` and
-            ``down`` then have a place for an expert's number; without one, a single tensor holds those of all experts.
-        shared_router, shared_gate, shared_up, shared_down: the vector that weighs the expert that all tokens share, and
-            its matrices, where layers have one.
-        endings: what follows a name where it is not ``.weight`` or ``.bias``, by role and part, such as ``gate.bias``.
+        token_types, embedding_norm: vectors added to embeddings by token type, and the norm after the sum, if the
+            family has them.
+        dense: the matrices after the pooling, with a placeholder for their number.
+        letters: replacements for the placeholders, if they are not the letter or the number itself.
+        sinks: the sink logits of each head's softmax, if the family has them.
+        router: the matrix whose outputs choose the experts of a layer, if layers have them. ``gate``, ``up`` and
+            ``down`` then have a placeholder for an expert's number; without one, a tensor holds all experts.
+        shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,
+            if layers have one.
+        endings: suffixes instead of ``.weight`` or ``.bias``, by role and part, such as ``gate.bias``.
     """
 
     embeddings: str = "model.embed_tokens"
@@ -85,12 +85,12 @@ class Names:
     endings: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, role: str, layer: int | None = None, letter: str = "") -> str:
-        """The name for one of the roles above, in a layer or outside of all layers."""
+        """The name of one of the roles above, in a layer or outside of all layers."""
         name: str = getattr(self, role).format(self.letters.get(letter, letter))
         return name if layer is None else self.layer.format(layer) + name
 
     def vocabulary(self, *, tied: bool) -> str:
-        """The name of the head, which is that of the embeddings if the two are tied."""
+        """The name of the head, or of the embeddings if the two are tied."""
         return self.embeddings if tied else self.head
 
 
@@ -131,7 +131,7 @@ GGUF_SUM_NAMES = replace(
     final_norm="",
     head="",
 )
-"""The same of models like BERT, whose norms stand over the sums."""
+"""Names in GGUF files of models like BERT, with norms after the residual sums."""
 TANH = "gelu_pytorch_tanh"
 SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
@@ -146,23 +146,23 @@ SAME_MATHS: Mapping[str, tuple[object, ...]] = {
     "use_bidirectional_attention": (False, None),
     "per_layer_config": (None,),
 }
-"""Settings that would change the maths, and the values with which they do not."""
+"""Settings that would change the computation, and their neutral values."""
 
 
 @dataclass(frozen=True)
 class ExpertSettings:
-    """What a ``config.json`` says about experts.
+    """The settings of experts in a ``config.json``.
 
     Attributes:
-        count: how many a layer has; ``keys`` are the names of the setting, which have to agree.
-        used: how many of them a token uses.
-        normed: the default of ``norm_topk_prob``; None where the weights of the chosen ones always add up to 1.
+        count: default number of experts of a layer; ``keys`` are the setting's names, whose values must agree.
+        used: default number of experts of a token.
+        normed: the default of ``norm_topk_prob``; None if the weights of the chosen ones always add up to 1.
         limit, slope: the defaults of ``swiglu_limit`` and ``swiglu_alpha``, see
             :class:`glinfer.families.layer.Experts`; 0 in a family without them.
         turned: whether matrices of floats are stored as [experts, in, out].
-        alternate: whether the rows of gate and up take turns in the tensor that holds both.
-        shared: the default of ``shared_expert_intermediate_size``, which has to be the width of the other experts; 0 in
-            a family without an expert that all tokens share.
+        alternate: whether the rows of gate and up alternate in the tensor that holds both.
+        shared: the default of ``shared_expert_intermediate_size``, which must be the width of the other experts; 0 in
+            a family without a shared expert.
     """
 
     count: int
@@ -178,47 +178,45 @@ class ExpertSettings:
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """The ``config.json`` and the weights of a family as Hugging Face's transformers saves them.
+    """The ``config.json`` and the weights of a family in the form of Hugging Face's transformers.
 
     Attributes:
-        sizes: defaults of the fields :data:`SIZES`; 0 where the value follows from other fields.
+        sizes: defaults of the fields :data:`SIZES`; 0 if the value follows from other fields.
         activation: the default, under its name in the file.
-        activations: the settings that name the activation, with the names that each knows; given ones have to agree.
+        activations: the settings that name the activation, with the names that each accepts; given ones must agree.
         eps: the default epsilon of norms; ``eps_key`` is its name in the file.
         tied: default of ``tie_word_embeddings``.
-        keys: the names of a field in the file, if they differ from ours; several are synonyms and have to agree.
+        keys: the names of a field in the file, if they differ from ours; several are synonyms and must agree.
         old_keys: the name of a field in old files, used if the file has no other.
         null_heads: whether ``num_key_value_heads`` may be null, which means one for each head of queries.
         always_biased: whether the attention has its biases whatever the file says.
-        window: the layers that may have a sliding window: none, all, those after ``max_window_layers``, those that
-            ``layer_types`` names, by default all but each ``period``-th, or those with tokens on both sides that
-            ModernBERT has; ``conv`` where no layer has one, and ``layer_types`` names those that convolve;
-            ``delta`` where none has one, and ``layer_types`` names those with the delta rule.
-        usual_window: the window of a file that does not mention one.
-        partial_rotary: whether heads may turn in part; ``rotary_share`` is the share of a file that does not say.
+        window: the layers that may have a sliding window: none, all, those after ``max_window_layers``, those in
+            ``layer_types`` (by default all but each ``period``-th), or ModernBERT's windows to both sides; ``conv`` or
+            ``delta`` for no windows, if ``layer_types`` names the layers with a convolution or the delta rule.
+        usual_window: the default window.
+        partial_rotary: whether heads may be rotated in part; ``rotary_share`` is the default share.
         period_key: the name of the period in the file, if it has one.
-        usual_scaling: the scaling of angles of a file that names none.
-        local_theta: the default base of angles of layers with a window, where they have their own; 0 where not.
-        no_rope: the default distance of layers whose queries and keys do not turn; 0 where all turn.
+        usual_scaling: the default scaling of angles.
+        local_theta: the default base of angles of layers with a window, if they have their own; else 0.
+        no_rope: the default period of layers without rotary positions; 0 if all layers have them.
         scalars: settings that scale or bound something, with their defaults; null and 0 bound nothing. Their names are
             fields of :class:`glinfer.config.ModelConfig`, or ``query_pre_attn_scalar``, whose root divides scores.
-        only: settings that would change the maths, with the harmless values; other values are refused.
+        only: settings that would change the computation, with their neutral values; other values are refused.
         names: the names of tensors in the file; None if they are those of the checkpoint.
-        prefix: the beginning of names that some files leave out.
+        prefix: the beginning of names that some files omit.
         transposed: whether matrices inside layers are stored as [in, out].
         buffers: a regular expression for tensors, without prefix, that are not weights of the model and are ignored.
-        first_position: the number of the first position; those before it stand in the file and are not used.
-        both_ways: the family of its models with ``use_bidirectional_attention``; empty where those are refused.
-        wrapped: the ``model_type`` of models whose ``text_config`` describes one of this family, beside what they have
-            for pictures.
-        classifier: the end of names of architectures that end with a classifier; empty if there are none.
-        classifier_names: what the matrices of the classifier are called, and the activation between them.
-        classifier_pooling: the vector that it takes, as ``pooling`` of :class:`glinfer.config.ModelConfig` has it.
-        experts: what the file says about experts; None in a family without them.
-        quantized: the ``quant_method`` of a ``quantization_config`` that is read: of ``mxfp4``, the matrices of experts
+        first_position: the number of the first position; the file has earlier ones, which are unused.
+        both_ways: the family of its models with ``use_bidirectional_attention``; empty if those are refused.
+        wrapped: the ``model_type`` of multimodal models whose ``text_config`` describes a model of this family.
+        classifier: the end of names of architectures with a classifier; empty for none.
+        classifier_names: the names of the classifier's matrices, and the activation between them.
+        classifier_pooling: the classifier's input, as in ``pooling`` of :class:`glinfer.config.ModelConfig`.
+        experts: the settings of experts in the file; None in a family without them.
+        quantized: the supported ``quant_method`` of a ``quantization_config``: with ``mxfp4``, the matrices of experts
             are blocks of four bits and their scales, in two tensors.
-        delta_by_key: whether the matrices before a delta rule have their rows by heads of keys: of each the queries,
-            the keys, and the values and gates of the heads that share it; in another matrix the shares and decays.
+        delta_by_key: whether the rows of the matrices before a delta rule are grouped by key head: its queries, its
+            keys, and the values and gates of the value heads that share it; in another matrix the shares and decays.
     """
 
     sizes: tuple[int, ...]
@@ -259,30 +257,30 @@ class HuggingFace:
 
 @dataclass(frozen=True)
 class Gguf:
-    """The architecture of a family in GGUF files; families may share one, and files are then read as the first of them.
+    """The architecture of a family in GGUF files; if families share one, files are read as the first of them.
 
     Attributes:
         architecture: ``general.architecture``.
-        activation: ``hidden_act`` of all its models, which the file does not say.
-        pairs_together: whether the two elements that rotary positions turn together are neighbours in the rows of
-            queries and keys; then ``rope_freqs.weight`` may slow each pair down.
+        activation: ``hidden_act`` of all its models, which the file lacks.
+        pairs_together: whether rotary positions rotate adjacent elements in the rows of queries and keys; then
+            ``rope_freqs.weight`` may slow each pair down.
         attention_bias: whether its attention may have biases.
-        partial_rotary: whether heads may turn in part; then a file may have one tensor of factors of angles for short
+        partial_rotary: whether heads may be rotated in part; then a file may have a tensor of angle factors for short
             texts and one for long ones.
         names: the names of tensors in the file.
-        period: each so many-th layer sees all positions, the others a window; 0 where layers are alike.
-        window: the window of a file that names none.
-        local_theta: the base of angles of layers with a window, where they have their own.
-        no_rope: the distance of layers whose queries and keys do not turn.
+        period: every ``period``-th layer sees all positions, the others a window; 0 if layers are alike.
+        window: the default window.
+        local_theta: the base of angles of layers with a window, if they have their own.
+        no_rope: the period of layers without rotary positions.
         scalars: the key and the default of fields of :class:`glinfer.config.ModelConfig` that scale or bound something.
         scaled_by_width: the number of layers of the one model whose scores are divided by the root of its width over
-            its heads, where others have the root of a head's width.
+            its heads, while others use the root of a head's width.
         inner_key: the key of the inner width of an MLP, or of each expert's.
-        normed_experts: whether the weights of the chosen experts add up to 1, which the file does not say.
-        fixed: fields of :class:`glinfer.config.ModelConfig` that all its models have, which the file does not say.
-        whole_pairs: whether YaRN's ramp begins and ends at whole pairs, which the file does not say.
-        keys_in_turn: whether heads of values of a delta rule take turns in the heads of keys that they share; otherwise
-            those of one head of keys are neighbours.
+        normed_experts: whether the weights of the chosen experts add up to 1, which the file lacks.
+        fixed: fields of :class:`glinfer.config.ModelConfig` of all its models, which the file lacks.
+        whole_pairs: whether YaRN's ramp begins and ends at whole pairs, which the file lacks.
+        keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
+            a key head are adjacent.
     """
 
     architecture: str
@@ -311,10 +309,10 @@ class Manifest:
     Attributes:
         format: the beginning of its ``format``.
         version: its ``format_version``.
-        only: the one supported value of each setting, which is also the default; those that are fields of
-            :class:`glinfer.config.ModelConfig` are taken from here.
-        prefix: the beginning of the names of tensors, which the file may leave out.
-        renamed: the ends of names in the file, and what they become in the checkpoint.
+        only: the one supported value of each setting, which is also the default and the value of the field of
+            :class:`glinfer.config.ModelConfig` with that name.
+        prefix: the beginning of the names of tensors, which the file may omit.
+        renamed: the ends of names in the file, and the ends in the checkpoint.
     """
 
     format: str
@@ -332,36 +330,36 @@ class Family:
         name: ``model_type``, here and in Hugging Face's configurations.
         names: the names of tensors in a checkpoint; matrices are [out, in].
         norm: RMSNorm (``rms``), or LayerNorm (``layer``), which has a bias too.
-        norms: where a layer has norms, see :data:`glinfer.families.layer.NormPlaces`.
-        norm_offset: a number that is added to the weights of norms; GGUF files store the sum.
-        positions: learned, or rotary: elements turn with those half a head apart, or with their neighbours.
+        norms: places of norms in a layer, see :data:`glinfer.families.layer.NormPlaces`.
+        norm_offset: a number added to the weights of norms; GGUF files store the sum.
+        positions: learned, or rotary with pairs half a head apart, or rotary with adjacent pairs.
         rope_theta: the default base of rotary angles.
         gated: whether the MLP has a gate.
-        head_norms: what of queries and keys is normalised, see :data:`glinfer.families.layer.HeadNorms`.
+        head_norms: normalisation of queries and keys, see :data:`glinfer.families.layer.HeadNorms`.
         convolves: whether layers may have a convolution in place of attention.
-        sinks: whether the softmax of each head of a layer has a learned logit more, to which no value belongs.
+        sinks: whether the softmax of each head has an additional learned logit without a value.
         delta_rule: whether layers may have the gated delta rule in place of attention.
-        gated_attention: whether results of attention are multiplied by gates, which queries have beside them.
+        gated_attention: whether attention's results are multiplied by gates, which are projected with the queries.
         experts: whether each layer has many gated MLPs, of which each token uses a few.
         shared_expert: whether every token uses one more, see :class:`glinfer.families.layer.Experts`.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
-        looks: whether a token sees those before it, or all of its text; models of the second kind embed texts.
-        token_types, embedding_norm: whether embeddings have vectors of token types, and a norm behind their sum.
+        looks: whether a token sees only earlier tokens, or its whole text; models of the second kind embed texts.
+        token_types, embedding_norm: whether embeddings have vectors of token types, and a norm after the sum.
         norm_biases: whether LayerNorm has a bias.
-        first_norm: whether there is a norm before the attention of the first layer.
+        first_norm: whether a norm precedes the attention of the first layer.
         biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``router``, ``gate``, ``up``, ``down`` and ``head`` that
             always have a bias.
         attention_biases, mlp_biases: the matrices that have a bias in a model with ``attention_bias`` or ``mlp_bias``.
         published: whether the reference plan of float weights is the published algorithm, 244 passes for Gab.
         usual: fields of :class:`glinfer.config.ModelConfig` for a shape given as options.
-        huggingface, gguf, manifest: how files of these formats hold it; None if none does.
-        gab1: whether GAB1 files hold it; its weights are always floats.
-        gguf_as: the family that its models become in GGUF files; missing biases are 0, that of the head is folded in.
+        huggingface, gguf, manifest: its form in files of these formats; None for unsupported formats.
+        gab1: whether GAB1 files may have it; its weights are always floats.
+        gguf_as: the family of its models in GGUF files; missing biases are 0, and the head's bias is folded in.
         own_chat: when its models chat in Gab's form: never, if the tokenizer has the tokens for it, or always.
         stops: tokens that end a text; empty if the model's files name ids.
-        rerank_prompt: what its rerankers that continue texts answer "yes" or "no" to, with {query} and {text} in it;
-            empty if there are none.
-        exact_vocabulary: whether a tokenizer beside a model belongs to it only if it has exactly as many tokens.
+        rerank_prompt: the prompt of its generative rerankers, which they answer with "yes" or "no", with places for
+            {query} and {text}; empty for none.
+        exact_vocabulary: whether a tokenizer next to a model belongs to it only if its number of tokens is the same.
     """
 
     name: str
@@ -402,7 +400,7 @@ class Family:
 
     @property
     def encodes(self) -> bool:
-        """Whether its models only embed texts: tokens see those after them, so nothing can be continued."""
+        """Whether its models only embed texts: tokens see later tokens, so texts cannot be continued."""
         return self.looks == "both"
 
     @property

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019): a BERT whose positions begin behind that of the padding token, without token types."""
+"""RoBERTa (Liu et al. 2019): a BERT without token types, whose positions begin after that of the padding token."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""SmolLM3 (Hugging Face 2025): a Llama in which the queries and keys of every fourth layer do not turn.
+"""SmolLM3 (Hugging Face 2025): a Llama without rotary positions in every fourth layer.
 
-Defaults are those of SmolLM3Config in Hugging Face's transformers 5.
+Defaults follow SmolLM3Config in Hugging Face's transformers 5.
 """
 
 from glinfer.families.record import Family, Gguf, HuggingFace

@@ -1,9 +1,9 @@
 """Keeps idle cores awake, for software renderers on machines where waking a core takes long.
 
 llvmpipe's threads sleep between passes, and a pass of a decode step takes less time than some machines (virtual
-ones above all) need to wake a sleeping core. Linux lets a process ask for less: it writes the latency in
-microseconds that it can bear to /dev/cpu_dma_latency, as an int32, and the request holds while the file is open.
-It concerns the whole machine and costs power, and usually only root may make it, so it is made only on demand.
+ones above all) need to wake a sleeping core. Linux lets a process limit that time: it writes the longest latency it
+accepts, in microseconds, to /dev/cpu_dma_latency as an int32; the request holds while the file is open. It affects
+the whole machine, costs power and usually needs root, so glinfer makes it only on demand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILE = Path("/dev/cpu_dma_latency")
 
 
 def keep_awake() -> BinaryIO | None:
-    """Ask for cores that do not sleep if GLINFER_KEEP_AWAKE is 1; the request ends when the file is closed.
+    """Keep cores from sleeping if GLINFER_KEEP_AWAKE is 1, until the returned file is closed.
 
     Raises:
         InputError: the variable is set to something else, or the request is refused.

@@ -71,7 +71,7 @@ class Limits:
 
 
 class NativeContext(Protocol):
-    """The context object that moderngl takes; glcontext's contexts and EglContext are such objects."""
+    """The protocol of moderngl's context objects: glcontext's contexts and EglContext."""
 
     def load(self, name: str) -> int:
         """Address of a GL function."""
@@ -107,20 +107,20 @@ class Device(Closing):
         limits: the limits for plans: the driver's, or lower ones that the caller set.
         driver_limits: the driver's own limits.
         draws_issued: draw calls issued since the device was opened.
-        in_main_memory: whether its textures lie in main memory, as those of software renderers do.
-        most_vertices: most vertices of one call of the driver; None for any number.
-        uploads_overtake: whether texels that are uploaded may overtake draws that were issued before.
-        texture_barrier: lets the draws that follow sample what earlier draws wrote to other texels of the texture that
-            they render to (GL_NV_texture_barrier, OpenGL 4.5); None where the driver has no such function.
+        in_main_memory: whether its textures are in main memory, as with software renderers.
+        most_vertices: limit for the vertices of one draw call; None for no limit.
+        uploads_overtake: whether an upload may overwrite texels before earlier draws have read them.
+        texture_barrier: lets later draws sample texels that earlier draws wrote to the texture they render to
+            (GL_NV_texture_barrier, OpenGL 4.5); None if the driver lacks it.
     """
 
     def __init__(self, native: NativeContext, api: str, limits: Limits | None = None) -> None:
-        """Hand ``native``, which is current, to moderngl, and check that it has what glinfer needs."""
+        """Hand ``native``, which is current, to moderngl, and check it for the functions that glinfer needs."""
         self._native = native
         self._owned: dict[int, Releasable] = {}
         self._thread, self._process = threading.get_ident(), os.getpid()
         self._closed = self._closing = False
-        self._lost: tuple[str, str] | None = None  # while doing what, and what kind of reset
+        self._lost: tuple[str, str] | None = None  # the action, and the kind of reset
         self._awake: BinaryIO | None = None
         self.api = api
         self.draws_issued = 0
@@ -128,7 +128,7 @@ class Device(Closing):
         try:
             self.gl: Any = moderngl.create_context(require=require, context=cast(Any, native))
         except Exception as error:  # moderngl.Error for missing functions, ValueError for a version too old
-            raise ContextError(f"the driver gives no OpenGL {version} ({error}); choose another device") from None
+            raise ContextError(f"the driver lacks OpenGL {version} ({error}); choose another device") from None
         self.raw = RawGL(native.load)
         unexpected = set(self.raw.pending_errors()) - _MODERNGL_STARTUP_ERRORS
         if unexpected:
@@ -184,7 +184,7 @@ class Device(Closing):
             raise faults.lost(doing, kind, self.renderer, ()) from None
 
     def flush(self) -> None:
-        """Have the driver begin what was issued so far, and wait for nothing; errors as in :meth:`activate`."""
+        """Start the issued commands without waiting for them; raises as :meth:`activate` does."""
         self.activate()
         self.raw.flush()
 
@@ -211,8 +211,7 @@ class Device(Closing):
     def can_release(self) -> bool:
         """Make the context current if single objects can be released now; returns whether they can.
 
-        They cannot after the device was closed or lost, since closing releases all of them, nor in a forked process,
-        which does not own them.
+        A closed or lost device has no objects left, and a forked process owns none.
 
         Raises:
             ContextError: this is not the thread that opened the device.
@@ -228,9 +227,8 @@ class Device(Closing):
         Args:
             doing: the action, for the message.
             nbytes: texture memory that the action needed.
-            thorough: ask whether the context was lost even if no error is pending, because results that were read back
-                then mean nothing.
-            grave_only: ignore errors other than a lost context and a lack of memory, because the caller knows more.
+            thorough: query the reset status even if no error is pending; after a reset, results read back are invalid.
+            grave_only: report only a lost context and a lack of memory; the caller explains other errors.
 
         Raises:
             ContextLostError: the context was lost; the device can only be closed.
@@ -273,7 +271,7 @@ class Device(Closing):
     def close(self) -> None:
         """Release every object still owned, then the context; harmless when repeated, and in a forked process.
 
-        Errors of a lost context are ignored, since the loss was reported before.
+        Errors of a lost context are ignored, because the loss was reported before.
 
         Raises:
             ContextError: this is not the thread that opened the device.
@@ -308,7 +306,7 @@ class Device(Closing):
 
 
 def _texture_barrier(raw: RawGL, extensions: Collection[str]) -> Callable[[], None] | None:
-    # The extension is checked first, since loaders give an address for any name.
+    # The extension is checked first, because loaders return an address for any name.
     for extension, name in _BARRIERS.items():
         if extension in extensions:
             with contextlib.suppress(ContextError):
@@ -325,10 +323,10 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
             software). Default: the environment variable GLINFER_DEVICE, else ``"auto"``.
         api: ``"es"`` for a true OpenGL ES 3.0 context through EGL, ``"desktop"`` for desktop core 3.3
             through glcontext. Default: $GLINFER_API, else ``"es"``.
-        limits: lower limits, for use instead of the renderer's.
+        limits: lower limits to use instead of the renderer's.
 
     Raises:
-        ContextError: nothing usable opened; the message says what was tried and what to install.
+        ContextError: no usable context opened; the message lists the attempts and the packages to install.
     """
     api = api or os.environ.get("GLINFER_API") or os.environ.get("GLINFER_GL") or "es"  # the older name
     if api not in _API_NAMES:
@@ -364,7 +362,7 @@ def _open_es(candidate: egl.EglDevice, limits: Limits | None) -> Device:
 def _open_desktop(index: int, limits: Limits | None) -> Device:
     settings: dict[str, Any] = {"glversion": 330, "mode": "standalone"}
     try:
-        if sys.platform.startswith("linux"):  # EGL needs no display and knows devices; GLX has neither
+        if sys.platform.startswith("linux"):  # EGL selects a device without a display server; GLX does not
             settings.update(device_index=index, libgl="libGL.so.1", libegl="libEGL.so.1")
             native = glcontext.get_backend_by_name("egl")(**settings)
         else:

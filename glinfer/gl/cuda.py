@@ -1,4 +1,4 @@
-"""Which CUDA device each EGL device is: the two orders differ, and CUDA_VISIBLE_DEVICES changes CUDA's alone.
+"""Maps EGL devices to CUDA devices: their orders differ, and CUDA_VISIBLE_DEVICES affects only CUDA's.
 
 Sources: EGL_NV_device_cuda, EGL_EXT_device_persistent_id.
 """
@@ -22,9 +22,9 @@ class CudaName:
     """An EGL device as CUDA names it.
 
     Attributes:
-        index: in EGL's list.
-        ordinal: its number in CUDA; None if it has none.
-        uuid: such as ``GPU-1b2c…``; None where EGL does not tell.
+        index: its place in EGL's list.
+        ordinal: its number in CUDA; None without one.
+        uuid: such as ``GPU-1b2c…``; None if EGL does not report it.
     """
 
     index: int
@@ -33,7 +33,7 @@ class CudaName:
 
 
 def cuda_names() -> list[CudaName]:
-    """What each EGL device is in CUDA, as this process's environment has CUDA number them.
+    """The CUDA name of each EGL device, numbered by CUDA for this process's environment.
 
     Raises:
         ContextError: EGL or every device is missing.

@@ -32,7 +32,7 @@ _EGL_PLATFORM_SURFACELESS = 0x31DD
 _EGL_CONTEXT_LOST = 0x300E
 _MAX_DEVICES = 64
 _ROBUSTNESS = "EGL_EXT_create_context_robustness"
-# Robust access, where reads beyond a texture give zeros, and a context that is lost on a reset and says so.
+# Robust access: reads beyond a texture give zeros, and a reset loses the context and is reported.
 _ROBUST = (0x30BF, 1, 0x3138, 0x31BF)
 
 
@@ -77,8 +77,8 @@ class _Egl:
         self.destroy_context = core("eglDestroyContext", c_uint32, c_void_p, c_void_p)
         self.query_string = core("eglQueryString", c_char_p, c_void_p, c_int32)
         self.make_current = core("eglMakeCurrent", c_uint32, c_void_p, c_void_p, c_void_p, c_void_p)
-        # A display is one per device and process; terminating it would take away the context of every
-        # other model on the device, so displays stay initialised until the process ends.
+        # A process has one display per device. Terminating it would destroy the context of every other
+        # model on the device, so displays stay initialised until the process ends.
         self.displays: dict[int | None, int] = {}
 
     def extension(self, name: str, result: Any, *arguments: Any) -> Any:
@@ -135,7 +135,7 @@ def _egl() -> _Egl:
 
 
 def extension(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of an extension, with its types as ctypes has them; None if there is none."""
+    """An extension's function with its ctypes types; None if EGL lacks it."""
     return _egl().extension(name, result, *arguments)
 
 
@@ -143,11 +143,11 @@ def list_devices() -> list[EglDevice]:
     """The EGL devices of this machine, in EGL's order.
 
     Raises:
-        ContextError: libEGL is missing, or EGL is there but no driver answers (Mesa not installed).
+        ContextError: libEGL is missing, or EGL finds no driver (Mesa is not installed).
     """
     egl = _egl()
     query_devices = egl.extension("eglQueryDevicesEXT", c_uint32, c_int32, c_void_p, POINTER(c_int32))
-    if query_devices is None:  # an EGL without device lists still has its one default display
+    if query_devices is None:  # EGL without device lists still has its default display
         return [EglDevice(0, None, "")]
     handles, count = (c_void_p * _MAX_DEVICES)(), c_int32()
     if not query_devices(_MAX_DEVICES, handles, byref(count)) or count.value == 0:
@@ -161,7 +161,7 @@ def list_devices() -> list[EglDevice]:
 
 
 class EglContext:
-    """A current-able OpenGL ES 3.0 context, in the form that ``moderngl.create_context(context=…)`` takes."""
+    """An OpenGL ES 3.0 context for ``moderngl.create_context(context=…)``."""
 
     def __init__(self, device: EglDevice) -> None:
         """Create the context on ``device`` and make it current.

@@ -1,8 +1,8 @@
 """Faults of the driver and the system: lost contexts, exhausted texture memory, forked processes.
 
-A driver resets a context when the GPU hangs or is taken away. With robustness (GL_KHR_robustness, GL_EXT_robustness,
-and EGL_EXT_create_context_robustness to request it) the driver answers whether that happened; then everything in the
-context is gone, and results that were read back mean nothing.
+A driver resets a context when the GPU hangs or is removed. With robustness (GL_KHR_robustness, GL_EXT_robustness,
+and EGL_EXT_create_context_robustness to request it) the driver reports the reset. Everything in the context is then
+gone, and results read back are invalid.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _QUESTIONS = {
     "desktop": (("GL_KHR_robustness", ""), ("GL_ARB_robustness", "ARB")),
 }
 SOFTPIPE_VERTICES = 4092
-"""Most vertices of one call on softpipe, whose gl_VertexID begins anew behind 4096; a multiple of 6, a quad's."""
+"""Limit for the vertices of one call on softpipe, whose gl_VertexID restarts after 4096; a multiple of a quad's 6."""
 _OVERTAKING = re.compile(r"Mesa 2[3-5]\.")
-"""Versions of Mesa whose zink is not trusted with uploads: 25.0 is wrong, 22.3 and 26.0 are right, others untried."""
+"""Mesa versions whose zink may reorder uploads: 25.0 does, 22.3 and 26.0 do not, the others are untested."""
 _SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "software rasterizer")
-_GO_ON = "load the model again: a new session goes on with session.prefill(old_session.ids)"
+_ADVICE = "load the model again: a new session continues with session.prefill(old_session.ids)"
 
 _started_in: int | None = None
 
@@ -39,9 +39,9 @@ class ContextLostError(ContextError, GLError):
 
 
 def asks_for_resets(raw: RawGL, extensions: Collection[str], api: str) -> Callable[[], int]:
-    """A function that returns the reset status since its last call; 0 for no reset, and where no extension tells.
+    """A function that returns the reset status since its last call; 0 for no reset or without robustness.
 
-    The extension is checked first, since loaders give an address for any name.
+    The extension is checked first, because loaders return an address for any name.
     """
     for extension, suffix in _QUESTIONS[api]:
         if extension in extensions:
@@ -54,14 +54,14 @@ def asks_for_resets(raw: RawGL, extensions: Collection[str], api: str) -> Callab
 
 
 def most_vertices(renderer: str) -> int | None:
-    """How many vertices a call may have before gl_VertexID is wrong; None where it never is."""
+    """Limit for the vertices of one call, beyond which gl_VertexID is wrong; None for no limit."""
     return SOFTPIPE_VERTICES if "softpipe" in renderer.lower() else None
 
 
 def uploads_overtake(renderer: str, version: str) -> bool:
-    """Whether texels that are uploaded may be written before earlier draws have read the old ones.
+    """Whether an upload may overwrite texels before earlier draws have read them.
 
-    zink of Mesa 25.0 writes them at once where the draws still wait in its queue for another thread.
+    zink of Mesa 25.0 writes them at once, while the draws still wait in the queue of its driver thread.
     """
     return renderer.startswith("zink") and _OVERTAKING.search(version) is not None
 
@@ -74,16 +74,16 @@ def reset_kind(status: int) -> str:
 def lost(doing: str, kind: str, renderer: str, errors: Collection[str]) -> ContextLostError:
     """The error of the call that finds the context lost."""
     said = f"{renderer} reported {CONTEXT_LOST}: " if CONTEXT_LOST in errors else ""
-    return ContextLostError(f"{doing}: {said}the graphics context was lost ({kind} reset); {_GO_ON}")
+    return ContextLostError(f"{doing}: {said}the graphics context was lost ({kind} reset); {_ADVICE}")
 
 
 def lost_before(doing: str, kind: str) -> ContextLostError:
     """The error of every call after the loss was found."""
-    return ContextLostError(f"the graphics context was lost ({kind} reset) while {doing}; {_GO_ON}")
+    return ContextLostError(f"the graphics context was lost ({kind} reset) while {doing}; {_ADVICE}")
 
 
 def no_room(nbytes: int) -> str:
-    """The message about a texture without memory; ``nbytes`` is 0 if the size is unknown."""
+    """The message of a failed texture allocation; ``nbytes`` is 0 if the size is unknown."""
     size = f" for {bytes_text(nbytes)}" if nbytes else ""
     return (
         f"found no memory{size}; close models and sessions that are not needed, or take a shorter context "
@@ -92,7 +92,7 @@ def no_room(nbytes: int) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """A number of bytes for people, such as ``1.2 GB``."""
+    """A readable size, such as ``1.2 GB``."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size:
             return f"{count / size:,.1f} {unit}"
@@ -100,7 +100,7 @@ def bytes_text(count: int) -> str:
 
 
 def in_main_memory(renderer: str) -> bool:
-    """Whether a renderer is software, whose textures lie in main memory."""
+    """Whether a renderer is software, with its textures in main memory."""
     return any(name in renderer.lower() for name in _SOFTWARE)
 
 
@@ -114,19 +114,18 @@ def note_start() -> None:
     if _started_in not in (None, os.getpid()):
         raise ContextError(
             f"this process was forked from process {_started_in} after OpenGL was started there, and drivers do not "
-            "survive a fork; start processes by multiprocessing's 'spawn', or fork before a device is opened"
+            "survive a fork; start processes with multiprocessing's 'spawn', or fork before a device is opened"
         )
     _started_in = os.getpid()
 
 
 @lru_cache(maxsize=1)
 def guard_forks() -> None:
-    """From now on, let processes that are forked from this one end without the exit handlers of C libraries.
+    """Make processes forked from this one skip the exit handlers of C libraries.
 
-    NVIDIA's handlers free the driver's objects in a forked process too, although they belong to its parent, which dies
-    at its next readback. Mesa's handlers wait for threads that a forked process does not have. Python's own exit work
-    runs before. Without ``on_exit``, which only the GNU C library has, nothing changes; processes of multiprocessing
-    end without these handlers anyway.
+    In a forked process NVIDIA's handlers free driver objects of the parent, which then dies at its next readback.
+    Mesa's handlers wait for threads that a forked process does not have. Python's own exit work runs first. Without
+    ``on_exit``, which only the GNU C library has, nothing changes; multiprocessing skips these handlers anyway.
     """
     if not hasattr(os, "register_at_fork"):
         return
@@ -134,7 +133,7 @@ def guard_forks() -> None:
     if not hasattr(library, "on_exit"):
         return
     library.on_exit.argtypes = [c_void_p, c_void_p]
-    leave = ctypes.cast(library._exit, c_void_p)  # which takes the status, as handlers are given it
+    leave = ctypes.cast(library._exit, c_void_p)  # called with the exit status, like a handler
     os.register_at_fork(after_in_child=lambda: library.on_exit(leave, None))
 
 
@@ -142,5 +141,5 @@ def forked(process: int) -> ContextError:
     """The error of a device in a process that was forked from the one that opened it."""
     return ContextError(
         f"this device was opened in process {process}, from which this one was forked, and drivers do not survive a "
-        "fork; start processes by multiprocessing's 'spawn', and load the model in each of them"
+        "fork; start processes with multiprocessing's 'spawn', and load the model in each of them"
     )

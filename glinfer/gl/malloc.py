@@ -1,7 +1,7 @@
-"""Has glibc return the memory of large blocks to the system, for processes that run for long.
+"""Makes glibc return freed large blocks to the system, for long-running processes.
 
-By default its threshold for that rises to the largest block that was freed (32 MiB at most), and each thread has an
-arena of its own: a server that had read bodies of 8 MB kept twice the memory that it needed.
+By default the threshold for that rises to the largest freed block (32 MiB at most), and each thread has its own arena:
+a server that had read bodies of 8 MB kept twice the memory that it needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _THRESHOLD, _ARENAS = 1 << 20, 2
 
 
 def return_large_blocks() -> None:
-    """Set it for this process, before its threads begin; nothing happens with another C library."""
+    """Set glibc's options, before any thread starts; other C libraries stay unchanged."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _THRESHOLD)

@@ -1,10 +1,10 @@
 """Checks before a large allocation that the system has the memory for it.
 
-A system that promises more memory than it has kills the process that uses it, without a message. So large needs are
-compared with the free memory beforehand. Sources: proc(5), and the kernel's documentation of control groups.
+A system that overcommits memory kills a process that uses too much, without a message. So large allocations are first
+compared with the free memory. Sources: proc(5), and the kernel's documentation of control groups.
 
-A virtual machine may get memory only on demand, and report little until then. So the environment variable
-GLINFER_MEMORY, in gigabytes, overrides what the system reports.
+A virtual machine that gets memory only on demand reports too little until then. So the environment variable
+GLINFER_MEMORY, in gigabytes, overrides the system's number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glinfer.gl.faults import bytes_text
 
 VARIABLE = "GLINFER_MEMORY"
 MIN_CHECKED_BYTES = 1 << 26
-"""Fewest bytes that are checked: less is always free, and a check takes time."""
+"""Smaller allocations are not checked, because a check takes time."""
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
@@ -29,13 +29,13 @@ _UNLIMITED = 1 << 60
 
 
 def available_bytes() -> int | None:
-    """Bytes of memory that this process can still get, swap included; None if the system does not tell.
+    """Bytes of memory that this process can still get, swap included; None if the system does not report it.
 
-    It is GLINFER_MEMORY, or the least that the machine, the process's control groups (such as a container's) and its
-    limit on address space leave.
+    The value is GLINFER_MEMORY if set. Otherwise it is the least that the machine, the process's control groups (such
+    as a container's) and its address space limit have left.
 
     Raises:
-        InputError: GLINFER_MEMORY is no number.
+        InputError: GLINFER_MEMORY is not a number.
     """
     if wanted := os.environ.get(VARIABLE):
         return _gigabytes(wanted)
@@ -47,8 +47,8 @@ def check_room(needed: int, what: str, advice: str) -> None:
     """Refuse an allocation of ``needed`` bytes beyond the free memory.
 
     Raises:
-        PlanError: the memory does not suffice; the message says what it is for, and what to do.
-        InputError: GLINFER_MEMORY is no number.
+        PlanError: the memory does not suffice; the message joins ``what`` and ``advice``.
+        InputError: GLINFER_MEMORY is not a number.
     """
     if needed < MIN_CHECKED_BYTES:
         return
@@ -63,7 +63,7 @@ def _gigabytes(text: str) -> int:
     except ValueError:
         number = math.nan
     if not 0 <= number < 1e9:
-        raise InputError(f"{VARIABLE} is {text!r}; expected gigabytes that may be taken, such as 64, or nothing")
+        raise InputError(f"{VARIABLE} is {text!r}; expected gigabytes, such as 64, or nothing")
     return int(number * 1e9)
 
 
@@ -83,7 +83,7 @@ def _of_the_machine() -> int | None:
 
 
 def _of_the_groups() -> Iterator[int]:
-    """The memory that each control group around the process leaves, of either version."""
+    """Free memory of each control group of the process, version 1 or 2."""
     try:
         lines = (_PROC / "self" / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -98,7 +98,7 @@ def _of_the_groups() -> Iterator[int]:
 
 
 def _of_one_hierarchy(root: Path, path: str, limit_name: str, usage_name: str) -> Iterator[int]:
-    """The memory that each group leaves, from the process's group up to the root, or up to its container's root."""
+    """Free memory of each group, from the process's own up to the root of the hierarchy or of its container."""
     folder = root / path.lstrip("/")
     for group in (folder, *folder.parents):
         if not group.is_relative_to(root):
@@ -108,11 +108,11 @@ def _of_one_hierarchy(root: Path, path: str, limit_name: str, usage_name: str) -
         if limit < _UNLIMITED and usage is not None:
             kept = _numbers(group / "memory.stat")
             files = (kept.get(f"total_{name}", kept.get(name, 0)) for name in ("inactive_file", "active_file"))
-            yield limit - usage + sum(files)  # which make room when it is needed
+            yield limit - usage + sum(files)  # page cache, reclaimed on demand
 
 
 def _of_the_process() -> int | None:
-    """The rest of a limit on address space (``ulimit -v``)."""
+    """The unused part of the address space limit (``ulimit -v``)."""
     if sys.platform == "win32":
         return None
     import resource

@@ -1,6 +1,6 @@
 """Compiles shader files into programs: finds, includes, specialises with #defines, and caches them.
 
-Shader files are whole GLSL ES 3.00 sources (version line first) that may say
+Shader files are whole GLSL ES 3.00 sources (version line first) that may contain
 ``#include "common/x.glsl"``; the same files run in a browser. A compile error names file and line.
 """
 
@@ -27,7 +27,7 @@ from glinfer.gl.signals import signals_held
 VERTEX_SHADER = "common/triangle.vert"
 BLOCKS_SHADER = "common/blocks.vert"
 OWN = "own"
-"""What shaders/own.frag includes where the caller's own shader belongs."""
+"""The file name that stands for the caller's shader in shaders/own.frag."""
 DESKTOP_VERSION = "common/desktop_version.glsl"
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"\s*$')
 # Mesa: "0:12(5): error", NVIDIA: "0(12) : error", ANGLE: "ERROR: 0:12:".
@@ -37,7 +37,7 @@ _LOG_LINE = re.compile(r"\b0[:(](\d+)[:()]")
 
 @lru_cache(maxsize=1)
 def shader_root() -> Path:
-    """The folder of the shader files: inside the installed package, or beside it in a source checkout."""
+    """The folder of the shader files: inside the installed package, or next to it in a source checkout."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "shaders", package.parent / "shaders"):
         if (folder / VERTEX_SHADER).is_file():
@@ -47,10 +47,10 @@ def shader_root() -> Path:
 
 @dataclass(frozen=True)
 class OwnShader:
-    """A fragment shader of the caller's own, which shaders/own.frag includes; no GL.
+    """A caller's fragment shader, which shaders/own.frag includes; no GL.
 
     Attributes:
-        name: its file in messages.
+        name: its file name in messages.
         text: GLSL ES 3.00 without its version line.
         output: the variable that it writes.
     """
@@ -79,10 +79,10 @@ def load_source(
     """Read ``name`` under the shader folder, resolve its includes once each, and add the #defines.
 
     Raises:
-        ShaderError: a file is missing, is no UTF-8 text, leaves the folder, or does not begin with the version
+        ShaderError: a file is missing, is not UTF-8 text, leaves the folder, or does not begin with the version
             line.
     """
-    # Many programs are compiled from one file of the package, which does not change while it runs.
+    # Many programs come from one file of the package, and these files do not change.
     expanded = _expanded_once if root is None and own is None else _expanded
     root = root or shader_root()
     lines, origin = expanded(root, name, own)
@@ -139,9 +139,9 @@ def _literal(value: int | float) -> str:
 
 
 def explain(log: str, source: Source) -> str:
-    """The first error of a driver's compile log, as ``file:line: what the driver said``."""
+    """The first error of a driver's compile log, as ``file:line: driver's message``."""
     lines = log.splitlines()
-    # Warnings come in the same form, and may come first.
+    # Warnings have the same form, and may come first.
     for line in sorted(lines, key=lambda text: "error" not in text.lower()):
         found = _LOG_LINE.search(line)
         if found and 1 <= int(found[1]) <= len(source.origin):
@@ -168,7 +168,7 @@ class Program:
     ) -> None:
         """Compile ``shader`` with ``defines``; any vertex shader but the triangle's gets the defines too.
 
-        ``own`` is the shader that it includes, see shaders/own.frag.
+        ``own`` is the caller's shader that shaders/own.frag includes.
 
         Raises:
             ShaderError: a file is missing, or the driver refuses the source.
@@ -179,15 +179,15 @@ class Program:
             vertex_shader, {} if vertex_shader == VERTEX_SHADER else defines, api=device.api, root=root
         )
         fragment = load_source(f"{shader}.frag", defines, api=device.api, root=root, own=own)
-        # What each uniform holds now: GL keeps uniform values in the program, and only glinfer writes them.
+        # Current uniform values: GL keeps them in the program, and only glinfer writes them.
         self.values: dict[str, int | float] = {}
         self._uniforms: dict[str, Any] = {}
         self.gl: Any = None
         self.vertex_array: Any = None
         device.activate()
-        device.adopt(self)  # before it exists: an interrupt right behind its creation finds it owned
+        device.adopt(self)  # before it exists, so that an interrupt right after its creation finds it owned
         try:
-            with signals_held():  # moderngl does not survive a Ctrl-C within
+            with signals_held():  # moderngl does not survive a Ctrl-C here
                 self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
             self.vertex_array = device.gl.vertex_array(self.gl, [])
             members = {name: self.gl[name] for name in self.gl}
@@ -208,7 +208,7 @@ class Program:
         self.uniform_names = frozenset(self._uniforms) - frozenset(samplers)
 
     def expect_samples(self, sampler: str, format_name: str) -> None:
-        """Accept a texture of this format for a sampler; of another type it would read anything.
+        """Check that a sampler's type suits a texture's format; otherwise its values would be undefined.
 
         Raises:
             PlanError: the sampler is of another type.
@@ -232,15 +232,15 @@ class Program:
         """Set one uniform if it does not hold the value yet.
 
         Raises:
-            PlanError: the shader has no such uniform, or ``value`` is not of its type: raw OpenGL would ignore
-                a float for an int without a word.
+            PlanError: the shader has no such uniform, or ``value`` is not of its type: raw OpenGL would silently
+                ignore a float for an int.
         """
         held = self.values.get(name)
         if held == value and type(held) is type(value):
             return
         if name not in self._uniforms:
             raise PlanError(f"shader {self.shader} has no uniform {name!r}")
-        self.values.pop(name, None)  # an interrupt in between must not leave what is no longer true
+        self.values.pop(name, None)  # an interrupt must not leave a stale value
         try:
             self._uniforms[name].value = value
         except (struct.error, TypeError, OverflowError):  # moderngl packs the value by the uniform's type
@@ -253,7 +253,7 @@ class Program:
         if self.gl is not None:
             if not self.device.can_release():
                 return
-            # OpenGL keeps a deleted program alive for as long as it is the one in use.
+            # OpenGL keeps a deleted program alive as long as it is in use.
             self.device.raw.use_program(0)
             if self.vertex_array is not None:
                 self.vertex_array.release()
@@ -267,17 +267,16 @@ MAX_UNUSED_PROGRAMS = 128
 
 
 class ProgramCache:
-    """Programs cached by content: shader names, defines as they are spelt, and samplers. Its owner releases it.
+    """Programs cached by content: shader names, defines as text, and samplers. Its owner releases it.
 
-    The defines hold the shapes, so a process that sees ever new shapes compiles ever new programs. A user of programs
-    calls :meth:`hold` and :meth:`give_back`; of programs that nobody holds, the :data:`MAX_UNUSED_PROGRAMS` last used
-    ones stay.
+    The defines contain the shapes, so every new shape compiles a new program. A user of programs calls :meth:`hold`
+    and :meth:`give_back`; the :data:`MAX_UNUSED_PROGRAMS` most recently used programs without a holder stay.
     """
 
     def __init__(self, device: Device, root: Path | None = None) -> None:
         """An empty cache; ``root`` replaces the shader folder (for trying out changed shaders)."""
         self._device, self._root = device, root
-        self._programs: dict[tuple[object, ...], Program] = {}  # the last used one at the end
+        self._programs: dict[tuple[object, ...], Program] = {}  # least recently used first
         self._holders: Counter[Program] = Counter()
 
     def __len__(self) -> int:
@@ -292,7 +291,7 @@ class ProgramCache:
         vertex_shader: str = VERTEX_SHADER,
         own: OwnShader | None = None,
     ) -> Program:
-        """The compiled program, made at the first request."""
+        """The program, compiled at the first request."""
         # By their text: 1 and 1.0 are equal in Python, but two types in GLSL.
         spelt = tuple(sorted((name, _literal(value)) for name, value in defines.items()))
         key = (shader, vertex_shader, spelt, tuple(samplers), own)
@@ -309,7 +308,7 @@ class ProgramCache:
         self._holders.update(programs)
 
     def give_back(self, programs: Iterable[Program]) -> None:
-        """Give up one hold on these programs; release the longest unused ones beyond the limit."""
+        """Give up one hold on these programs; release the least recently used ones beyond the limit."""
         self._holders.subtract(programs)
         self._holders = +self._holders
         unused = [key for key, program in self._programs.items() if program not in self._holders]

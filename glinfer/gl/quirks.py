@@ -1,4 +1,4 @@
-"""Tests of what a renderer does where OpenGL leaves it a choice."""
+"""Tests of renderer behaviour that OpenGL leaves to the implementation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EDGE = 8
 
 
 def exact_derivatives(device: Device) -> bool:
-    """Whether derivatives are the exact difference of the two fragments they belong to, in every row and column.
+    """Whether derivatives are the exact difference of two neighbouring fragments, in every row and column.
 
     OpenGL allows one difference for all four fragments of a quad. The test is one small draw and a readback; a driver
     that refuses the shader counts as inexact.

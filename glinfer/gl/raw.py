@@ -54,7 +54,7 @@ GL_IMPLEMENTATION_COLOR_READ_FORMAT = 0x8B9B
 GL_SAMPLERS = {0x8B5E: "sampler2D", 0x8DCA: "isampler2D", 0x8DD2: "usampler2D"}
 
 _ZEROS = (c_float * 4)()
-# More pending errors than this means that the driver answers "lost" for ever.
+# A driver with more pending errors than this repeats "lost" for ever.
 _MAX_PENDING = 64
 
 
@@ -62,7 +62,7 @@ class RawGL:
     """Typed GL functions of one context, resolved through its own loader.
 
     Attributes:
-        function: gives any other function of the context, typed for ctypes, for checks and experiments:
+        function: resolves any other function of the context, typed for ctypes, for checks and experiments:
             ``function("glUniform1f", None, c_int32, c_float)``. Raises ContextError if the driver lacks it.
     """
 
@@ -107,7 +107,7 @@ class RawGL:
         self.is_buffer = function("glIsBuffer", c_ubyte, c_uint32)
 
     def pending_errors(self) -> list[str]:
-        """Take every pending error off the context, oldest first, as names."""
+        """Clear all pending errors and return their names, oldest first."""
         names: list[str] = []
         while len(names) < _MAX_PENDING and (code := self._get_error()):
             names.append(GL_ERRORS.get(code, f"GL error 0x{code:04X}"))
@@ -128,7 +128,7 @@ class RawGL:
     def copy_color(self, source: int, target: int, rectangles: Iterable[tuple[int, int, int, int, int, int]]) -> None:
         """Copy rectangles (x, y, target x, target y, width, height) from attachment 0 of a framebuffer to another's.
 
-        The two must have different textures, since OpenGL ES copies no texture into itself.
+        The two must have different textures, because OpenGL ES cannot copy a texture into itself.
         """
         self.bind_framebuffer(GL_READ_FRAMEBUFFER, source)
         self.read_buffer(GL_COLOR_ATTACHMENT0)
@@ -138,7 +138,7 @@ class RawGL:
             self._blit(x, y, x + width, y + height, *there, GL_COLOR_BUFFER_BIT, GL_NEAREST)
 
     def new_read_buffer(self, nbytes: int) -> int:
-        """The name of a new buffer that pixels are read into."""
+        """The name of a new buffer for reading pixels."""
         name = (c_uint32 * 1)()
         self._gen_buffers(1, name)
         with self.read_buffer_bound(name[0]):
@@ -147,7 +147,7 @@ class RawGL:
 
     @contextmanager
     def read_buffer_bound(self, name: int) -> Iterator[None]:
-        """Have glReadPixels write into a buffer; everywhere else it writes into memory."""
+        """Make glReadPixels write into a buffer within the block; elsewhere it writes into memory."""
         self._bind_buffer(GL_PIXEL_PACK_BUFFER, name)
         try:
             yield
@@ -155,12 +155,12 @@ class RawGL:
             self._bind_buffer(GL_PIXEL_PACK_BUFFER, 0)
 
     def map_read_buffer(self, nbytes: int) -> int | None:
-        """The address of the bound buffer's bytes, once they have arrived; None where the driver refuses."""
+        """Wait for the bound buffer and return the address of its bytes; None if the driver refuses."""
         address: int | None = self._map_buffer(GL_PIXEL_PACK_BUFFER, 0, nbytes, GL_MAP_READ_BIT)
         return address
 
     def unmap_read_buffer(self) -> None:
-        """Give the address back."""
+        """Unmap the bound buffer."""
         self._unmap_buffer(GL_PIXEL_PACK_BUFFER)
 
     def delete_buffer(self, name: int) -> None:

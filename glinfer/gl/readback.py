@@ -16,8 +16,8 @@ from glinfer.gl.texture import Texture
 class Readback:
     """A buffer that the GPU copies the first rows of a texture into, to be read later.
 
-    :meth:`start` queues the copy behind the draws issued so far, so later draws may overwrite the texture. :meth:`read`
-    waits for the copy alone, not for what was issued after it.
+    :meth:`start` queues the copy after the draws issued so far, so later draws may overwrite the texture. :meth:`read`
+    waits only for the copy, not for later draws.
     """
 
     kind = "buffer"
@@ -26,7 +26,7 @@ class Readback:
         """Make the buffer for the first ``rows`` rows of a texture of four float32 channels.
 
         Raises:
-            PlanError: the texture has other texels, or no such rows.
+            PlanError: the texture has another format, or fewer rows.
             GLError: the driver refused the buffer.
         """
         if texture.layout.format.name != "rgba32f":
@@ -53,14 +53,14 @@ class Readback:
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         with raw.read_buffer_bound(self._name):
             raw.read_pixels(*texture.at, *self._size, GL_RGBA, GL_FLOAT, None)
-        raw.flush()  # or the driver may hold the draws back until something is read
+        raw.flush()  # otherwise the driver may delay the draws until a read
 
     def read(self) -> npt.NDArray[Any]:
         """The rows [rows, cols] as they were when the copy was queued; waits for them.
 
         Raises:
             ContextLostError: the context was lost.
-            GLError: the driver refused to show them.
+            GLError: the driver refused to map the buffer.
         """
         texture, raw, doing = self.texture, self.device.raw, f"reading {self.texture.name} back"
         texture.require_alive()
@@ -68,7 +68,7 @@ class Readback:
             address = raw.map_read_buffer(self._nbytes)
             if not address:
                 self.device.check(doing, thorough=True)
-                raise GLError(f"{doing}: the driver gave no memory to read from")
+                raise GLError(f"{doing}: the driver did not map the buffer")
             width, height = self._size
             texels = np.ctypeslib.as_array((c_float * (self._nbytes // 4)).from_address(address)).copy()
             raw.unmap_read_buffer()

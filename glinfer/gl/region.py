@@ -1,7 +1,7 @@
 """Matrices that are rectangles of one texture, and the rules for draws that sample the texture that they render to.
 
-A pass that renders to the framebuffer of the pass before starts sooner than one that switches to another. So tensors
-may be regions of one texture with one framebuffer. OpenGL then defines a pass under two conditions (OpenGL 4.6 core,
+A pass starts sooner if it renders to the framebuffer of the previous pass. So tensors may be regions of one texture
+with one framebuffer. OpenGL then defines a pass under two conditions (OpenGL 4.6 core,
 section 9.3.1, "Rendering Feedback Loops"): it reads and writes different texels, and a texture barrier stands between
 it and every earlier pass that wrote a texel that it reads, or read a texel that it writes.
 """
@@ -24,7 +24,7 @@ class Region(Texture):
     """
 
     def __init__(self, whole: Texture, layout: TexelLayout, name: str, at: tuple[int, int]) -> None:
-        """A view of ``whole``, without a GL object of its own.
+        """A view of ``whole``, without its own GL object.
 
         Raises:
             PlanError: the texture was released, has another format, or no such rectangle.
@@ -59,7 +59,7 @@ class RegionFramebuffer(Framebuffer):
     """The framebuffer of a whole texture, as the target of one region."""
 
     def __init__(self, region: Region) -> None:
-        """A view of the framebuffer, without a GL object of its own."""
+        """A view of the framebuffer, without its own GL object."""
         whole = region.whole.framebuffer
         self.device, self.textures, self.part = region.device, (region,), region.rectangle
         self.gl, self._read_format = whole.gl, whole._read_format
@@ -81,7 +81,7 @@ def check_feedback(draw: str, targets: Iterable[Texture], sampled: Sequence[Text
     """Refuse a draw that samples a texel that it renders to.
 
     Raises:
-        PlanError: it does.
+        PlanError: a sampled texture shares a texel with a target.
     """
     for target in targets:
         for texture in sampled:
@@ -90,13 +90,13 @@ def check_feedback(draw: str, targets: Iterable[Texture], sampled: Sequence[Text
 
 
 class Barriers:
-    """Tells which draws need a texture barrier before them; it is told all draws in their order.
+    """Finds the draws that need a texture barrier before them; call :meth:`before` for each draw, in order.
 
-    A run begins with a barrier (see :func:`glinfer.gl.replay.replay`), wherever in the plan it begins.
+    Every run begins with a barrier (see :func:`glinfer.gl.replay.replay`), at whichever draw of the plan it starts.
     """
 
     def __init__(self) -> None:
-        """Nothing was drawn since the last barrier."""
+        """Start as after a barrier."""
         self._read: list[Texture] = []
         self._written: list[Texture] = []
 

@@ -29,7 +29,7 @@ _MODES = {
 class Cells:
     """Squares of ``edge`` blocks a side that cover the first slots of a layout.
 
-    ``across`` squares lie side by side in a tile, ``each`` in one tile, ``count`` in all. A few large squares are set
+    A tile has ``across`` squares side by side and ``each`` in all; ``count`` is the total. A few large squares are set
     up faster than one square a block.
     """
 
@@ -42,13 +42,13 @@ class Cells:
     def of(cls, layout: BlockLayout, slots: int, largest: int) -> Cells:
         """The largest cells that cover few places beyond the blocks of the first ``slots`` slots.
 
-        Cells of one block are drawn only where a block is (shaders/common/blocks.vert).
+        Cells of one block are drawn only at blocks (shaders/common/blocks.vert).
         """
         places = layout.places_of(slots)
         columns, lines = min(layout.columns, places), -(-places // layout.columns)
-        # Places behind the last block of a slot, which small cells leave out.
-        dealt = layout.tiles * -(-layout.kept_blocks // layout.tiles)
-        needed = columns * lines * layout.kept_blocks / dealt
+        # Places after the last block of a slot, which small cells omit.
+        padded = layout.tiles * -(-layout.kept_blocks // layout.tiles)
+        needed = columns * lines * layout.kept_blocks / padded
         edge = largest
         while True:
             across, up = -(-columns // edge), -(-lines // edge)
@@ -63,14 +63,14 @@ class Cells:
 
 
 Render = Callable[[int, int, int, int], None]
-"""Draws with a mode, a number of vertices, the first of them and a number of instances."""
+"""Draws, given the primitive mode, vertex count, first vertex and instance count."""
 CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
-_MAX_COVERED = 1.1  # blocks that cells cover, for each block that is written
-_MANY_ROWS = 64  # a draw of this many rows can take longer than other threads should wait
+_MAX_COVERED = 1.1  # blocks covered by cells, per block written
+_MANY_ROWS = 64  # a draw of this many rows may keep other threads waiting too long
 
 
 class Frozen(NamedTuple):
-    """What a draw calls and passes again and again, so that the loop over draws looks nothing up.
+    """The functions and arguments of a draw, looked up once before the loop over draws.
 
     Attributes:
         target: moderngl's framebuffer, which regions of one texture share.
@@ -78,10 +78,10 @@ class Frozen(NamedTuple):
         barrier: the texture barrier, if the target is a region.
         viewport: None if it depends on the run.
         textures: (unit, OpenGL's texture, function that binds it).
-        held: what the uniforms of its program hold now, by name.
-        mode: of the primitives.
+        held: current values of its program's uniforms, by name.
+        mode: primitive mode.
         vertices: their number, 0 if it depends on the run.
-        finish: glFinish for draws of many rows in software: moderngl's next call would wait with Python's lock held.
+        finish: glFinish after software draws of many rows: moderngl's next call would wait while holding the GIL.
     """
 
     target: Any
@@ -97,7 +97,7 @@ class Frozen(NamedTuple):
 
 
 def in_parts(render: Render, most: int | None) -> Render:
-    """The same function, or one that hands the driver at most so many vertices at a time."""
+    """``render``, with calls of more than ``most`` vertices split; None for no limit."""
     if most is None:
         return render
 
@@ -110,13 +110,12 @@ def in_parts(render: Render, most: int | None) -> Render:
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw with its full state frozen: what it binds, what it sets, where it writes.
+    """One draw with its full state frozen: bindings, uniforms and target.
 
-    The fields are those of :class:`glinfer.ops.spec.DrawSpec`, bound to objects. ``size`` is the (rows, cols) of the
-    output matrix that this draw writes, ``per_run`` pairs a uniform with the run value that it takes; everything else
-    never changes after binding. ``layout`` is the layout of the output matrix, where the target's texture was made for
-    another view of the same texels. ``barrier`` says that a texture barrier has to stand before it, see
-    :class:`glinfer.gl.region.Barriers`.
+    The fields are those of :class:`glinfer.ops.spec.DrawSpec`, bound to objects. ``size`` is (rows, cols) of the output
+    matrix; ``per_run`` pairs a uniform with its run value; the rest is fixed after binding. ``layout`` is the output
+    matrix's layout if the target's texture was made for another view of the same texels. ``barrier`` means that the
+    draw needs a texture barrier before it, see :class:`glinfer.gl.region.Barriers`.
     """
 
     name: str
@@ -137,7 +136,7 @@ class Draw:
     barrier: bool = False
 
     def viewport(self, values: Mapping[str, int | float]) -> Rectangle:
-        """The texels that one run's values let it write."""
+        """The texels that the draw may write with these run values."""
         target = self.framebuffer.textures[0]
         layout, (x, y) = target.layout, target.at
         if self.cover == "strip":
@@ -149,7 +148,7 @@ class Draw:
         return x, y, *(self.layout or layout).region(rows, cols)
 
     def vertices(self, values: Mapping[str, int | float]) -> int:
-        """Number of vertices of one run."""
+        """Number of vertices with these run values."""
         if self.cover in ("triangle", "strip"):
             return 3
         if self.cover == "scatter":
@@ -161,7 +160,7 @@ class Draw:
         return self.size[0] if isinstance(self.size[0], int) else int(values[self.size[0]])
 
     def cells(self, values: Mapping[str, int | float]) -> Cells:
-        """The cells that cover the blocks of all slots in one run."""
+        """The cells that cover the blocks of all slots with these run values."""
         rows = self._rows(values)
         if rows not in self._cells:
             self._cells[rows] = Cells.of(self._blocks, rows, self.largest_cell)
@@ -169,7 +168,7 @@ class Draw:
 
     @cached_property
     def frozen(self) -> Frozen:
-        """What never changes, looked up once."""
+        """The fixed state, looked up once."""
         counted = self.cover == "scatter" and not isinstance(self.points, int)
         fixed = not self.largest_cell and isinstance(self.size[0], int) and not counted
         device = self.framebuffer.device
@@ -198,7 +197,7 @@ class Draw:
         return layout
 
     def cleared(self, values: Mapping[str, int | float]) -> list[Rectangle] | None:
-        """The texels that are set to zero first: the one slot that this draw writes, or the target; None for all."""
+        """The texels to clear first: the one slot that this draw writes, or its target; None for the whole texture."""
         if self.clears != "rows":
             return None if self.framebuffer.part is None else [self.framebuffer.part]
         slot = self.first if isinstance(self.first, int) else int(values[self.first])
@@ -221,11 +220,11 @@ def replay(
     *,
     flush_every: int = 0,
 ) -> int:
-    """Issue ``draws`` in order and return how many draw calls that took.
+    """Issue ``draws`` in order and return the number of draw calls.
 
-    Binds only what differs from the draw before. ``flush_every`` tells the driver to begin after each so many draws;
-    otherwise it may wait for the readback. ``before`` and ``after`` are called around each draw, for checking one pass
-    at a time, and may bind what they like.
+    State that the previous draw left right is not set again. The driver starts work after every ``flush_every`` draws;
+    with 0 it may wait for the readback. ``before`` and ``after`` are called around each draw, to check one pass at a
+    time, and may change any binding.
     """
     device.activate()
     framebuffer: Any = None
@@ -233,7 +232,7 @@ def replay(
     bound: dict[int, object] = {}
     issued = 0
     blending = False
-    settled = False  # whether what was drawn or uploaded before the draws of this run may be sampled from regions
+    settled = False  # whether regions may sample texels that were written before this run
     try:
         for draw in draws:
             frozen = draw.frozen
@@ -245,7 +244,7 @@ def replay(
             if frozen.target is not framebuffer:
                 framebuffer = frozen.target
                 frozen.use()
-                viewport = framebuffer.viewport  # moderngl keeps one for each framebuffer, and sets it with it
+                viewport = framebuffer.viewport  # moderngl keeps one per framebuffer, and sets it on use
             if frozen.barrier is not None and (draw.barrier or not settled):
                 frozen.barrier()
                 settled = True
@@ -269,7 +268,7 @@ def replay(
                 device.gl.blend_func = moderngl.ONE, moderngl.ONE
             elif blending and not draw.adds:
                 device.gl.disable(moderngl.BLEND)
-                blending = False  # afterwards: an interrupt in between leaves it to be switched off again
+                blending = False  # last, so that after an interrupt it is switched off again
             if draw.clears:
                 rectangles = draw.cleared(values)
                 for attachment in range(len(draw.framebuffer.textures)):

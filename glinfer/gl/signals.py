@@ -1,7 +1,7 @@
-"""Holds Python's signal handlers back while C code calls Python and does not look for its errors.
+"""Delays Python's signal handlers while C code calls Python without checking for errors.
 
-moderngl makes a program's members by calls of Python, and takes what they return unchecked: a handler that raises in
-one of them, as that of Ctrl-C does, ends the process with a segmentation fault.
+moderngl calls Python to make a program's members, and does not check the results: a handler that raises in such a
+call, as Ctrl-C's does, crashes the process with a segmentation fault.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _NUMBERS = tuple(map(int, signal.valid_signals()))
 
 @contextlib.contextmanager
 def signals_held(end: Callable[[], None] | None = None) -> Iterator[Collection[int]]:
-    """Call the handlers of signals that come within the block after it, each signal once.
+    """Delay the handlers of signals that arrive within the block to its end, and call each once.
 
-    Python runs handlers in its main thread alone, so nothing is done in others.
+    Python runs handlers only in its main thread, so in other threads this does nothing.
 
     Args:
-        end: called by the first of a signal, to end the block soon; a second one then calls its handler at once.
+        end: called when a signal first arrives, to end the block soon; a second one then calls its handler at once.
 
     Yields:
-        The numbers of the signals that have come.
+        The numbers of the signals that have arrived.
     """
     came: dict[int, FrameType | None] = {}
     if threading.current_thread() is not threading.main_thread():
@@ -35,7 +35,7 @@ def signals_held(end: Callable[[], None] | None = None) -> Iterator[Collection[i
     holding = True
 
     def hold(number: int, frame: FrameType | None) -> None:
-        # Where not holding, an error of another handler kept this one from being put back.
+        # If not holding, another handler's error prevented the original from being restored.
         if not holding or (end is not None and number in came):
             handlers[number](number, frame)
             return
@@ -48,7 +48,7 @@ def signals_held(end: Callable[[], None] | None = None) -> Iterator[Collection[i
             signal.signal(number, hold)
         yield came
     finally:
-        try:  # one that comes meanwhile still waits
+        try:  # signals that arrive here are still delayed
             for number, handler in reversed(handlers.items()):
                 signal.signal(number, handler)
         finally:

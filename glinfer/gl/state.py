@@ -1,7 +1,7 @@
 """Queries of OpenGL's current state, for checks: bound textures, their filters, targets, uniforms.
 
-A draw binds and sets all that it needs. To see whether that is really in force, these queries ask the context instead
-of what glinfer or moderngl remember. They change nothing but the active texture unit.
+The queries ask the context itself, not the state that glinfer and moderngl remember. They change only the active
+texture unit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SWITCHES = {
     "GL_SCISSOR_TEST": 0x0C11,
     "GL_STENCIL_TEST": 0x0B90,
 }
-"""Switches that can keep fragments from their target, or change what is written there."""
+"""Switches that can discard fragments, or change the values that they write."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class BoundTexture:
 
 
 class GLState:
-    """Queries of one device's context, which has to be current."""
+    """Queries of one device's context, which must be current."""
 
     def __init__(self, device: Device) -> None:
         """Resolve the functions."""
@@ -122,7 +122,7 @@ class GLState:
         return int(value[0])
 
     def fragment_shader(self, program: Program) -> tuple[int, str]:
-        """The name of a program's fragment shader, and its source; 0 and nothing where the driver has it no more."""
+        """The name of a program's fragment shader, and its source; 0 and "" if the driver no longer has it."""
         count, length, shaders = c_int32(), c_int32(), (c_uint32 * 2)()
         self._attached(program.gl.glo, len(shaders), byref(count), shaders)
         for shader in shaders[: count.value]:
@@ -139,6 +139,6 @@ class GLState:
         member = program.gl[name]
         kind = _UNIFORM_TYPES.get(member.gl_type, f"0x{member.gl_type:04X}")
         ask, holder = self._uniform.get(kind, self._uniform["int"])
-        value = (holder * 16)()  # as many as the largest type, a matrix, has
+        value = (holder * 16)()  # enough for the largest type, a 4×4 matrix
         ask(program.gl.glo, member.location, value)
         return kind, value[0]

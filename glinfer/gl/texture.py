@@ -40,7 +40,7 @@ _MAX_NAMES = 1 << 16
 
 
 class Texture:
-    """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for where each element lies."""
+    """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for its elements' positions."""
 
     kind = "texture"
     at = 0, 0
@@ -51,7 +51,7 @@ class Texture:
 
         Raises:
             PlanError: the layout is larger than the device's limit, or ``texels`` are of another size.
-            GLError: the driver refused the texture (out of memory, for one); nothing of it is kept.
+            GLError: the driver refused the texture (out of memory, for example); nothing of it is kept.
         """
         edge = device.limits.max_texture_size
         if max(layout.width, layout.height) > edge:
@@ -65,7 +65,7 @@ class Texture:
         if texels is not None and texels.nbytes != layout.nbytes:
             raise PlanError(f"{doing}: data size mismatch: found {texels.nbytes} bytes; expected {layout.nbytes}")
         device.activate()
-        device.adopt(self)  # before it exists: an interrupt right behind its creation finds it owned
+        device.adopt(self)  # before it exists, so that an interrupt right after its creation finds it owned
         try:
             self.gl = device.gl.texture(
                 (layout.width, layout.height),
@@ -87,7 +87,7 @@ class Texture:
 
     @property
     def framebuffer(self) -> Framebuffer:
-        """The framebuffer that renders to this texture alone; made once, released with the texture."""
+        """The framebuffer that renders only to this texture; made once, released with the texture."""
         if self._framebuffer is None:
             self._framebuffer = Framebuffer(self.device, [self])
         return self._framebuffer
@@ -100,7 +100,7 @@ class Texture:
     def upload(self, matrix: npt.NDArray[Any]) -> None:
         """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type.
 
-        Where rows share lines of texels, as in blocks, the other rows on these lines become zero.
+        If rows share lines of texels, as in blocks, the other rows on these lines become zero.
 
         Raises:
             PlanError: the matrix does not fit the layout (see :meth:`Layout.pack`), or the texture was released.
@@ -155,7 +155,7 @@ class Texture:
         return self.framebuffer.read(0, self.layout.width, count, 0, first)
 
     def read_rows(self, first: int, rows: int) -> npt.NDArray[Any]:
-        """Read rows [first, first + rows) of the matrix back, and few texels beyond them.
+        """Read rows [first, first + rows) of the matrix back, transferring few other texels.
 
         Raises:
             PlanError: the matrix has no such rows, or the texture was released.
@@ -171,7 +171,7 @@ class Texture:
             return layout.elements(texels[y - bottom, x - left])
         if not isinstance(layout, (Layout, FlatLayout)):
             return self.read()[first : first + rows]
-        # Texels are numbered through, line by line; those before the first row on its line are left out.
+        # Texels are numbered line by line; those before the first row on its line are dropped.
         each = layout.row_texels
         bottom, left = divmod(first * each, layout.width)
         height = -(-(left + rows * each) // layout.width)
@@ -190,10 +190,10 @@ class Texture:
         self._copy(other, [(0, 0, 0, 0, self.layout.width, self.layout.height)])
 
     def copy_rows(self, other: Texture, source: int, target: int, rows: int) -> None:
-        """Copy ``rows`` rows of another texture, from ``source`` on, to ``target`` on here, without blocks aside.
+        """Copy ``rows`` rows, from row ``source`` of another texture to row ``target`` here, without blocks aside.
 
         Raises:
-            PlanError: the rows do not lie in blocks, block by block, or one of the textures was released.
+            PlanError: a layout was not made by :meth:`BlockLayout.by_block`, or one of the textures was released.
         """
         self._copy(other, copied_rectangles(other.layout, self.layout, source, target, rows))
 
@@ -233,7 +233,7 @@ class Texture:
 
 
 class Framebuffer:
-    """Render targets in attachment order: what a draw writes, and the only way to read a texture in ES."""
+    """Render targets in attachment order; in ES also the only way to read a texture."""
 
     kind = "framebuffer"
     part: Rectangle | None = None
@@ -244,7 +244,7 @@ class Framebuffer:
 
         Raises:
             PlanError: the textures differ in size, or the driver calls the combination incomplete.
-            GLError: the driver refused the framebuffer (out of memory, for one); nothing of it is kept.
+            GLError: the driver refused the framebuffer (out of memory, for example); nothing of it is kept.
         """
         self.device, self.textures = device, tuple(textures)
         self._read_format: dict[int, int] = {}
@@ -276,8 +276,8 @@ class Framebuffer:
         """Texels [height, width] from (x, y) on of one attachment, [height, width, 4] of a four-channel format.
 
         Half floats come back as float16, and bytes as int8, exactly: integers are read in 32 bits. OpenGL ES guarantees
-        RGBA for float readback, and single-channel readback only where the driver says so; the driver is asked once per
-        attachment, and the red channel is picked out when it has to be RGBA.
+        float readback only as RGBA; the driver is asked once per attachment for single-channel readback, and without it
+        the red channel of RGBA is used.
         """
         texture, form = self.textures[attachment], self.textures[attachment].layout.format
         raw = self.device.raw
@@ -306,7 +306,7 @@ class Framebuffer:
         return texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
 
     def fill(self, value: float) -> None:
-        """Set every texel of every attachment to ``value``; NaN makes NaN of bytes with scales too."""
+        """Set every texel of every attachment to ``value``; NaN also turns bytes with scales into NaN."""
         self.textures[0].require_alive()
         self.gl.use()
         for attachment, texture in enumerate(self.textures):
@@ -324,7 +324,7 @@ class Framebuffer:
             if not self.device.can_release():
                 return
             if self.device.gl.fbo is self.gl:
-                # moderngl binds what it believes bound again after each framebuffer that it makes; in ES,
+                # After making a framebuffer, moderngl binds again the one that it believes bound; in ES,
                 # binding a deleted name makes a new framebuffer of that name.
                 self.device.gl.screen.use()
             self.gl.release()
@@ -335,7 +335,7 @@ class Framebuffer:
 def _delete_stray(device: Device) -> bool:
     """Delete the framebuffer that moderngl leaves behind when it is incomplete; returns whether there was one.
 
-    moderngl does not tell its name. The name is below the next one that the driver gives, whether that is the lowest
+    moderngl does not report its name. The name is below the next one that the driver gives, whether that is the lowest
     free name or a new one.
     """
     function, name = device.raw.function, (c_uint32 * 1)()

@@ -1,11 +1,11 @@
-"""Times each draw of a run, by the renderer's timestamps between draws, or by fences where it takes none.
+"""Times each draw of a run, by the renderer's timestamps between draws, or by fences if it has none.
 
 A **timestamp** is a query among the commands: the renderer notes its clock when everything before it is done, and
 nothing waits for it (core in desktop OpenGL 3.3; GL_EXT_disjoint_timer_query in OpenGL ES). A **fence** is glFinish
 after each draw: it reads the CPU's clock, and draws no longer overlap with Python's work.
 
-Either way the time of a draw goes from the end of the draw before to its own end. So the times of all draws add up to
-the whole run, and the time of a draw includes the renderer's wait for Python to issue it.
+Either way the time of a draw runs from the end of the previous draw to its own end. It includes the renderer's wait for
+Python to issue the draw. So the times of all draws add up to the whole run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Timeline:
         end: when everything was done.
         issued: for each draw, when Python began to issue it, and when it had.
         bounds: n + 1 moments: when the first draw could begin, then when each was done.
-        fence_ns: cost of a fence, which is taken off each draw; 0 for timestamps.
+        fence_ns: cost of a fence, subtracted from each draw; 0 for timestamps.
     """
 
     start: int
@@ -68,7 +68,7 @@ class TimestampQueries:
         """Make ``count`` query objects.
 
         Raises:
-            InputError: this renderer takes no timestamps; the message says why.
+            InputError: this renderer has no timestamps; the message has the reason.
             GLError: the driver refused.
         """
         self.device, self.count = device, count
@@ -92,7 +92,7 @@ class TimestampQueries:
             raise InputError(f"{device.renderer} takes no timestamps (its counters have 0 bits); time by fences")
         self._mask = (1 << bits.value) - 1
         names = (c_uint32 * count)()
-        device.adopt(self)  # before they exist: an interrupt right behind their making finds them owned
+        device.adopt(self)  # before they exist, so that an interrupt right after their creation finds them owned
         self._names = names
         try:
             self._generate(count, names)
@@ -102,11 +102,11 @@ class TimestampQueries:
             raise
 
     def stamp(self, place: int) -> None:
-        """Have the renderer note its clock when all commands so far are done, as timestamp ``place``."""
+        """Record the renderer's clock as timestamp ``place`` when all commands so far are done."""
         self._counter(self._names[place], GL_TIMESTAMP)
 
     def now(self) -> int:
-        """The renderer's clock in nanoseconds, now; 0 where it does not tell."""
+        """The renderer's clock in nanoseconds, now; 0 if it cannot be read."""
         value = (c_int64 * 2)()
         self._clock(GL_TIMESTAMP, value)
         return 0 if self.device.raw.pending_errors() else int(value[0]) & self._mask
@@ -120,7 +120,7 @@ class TimestampQueries:
         return [(each - found[0]) & self._mask for each in found]
 
     def first(self) -> int:
-        """The first timestamp as it is."""
+        """The first timestamp on the renderer's clock, in nanoseconds."""
         value = c_uint64()
         self._result(self._names[0], GL_QUERY_RESULT, byref(value))
         return int(value.value)
@@ -152,7 +152,7 @@ def _suffix(device: Device) -> str:
 
 
 class Timer(ABC):
-    """Runs the same draws again and again and times each of them; its user releases it.
+    """Runs the same draws repeatedly and times each of them; its user releases it.
 
     Attributes:
         method: :data:`TIMESTAMPS` or :data:`FENCES`.
@@ -161,13 +161,13 @@ class Timer(ABC):
     method: str
 
     def __init__(self, device: Device, draws: Sequence[Draw]) -> None:
-        """For these draws, in this order."""
+        """Time these draws, in this order."""
         self.device, self.draws = device, tuple(draws)
         self._issued: list[tuple[int, int]] = []
 
     @abstractmethod
     def run(self, values: Mapping[str, int | float], *, flush_every: int = 0) -> Timeline | None:
-        """Issue all draws with these run values, and wait for them; None where the clock was disturbed.
+        """Issue all draws with these run values, and wait for them; None if the clock was disturbed.
 
         ``flush_every`` as in :func:`glinfer.gl.replay.replay`.
         """
@@ -177,7 +177,7 @@ class Timer(ABC):
         """Release the timer's own objects; harmless when repeated."""
 
     def __enter__(self) -> Timer:
-        """Use as a context manager: released at the end of the block."""
+        """Enter the context manager, which releases the timer at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -188,21 +188,21 @@ class Timer(ABC):
 class TimestampTimer(Timer):
     """Times draws by timestamps, see :class:`TimestampQueries`.
 
-    Software renderers and tilers run all draws to one target together, tile by tile, and take the timestamps in the
-    last tile. So a flush between two draws to the same target makes them begin; at a new target they begin anyway.
+    Software renderers and tilers run all draws to one target together, tile by tile, and record the timestamps in the
+    last tile. So a flush follows each draw whose successor has the same target; at a new target they begin anyway.
     """
 
     method = TIMESTAMPS
 
     def __init__(self, device: Device, draws: Sequence[Draw]) -> None:
-        """For these draws, in this order.
+        """Time these draws, in this order.
 
         Raises:
-            InputError: this renderer takes no timestamps.
+            InputError: this renderer has no timestamps.
         """
         super().__init__(device, draws)
         targets = [draw.framebuffer.gl for draw in self.draws]
-        # Which draws are followed by one of the same target: the last by the first, in the next run.
+        # Whether the next draw has the same target; the last draw is followed by the next run's first.
         self._again = [one is other for one, other in pairwise([*targets, *targets[:1]])]
         self.queries = TimestampQueries(device, len(self.draws) + 1)
 
@@ -214,7 +214,7 @@ class TimestampTimer(Timer):
         queries.disjoint()  # forget earlier disturbances
         offset = self._offset()
         start = time.perf_counter_ns()
-        # Stamps go into the list of draws and not into replay's hooks, which would have it bind everything anew.
+        # Stamp in the list of draws, because replay's hooks would make it bind everything again.
         replay(device, self._stamped(flush_every), values)
         finish()
         end = time.perf_counter_ns()
@@ -226,7 +226,7 @@ class TimestampTimer(Timer):
         return Timeline(start, end, tuple(self._issued), tuple(began + stamp for stamp in stamps))
 
     def _offset(self) -> int:
-        """Offset of the CPU's clock to the idle renderer's clock; 0 where the renderer does not tell its clock."""
+        """Offset of the CPU's clock to the idle renderer's clock; 0 if the renderer's clock cannot be read."""
         before, clock, after = time.perf_counter_ns(), self.queries.now(), time.perf_counter_ns()
         return (before + after) // 2 - clock if clock else 0
 
@@ -255,7 +255,7 @@ class FenceTimer(Timer):
     method = FENCES
 
     def __init__(self, device: Device, draws: Sequence[Draw]) -> None:
-        """For these draws, in this order."""
+        """Time these draws, in this order."""
         super().__init__(device, draws)
         self.fence_ns = fence_ns(device)
         self._bounds: list[int] = []
@@ -285,7 +285,7 @@ class FenceTimer(Timer):
 
 
 def timer_for(device: Device, draws: Sequence[Draw]) -> Timer:
-    """A timer by timestamps where a GPU takes them, else by fences."""
+    """A timer by timestamps if a GPU has them, else by fences."""
     if not device.in_main_memory:
         with contextlib.suppress(InputError):
             return TimestampTimer(device, draws)

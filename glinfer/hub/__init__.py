@@ -1,7 +1,7 @@
-"""Models on a hub, by their names: found, checked by their headers, fetched into the cache that all tools share.
+"""Models on a hub: find them by name, check their headers, and fetch them into the cache that all tools share.
 
-This room knows files and the network, and nothing of graphics. It needs the extra ``hub``, and is asked for by names of
-models alone; nothing else opens a connection.
+This package uses files and the network, but no graphics. It needs the extra ``hub``. Only the name of a model on a hub
+opens a connection.
 """
 
 from glinfer.hub.cache import Origin, origin_of, title_of

@@ -1,4 +1,4 @@
-"""Addresses of private networks, which no hub that is not in one itself may send its clients to."""
+"""Addresses of private networks; a hub outside one may not redirect its clients into one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 
 
 def is_private(address: str) -> bool:
-    """Whether an IP address is anything but a public one; IPv6 that stands for IPv4 is taken as that."""
+    """Whether an IP address is not public; IPv6 addresses that embed an IPv4 one are judged by it."""
     found: Any = ipaddress.ip_address(address.partition("%")[0])
     if found.version == 6:
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
@@ -21,7 +21,7 @@ def is_private(address: str) -> bool:
 
 
 def addresses_of(host: str) -> list[str]:
-    """The IP addresses of a host as the system finds them, in whatever form it is written; none where it does not."""
+    """The IP addresses of a host, in any notation that the system resolves; empty if it does not."""
     try:
         return [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError):
@@ -34,9 +34,9 @@ def leads_inside(host: str) -> bool:
 
 
 def guard(host: str, refuse: Callable[[], None]) -> Callable[[str, Any], None]:
-    """Make a trace for a request's connection: it calls ``refuse`` where a private address answers for ``host``.
+    """Make a trace for a request's connection that calls ``refuse`` if a private address answers for ``host``.
 
-    A name may have another address now than when it was looked up. Connections to a proxy are left alone.
+    A name's address may have changed since it was looked up. Connections to a proxy are not checked.
     """
     asked = ""
 

@@ -1,4 +1,4 @@
-"""A bar of a download on a terminal's standard error: what has arrived, how fast, and how long the rest takes."""
+"""A progress bar of a download on a terminal's standard error: bytes, speed and remaining time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from glinfer.terminal import printable
 
 @contextlib.contextmanager
 def download_bar(what: str, total: int, begun: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar within the block; gives what takes the numbers of bytes that arrive.
+    """Show a bar within the block; yields a function to call with each number of new bytes.
 
-    Nothing is shown where standard error is no terminal, or ``HF_HUB_DISABLE_PROGRESS_BARS`` is set.
+    Nothing is shown if standard error is not a terminal, or if ``HF_HUB_DISABLE_PROGRESS_BARS`` is set.
     """
     from huggingface_hub import constants
     from rich.console import Console

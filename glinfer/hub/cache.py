@@ -1,7 +1,7 @@
-"""The cache of Hugging Face's hub on this machine, in the layout that all its tools share.
+"""The local cache of Hugging Face's hub, in the layout that all its tools share.
 
 ``$HF_HUB_CACHE/models--org--name`` has ``blobs``, files by their hashes; ``snapshots/<commit>/…``, links to them by
-their names in the repository; and ``refs/<revision>``, a commit each. A blob that has not arrived whole is called
+their names in the repository; and ``refs/<revision>``, each with a commit. An incomplete blob is named
 ``<hash>.incomplete``. Source: "Understand caching" in the documentation of huggingface_hub.
 """
 
@@ -28,12 +28,12 @@ _INCOMPLETE = ".incomplete"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a file of the cache is from.
+    """The origin of a file in the cache.
 
     Attributes:
         repo: ``org/name``.
         commit: 40 hexadecimal digits.
-        path: in the repository; empty for all of it.
+        path: path in the repository; empty for its root.
     """
 
     repo: str
@@ -53,13 +53,13 @@ def origin_of(path: AnyPath) -> Origin | None:
 
 
 def title_of(path: AnyPath) -> str:
-    """A short name for a model's file or folder: without its ending, and of a commit's folder the repository's."""
+    """A short name for a model's file or folder: its stem, or the repository's name for a commit's folder."""
     origin = origin_of(path)
     return origin.repo.rpartition("/")[2] if origin is not None and not origin.path else Path(path).stem
 
 
 def hub_folder() -> Path:
-    """The folder of the cache, ``$HF_HUB_CACHE`` or ``$HF_HOME/hub``, which may not be there yet."""
+    """The folder of the cache, ``$HF_HUB_CACHE`` or ``$HF_HOME/hub``, which may not exist yet."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
@@ -69,7 +69,7 @@ class RepositoryCache:
     """The folder of one repository in the cache."""
 
     def __init__(self, repo: str, root: Path | None = None) -> None:
-        """Name the folder; nothing is made yet. ``root`` is another folder than that of the cache."""
+        """Set the folder without creating it; ``root`` replaces the folder of the cache."""
         self._root = hub_folder() if root is None else root
         self.folder = self._root / f"{_PREFIX}{repo.replace('/', '--')}"
 
@@ -78,26 +78,26 @@ class RepositoryCache:
         return self.folder / "snapshots" / commit
 
     def place(self, commit: str, path: str) -> Path:
-        """Where a file of the repository is, or is to be."""
+        """The path of a repository's file in the cache, which may not exist yet."""
         return self.snapshot(commit).joinpath(*path.split("/")) if path else self.snapshot(commit)
 
     def has(self, commit: str, file: RemoteFile) -> bool:
-        """Whether a file is there, of the size that it is to have."""
+        """Whether a file exists with its expected size."""
         try:
             return self.place(commit, file.path).stat().st_size == file.size
         except OSError:
             return False
 
     def blob(self, file: RemoteFile) -> Path:
-        """Where the bytes of a file lie once they are there."""
+        """The path of a file's complete bytes."""
         return self.folder / "blobs" / file.digest
 
     def incomplete(self, file: RemoteFile) -> Path:
-        """Where the bytes of a file gather."""
+        """The path of a file's incomplete bytes."""
         return self.folder / "blobs" / f"{file.digest}{_INCOMPLETE}"
 
     def arrived(self, file: RemoteFile) -> int:
-        """Bytes of a file that are there already."""
+        """The number of bytes of a file that the cache has."""
         for path in (self.blob(file), self.incomplete(file)):
             with contextlib.suppress(OSError):
                 return min(path.stat().st_size, file.size)
@@ -105,7 +105,7 @@ class RepositoryCache:
 
     @contextlib.contextmanager
     def lock(self, file: RemoteFile) -> Iterator[None]:
-        """Wait until no other process fetches the same bytes; the lock is the one that other tools wait for."""
+        """Hold the lock that all tools take to fetch this file."""
         from huggingface_hub.utils._fixes import WeakFileLock
 
         folder = self._root / ".locks" / self.folder.name
@@ -115,10 +115,10 @@ class RepositoryCache:
             yield
 
     def link(self, commit: str, file: RemoteFile) -> None:
-        """Give a blob its name at a commit.
+        """Link a file's name at a commit to its blob.
 
         Raises:
-            OSError: the system does not let it.
+            OSError: the system refuses it.
         """
         place, blob = self.place(commit, file.path), self.blob(file)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class RepositoryCache:
         try:
             try:
                 new.symlink_to(os.path.relpath(blob, place.parent))
-            except (OSError, NotImplementedError):  # Windows asks for a right that few users have
+            except (OSError, NotImplementedError):  # few users of Windows may create symbolic links
                 try:
                     new.hardlink_to(blob)
                 except (OSError, NotImplementedError):
@@ -137,7 +137,7 @@ class RepositoryCache:
                 new.unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Remove the folders that have nothing in them, after a download that was refused."""
+        """Remove empty folders after a refused download."""
         for folder, _, _ in os.walk(self.folder, topdown=False):
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()
@@ -145,7 +145,7 @@ class RepositoryCache:
             shutil.rmtree(self._root / ".locks" / self.folder.name, ignore_errors=True)
 
     def commit_of(self, revision: str) -> str | None:
-        """The commit that a revision was when it was last fetched; None where the cache does not know."""
+        """The commit of a revision when it was last fetched, or None."""
         if COMMIT.fullmatch(revision):
             return revision
         with contextlib.suppress(OSError, ValueError):
@@ -154,7 +154,7 @@ class RepositoryCache:
         return None
 
     def remember(self, revision: str, commit: str) -> None:
-        """Note which commit a revision is."""
+        """Record the commit of a revision."""
         if COMMIT.fullmatch(revision) or self.commit_of(revision) == commit:
             return
         place = self.folder / "refs" / revision
@@ -168,7 +168,7 @@ class RepositoryCache:
                 new.unlink(missing_ok=True)
 
     def repository(self, name: HubName) -> Repository | None:
-        """What the cache has of a name; None where it has nothing."""
+        """The cached files of a name's repository, or None without any."""
         commit = self.commit_of(name.revision)
         if commit is None:
             return None
@@ -185,7 +185,7 @@ class RepositoryCache:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Free bytes of the disk that a file would lie on; None where the system does not tell."""
+    """Free bytes on the disk of a path, or None if the system does not report them."""
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
             return shutil.disk_usage(folder).free
@@ -193,11 +193,11 @@ def free_bytes(path: Path) -> int | None:
 
 
 @contextlib.contextmanager
-def told_of_the_disk(name: object, folder: Path) -> Iterator[None]:
-    """Turn errors of the operating system within the block into one line.
+def disk_errors(name: object, folder: Path) -> Iterator[None]:
+    """Turn errors of the operating system within the block into a one-line HubError.
 
     Raises:
-        HubError: there was one.
+        HubError: the block raised an OSError.
     """
     try:
         yield
@@ -214,10 +214,10 @@ class CachedModel:
 
     Attributes:
         repo: ``org/name``.
-        commit: of its files.
-        revisions: the branches and tags that were this commit when they were fetched.
+        commit: the commit of its files.
+        revisions: the branches and tags that had this commit when they were fetched.
         files: the paths of its weights.
-        bytes: of all its files.
+        bytes: total size of its files.
         path: the folder of its files.
     """
 
@@ -233,7 +233,7 @@ _WEIGHTS = (".gguf", ".safetensors", ".gab")
 
 
 def cached_models() -> list[CachedModel]:
-    """Every commit of a repository in the cache that has weights which glinfer may read, by name."""
+    """All commits of repositories in the cache that have weights in a supported container, by name."""
     found = []
     scanned = _scan()
     for held in scanned.repos if scanned is not None else ():
@@ -252,7 +252,7 @@ def cached_models() -> list[CachedModel]:
 
 
 def _scan() -> Any:
-    """The client's list of the cache; None where there is no cache, or, with a warning, where it cannot be read."""
+    """The client's list of the cache, or None if it does not exist or (with a warning) cannot be read."""
     from huggingface_hub import scan_cache_dir
 
     folder = hub_folder()
@@ -266,12 +266,12 @@ def _scan() -> Any:
 
 @dataclass(frozen=True)
 class Removed:
-    """What was removed from the cache.
+    """The result of :func:`remove`.
 
     Attributes:
         repo: ``org/name``.
-        commits: whose files went, all or some.
-        bytes: that are free again.
+        commits: the commits of the removed files.
+        bytes: the number of freed bytes.
     """
 
     repo: str
@@ -283,8 +283,8 @@ def remove(name: HubName, chosen: dict[str, list[str]] | None = None) -> Removed
     """Remove a repository's files from the cache.
 
     Args:
-        name: its repository; of another revision than ``main`` only that commit goes, else all of them.
-        chosen: by commit, the paths of files to remove; left out, all go.
+        name: the repository; a revision other than ``main`` selects its commit, else all commits are removed.
+        chosen: the paths of files to remove, by commit; all files by default.
 
     Raises:
         HubError: the cache has no such files, or they cannot be removed.
@@ -297,17 +297,17 @@ def remove(name: HubName, chosen: dict[str, list[str]] | None = None) -> Removed
     if name.revision != "main":
         commit = cache.commit_of(name.revision)
         revisions = {key: each for key, each in revisions.items() if key == commit}
-    with told_of_the_disk(name, cache.folder):
+    with disk_errors(name, cache.folder):
         leftover = _remove_incomplete(cache) if name.revision == "main" and chosen is None else 0
         if not revisions and not leftover:
             raise HubError(
-                f"{name}: the cache in {shown(hub_folder())} does not have it; 'glinfer models' lists what it has"
+                f"{name}: the cache in {shown(hub_folder())} does not have it; 'glinfer models' lists its models"
             )
         if chosen is None:
             strategy = scanned.delete_revisions(*revisions)
             strategy.execute()
             if not any(cache.folder.glob("snapshots/*")):
-                shutil.rmtree(cache.folder, ignore_errors=True)  # which had nothing but parts of files
+                shutil.rmtree(cache.folder, ignore_errors=True)  # only incomplete files are left
             return Removed(name.repo, tuple(sorted(revisions)), strategy.expected_freed_size + leftover)
         freed = sum(_unlink(cache, commit, path) for commit in revisions for path in chosen.get(commit, ()))
     return Removed(name.repo, tuple(sorted(set(revisions) & chosen.keys())), freed)
@@ -322,7 +322,7 @@ def _remove_incomplete(cache: RepositoryCache) -> int:
 
 
 def _unlink(cache: RepositoryCache, commit: str, path: str) -> int:
-    """Remove a file's name, and its blob unless another name leads to it; returns the bytes that are free again."""
+    """Remove a file's name, and its blob if no other name links to it; return the number of freed bytes."""
     place = cache.place(commit, path)
     blob, size = Path(os.path.realpath(place)), place.stat().st_size
     place.unlink()

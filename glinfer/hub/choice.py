@@ -1,4 +1,4 @@
-"""Which files of a repository make up the model that a name asks for."""
+"""Select the files of a repository that make up the named model."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from glinfer.limits import MAX_PARTS
 from glinfer.quant.formats import F32
 
 USUAL = "Q4_K_M"
-"""The weights of a name that asks for none, where a repository has them."""
+"""The default weights of a name without any."""
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _QUANT = re.compile(
     r"(?:^|[-._ ])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))(?=$|[-. ])", re.IGNORECASE
 )
-_NOT_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # projectors of pictures, and statistics for quantising
+_NOT_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # image projectors, and statistics for quantisation
 _SIZES = ("_XXS", "_XS", "_S", "_M", "_L", "_XL")
 _AROUND = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "additional_chat_templates/tool_use.jinja", "chat_template.json", GENERATION_CONFIG),
 )
-"""What is taken beside configuration and weights. No ``.bin``, ``.pt`` or ``.py`` ever is."""
-_SLOW = ("tokenizer.model", "vocab.json", "merges.txt")  # where there is no tokenizer.json
+"""Files that are fetched besides configuration and weights; never ``.bin``, ``.pt`` or ``.py``."""
+_SLOW = ("tokenizer.model", "vocab.json", "merges.txt")  # fetched without a tokenizer.json
 _SHOWN = 24
 
 
 @dataclass(frozen=True)
 class GgufChoice:
-    """A model of a repository in one GGUF file, or in all its parts.
+    """A model of a repository, in one GGUF file or in several parts.
 
     Attributes:
-        stem: the file's path without its ending and the number of the part.
-        quant: the weights that its name tells of, in capital letters; empty if it tells none.
+        stem: the file's path without its ending and part number.
+        quant: the quantisation in its name, in capital letters; empty without one.
         parts: the files, in order.
-        missing: how many parts the repository lacks.
+        missing: the number of parts that the repository lacks.
     """
 
     stem: str
@@ -51,12 +51,12 @@ class GgufChoice:
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Total bytes of the parts."""
         return sum(part.size for part in self.parts)
 
     @property
     def is_read(self) -> bool:
-        """Whether glinfer reads weights that are called so."""
+        """Whether glinfer reads weights with this quantisation's name."""
         return base_format(self.quant) != ""
 
 
@@ -65,10 +65,10 @@ class Chosen:
     """The files of a model.
 
     Attributes:
-        small: files beside the weights.
-        weights: files of weights; the first one of a GGUF file in parts is its first part.
-        opened: the path in the repository that is opened: a file, or a folder (empty for the repository itself).
-        quant: the weights of a GGUF file, as its name tells.
+        small: files besides the weights.
+        weights: files of weights; the parts of a GGUF file in order.
+        opened: the path in the repository to open: a file, or a folder (empty for the root).
+        quant: the quantisation in a GGUF file's name.
     """
 
     small: tuple[RemoteFile, ...]
@@ -83,7 +83,7 @@ class Chosen:
 
 
 def base_format(quant: str) -> str:
-    """The format of most tensors in a file that is called so: ``Q4_K`` of ``Q4_K_M``; empty for an unknown one."""
+    """The format of most tensors in a file with this quantisation: ``Q4_K`` for ``Q4_K_M``; empty if unknown."""
     name = {"FP16": "F16", "FP32": F32}.get(quant, quant).removeprefix("UD-")
     known = [form for form in (F32, *PACKED_FORMATS) if re.fullmatch(rf"{form}(_[A-Z]+)?", name)]
     if not known and (mixed := re.fullmatch(r"(IQ\d_)[SM]", name)):
@@ -92,10 +92,10 @@ def base_format(quant: str) -> str:
 
 
 def choose(repository: Repository) -> Chosen | None:
-    """The files of the model that the repository's name asks for; None where an index of shards has to be read first.
+    """The files of the named model; None if an index of shards must be read first.
 
     Raises:
-        HubError: there is no such file, or several of them; lists what there is, with sizes.
+        HubError: no file or several files match; the error lists the candidates with their sizes.
     """
     path = repository.name.path
     if path in repository.files:
@@ -123,11 +123,11 @@ def _place(repository: Repository) -> str:
 
 def _over(repository: Repository) -> str:
     count = repository.passed_over
-    return f" ({count} with names, sizes or hashes that no file can have were passed over)" if count else ""
+    return f" ({count} with invalid names, sizes or hashes were skipped)" if count else ""
 
 
 def gguf_choices(files: Iterable[RemoteFile]) -> list[GgufChoice]:
-    """The models in the GGUF files of a list, each with its parts, in the order of their names."""
+    """The models in a list's GGUF files, each with its parts, sorted by name."""
     parts: dict[tuple[str, int], dict[int, RemoteFile]] = {}
     for file in files:
         if not file.path.lower().endswith(".gguf") or _NOT_MODELS.search(PurePosixPath(file.path).name):
@@ -144,7 +144,7 @@ def gguf_choices(files: Iterable[RemoteFile]) -> list[GgufChoice]:
 
 
 def _quant_of(stem: str) -> str:
-    """The weights that a file's name tells of, else its folder's."""
+    """The quantisation in a file's name, else in its folder's."""
     for part in reversed(stem.split("/")):
         if found := _QUANT.findall(part):
             return str(found[-1]).upper()
@@ -152,10 +152,10 @@ def _quant_of(stem: str) -> str:
 
 
 def _chosen_gguf(repository: Repository, ggufs: Sequence[GgufChoice]) -> GgufChoice:
-    """The one model that the name asks for.
+    """The GGUF model that the name selects.
 
     Raises:
-        HubError: there is none, or there are several.
+        HubError: none or several models match.
     """
     wanted = repository.name.quant
     found = _matching(ggufs, wanted) if wanted else _usual(ggufs)
@@ -169,7 +169,7 @@ def _chosen_gguf(repository: Repository, ggufs: Sequence[GgufChoice]) -> GgufCho
         return found[0]
     what = f"{len(found)} files of {wanted}" if found and wanted else f"no {wanted}" if wanted else "no usual one"
     if not wanted and len(found) > 1:
-        what = f"{len(found)} files of {found[0].quant or 'weights that their names do not tell'}"
+        what = f"{len(found)} files of {found[0].quant or 'weights without a quantisation in their names'}"
     if not ggufs:
         raise HubError(
             f"{repository.name}: {_place(repository)} has no GGUF files{_over(repository)}; leave out :{wanted}"
@@ -181,7 +181,7 @@ def _chosen_gguf(repository: Repository, ggufs: Sequence[GgufChoice]) -> GgufCho
 
 
 def _matching(ggufs: Sequence[GgufChoice], wanted: str) -> list[GgufChoice]:
-    """What is called so: the weights, else the file, else weights of a maker who puts letters before their name."""
+    """The models with this quantisation, else this file name, else Unsloth's ``UD-`` form of the quantisation."""
     name = wanted.casefold().removesuffix(".gguf")
     same = {"fp16": "f16", "fp32": "f32"}
     by_quant = [
@@ -193,7 +193,7 @@ def _matching(ggufs: Sequence[GgufChoice], wanted: str) -> list[GgufChoice]:
 
 
 def _usual(ggufs: Sequence[GgufChoice]) -> list[GgufChoice]:
-    """The weights of a name that asks for none: Q4_K_M, else the most exact integers, else floats."""
+    """The default weights: Q4_K_M, else the most exact integers, else floats."""
     if usual := _matching(ggufs, USUAL):
         return usual
     known = [each for each in ggufs if each.is_read]
@@ -204,24 +204,24 @@ def _usual(ggufs: Sequence[GgufChoice]) -> list[GgufChoice]:
 
 
 def _exactness(choice: GgufChoice) -> tuple[int, int, int]:
-    """Integers before floats, which take twice their memory and more; then bits, then the size within them."""
+    """Sort key: integers before floats, which need at least twice the memory; then bits, then the variant's size."""
     name = base_format(choice.quant)
     digits = re.search(r"\d+", name)
     bits = int(digits[0]) if digits else 0
     is_float = name.lstrip("B").startswith("F")
     sizes = [ending for ending in _SIZES if choice.quant.endswith(ending)]
     variant = _SIZES.index(sizes[-1]) if sizes else int(name.partition("_")[2] or 0) if name[-1:].isdigit() else 0
-    # Of floats the shorter ones are as good as what was published.
+    # Shorter floats are as good as the published ones.
     return (0, -bits, 0) if is_float else (1, bits, variant)
 
 
 def _choices(ggufs: Sequence[GgufChoice]) -> str:
-    told = [f"{_tag(each, ggufs)} ({_megabytes(each.size)})" for each in ggufs[:_SHOWN]]
-    return ", ".join(told) + (f" and {len(ggufs) - _SHOWN} more" if len(ggufs) > _SHOWN else "")
+    listed = [f"{_tag(each, ggufs)} ({_megabytes(each.size)})" for each in ggufs[:_SHOWN]]
+    return ", ".join(listed) + (f" and {len(ggufs) - _SHOWN} more" if len(ggufs) > _SHOWN else "")
 
 
 def _tag(choice: GgufChoice, among: Sequence[GgufChoice]) -> str:
-    """What to write behind the colon for one of several."""
+    """The part of a name after ``:`` that selects one of several models."""
     alone = choice.quant and [each.quant for each in among].count(choice.quant) == 1
     return choice.quant if alone else PurePosixPath(choice.stem).name
 
@@ -231,13 +231,13 @@ def _megabytes(size: int) -> str:
 
 
 def _single(repository: Repository, path: str) -> Chosen:
-    """The model of a file that the name singles out."""
+    """The model of a single named file."""
     file, folder = repository.files[path], os.path.dirname(path)  # noqa: PTH120 (a path of the repository, not of a system)
     ending = PurePosixPath(path).suffix.lower()
     if ending == ".gguf":
         found = next((each for each in gguf_choices(repository.files.values()) if file in each.parts), None)
         if found is None:
-            raise HubError(f"{repository.name}: {shown(path)} holds no model of its own; name the model's file")
+            raise HubError(f"{repository.name}: {shown(path)} is not a model by itself; name the model's file")
         return _of_gguf(_chosen_gguf(repository, [found])) if found.missing else _of_gguf(found)
     if ending == ".gab":
         names = (f"{path.removesuffix('.gab')}.bpe", f"{folder}/model.bpe".lstrip("/"))
@@ -256,7 +256,7 @@ def _of_gguf(choice: GgufChoice) -> Chosen:
 
 
 def _of_folder(repository: Repository, prefix: str) -> Chosen | None:
-    """The files of a Hugging Face model; None if its weights lie in shards, which :func:`with_shards` takes."""
+    """The files of a Hugging Face model; None if its weights are in shards, see :func:`with_shards`."""
     files = repository.files
     if f"{prefix}{CONFIG}" not in files or not {f"{prefix}{WEIGHTS}", f"{prefix}{INDEX}"} & files.keys():
         others = sorted({PurePosixPath(name).suffix for name in files if name.startswith(prefix)} - {""})
@@ -271,7 +271,7 @@ def _of_folder(repository: Repository, prefix: str) -> Chosen | None:
 
 
 def folder_of(repository: Repository) -> str:
-    """The prefix of the Hugging Face model in a repository: empty, or a folder and a slash."""
+    """The path prefix of a Hugging Face model in its repository: empty, or a folder and a slash."""
     path = repository.name.path
     if path in repository.files:
         path = os.path.dirname(path)  # noqa: PTH120
@@ -279,7 +279,7 @@ def folder_of(repository: Repository) -> str:
 
 
 def around(repository: Repository) -> tuple[RemoteFile, ...]:
-    """Configuration, tokenizer and templates of a Hugging Face model."""
+    """The configuration, tokenizer and template files of a Hugging Face model."""
     prefix = folder_of(repository)
     slow = () if f"{prefix}tokenizer.json" in repository.files else _SLOW
     found = (repository.files.get(f"{prefix}{name}") for name in (CONFIG, *_AROUND, *slow))
@@ -290,7 +290,7 @@ def with_shards(repository: Repository, shards: Iterable[str]) -> Chosen:
     """The files of a Hugging Face model whose index names these shards.
 
     Raises:
-        HubError: the repository lacks one.
+        HubError: the repository lacks a shard, or there are too many.
     """
     prefix = folder_of(repository)
     names = [f"{prefix}{shard}" for shard in sorted(set(shards))]

@@ -1,4 +1,4 @@
-"""Fetching files into the cache: from where an earlier try ended, and with every hash compared before it is used."""
+"""Fetch files into the cache: resume earlier downloads, and compare every hash before a file is used."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import BinaryIO
 
 from glinfer.errors import HubError
 from glinfer.formats.files import shown
-from glinfer.hub.cache import RepositoryCache, free_bytes, hub_folder, told_of_the_disk
+from glinfer.hub.cache import RepositoryCache, disk_errors, free_bytes, hub_folder
 from glinfer.hub.client import Client, CutOffError, DistrustError
 from glinfer.hub.listing import RemoteFile, Repository
 
 Arrived = Callable[[int], None]
-"""Told how many bytes have arrived since it was called last; fewer than 0 where bytes were thrown away."""
+"""Called with the number of new bytes since its last call; negative if bytes were discarded."""
 _TRIES = 5
 _CHUNK = 1 << 20
 _LONGEST_PAUSE = 8.0
 pause = time.sleep
-"""Waits so many seconds between two tries; a name of its own for tests."""
+"""Waits N seconds between two attempts; tests replace it."""
 
 
 def missing_bytes(repository: Repository, cache: RepositoryCache, files: Sequence[RemoteFile]) -> int:
-    """Bytes of files that have still to be fetched."""
+    """The number of bytes still to fetch."""
     return sum(
         file.size - cache.arrived(file)
         for file in {file.digest: file for file in files if not cache.has(repository.commit, file)}.values()
@@ -31,16 +31,16 @@ def missing_bytes(repository: Repository, cache: RepositoryCache, files: Sequenc
 
 
 def check_disk(repository: Repository, needed: int) -> None:
-    """Refuse a download that the disk has no room for.
+    """Refuse a download that does not fit on the disk.
 
     Raises:
-        HubError: it has not; tells both sizes.
+        HubError: the disk has fewer than ``needed`` bytes free.
     """
     folder = hub_folder()
     free = free_bytes(folder)
     if free is not None and needed > free:
         raise HubError(
-            f"{repository.name}: {needed / 1e9:.2f} GB have to be fetched, and the disk of {shown(folder)} has "
+            f"{repository.name}: the download needs {needed / 1e9:.2f} GB, but the disk of {shown(folder)} has "
             f"{free / 1e9:.2f} GB free; make room, or set HF_HOME to another disk"
         )
 
@@ -48,16 +48,16 @@ def check_disk(repository: Repository, needed: int) -> None:
 def fetch(
     client: Client, repository: Repository, cache: RepositoryCache, files: Sequence[RemoteFile], arrived: Arrived
 ) -> None:
-    """Fetch the files that the cache lacks, and give them their names.
+    """Fetch the files that the cache lacks, and link their names.
 
     Raises:
-        HubError: a file cannot be fetched, or is another one than the hub's list promises, which is then thrown away.
-        CutOffError: the connection broke again and again; what has arrived stays, and the next try goes on with it.
+        HubError: a file cannot be fetched, or differs from the hub's list and is discarded.
+        CutOffError: the connection broke repeatedly; the received bytes stay, and the next call resumes.
     """
     for file in files:
         if cache.has(repository.commit, file):
             continue
-        with told_of_the_disk(repository.name, cache.folder):
+        with disk_errors(repository.name, cache.folder):
             with cache.lock(file):
                 blob = cache.blob(file)
                 if not blob.is_file() or blob.stat().st_size != file.size:
@@ -66,7 +66,7 @@ def fetch(
 
 
 def seed(cache: RepositoryCache, file: RemoteFile, source: Path, count: int) -> None:
-    """Take the first bytes of a file from a copy, so that they are not fetched twice."""
+    """Copy the first ``count`` bytes of a file from ``source``, so that they are not fetched twice."""
     place = cache.incomplete(file)
     if not count or cache.arrived(file):
         return
@@ -83,7 +83,7 @@ def _fetch_blob(
     for again in (False, True):
         with place.open("r+b" if place.exists() else "w+b") as partial:
             gathered = _Gathered(file, partial, arrived)
-            begun = gathered.take_up(fresh=again)
+            begun = gathered.resume(fresh=again)
             try:
                 _fill(client, repository.commit, gathered)
             except DistrustError:
@@ -97,13 +97,13 @@ def _fetch_blob(
             break
     place.unlink()
     raise DistrustError(
-        f"{repository.name}: {shown(file.path)} arrived with the hash {digest}; expected {file.digest}; it was thrown "
-        "away; try again, and if it stays so do not trust what sent it"
+        f"{repository.name}: {shown(file.path)} arrived with the hash {digest}; expected {file.digest}; the file was "
+        "discarded; try again, and if this repeats, do not trust the sender"
     )
 
 
 class _Gathered:
-    """The bytes of a file that are there, and their hash."""
+    """The received bytes of a file, and their hash."""
 
     def __init__(self, file: RemoteFile, partial: BinaryIO, arrived: Arrived) -> None:
         self.file, self._partial, self._arrived = file, partial, arrived
@@ -114,8 +114,8 @@ class _Gathered:
     def digest(self) -> str:
         return str(self._hasher.hexdigest())
 
-    def take_up(self, *, fresh: bool) -> int:
-        """Go on with what an earlier try left, or throw it away; returns how many bytes there are."""
+    def resume(self, *, fresh: bool) -> int:
+        """Keep the bytes of an earlier attempt, or discard them; return their number."""
         self._partial.seek(0)
         while chunk := self._partial.read(_CHUNK):
             self._hasher.update(chunk)
@@ -125,14 +125,14 @@ class _Gathered:
         return self.count
 
     def restart(self) -> None:
-        """Throw all bytes away."""
+        """Discard all bytes."""
         self._arrived(-self.count)
         self._partial.seek(0)
         self._partial.truncate()
         self._hasher, self.count = self.file.hasher(), 0
 
     def add(self, chunk: bytes) -> None:
-        """Take further bytes."""
+        """Append bytes."""
         self._partial.write(chunk)
         self._hasher.update(chunk)
         self.count += len(chunk)
@@ -140,10 +140,10 @@ class _Gathered:
 
 
 def _fill(client: Client, commit: str, gathered: _Gathered) -> None:
-    """Fetch what is missing, in several tries where the connection breaks.
+    """Fetch the missing bytes, in several attempts if the connection breaks.
 
     Raises:
-        CutOffError: it broke several times and brought nearly nothing.
+        CutOffError: several attempts in a row brought nearly nothing.
     """
     file, failed = gathered.file, 0
     while (at := gathered.count) < file.size:
@@ -156,14 +156,14 @@ def _fill(client: Client, commit: str, gathered: _Gathered) -> None:
         if gathered.count < file.size:
             if failed >= _TRIES:
                 raise broke or CutOffError(
-                    f"{client.name}: {shown(file.path)} ends after {gathered.count} of {file.size} bytes; try again, "
-                    "which goes on where it ended"
+                    f"{client.name}: {shown(file.path)} ends after {gathered.count} of {file.size} bytes; "
+                    "try again to resume"
                 )
             pause(min(_LONGEST_PAUSE, 0.5 * 2**failed))
 
 
 def _receive(client: Client, commit: str, gathered: _Gathered) -> None:
-    """Take the bytes of one answer."""
+    """Append the bytes of one answer."""
     file = gathered.file
     with client.stream(commit, file.path, gathered.count, file.size) as (first, chunks):
         if first != gathered.count:

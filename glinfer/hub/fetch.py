@@ -1,4 +1,4 @@
-"""From a name to files: what it asks for is found on the hub or in the cache, checked by its header, and fetched."""
+"""Find a named model on the hub or in the cache, check its header, and fetch its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glinfer.formats import find_model as find_local
 from glinfer.formats.files import AnyPath, check_path
 from glinfer.formats.huggingface.files import INDEX, weight_map
 from glinfer.hub.bar import download_bar
-from glinfer.hub.cache import RepositoryCache, free_bytes, told_of_the_disk
+from glinfer.hub.cache import RepositoryCache, disk_errors, free_bytes
 from glinfer.hub.choice import Chosen, choose, folder_of, with_shards
 from glinfer.hub.client import Client, UnreachableError, is_offline, offline_line, require_hub
 from glinfer.hub.download import check_disk, fetch, missing_bytes, seed
@@ -24,21 +24,21 @@ from glinfer.hub.listing import Repository, read_listing
 from glinfer.hub.names import COMMIT, HubName, hub_name
 
 Check = Callable[[Path, int], str]
-"""Looks at a copy of a model without its weights, and at their bytes; returns what the model needs, in words for the
-user, and refuses it by raising a GlinferError."""
+"""Called with a copy of a model without weights and the number of their bytes; returns the model's needs as a text for
+the user, or raises a GlinferError to refuse it."""
 Tell = Callable[[str], None]
-"""Takes a line for the user."""
+"""Shows a line to the user."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A model of a hub: its repository, and those of its files that make it up.
+    """A model of a hub: its repository, and its files in it.
 
     Attributes:
-        repository: as the hub lists it, or as the cache has it.
-        chosen: the files.
-        cache: the folder that they are in, or are to be in.
-        client: fetches them; None where the cache has them all.
+        repository: the hub's list, or the cached files.
+        chosen: the model's files.
+        cache: the folder for these files.
+        client: fetches them; None if the cache has them all.
     """
 
     repository: Repository
@@ -48,12 +48,12 @@ class Found:
 
     @property
     def path(self) -> Path:
-        """The file or folder in the cache that is opened."""
+        """The file or folder in the cache to open."""
         return self.cache.place(self.repository.commit, self.chosen.opened)
 
     @property
     def missing(self) -> int:
-        """Bytes that the cache lacks."""
+        """The number of bytes that the cache lacks."""
         return 0 if self.client is None else missing_bytes(self.repository, self.cache, self.chosen.files)
 
     @property
@@ -62,9 +62,9 @@ class Found:
         return self.client is None or all(self.cache.has(self.repository.commit, each) for each in self.chosen.files)
 
     def remember(self) -> None:
-        """Note the commit of the revision, so that the model is found offline by the same name."""
+        """Record the revision's commit, so that the same name finds the model offline."""
         if self.client is not None:
-            with contextlib.suppress(OSError):  # a cache that others filled and that is read alone
+            with contextlib.suppress(OSError):  # a shared cache may be read-only
                 self.cache.remember(self.repository.name.revision, self.repository.commit)
 
 
@@ -77,8 +77,8 @@ class Pulled:
         commit: 40 hexadecimal digits.
         path: the file or folder to open.
         files: the paths of its files in the repository.
-        bytes: of all files.
-        fetched: bytes that were fetched just now.
+        bytes: total size of the files.
+        fetched: number of bytes that this call fetched.
     """
 
     repo: str
@@ -90,39 +90,39 @@ class Pulled:
 
 
 def named_on_a_hub(name: AnyPath) -> HubName | None:
-    """What a name asks of a hub; None for a path, and for the name of a model that is on this machine.
+    """Read the name of a model on a hub; None for a path or a local model's name.
 
     Raises:
-        InputError: it is no path, empty, or a name that no hub can have.
+        InputError: ``name`` is not a path or text, is empty, or cannot be a name on a hub.
     """
     check_path("the model", name)
     try:
         return None if os.path.lexists(name) else hub_name(name)
-    except ValueError:  # a NUL, which opening the file tells of
+    except ValueError:  # a NUL, which opening the file reports
         return None
 
 
 def find_model(name: AnyPath, *, check: Check | None = None, tell: Tell | None = None) -> AnyPath:
-    """The path of a model by its name, which is fetched first where a hub has it and the cache does not.
+    """The path of a named model, which is fetched from a hub if the cache lacks it.
 
     Args:
-        name: a path, which always wins; the name of a bundled model or of one in an installed package, see
+        name: a path, which takes precedence; the name of a bundled model or of one in an installed package, see
             :func:`glinfer.formats.find_model`; or a name on a hub, see :func:`glinfer.hub.names.hub_name`.
-        check: looks at the model before its weights are fetched.
-        tell: takes a line on what is fetched, before it is.
+        check: checks the model before its weights are fetched.
+        tell: shows a line about the download before it starts.
 
     Raises:
-        InputError: it is no path, or a name that cannot be; or a package is missing.
-        FormatError: there is no such model on this machine.
-        HubError: there is none on the hub, or it cannot be fetched.
-        GlinferError: ``check`` refuses it.
+        InputError: ``name`` is not a path or a valid name, or a package is missing.
+        FormatError: no local model has this name.
+        HubError: the hub does not have the model, or it cannot be fetched.
+        GlinferError: ``check`` refuses the model.
     """
     wanted = named_on_a_hub(name)
     return find_local(name) if wanted is None else pull(wanted, check=check, tell=tell).path
 
 
 def pull(name: HubName, *, check: Check | None = None, tell: Tell | None = None) -> Pulled:
-    """Fetch what the cache lacks of a model; see :func:`find_model`."""
+    """Fetch the files of a model that the cache lacks; see :func:`find_model`."""
     found = find(name)
     needed = found.missing
     if not found.is_whole:
@@ -160,12 +160,12 @@ def _title(found: Found) -> str:
 
 
 def _check_header(found: Found, needed: int, check: Check | None, tell: Tell | None) -> None:
-    """Refuse a model that cannot run, by its header, and keep what was fetched for that."""
+    """Check a model by its header, and keep the bytes fetched for it."""
     assert found.client is not None
     repository, cache = found.repository, found.cache
     with header_copy(found.client, repository, found.chosen) as copy:
         needs = check(copy.path, copy.weight_bytes) if check is not None else ""
-        with told_of_the_disk(repository.name, cache.folder):
+        with disk_errors(repository.name, cache.folder):
             for file, (place, count) in copy.fetched.items():
                 if not cache.has(repository.commit, file):
                     seed(cache, file, place, count)
@@ -177,7 +177,7 @@ def _check_header(found: Found, needed: int, check: Check | None, tell: Tell | N
 
 
 class Described(NamedTuple):
-    """A path that a model can be described from, and whether it is a copy whose weights are holes."""
+    """The path of a model to describe, and whether it is a copy without weights."""
 
     path: AnyPath
     is_copy: bool
@@ -185,9 +185,9 @@ class Described(NamedTuple):
 
 @contextlib.contextmanager
 def header_of(name: AnyPath, *, check: Check | None = None) -> Iterator[Described]:
-    """A path that configuration, vocabulary and types of tensors can be read from, without fetching any weights.
+    """A path with a model's configuration, vocabulary and tensor types, without fetching any weights.
 
-    Of a model on this machine it is the model itself. After the block a copy of headers is gone.
+    For a local model this is its own path; a copy of headers is deleted after the block.
 
     Raises:
         GlinferError: as for :func:`find_model`.
@@ -209,13 +209,13 @@ def header_of(name: AnyPath, *, check: Check | None = None) -> Iterator[Describe
 
 
 def find(name: HubName) -> Found:
-    """Find the files that a name asks for: as the hub lists them, or as the cache has them where the hub is not asked.
+    """Find the files of a named model on the hub, or in the cache.
 
-    The hub is not asked with ``HF_HUB_OFFLINE``, nor for files of a whole commit that the cache has. Where it cannot be
-    reached, a copy in the cache is taken, with a warning.
+    Only the cache is used with ``HF_HUB_OFFLINE``, and for files of a full commit that it has. If the hub cannot be
+    reached, a copy in the cache is used with a warning.
 
     Raises:
-        HubError: there is no such model, or no copy in the cache where the hub cannot be asked.
+        HubError: the model does not exist, or the hub cannot be reached and the cache has no copy.
         InputError: the package huggingface_hub is not installed.
     """
     require_hub(name)
@@ -224,7 +224,7 @@ def find(name: HubName) -> Found:
         try:
             held = cached(name, cache)
         except HubError as error:
-            raise HubError(f"{error}; nothing is fetched, because HF_HUB_OFFLINE is set") from None
+            raise HubError(f"{error}; HF_HUB_OFFLINE prevents fetching") from None
         if held is None:
             raise HubError(offline_line(name))
         return held
@@ -242,7 +242,7 @@ def find(name: HubName) -> Found:
         if held is None:
             raise
         warnings.warn(
-            f"{error}; the copy in the cache is used, of commit {held.repository.commit[:7]}",
+            f"{error}; using the cached copy of commit {held.repository.commit[:7]}",
             GlinferWarning,
             stacklevel=2,
         )
@@ -255,10 +255,10 @@ def find(name: HubName) -> Found:
 
 
 def cached(name: HubName, cache: RepositoryCache) -> Found | None:
-    """What the cache has of a name; None where it has nothing.
+    """The cached files of a named model; None without any.
 
     Raises:
-        HubError: it has files, and not all that make up one model.
+        HubError: some of its files are missing.
     """
     repository = cache.repository(name)
     if repository is None:

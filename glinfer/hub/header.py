@@ -1,8 +1,8 @@
-"""The headers of a model that is still on a hub, as files whose weights are holes.
+"""The headers of a model that is still on a hub, as sparse files.
 
-A copy of a model's files is made in a folder of its own, of which only the small files and the headers are fetched, by
-range requests. All that reads configuration, vocabulary and types of tensors then works as on the model itself; the
-weights take no room on the disk and read as zeros.
+A temporary copy of the model's files has the small files and the headers, fetched by range requests. Functions that
+read configuration, vocabulary and tensor types work on it as on the model itself. The weights are holes, which take no
+space on the disk and read as zeros.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from glinfer.errors import GlinferError, HubError
 from glinfer.formats.files import shown
 from glinfer.formats.gguf.file import header_end
 from glinfer.formats.huggingface.files import weight_map
-from glinfer.hub.cache import RepositoryCache, told_of_the_disk
+from glinfer.hub.cache import RepositoryCache, disk_errors
 from glinfer.hub.choice import Chosen
 from glinfer.hub.client import Client, DistrustError
 from glinfer.hub.listing import RemoteFile, Repository
 from glinfer.limits import MAX_HEADER_BYTES, MAX_REMOTE_HEADER_BYTES, MAX_SMALL_FILE_BYTES
 
 _LENGTH = struct.Struct("<Q")
-_FIRST = 1 << 20  # of a GGUF file; nearly all headers without a vocabulary are shorter
+_FIRST = 1 << 20  # bytes of a GGUF file; nearly all headers without a vocabulary are shorter
 _GAB_HEADER = 28
 
 
@@ -35,8 +35,8 @@ class HeaderCopy:
 
     Attributes:
         path: the file or folder to open.
-        weight_bytes: of the weights that it lacks.
-        fetched: by file, where its copy is and how many of its first bytes are true.
+        weight_bytes: number of bytes of the missing weights.
+        fetched: for each file, its copy's path and the number of leading bytes that were fetched.
     """
 
     path: Path
@@ -46,22 +46,22 @@ class HeaderCopy:
 
 @contextlib.contextmanager
 def header_copy(client: Client, repository: Repository, chosen: Chosen) -> Iterator[HeaderCopy]:
-    """Fetch small files and headers; the copy is gone after the block.
+    """Fetch small files and headers; the copy is deleted after the block.
 
-    Errors of glinfer within the block name the model in place of the copy.
+    Errors of glinfer within the block name the model instead of the copy.
 
     Raises:
-        HubError: a file cannot be fetched, or its header is longer than any model's.
+        HubError: a file cannot be fetched, or its header is too long.
         FormatError: a header is damaged.
     """
     name = repository.name
-    # A folder's name may not hold letters that an operating system's error would be shortened by.
-    with told_of_the_disk(name, Path(tempfile.gettempdir())):
+    # The folder's name avoids characters at which an operating system's error would be cut.
+    with disk_errors(name, Path(tempfile.gettempdir())):
         folder = tempfile.TemporaryDirectory(prefix="glinfer-", ignore_cleanup_errors=True)
     with folder as root:
         copy = RepositoryCache(name.repo, Path(root))
         fetched = {}
-        with told_of_the_disk(name, Path(root)):
+        with disk_errors(name, Path(root)):
             for file in chosen.small:
                 fetched[file] = _write(copy, repository, file, _whole(client, repository, file))
             for file in chosen.weights:
@@ -72,11 +72,11 @@ def header_copy(client: Client, repository: Repository, chosen: Chosen) -> Itera
 
 
 def shards_of(client: Client, repository: Repository, index: RemoteFile) -> set[str]:
-    """The shards that an index names, which is read from a copy.
+    """The shards that an index names; it is fetched into a temporary copy.
 
     Raises:
         HubError: the index cannot be fetched.
-        FormatError: it is none, or names a file elsewhere.
+        FormatError: it is invalid, or names a file outside the model's folder.
     """
     data = _whole(client, repository, index)
     with tempfile.TemporaryDirectory(prefix="glinfer-") as root:
@@ -95,7 +95,7 @@ def _named(path: Path, repository: Repository) -> Iterator[None]:
 
 
 def _write(copy: RepositoryCache, repository: Repository, file: RemoteFile, start: bytes) -> tuple[Path, int]:
-    """Make the copy of a file: its first bytes, and a hole of the size of the others."""
+    """Write the copy of a file: its first bytes, and a hole for the others."""
     place = copy.place(repository.commit, file.path)
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("xb") as made:
@@ -116,13 +116,13 @@ def _whole(client: Client, repository: Repository, file: RemoteFile) -> bytes:
     if hasher.hexdigest() != file.digest:
         raise DistrustError(
             f"{repository.name}: {shown(file.path)} arrived with the hash {hasher.hexdigest()}; expected "
-            f"{file.digest}; try again, and if it stays so do not trust what sent it"
+            f"{file.digest}; try again, and if this repeats, do not trust the sender"
         )
     return data
 
 
 def _header(client: Client, repository: Repository, file: RemoteFile) -> bytes:
-    """The first bytes of a file of weights, its header among them."""
+    """The first bytes of a weight file, including its header."""
     label = f"{repository.name}: {shown(file.path)}"
     if file.path.lower().endswith(".gguf"):
         return _gguf_header(client, repository, file, label)
@@ -133,13 +133,13 @@ def _header(client: Client, repository: Repository, file: RemoteFile) -> bytes:
     most = min(MAX_HEADER_BYTES, file.size - _LENGTH.size)
     if not 0 < length <= most:
         raise HubError(
-            f"{label}: it begins with a promise of {length} bytes of header; expected 1 to {most} in a safetensors file"
+            f"{label}: its header has {length} bytes by its first 8; expected 1 to {most} in a safetensors file"
         )
     return start + client.piece(repository.commit, file.path, _LENGTH.size, _LENGTH.size + length)
 
 
 def _gguf_header(client: Client, repository: Repository, file: RemoteFile, label: str) -> bytes:
-    """Read on until the header is whole, in ever larger pieces."""
+    """Fetch pieces of growing size until the header is complete."""
     held = b""
     while True:
         end = min(file.size, max(_FIRST, 4 * len(held)))

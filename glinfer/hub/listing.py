@@ -1,4 +1,4 @@
-"""What a repository has: its commit, and its files with their sizes and hashes."""
+"""A repository's contents: its commit, and its files with their sizes and hashes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class RemoteFile:
     """A file of a repository.
 
     Attributes:
-        path: in the repository; a plain path, see :func:`glinfer.hub.names.is_plain_path`.
+        path: plain path in the repository, see :func:`glinfer.hub.names.is_plain_path`.
         size: in bytes.
-        digest: SHA-256 of a large file's bytes (64 digits); or Git's hash of a blob (40 digits), SHA-1 over a line with
-            the size and the bytes. It is the file's name among the blobs of the cache. Empty for files of the cache.
+        digest: SHA-256 of a large file's bytes (64 digits), or Git's hash of a blob (40 digits): SHA-1 of a line with
+            the size, then the bytes. It names the file's blob in the cache. Empty for files of the cache.
     """
 
     path: str
@@ -32,7 +32,7 @@ class RemoteFile:
     digest: str
 
     def hasher(self) -> Any:
-        """A hash that gives :attr:`digest` once all bytes are in it."""
+        """A hash object that gives :attr:`digest` after all bytes were added."""
         if len(self.digest) == 64:
             return hashlib.sha256()
         return hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
@@ -43,11 +43,11 @@ class Repository:
     """A repository at a commit.
 
     Attributes:
-        name: what was asked for.
+        name: the requested name.
         commit: 40 hexadecimal digits.
-        files: by path; those with names that no file should have are left out.
-        passed_over: how many were left out.
-        is_cached: whether only what the cache has is among the files.
+        files: the files by path, without unsafe names.
+        passed_over: the number of files left out.
+        is_cached: whether these are only the cached files.
     """
 
     name: HubName
@@ -58,16 +58,16 @@ class Repository:
 
 
 def read_listing(name: HubName, told: Mapping[str, Any]) -> Repository:
-    """The repository that a hub's answer describes.
+    """The repository in a hub's answer.
 
     Raises:
-        HubError: the answer has no commit, no list of files, or too many of them.
+        HubError: the answer lacks a commit or a list of files, or lists too many.
     """
     commit, entries = told.get("sha"), told.get("siblings")
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
-        raise HubError(f"{name}: the hub says that its commit is {quoted(commit)}; expected 40 hexadecimal digits")
+        raise HubError(f"{name}: the hub answered with commit {quoted(commit)}; expected 40 hexadecimal digits")
     if name.revision != commit and COMMIT.fullmatch(name.revision):
-        raise HubError(f"{name}: the hub answered with commit {commit}; expected the one that was asked for")
+        raise HubError(f"{name}: the hub answered with commit {commit}; expected the requested one")
     if not isinstance(entries, list) or len(entries) > MAX_LISTED_FILES:
         found = f"{len(entries)} files" if isinstance(entries, list) else "no list of files"
         raise HubError(f"{name}: found {found}; expected a list of at most {MAX_LISTED_FILES}")
@@ -76,7 +76,7 @@ def read_listing(name: HubName, told: Mapping[str, Any]) -> Repository:
 
 
 def _file(entry: object) -> RemoteFile | None:
-    """A file of the list; None for one that cannot be a file of a model, or has no hash."""
+    """A file of the list; None if it cannot belong to a model or has no hash."""
     if not isinstance(entry, dict):
         return None
     path, size, digest = entry.get("rfilename"), entry.get("size"), entry.get("blobId")

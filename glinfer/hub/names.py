@@ -1,4 +1,4 @@
-"""Names of models on a hub: ``org/name``, ``org/name:QUANT@revision``, ``hf://…``, ``hf.co/…``, and addresses of files.
+"""Names of models on a hub: ``org/name``, ``org/name:QUANT@revision``, ``hf://…``, ``hf.co/…``, and URLs of files.
 
 Reading a name needs neither the network nor a package.
 """
@@ -15,11 +15,11 @@ from glinfer.formats.files import is_plain_path as is_plain_path
 from glinfer.formats.files import shown
 
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
-"""Hosts of the public hub; ``$HF_ENDPOINT`` is known beside them."""
+"""Hosts of the public hub; ``$HF_ENDPOINT`` adds another."""
 MAIN = "main"
-"""The revision of a name that gives none."""
+"""The default revision."""
 COMMIT = re.compile(r"[0-9a-f]{40}")
-"""A whole commit, which is a revision that never changes."""
+"""A full commit hash, a revision that never changes."""
 
 _PART = r"[A-Za-z0-9](?:[\w.-]{0,94}[\w])?"
 _REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
@@ -27,22 +27,22 @@ _REVISION = re.compile(r"[\w][\w./+-]{0,199}", re.ASCII)
 _QUANT = re.compile(r"[\w][\w. -]{0,199}", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _VIEWS = ("resolve", "blob", "raw", "tree")
-"""The parts of an address between a repository and a revision."""
+"""The parts of a URL between a repository and a revision."""
 FILE_SUFFIXES = (".gguf", ".safetensors", ".safetensors.index.json", ".gab")
-"""Endings of the files of a repository that a name may single out."""
+"""Endings of the files that a name may select."""
 _PATH_SUFFIXES = (*FILE_SUFFIXES, ".json", ".bin", ".bpe", ".pt", ".pth")
 _EXPECTED = "expected org/name, org/name:QUANT@revision, or the address of a file on the hub"
 
 
 @dataclass(frozen=True)
 class HubName:
-    """What a name asks for.
+    """The name of a model on a hub.
 
     Attributes:
         repo: ``org/name``.
         revision: a branch, a tag or a commit.
-        quant: the weights to take, ``Q8_0`` say, or the name of a file without its ending; empty for the usual ones.
-        path: a file or a folder of the repository, empty for all of it.
+        quant: the quantisation, such as ``Q8_0``, or a file's name without its ending; empty for the default.
+        path: a file or folder of the repository; empty for its root.
     """
 
     repo: str
@@ -51,19 +51,19 @@ class HubName:
     path: str = ""
 
     def __str__(self) -> str:
-        """The name as messages show it."""
+        """The name for error messages."""
         quant, revision = f":{self.quant}" if self.quant else "", f"@{self.revision}" if self.revision != MAIN else ""
         return f"{self.repo}{f'/{self.path}' if self.path else ''}{quant}{revision}"
 
 
 def hub_name(text: str | os.PathLike[str]) -> HubName | None:
-    """Read the name of a model on a hub; None for what names none, such as a path.
+    """Read the name of a model on a hub; None for other texts, such as a path.
 
-    A name that looks like a path is one, whether there is such a file or not: it begins with a dot, a slash or ``~``,
-    ends as files of models do, or its first part is a folder here.
+    A text that looks like a path is one, even if the file does not exist: it begins with a dot, a slash or ``~``, ends
+    like a model's file, or its first part is an existing folder.
 
     Raises:
-        InputError: it is an address of another host, or begins as a hub's names do and goes on otherwise.
+        InputError: it is a URL of another host, or a malformed name that begins like one on a hub.
     """
     if not isinstance(text, str):
         return None
@@ -87,7 +87,7 @@ def _looks_like_a_path(text: str) -> bool:
 
 
 def _plain(text: str) -> HubName | None:
-    """``org/name`` with or without a quantisation and a revision, in either order; None for anything else."""
+    """Read ``org/name`` with an optional quantisation and revision in either order; None for other texts."""
     repo, quant, revision = _split(text)
     if not _REPO.fullmatch(repo) or not _is_repo(repo):
         return None
@@ -95,7 +95,7 @@ def _plain(text: str) -> HubName | None:
 
 
 def _split(text: str) -> tuple[str, str, str]:
-    """What stands before, behind ``:``, and behind ``@``."""
+    """The parts before both marks, after ``:`` and after ``@``."""
     marks = sorted(place for place in (text.find(":"), text.find("@")) if place >= 0)
     found = {":": "", "@": ""}
     for place, end in zip(marks, [*marks, len(text)][1:], strict=True):
@@ -108,7 +108,7 @@ def _is_repo(repo: str) -> bool:
 
 
 def _of_parts(text: str, rest: str) -> HubName:
-    """``org/name[@revision][/path][:QUANT]`` behind ``hf://``, whose revision writes a slash as ``%2F``."""
+    """Read ``org/name[@revision][/path][:QUANT]`` after ``hf://``; the revision writes a slash as ``%2F``."""
     rest, _, quant = rest.partition(":")
     org, _, rest = rest.partition("/")
     head, _, path = rest.partition("/")
@@ -123,12 +123,12 @@ def _of_address(text: str, address: str) -> HubName:
         host = (parts.hostname or "").lower()
         found = f"{host}:{parts.port}" if parts.port else host
     except ValueError:
-        raise InputError(f"{shown(text)}: found no address; {_EXPECTED}") from None
+        raise InputError(f"{shown(text)}: this is not a valid address; {_EXPECTED}") from None
     own = urlsplit(os.environ.get("HF_ENDPOINT", ""))
     base = own.path.rstrip("/") if own.netloc and own.netloc.lower() == found else ""
     if parts.scheme not in ("http", "https") or (host not in HOSTS and found != own.netloc.lower()) or not host:
         raise InputError(
-            f"{shown(text)}: addresses are fetched from the hub alone ({HOSTS[0]}); download the file and give its path"
+            f"{shown(text)}: only addresses on the hub ({HOSTS[0]}) are fetched; download the file and give its path"
         )
     path = unquote(parts.path).removeprefix(base).strip("/")
     org, _, rest = path.removeprefix("models/").partition("/")
@@ -142,13 +142,13 @@ def _of_address(text: str, address: str) -> HubName:
             revision = f"refs/{kind}/{name}"
         return _checked(text, HubName(f"{org}/{head}", revision or MAIN, "", path))
     if view:
-        raise InputError(f"{shown(text)}: found {shown(view)} behind the repository's name; {_EXPECTED}")
+        raise InputError(f"{shown(text)}: found {shown(view)} after the repository's name; {_EXPECTED}")
     head, quant, revision = _split(head)
     return _checked(text, HubName(f"{org}/{head}", revision or MAIN, quant))
 
 
 def _checked(text: str, name: HubName) -> HubName:
-    """The name, if all its parts are such as a hub has them."""
+    """Return the name if all its parts are valid on a hub."""
     what = ""
     if not _is_repo(name.repo):
         what = f"{shown(name.repo)} is not a name of a repository"
@@ -161,5 +161,5 @@ def _checked(text: str, name: HubName) -> HubName:
     elif name.path and name.quant:
         what = f"found both {shown(name.path)} and :{name.quant}"
     if what or text.rstrip().endswith((":", "@")):
-        raise InputError(f"{shown(text)}: {what or 'nothing follows its last mark'}; {_EXPECTED}")
+        raise InputError(f"{shown(text)}: {what or 'nothing follows its last : or @'}; {_EXPECTED}")
     return name

@@ -1,7 +1,7 @@
 """Ceilings of a renderer: fetch rates of texels, multiply-adds, and the overhead of a pass.
 
-Each is measured with passes that do nothing else. Decoding fetches every weight once a token, so the bytes of the
-weights over the fetch rate are a lower bound of a token's time. Prefill fetches a weight for many tokens at once and is
+Each is measured with passes that do nothing else. Decoding fetches every weight once per token, so the bytes of the
+weights over the fetch rate are a lower bound of a token's time. Prefill fetches a weight once for many tokens and is
 bound by multiply-adds: :func:`measure_products` compares the plan's large matrix products with that ceiling.
 """
 
@@ -38,7 +38,7 @@ STANDARD_BYTES = 1 << 24
 _EDGES = (128, 256, 512)  # target sizes: CPUs want long fragments, GPUs many; the best counts
 _SMALL_EDGE = 32  # target of an empty pass
 _MAX_TEXELS = 1 << 22  # 2048×2048, which every renderer has
-_FETCH_ROUNDS = 8  # makes a draw long, and its overhead small
+_FETCH_ROUNDS = 8  # makes a draw long relative to its overhead
 _ALU_ROUNDS = 64
 _ALU_EDGE = 256
 _CHAIN = 64  # passes that depend on each other
@@ -94,10 +94,10 @@ class CeilingReport(Report):
         renderer: version and name.
         fetches: rates by format and size.
         multiply_adds_per_second: of float32 in fragments without a fetch; each is two floating-point operations.
-        pass_us: time of a pass in a chain in which each reads the 32×32 texels that the one before wrote.
+        pass_us: time of a pass in a chain in which each reads the 32×32 texels that the previous one wrote.
         issue_us: Python's time to issue such a draw without the dependency.
         readback_us: time to read one texel back from an idle renderer.
-        products: matrix products of models, where they were measured.
+        products: matrix products of models, if measured.
     """
 
     renderer: str
@@ -137,7 +137,7 @@ def measure_ceilings(
         device: the renderer.
         sizes: further (format, bytes) to fetch from, such as those of a model's weights; at least
             :data:`STANDARD_BYTES` are fetched.
-        formats: of textures of :data:`STANDARD_BYTES`; left out, :data:`FETCHED`.
+        formats: formats of textures of :data:`STANDARD_BYTES`; default: :data:`FETCHED`.
         sample_seconds: shortest duration of each of five samples.
         on_progress: receives (finished steps, steps).
     """
@@ -160,7 +160,7 @@ def measure_ceilings(
 def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPLE_SECONDS) -> tuple[ProductRate, ...]:
     """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk.
 
-    The chunk plan's last block ends with its keys and values, so a model of one block has no products.
+    The chunk plan's last block ends after its keys and values, so a model of one block has no products.
 
     Args:
         model: a model with the fast plan; its sequence stays intact.
@@ -182,7 +182,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
         values = session.plan.values_for(rows)
         for spec, draw in zip(session.plan.draws, session.draws, strict=True):
             if spec.name in PRODUCTS:
-                # Flushed one by one: a tiler would run all of them tile by tile, out of its caches.
+                # Flush each: a tiler would otherwise run all of them tile by tile, from its caches.
                 seconds = _seconds(model.device, [draw], sample_seconds, values, flush_every=1)
                 inputs, outputs = (session.plan.table[name].shape[1] for name in (spec.input("x0"), spec.outputs[0]))
                 outputs *= 1 + int(dict(spec.defines)["GATED"])
@@ -274,7 +274,7 @@ def _seconds(
     """Return the seconds of one draw: the fastest of a few samples of at least ``least`` seconds each.
 
     Draws alternate between targets: a tiler would run all draws of one target tile by tile, and find the texels of the
-    draw before in its cache.
+    previous draw in its cache.
     """
 
     def sample(count: int) -> float:
@@ -341,6 +341,6 @@ def _overheads(device: Device) -> tuple[float, float, float]:
                 work()
                 times.append(time.perf_counter())
             found.append((times[2] - times[0], times[4] - times[3], times[3] - times[2]))
-    # Noise only adds time, so the smallest sample has the least of it.
+    # Noise only adds time, so the smallest sample has the least noise.
     whole, issue, readback = (1e6 * min(samples) for samples in zip(*found, strict=True))
     return whole / _CHAIN, issue / _CHAIN, readback

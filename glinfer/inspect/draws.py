@@ -22,10 +22,10 @@ from glinfer.ops.spec import KINDS, Array
 
 @dataclass(frozen=True)
 class DrawReport:
-    """Draw table and textures of a plan, and the draws that a forward issued, if one ran.
+    """Draw table and textures of a plan, and the draws that a forward pass issued, if one ran.
 
     ``texture_bytes`` is by kind of tensor; ``largest`` is the tensor of the largest texture, with its width and height
-    in texels. With ``estimate`` the table counts the passes of the plainest kernels; renderers may take others.
+    in texels. With ``estimate`` the table counts the passes of the simplest kernels; renderers may use others.
     """
 
     config: ModelConfig
@@ -38,7 +38,7 @@ class DrawReport:
 
     @property
     def agrees(self) -> bool:
-        """Whether a forward, if one ran, issued as many draws as the plan has."""
+        """Whether a forward pass, if one ran, issued as many draws as the plan has."""
         return self.issued is None or self.issued == self.table.total
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def planned(config: ModelConfig, plan: Plan, tokens: int, max_texture_size: int 
     """Count from the plan alone, with textures of at most ``max_texture_size`` texels a side.
 
     Raises:
-        PlanError: the plan does not take ``tokens``, or does not fit such textures.
+        PlanError: the plan does not accept ``tokens``, or does not fit such textures.
     """
     plan.check_limits(PlanLimits(max_texture_size, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS))
     layouts = {tensor.name: tensor.layout_within(max_texture_size) for tensor in plan.tensors}
@@ -78,7 +78,7 @@ def measured(
 ) -> DrawReport:
     """Count from the plan, and count the draws that the last run over ``tokens`` tokens issues.
 
-    ``weights`` are the plan's, by tensor name, if not the checkpoint's own.
+    ``weights`` are the plan's weights by tensor name; default: the checkpoint's.
     """
     report = planned(checkpoint.config, plan, tokens, device.limits.max_texture_size)
     session = Session(plan, checkpoint.tensors if weights is None else weights, device)

@@ -33,9 +33,9 @@ from glinfer.text.tokenizer import Tokenizer
 class EvalReport(Report):
     """Quality on one text.
 
-    ``tokens`` and ``bytes`` count predicted ones: all but the first token. ``context`` and ``stride`` are in tokens:
-    each window of ``context`` scores the ``stride`` tokens that the window before did not reach, so that each has at
-    least ``context - stride`` before it. ``weight_bytes`` and ``cache_bytes`` are texture memory of the weights, and of
+    ``tokens`` and ``bytes`` count predictions: all but the first token. ``context`` and ``stride`` are in tokens: each
+    window of ``context`` scores the ``stride`` tokens that the previous window did not reach, so each of them follows
+    at least ``context - stride`` tokens. ``weight_bytes`` and ``cache_bytes`` are texture memory of the weights, and of
     the keys and values of one context; ``milliseconds`` is the time of one token, and ``agreement`` the share of
     likeliest tokens that equal those of the report it was compared with.
     """
@@ -69,7 +69,7 @@ class EvalReport(Report):
 def _score_whole(
     session: Session, config: ModelConfig, ids: list[int], stride: int, on_progress: Progress
 ) -> TextScore:
-    """Score windows by the reference plan, which computes the logits of all rows."""
+    """Score windows with the reference plan, which computes the logits of all rows."""
     found = TextScore.unknown(ids)
     spans = list(windows(len(ids), config.max_position_embeddings, stride))
     for done, (start, stop, scored) in enumerate(spans, start=1):

@@ -1,7 +1,7 @@
 """Drawing with matplotlib: sheets measured in inches, charts with axes, PNG and SVG files.
 
-matplotlib's objects are used directly, never pyplot, so that nothing is shared with a program that plots too. Equal
-inputs give equal bytes, whatever the user's own settings are. matplotlib is an extra: import this module late.
+matplotlib's objects are used directly, without pyplot, so that no state is shared with a program that also plots. Equal
+inputs give equal bytes, whatever the user's settings are. matplotlib is an extra: import this module late.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from glinfer.text.labels import shortened
 
 DPI = 100
 FONT = "DejaVu Sans Mono"
-"""Monospaced font of labels, which comes with matplotlib."""
+"""Monospaced font of labels, bundled with matplotlib."""
 INK, QUIET, FAINT = "#1d1d1b", "#5b5a55", "#d8d6d0"
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
 """Colours that colour-blind readers can tell apart: blue, vermilion, green, pink, orange, sky, black, olive."""
 ON_LIGHT = "#1d1d1a"
-"""Text on a light cell, which is light in a dark picture too."""
+"""Text colour on light cells, which stay light in a dark picture."""
 LABEL, SMALL, NORMAL = 9.0, 8.0, 9.0
-"""Points of labels, of numbers at an axis, and of other text on a sheet: to be read on a page 1200 pixels wide."""
+"""Points of labels, of numbers at an axis, and of other text on a sheet; readable on a page 1200 pixels wide."""
 LINE, CHARACTER = 0.144, 0.0753
 """Inches of a label's height, and of a character's width."""
 MAX_LABEL = 10
 """Characters of a label."""
 TEXT, GRID, PAGE = "#010203", "#040506", "#070809"
-"""Colours in a chart that :meth:`Chart.svg` replaces by those of the page: its text, its lines, its background."""
+"""Colours in a chart that :meth:`Chart.svg` replaces with the page's colours: text, lines, background."""
 
 SIGNED = "RdBu_r"
 """Colours on both sides of 0: blue, white and red; in dark pictures light blue, black and light red."""
@@ -95,7 +95,7 @@ def plain_style(settings: Any = None) -> Iterator[None]:
 
 
 def write_png(figure: Figure, path: Path) -> None:
-    """Write a figure without anything that differs from run to run."""
+    """Write a figure without metadata that changes from run to run."""
     FigureCanvasAgg(figure)
     figure.savefig(path, format="png", dpi="figure", metadata={"Software": None})
 
@@ -157,7 +157,7 @@ def svg_style() -> Iterator[None]:
 class Sheet:
     """A picture whose coordinates are inches from the left edge, and down from the title.
 
-    It is a single axes: matplotlib's own axes and ticks for each small map would take most of the time.
+    It is a single axes: matplotlib's axes and ticks for each small map would take most of the time.
     """
 
     def __init__(self, width: float, height: float, title: str, note: str) -> None:
@@ -188,7 +188,7 @@ class Sheet:
         """Draw a matrix in its rows and columns; masked and non-finite elements have the colour ``masked``."""
         left, top, width, height = map(_whole, (left, top, width, height))
         colour_map = colormaps[colours].with_extremes(bad=masked)
-        # Pixels are copied where there is room for each, and averaged elsewhere.
+        # Pixels are copied if there is space for each, and averaged otherwise.
         shrinks = values.shape[1] > width * DPI or values.shape[0] > height * DPI
         made = AxesImage(
             self._axes,
@@ -225,13 +225,13 @@ class Sheet:
         self._write(x, y + _MIDDLE, text, {"va": "baseline", **options})
 
     def _write(self, x: float, y: float, text: str, options: Mapping[str, Any]) -> None:
-        # Text of the figure is not clipped, which takes a quarter of the time of text of axes.
+        # Figure text is not clipped, and needs a quarter of the time of axes text.
         self.figure.text(x, y, text, transform=self._axes.transData, parse_math=False, **options)
 
     def labels_left(
         self, left: float, top: float, height: float, count: int, labels: Sequence[tuple[int, str]]
     ) -> None:
-        """Write (row, label) at the left of a map of ``count`` rows."""
+        """Write (row, label) to the left of a map of ``count`` rows."""
         for place, label in labels:
             self.label(left - _OFF, top + (place + 0.5) * height / count, label, ha="right")
 
@@ -246,7 +246,7 @@ class Sheet:
     def bar(
         self, norm: Normalize, colours: str, label: str, ticks: Mapping[float, str], *, beyond: bool = False
     ) -> None:
-        """Draw a colour bar right of the title; ``beyond`` gives it arrows, for values outside its range."""
+        """Draw a colour bar right of the title; ``beyond`` adds arrows for values outside its range."""
         left, top = self.width - 2 * _EDGE - _BAR - 0.15, _EDGE - _HEAD + 0.06
         shown = np.asarray(norm.inverse(np.linspace(0.0, 1.0, 256)))[None, :]
         self.image(shown, left, top, _BAR, 0.1, colours, norm)
@@ -299,7 +299,7 @@ def _known_characters() -> frozenset[int]:
 
 
 def drawable(text: str) -> str:
-    """Replace characters that the font lacks by their code points: ``⟨4E2D⟩``."""
+    """Replace characters that the font lacks with their code points: ``⟨4E2D⟩``."""
     known = _known_characters()
     return "".join(char if ord(char) in known else f"⟨{ord(char):X}⟩" for char in text)
 
@@ -310,12 +310,12 @@ def short(label: str, longest: int = MAX_LABEL) -> str:
 
 
 def room(labels: Sequence[tuple[int, str]]) -> float:
-    """Return the inches that the longest label takes, with its distance to the map."""
+    """Return the width of the longest label and its margin, in inches."""
     return max((len(label) for _, label in labels), default=0) * CHARACTER + 2 * _OFF
 
 
 def thinned(labels: Sequence[str], length: float) -> list[tuple[int, str]]:
-    """Choose labels that fit into ``length`` inches; where some are left out, each begins with its position."""
+    """Choose labels that fit into ``length`` inches; if some are omitted, each begins with its position."""
     step = math.ceil(len(labels) * LINE / length - 0.02)
     if step <= 1:
         return [(place, short(label)) for place, label in enumerate(labels)]

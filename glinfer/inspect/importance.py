@@ -1,8 +1,8 @@
-"""How much each input of each matrix matters: the mean square of what a text puts there, for packing with few bits.
+"""Importance of each input of each matrix: its mean square over a text, for packing weights with few bits.
 
-An error of a weight changes a product by that error times the input. So the mean square of an input says how much the
-square of an error counts (llama.cpp calls the numbers an importance matrix). They are collected with the reference
-plan, which has the input of every matrix in a texture of its own, or taken from a file that llama.cpp made.
+An error of a weight changes a product by that error times the input. The mean square of an input is therefore the
+weight of a squared error (llama.cpp calls these numbers an importance matrix). They are collected with the reference
+plan, which keeps the input of every matrix in a separate texture, or read from a file of llama.cpp.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from glinfer.gl.context import Device
 from glinfer.models.transforms.recipe import weight_name
 
 CHUNK = 512
-"""Tokens that are run together, each chunk without those before it."""
+"""Tokens in a chunk; chunks run independently."""
 LEAST = np.float32(1e-4)
-"""The least importance, of the mean: no input is taken to be always zero because a text never used it."""
+"""Minimum importance relative to the mean, because an input that is zero in this text may be nonzero in another."""
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 
 
@@ -44,16 +44,16 @@ def importance_of_text(
     chunk: int = CHUNK,
     on_progress: Progress = no_progress,
 ) -> Importance:
-    """Run a text through a model, and take the mean square of every input of every matrix of its layers.
+    """Run a text through a model, and return the mean square of every input of every matrix of its layers.
 
-    Embeddings and the vocabulary's matrix are left out.
+    Embeddings and the vocabulary matrix are excluded.
 
     Args:
-        model: what :func:`glinfer.engine.loading.load_model` reads.
-        text: the text; some tens of thousands of tokens like those that the model will read are usual.
-        tokenizer: in place of the model's own.
-        device: where to run; left out, one is opened.
-        chunk: tokens that are run together.
+        model: a model for :func:`glinfer.engine.loading.load_model`.
+        text: the text, typically tens of thousands of tokens like those that the model will process.
+        tokenizer: replaces the model's own.
+        device: where to run; default: a new one.
+        chunk: tokens that run together.
         on_progress: receives (finished chunks, chunks).
 
     Returns:
@@ -65,7 +65,7 @@ def importance_of_text(
     with load_model(model, tokenizer=tokenizer, plan="reference", device=device) as loaded:
         ids = loaded.require_tokenizer().encode(text)
         if not ids:
-            raise InputError("the text that says which inputs matter has no tokens; expected some thousands of them")
+            raise InputError("the text for the importance of inputs has no tokens; expected thousands")
         step = min(chunk, loaded.config.max_position_embeddings)
         inputs = _inputs(loaded.config)
         sums: dict[str, npt.NDArray[np.float64]] = {}
@@ -87,7 +87,7 @@ def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
     """Read the importance matrix of a model in a GGUF file, as llama.cpp's ``llama-imatrix`` writes it.
 
     Raises:
-        FormatError: the file is damaged, none of that kind, or one of another model.
+        FormatError: the file is damaged, of another kind, or of another model.
         InputError: the package gguf is not installed, or GGUF has no such model.
     """
     file = read_gguf_file(path)
@@ -121,12 +121,12 @@ def read_importance(path: AnyPath, config: ModelConfig) -> Importance:
             if name in shapes:
                 found[name] = _floored(own)
     if not found:
-        raise FormatError(f"{file.source}: found importance of no matrix of this model; is it of another one?")
+        raise FormatError(f"{file.source}: found no importance of this model's matrices; is it of another model?")
     return found
 
 
 def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **options: object) -> Importance:
-    """Take importance from a file: of llama.cpp's as it is, of a text by running it; see :func:`importance_of_text`.
+    """Read importance from llama.cpp's file, or run a text file; see :func:`importance_of_text`.
 
     Raises:
         FormatError: the file is neither, or damaged.
@@ -142,7 +142,7 @@ def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **option
 
 
 def _inputs(config: ModelConfig) -> Mapping[str, list[str]]:
-    """The names of captured tensors, and the matrices that each is the input of."""
+    """Map names of captured tensors to the matrices whose input they are."""
     return dict(_named(config))
 
 
@@ -162,7 +162,7 @@ def _named(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
         roles = ("gate", "up") if gated else ("up",)
         experts = config.layer(layer).experts
         if experts is not None:
-            # The inputs of down are those of one expert after the other, which nothing tells apart: sizes count there.
+            # The inputs of down are concatenated over experts without marks, so sizes separate them.
             of_all = (names.of(role, layer, str(number)) for number in range(experts.count) for role in roles)
             yield f"{block}.mlp.norm", [weight_name(name) for name in of_all]
             continue

@@ -32,20 +32,20 @@ from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 EXTENSIONS = {
-    "GL_EXT_color_buffer_float": "passes can write 32-bit float textures (required)",
-    "GL_EXT_float_blend": "float targets can be added into",
-    "GL_EXT_disjoint_timer_query": "passes can be timed on the GPU",
-    "GL_KHR_debug": "the driver explains its errors",
-    "GL_KHR_robustness": "a lost context can be noticed",
+    "GL_EXT_color_buffer_float": "rendering to 32-bit float textures (required)",
+    "GL_EXT_float_blend": "blending into 32-bit float targets",
+    "GL_EXT_disjoint_timer_query": "GPU timing of passes",
+    "GL_KHR_debug": "error messages from the driver",
+    "GL_KHR_robustness": "detection of a lost context",
 }
 
 _IN_DESKTOP_CORE = {"GL_EXT_color_buffer_float", "GL_EXT_float_blend", "GL_EXT_disjoint_timer_query"}
-"""Features that desktop OpenGL 3.3 has in its core."""
+"""Features in the core of desktop OpenGL 3.3."""
 
 
 @dataclass(frozen=True)
 class DeviceEntry:
-    """One EGL device; ``renderer`` is empty where it does not open."""
+    """One EGL device; ``renderer`` is empty if it does not open."""
 
     index: int
     software: bool
@@ -102,9 +102,9 @@ def list_devices() -> list[DeviceEntry]:
 
 
 def text_report(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
-    """Describe what stands around a model in its files: tokenizer, chat form, end tokens and sampling.
+    """Describe a model's tokenizer, chat form, end tokens and sampling defaults.
 
-    What cannot be used is reported and not raised.
+    Parts that cannot be used are reported, without an exception.
 
     Args:
         path: the model's file or directory.
@@ -132,7 +132,7 @@ def text_report(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
 
 
 def _chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
-    """The chat form of a model: a template and where it is from, or Gab's turns; or why it has none."""
+    """Describe a model's chat form (a template and its source, or Gab's turns), or why it has none."""
     try:
         form = find_chat(path, tokenizer, config)
         template = find_template(path) if isinstance(form, TemplateChat) else None
@@ -150,11 +150,11 @@ def model_report(
 
     Args:
         checkpoint: the model, with the context that it would run with.
-        positions: the positions of the model itself.
+        positions: the model's positions.
         plan: name of a plan.
         weights: weight format.
         cache: format of keys and values.
-        device: the renderer; None for limits that nearly every renderer has.
+        device: the renderer; None for typical limits.
     """
     edge, problem = USUAL_TEXTURE_SIZE if device is None else device.limits.max_texture_size, ""
     config, formats = checkpoint.config, checkpoint.formats()

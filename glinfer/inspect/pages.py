@@ -20,7 +20,7 @@ def rendered(template: str, *, styles: Sequence[str] = (), scripts: Sequence[str
     The template sees ``style`` (``page.css``, then ``styles``), ``script``, ``generator``, ``values``, and the filters
     ``number`` and ``percent``; an unknown name is an error.
     """
-    import jinja2  # late, because commands that only draw need no templates
+    import jinja2  # late, because few commands need templates
     from markupsafe import Markup
 
     environment = jinja2.Environment(
@@ -59,7 +59,7 @@ def require_matplotlib(problem: str) -> None:
     """Check that matplotlib, an extra, is installed.
 
     Raises:
-        InputError: it is missing; says ``problem`` and how to install it.
+        InputError: it is missing; the message is ``problem`` and how to install it.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError(f"{problem}; {install_command('plots')}")

@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns, shown on a terminal and on a page; ``total`` is a last row that stays in place."""
+    """Rows of cells under columns, shown on a terminal and on a page; ``total`` stays the last row when sorting."""
 
     title: str
     columns: Sequence[Column]
@@ -56,13 +56,13 @@ class Table:
     folded: bool = False
 
     def to_html(self, title: str = "") -> str:
-        """The table for a notebook, with ``title`` above it."""
+        """Render the table for a notebook, with ``title`` above it."""
         rows = [[cell.text for cell in row] for row in (*self.rows, *([self.total] if self.total else []))]
         return table([column.name for column in self.columns], rows, title or self.title)
 
 
 def columns(*names: str, texts: Sequence[str] = ()) -> list[Column]:
-    """Make columns of numbers, but for those in ``texts``."""
+    """Make columns of numbers, and of text for those in ``texts``."""
     return [Column(name, right=name not in texts) for name in names]
 
 

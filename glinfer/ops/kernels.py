@@ -1,4 +1,4 @@
-"""Options that shape passes for a renderer; they change speed, and last digits at most."""
+"""Options that shape passes for a renderer; they change the speed, and at most the last digits of results."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from glinfer.gl.layouts.blocks import BLOCK_EDGE
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """Options of kernels that differ between renderers; docs/performance.md tells what each is worth.
+    """Options of kernels that differ between renderers; docs/notes/performance.md has their measured effects.
 
     Attributes:
-        tiles: tiles that the blocks of a vector are spread over (see :mod:`glinfer.gl.layouts.blocks`).
-        pitch: texels from tile to tile. llvmpipe gives one thread to each 64×64 tile of a target.
+        tiles: number of tiles for the blocks of a vector (see :mod:`glinfer.gl.layouts.blocks`).
+        pitch: texels from one tile to the next. llvmpipe gives one thread to each 64×64 tile of a target.
         cover: ``points`` for one 4×4 point a block, which needs points that large; ``quads`` for two triangles a block.
         quad: the four fragments of a quad share the inputs, which needs exact derivatives.
         lookup_texture: read textures with GLSL's texture function instead of texelFetch.
         unroll: steps of a product that are fetched together; more of them hide the latency of a GPU's memory.
         part_steps: steps of each instance of the products that add to the residual stream, whose sums blending adds;
             0 for one instance without blending. A step is 16 inputs.
-        split_norms: let instances share the keys, values and queries of a single row too, as ``part_steps`` says; each
-            instance computes the norm of all inputs by itself.
-        split_inner: let instances share the MLP's first product of a single row too; whoever reads it finishes it.
-        split_values: where a single row is run, one instance sums the values of each 64 tokens, and blending adds the
+        split_norms: split the product of keys, values and queries of a single row too, by ``part_steps``; each
+            instance computes the norm of all inputs.
+        split_inner: split the MLP's first product of a single row too; its reader finishes it.
+        split_values: in runs of a single row, one instance sums the values of each 64 tokens, and blending adds the
             instances.
-        mantissa: turn integer weights into floats by way of the mantissa instead of a conversion.
+        mantissa: turn integer weights into floats through the mantissa instead of a conversion.
         rows_per_draw: rows that a pass over many rows computes at once, one in each render target: 1, 2, 4 or 8.
-        row_tiles: tiles that the blocks of a row are spread over in passes over many rows, 64 texels apart.
+        row_tiles: number of tiles for the blocks of a row in passes over many rows, 64 texels apart.
         largest_cell: blocks a side that one point or pair of triangles may cover in passes over many rows.
         blends: blending adds to the residual stream of many rows in place; otherwise the pass reads it and adds.
-        chunk: tokens of a prompt that one run takes.
-        flush_every: tell the driver to begin after this many draws; 0 leaves it to the driver.
-        product_table: the table that chooses strategies for products of tensors, of a ``gpu`` or of ``llvmpipe``; see
+        chunk: tokens of a prompt in one run.
+        flush_every: flush after this many draws; 0 leaves it to the driver.
+        product_table: the table for choosing strategies of tensor products, ``gpu`` or ``llvmpipe``; see
             :mod:`glinfer.ops.flat.matmul_choice`.
-        fused: add a product's terms one after the other, each a fused multiply-add on GPUs, not in two pairs.
+        fused: add a product's terms one after the other, each a fused multiply-add on GPUs, instead of in two pairs.
         one_state: the activations of a single token are regions of one texture, which needs a texture barrier.
     """
 
@@ -83,7 +83,7 @@ class KernelOptions:
 
 
 def without_blending(kernels: KernelOptions) -> KernelOptions:
-    """The options for renderers that add no floats by blending; a pass over four rows has 16 textures at most then."""
+    """The options for renderers without float blending; a pass over four rows then has at most 16 textures."""
     return replace(
         kernels,
         unroll=1,
@@ -103,12 +103,12 @@ def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") 
     plain = KernelOptions(cover=cover, rows_per_draw=8, largest_cell=cell, blends=True)
     if "llvmpipe" in renderer.lower():
         return replace(plain, tiles=8, lookup_texture=True, product_table="llvmpipe")
-    # Few bytes of weights are best shared by neighbours, as many rows' inputs are; points of one block fill a GPU most
-    # evenly where a pass has few of them.
+    # Neighbours best share small weights, as they share many rows' inputs; points of one block fill a GPU most evenly
+    # if a pass has few of them.
     row_tiles = 8 if weights == "f32" else 1
     cell = 1 if cover == "points" else cell
     plain = replace(plain, tiles=8, row_tiles=row_tiles, largest_cell=cell)
-    # Finishing the inner row where it is read costs as much as sharing gains where weights are floats.
+    # With float weights, finishing the inner row at its reader costs as much as splitting gains.
     packed = weights != "f32"
     plain = replace(plain, unroll=4 if packed else 8, split_inner=packed)
     shared = replace(plain, part_steps=8, split_norms=True, split_values=True)

@@ -4,12 +4,12 @@ Adding independent Gumbel noise to the logits and taking the largest sum draws a
 probability (the Gumbel-max trick; Gumbel 1954, Maddison et al. 2014). The noise of a token depends on the seed, the
 step and the token's id alone, so every fragment computes its own.
 
-``shaders/common/noise.glsl`` computes the same numbers; the two files have to be changed together. All integers are
+``shaders/common/noise.glsl`` computes the same numbers; the two files must change together. All integers are
 unsigned, of 32 bits, wrap around, and agree to the last bit everywhere; so does u. The logarithm is written out in
-float32 additions and multiplications. GLSL's own may be wrong by some 2**-22 just below 1, where the largest noise
-comes from, which decides: drivers were off by 0.01 there, and by 2 at the very end. A renderer is free only to round a
-product, or not, before it adds to it. That changes the last bit or two of the noise, by 2e-6 at most, and so a choice
-only where the two best sums are that close.
+float32 additions and multiplications. GLSL's own may be wrong by some 2**-22 just below 1, the source of the largest
+noise, which decides: drivers were off by 0.01 there, and by 2 at the very end. A renderer may only choose whether to
+round a product before it adds to it. That changes the last bit or two of the noise, by 2e-6 at most, and so a choice
+only if the two best sums are that close.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Drawn = tuple[int, float] | None
 # The largest vocabulary that ModelConfig allows.
 _MAX_COUNT = 1 << 24
 _MASK = 0xFFFFFFFF
-# 2**32 divided by the golden ratio: a start that is not 0, which mix() leaves as it is.
+# 2**32 divided by the golden ratio: a start other than 0, which mix() would not change.
 _START = 0x9E3779B9
-# float32 nearest below sqrt(1/2), as an integer: where a mantissa is taken to the next power of two.
+# float32 nearest below sqrt(1/2), as an integer: from there on a mantissa belongs to the next power of two.
 _ROOT_HALF = 0x3F3504F3
 _LOG_SERIES = (
     7.0376836292e-2,
@@ -71,7 +71,7 @@ def noise_key(seed: int, step: int) -> int:
         step: 0 or more; taken modulo 2**32.
 
     Raises:
-        InputError: one of them is no whole number, or negative.
+        InputError: one of them is not a whole number, or negative.
     """
     return int(noise_keys([fold_seed(seed)], [_whole("step", step) & _MASK])[0])
 
@@ -86,7 +86,7 @@ def fold_seed(seed: int) -> FoldedSeed:
     """The two words that all words of a seed are folded into.
 
     Raises:
-        InputError: it is no whole number, or negative.
+        InputError: it is not a whole number, or negative.
     """
     seed = _whole("seed", seed)
     # Arrays of one: NumPy warns when a lone number wraps around, and never for an array.
@@ -102,15 +102,15 @@ def fold_seed(seed: int) -> FoldedSeed:
 def uniform_bits(key: int, count: int) -> Bits:
     """32 random bits for each of the tokens 0, 1, …: uint32 [count].
 
-    Tokens are scrambled before the key comes in. Without that, two keys that differ in low bits only would give
+    Tokens are scrambled before the key is mixed in. Without that, two keys that differ only in low bits would give
     the same numbers to neighbouring tokens.
 
     Args:
         key: from :func:`noise_key`.
-        count: how many tokens, at most 2**24.
+        count: number of tokens, at most 2**24.
 
     Raises:
-        InputError: one of them is no whole number, negative, or too large.
+        InputError: one of them is not a whole number, negative, or too large.
     """
     return _bits_of(_whole("noise key", key, _MASK), np.arange(_whole("count", count, _MAX_COUNT), dtype=np.uint32))
 
@@ -121,10 +121,10 @@ def gumbel(seed: int, step: int, count: int) -> Floats:
     Args:
         seed: 0 or more, of any size.
         step: 0 or more; taken modulo 2**32.
-        count: how many tokens, at most 2**24.
+        count: number of tokens, at most 2**24.
 
     Raises:
-        InputError: one of them is no whole number, negative, or too large.
+        InputError: one of them is not a whole number, negative, or too large.
     """
     return gumbel_of_key(noise_key(seed, step), count)
 
@@ -138,7 +138,7 @@ def gumbel_at(key: int, tokens: npt.NDArray[np.integer]) -> Floats:
     """The same noise for some tokens only: float32 [n] for ids [n], each from 0 to 2**32 - 1.
 
     Raises:
-        InputError: the key is no whole number from 0 to 2**32 - 1.
+        InputError: the key is not a whole number from 0 to 2**32 - 1.
     """
     return gumbel_of_keys(np.full(1, _whole("noise key", key, _MASK), np.uint32), tokens)
 

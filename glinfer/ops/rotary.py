@@ -1,8 +1,8 @@
-"""The angles of rotary positions (Su et al. 2021), and how they are scaled for long contexts.
+"""The angles of rotary positions (Su et al. 2021), and their scaling for long contexts.
 
-Sines of large angles lose digits on graphics hardware, so the cosines and sines of all positions are computed in
-float64 and go to the device as a table. How angles are scaled for long contexts, and the names of the settings, are
-those of the Hugging Face library transformers (modeling_rope_utils.py).
+Sines of large angles lose digits on graphics hardware. So the cosines and sines of all positions are computed in
+float64 and uploaded as a table. The scaling for long contexts and the names of its settings follow the Hugging Face
+library transformers (modeling_rope_utils.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST = "max_position_embeddings"
 
 
 def _float(number: float) -> float:
-    """A number as a float; infinite where it is a whole number beyond all floats."""
+    """A number as a float; infinite for a whole number beyond all floats."""
     try:
         return float(number)
     except OverflowError:
@@ -47,7 +47,7 @@ class _Settings:
         return float(value)
 
     def has(self, key: str) -> bool:
-        """Whether a key is given; configurations write null or 0 for keys that they leave out."""
+        """Whether a key is given; configurations write null or 0 for absent ones."""
         value = self._scaling.get(key)
         return value is not None and not (isinstance(value, (int, float)) and value == 0)
 
@@ -196,10 +196,10 @@ def cosines_and_sines(positions: int, frequencies: Array, factor: float) -> Arra
 def rope_table(
     positions: int, rotary_dim: int, theta: float = 10000.0, scaling: Scaling | None = None
 ) -> tuple[Array, float]:
-    """The table that :func:`glinfer.ops.flat.rotate.rotate` turns by, and the attention factor of the scaling.
+    """The table for :func:`glinfer.ops.flat.rotate.rotate`, and the attention factor of the scaling.
 
     The table, float32 [positions, rotary_dim], has (cos, sin) of each pair, already times the attention factor.
-    ``dynamic`` and ``longrope`` take ``positions`` for the length of the context.
+    ``dynamic`` and ``longrope`` use ``positions`` as the length of the context.
 
     Raises:
         InputError: see :func:`rope_frequencies`.

@@ -1,4 +1,4 @@
-"""The choice of experts by the outputs of a router, and their gates: defines of shaders, and oracles."""
+"""The choice of experts from a router's logits, and their gates: defines of shaders, and oracles."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def route_defines(experts: Experts) -> list[tuple[str, int]]:
 
 
 def gate_defines(experts: Experts | None) -> list[tuple[str, float]]:
-    """The defines of shaders/common/limited_gate.glsl; none where the product of the two is plain."""
+    """The defines of shaders/common/limited_gate.glsl; none for a plain product of gate and up."""
     if experts is None or not experts.limit:
         return []
     return [("GATE_LIMIT", float(experts.limit)), ("GATE_SLOPE", float(experts.slope))]
 
 
 def gated(gate: Array, up: Array, params: Params) -> Array:
-    """For an oracle: a gate and what it multiplies, bounded as the defines say."""
+    """For an oracle: the product of gate and up, bounded as in the defines."""
     activation = int(params["ACTIVATION"])
     if "GATE_LIMIT" not in params:
         return np.asarray(activate(gate, activation) * up)

@@ -1,7 +1,7 @@
 """A pass as a value: TensorSpec, DrawSpec, and the registry of ops. No GL object appears here.
 
 An op joins three things under one name: a shader, mostly ``shaders/<name>.frag``, a shape check, and an oracle
-that computes the same values in float64 NumPy. A builder beside them makes the DrawSpecs.
+that computes the same values in float64 NumPy. A builder in the same module makes the DrawSpecs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, Extent, Layout, TexelLayout
 
-if TYPE_CHECKING:  # it loads OpenGL
+if TYPE_CHECKING:  # importing it loads OpenGL
     from glinfer.gl.program import OwnShader
 
 KINDS = ("weight", "input", "activation", "cache")
@@ -28,9 +28,9 @@ Params = Mapping[str, int | float]
 
 @dataclass(frozen=True)
 class RunValue:
-    """A number that may change from one run of a plan to the next: its name, and its range with both ends.
+    """A number that may change from one run of a plan to the next: its name, and its inclusive range.
 
-    ``at`` gives the value of a run by its number of tokens; the smallest value where it is left out.
+    ``at`` maps a run's number of tokens to its value; the default is the smallest value.
     """
 
     name: str
@@ -46,7 +46,7 @@ class RunValue:
         """Refuse a value outside the range.
 
         Raises:
-            PlanError: the value is no number, lies outside the range, or is a fraction where a whole number belongs.
+            PlanError: the value is not a number, is outside the range, or is a fraction instead of a whole number.
         """
         whole = isinstance(self.smallest, int)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
@@ -63,9 +63,9 @@ class TensorSpec:
 
     ``kind`` is ``weight`` (uploaded once), ``input`` (written before each run), ``activation`` (written by draws,
     worthless after the run) or ``cache`` (written by draws a row a run, read in later runs). ``format`` is a key of
-    :data:`glinfer.gl.layouts.matrix.FORMATS`. ``layout`` says where the elements lie; left out it is one element a
-    texel, see :class:`glinfer.gl.layouts.matrix.Layout`. ``view_of`` names the tensor whose texels these are, seen as
-    another matrix.
+    :data:`glinfer.gl.layouts.matrix.FORMATS`. ``layout`` is the texel layout; the default is one element a texel, see
+    :class:`glinfer.gl.layouts.matrix.Layout`. ``view_of`` names the tensor whose texels this one views as another
+    matrix.
     """
 
     name: str
@@ -76,7 +76,7 @@ class TensorSpec:
     view_of: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a tensor that no texture can hold."""
+        """Refuse a tensor that a texture cannot hold."""
         if self.kind not in KINDS:
             raise PlanError(f"tensor {self.name} is of kind {self.kind!r}; expected one of {', '.join(KINDS)}")
         if self.format not in FORMATS:
@@ -106,13 +106,13 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class DrawSpec:
-    """One pass as a value: its op, what it reads and writes, and everything that specialises it.
+    """One pass as a value: its op, its inputs and outputs, and all settings that specialise it.
 
     A size, first row or count is a number, or the name of a run value.
 
     Attributes:
         name: unique in its plan, such as ``h.3.attn.scores.5``.
-        kind: what tables group by, such as ``attn.scores``.
+        kind: group in tables of draws, such as ``attn.scores``.
         op: the op's name.
         inputs: (sampler, tensor) pairs; samplers take texture units in this order.
         outputs: tensors by attachment; OpenGL drops what the shader writes beyond them.
@@ -121,21 +121,21 @@ class DrawSpec:
         cover: shape that is drawn: one ``triangle`` over all rows of a matrix; for rows in blocks ``points``, one of
             4×4 pixels on every block, or ``quads``, two triangles on every block; ``strip``, one triangle over all
             blocks of the slots from the run value ``strip_first`` on, in a layout that has each block of all slots in
-            a line; ``scatter``, ``points`` points of one pixel where the vertex shader puts them.
-        instances: how often the shape is drawn in one draw call.
-        adds: whether blending adds the result to what the output holds; the oracle gets that as its input ``output``.
-        clears: what is set to zero first, which is no draw: ``all`` of the outputs, the ``rows`` that the pass writes,
-            or nothing; the oracle then gets no ``output``.
+            a line; ``scatter``, ``points`` points of one pixel, placed by the vertex shader.
+        instances: instances of the shape in one draw call.
+        adds: whether blending adds the result to the output; the oracle gets the old values as its input ``output``.
+        clears: texels to clear first, without a draw: ``all`` of the outputs, or the ``rows`` that the pass writes;
+            the oracle then gets no ``output``. Empty for no clear.
         keeps: whether the shader discards fragments, whose texels stay; the oracle gets the output as ``output``.
         defines: compile-time constants of the shader.
         uniforms: values set before the draw, the same in every run.
         per_run: (uniform, run value) pairs.
-        shader: the shader, ``shaders/<shader>.frag``; the op's name where it is left out.
-        largest_cell: blocks a side that one point or quad may cover, where all slots from 0 on are written and the
-            texels behind them do not matter; 0 for exactly one block.
-        vertex: a vertex shader that finds the blocks itself, instead of the one that ``cover`` asks for.
-        points: number of points that are scattered.
-        own: the caller's own shader in place of an op; it takes any inputs, and has no oracle.
+        shader: the shader, ``shaders/<shader>.frag``; the op's name by default.
+        largest_cell: blocks a side that one point or quad may cover, if all slots from 0 on are written and the texels
+            after them do not matter; 0 for exactly one block.
+        vertex: a vertex shader that finds the blocks itself, instead of the one for ``cover``.
+        points: number of scattered points.
+        own: the caller's own shader in place of an op; it accepts any inputs, and has no oracle.
     """
 
     name: str
@@ -160,13 +160,13 @@ class DrawSpec:
     own: OwnShader | None = None
 
     def __post_init__(self) -> None:
-        """Take the op's name for a shader that is left out."""
+        """Default the shader to the op's name."""
         if not self.shader:
             object.__setattr__(self, "shader", self.op)
 
     @property
     def needs_output(self) -> bool:
-        """Whether the result depends on what the output holds before."""
+        """Whether the result depends on the output's old values."""
         return self.keeps or (self.adds and not self.clears)
 
     @property
@@ -212,9 +212,9 @@ class Op:
 
     ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may hold whole
     numbers or floats; all others hold floats. ``places`` computes the rows of the output that a draw writes from its
-    inputs and its params; without it they follow each other from the draw's first row on. ``regions`` names the
-    samplers, and ``"output"``, whose tensors may be regions of a texture (:mod:`glinfer.models.regions`), since the
-    shader takes their places from shaders/common/regions.glsl.
+    inputs and its params; by default they are consecutive from the draw's first row on. ``regions`` names the
+    samplers, and ``"output"``, whose tensors may be regions of a texture (:mod:`glinfer.models.regions`), because the
+    shader gets their places from shaders/common/regions.glsl.
     """
 
     name: str
@@ -251,7 +251,7 @@ class Shapes:
         """Require a shape; None allows any edge, and a tensor that the draw does not bind passes.
 
         Raises:
-            PlanError: naming the draw, the tensor, what was found and what was expected.
+            PlanError: the shape differs; the message names the draw, the tensor, and both shapes.
         """
         if name not in self.by_name:
             return

@@ -1,8 +1,8 @@
-"""Numbers in bytes, as caches of keys and values hold them: int8 with a scale for each group of 32.
+"""The ``q8`` format of key and value caches: int8 with a scale for each group of 32.
 
-A scale is a bfloat16, the upper half of a float32, so that no group is beyond its range. It is the largest absolute
-value of the group divided by 127, rounded up, so that no number exceeds 127. The rule is that of GGML's ``Q8_0`` but
-for the format of the scale, and shaders/common/bytes.glsl computes the same.
+A scale is a bfloat16, the upper half of a float32, so it has a float32's range. It is the largest absolute value of
+the group divided by 127, rounded up, so that no number exceeds 127. The rule is that of GGML's ``Q8_0`` except for the
+format of the scale; shaders/common/bytes.glsl computes the same.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from glinfer.quant.formats import GROUP
 LARGEST = 127
 """The largest absolute value of a number."""
 LEAST = np.float32(1e-30)
-"""A group whose largest absolute value is below it is stored as zeros."""
+"""Groups whose largest absolute value is smaller are stored as zeros."""
 NO_NUMBER = 0x7FC0
-"""The scale of a group with a number that is not finite, all of whose numbers become NaN."""
+"""The scale of a group with a value that is not finite; all its values become NaN."""
 
 Numbers = npt.NDArray[np.int8]
 Scales = npt.NDArray[np.uint16]
 
 
 def scales_for(peaks: npt.NDArray[Any]) -> Scales:
-    """The bits of the scales of groups with these largest absolute values."""
+    """The bits of the scales for groups' largest absolute values."""
     peaks = np.asarray(peaks, dtype=np.float32)
     bits = np.ascontiguousarray(peaks * np.float32(1 / LARGEST)).view(np.uint32)
     up = np.where(peaks < LEAST, 0, (bits.astype(np.uint64) + 0xFFFF) >> 16)
@@ -34,26 +34,26 @@ def scales_for(peaks: npt.NDArray[Any]) -> Scales:
 
 
 def factors_of(scales: Scales) -> npt.NDArray[np.float32]:
-    """The scales as numbers, from their bits."""
+    """The scales as floats, from their bits."""
     return np.ascontiguousarray(scales.astype(np.uint32) << 16).view(np.float32)
 
 
 def peaks_of(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The largest absolute value of each group of values [..., 32 · groups]; NaN where one is NaN."""
+    """The largest absolute value of each group of values [..., 32 · groups]; NaN if a value is NaN."""
     return np.asarray(np.abs(values.reshape(*values.shape[:-1], -1, GROUP)).max(axis=-1))
 
 
 def to_bytes(values: npt.NDArray[Any]) -> tuple[Numbers, Scales]:
     """Numbers [..., 32 · groups] and the bits of their scales [..., groups].
 
-    Values that :func:`from_bytes` gave keep their bits.
+    Values from :func:`from_bytes` give the same bits again.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.asarray(values, dtype=np.float32)
         groups = values.reshape(*values.shape[:-1], -1, GROUP)
         peaks = peaks_of(values)
         scales = scales_for(peaks)
-        # The largest number of a group is 127 or, where the scale was rounded up by much, 126.
+        # The largest number of a group is 127, or 126 after a large rounding of the scale.
         for largest in (LARGEST - 1, LARGEST):
             exact = peaks.astype(np.float64) / largest
             bits = np.ascontiguousarray(exact.astype(np.float32)).view(np.uint32)

@@ -1,21 +1,21 @@
-"""Blocks that textures carry in another form than files do: codes of four bits, whose numbers stand in a table.
+"""Blocks that textures hold in another form than files: four-bit codes, whose numbers are in a table.
 
-GGML's formats of fewer than four bits name eight or four weights at once by their place in a grid, and sign, scale and
-place share words. A shader would have to read the grid for every weight, so the blocks are taken apart when they are
-read, with nothing lost: the **carried** block of 256 weights is the same for all of these formats.
+GGML's formats of fewer than four bits encode eight or four weights as an index into a grid, and signs, scales and
+indices share words. A shader would have to read the grid for every weight, so blocks are converted without loss when
+they are loaded: the **carried** block of 256 weights is the same for all these formats.
 
 ============= ====================================================================================
 bytes         hold
 ============= ====================================================================================
-0 to 127      a code of four bits a weight; of 32 weights in 16 bytes the first half has the lower bits
+0 to 127      four bits a weight: 16 bytes hold weights 0-15 in the lower bits, 16-31 in the upper
 128 to 143    a signed factor for every 16 weights
-144, 145      the half float that a factor and a number of the table are multiplied by
+144, 145      a half float: a weight is half float · factor · number of the table
 ============= ====================================================================================
 
-MXFP4 keeps its blocks of 17 bytes, with its codes in the order of their numbers. Every block comes back as it was, but
-TQ1_0 has some bytes that mean the same as others: :func:`canonical`.
+MXFP4 keeps its blocks of 17 bytes, with its codes in the order of their numbers. The conversion is reversible, except
+that some bytes of TQ1_0 have the same meaning: :func:`canonical`.
 
-Source of the formats: ggml-common.h and ggml-quants.c of GGML; the grids are taken from the package ``gguf``.
+Source of the formats: ggml-common.h and ggml-quants.c of GGML; the grids come from the package ``gguf``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _Codes = npt.NDArray[np.uint64]
 _WEIGHTS = 256
 _HALVES = _WEIGHTS // 16
 _HIGH = np.uint64(0x8888888888888888)
-_NEGATIVE = np.uint8(15)  # what is exclusive-or'ed with the code of a magnitude to make it negative
+_NEGATIVE = np.uint8(15)  # XOR with the code of a magnitude makes it negative
 
 
 class Coded(NamedTuple):
-    """Blocks taken apart.
+    """Decoded blocks.
 
     Attributes:
         codes: uint8 [blocks, 256].
@@ -55,14 +55,14 @@ class Coded(NamedTuple):
 
 @dataclass(frozen=True)
 class _Codec:
-    """How blocks [blocks, bytes] of one format are taken apart, and put together again."""
+    """Decodes blocks [blocks, bytes] of one format, and encodes them again."""
 
     apart: Callable[[Bytes], Coded]
     together: Callable[[Coded], Bytes]
 
 
 def carried(rows: Bytes, name: str) -> Bytes:
-    """Rows of a file's blocks [rows, bytes] as rows of the blocks that a texture carries.
+    """Convert rows of a file's blocks [rows, bytes] to carried blocks.
 
     Raises:
         InputError: the package gguf, which has the grids, is not installed.
@@ -84,7 +84,7 @@ def carried(rows: Bytes, name: str) -> Bytes:
 
 
 def from_carried(rows: Bytes, name: str) -> Bytes:
-    """The reverse of :func:`carried`; codes that no block of a file has become those of some other block."""
+    """The reverse of :func:`carried`; codes that do not occur in files give arbitrary valid blocks."""
     form = block_format(name)
     if not form.carried:
         return rows
@@ -101,17 +101,17 @@ def from_carried(rows: Bytes, name: str) -> Bytes:
 
 
 def canonical(rows: Bytes, name: str) -> Bytes:
-    """Rows of a file's blocks with one byte for what several mean: of TQ1_0, whose bytes hold five of three values."""
+    """Rows of a file's blocks with a unique form: a byte of TQ1_0 holds five ternary values, some of them twice."""
     return from_carried(carried(rows, name), name) if name == "TQ1_0" else rows
 
 
 def scattered_scales(blocks: Bytes, name: str) -> npt.NDArray[np.uint16] | None:
-    """The bits of the half float of each block [blocks, bytes], where they lie apart: of IQ1_M."""
+    """The bits of each block's half float if the block [blocks, bytes] scatters them (IQ1_M), else None."""
     return _iq1_m_scale(_words(blocks, 48, 8)) if name == "IQ1_M" else None
 
 
 def _with_codes(blocks: Bytes, change: Callable[[_Codes], _Codes]) -> Bytes:
-    """Blocks of MXFP4 with other codes, which are changed sixteen at a time."""
+    """Blocks of MXFP4 with changed codes; ``change`` gets sixteen at a time."""
     nbytes = blocks.shape[1]
     codes = np.ascontiguousarray(parts_of(blocks, 1, nbytes - 1, nbytes)).view(np.uint64)
     found = blocks.copy()
@@ -120,7 +120,7 @@ def _with_codes(blocks: Bytes, change: Callable[[_Codes], _Codes]) -> Bytes:
 
 
 def _in_order(codes: _Codes) -> _Codes:
-    """Codes of a sign and a magnitude as codes 7 - m and 8 + m."""
+    """Convert codes of sign and magnitude to codes 7 - m and 8 + m."""
     return codes ^ _flips(codes)
 
 
@@ -135,7 +135,7 @@ def _flips(codes: _Codes) -> _Codes:
     return np.asarray((high - (high >> np.uint64(3))) | _HIGH)
 
 
-# Pieces of blocks
+# Bits and bytes of blocks
 
 
 def _words(blocks: Bytes, start: int, nbytes: int, dtype: str = "<u2") -> npt.NDArray[Any]:
@@ -144,7 +144,7 @@ def _words(blocks: Bytes, start: int, nbytes: int, dtype: str = "<u2") -> npt.ND
 
 
 def _as_bytes(*parts: npt.NDArray[Any]) -> Bytes:
-    """Arrays [blocks, n] of whole numbers as bytes of blocks, one after the other."""
+    """Concatenate the bytes of arrays [blocks, n] of integers."""
     return np.concatenate([np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1) for part in parts], axis=1)
 
 
@@ -160,20 +160,20 @@ def _joined(values: npt.NDArray[Any]) -> Bytes:
 
 
 def _fields(words: npt.NDArray[Any], width: int, count: int, bits: int) -> npt.NDArray[Any]:
-    """The lower ``bits`` of each of ``count`` fields of ``width`` bits, of words [blocks, n]: [blocks, n · count]."""
+    """The lower ``bits`` of ``count`` fields of ``width`` bits in each word: [blocks, n] to [blocks, n · count]."""
     shifts = (np.arange(count) * width).astype(words.dtype)
     found = (words[..., None] >> shifts) & words.dtype.type((1 << bits) - 1)
     return np.asarray(found.reshape(len(words), -1))
 
 
 def _from_fields(values: npt.NDArray[Any], width: int, count: int, dtype: str) -> npt.NDArray[Any]:
-    """The reverse of :func:`_fields`, without the bits of a field that it leaves out."""
+    """The reverse of :func:`_fields`; the other bits of a field are 0."""
     shifts = (np.arange(count) * width).astype(dtype)
     return np.asarray(np.bitwise_or.reduce(values.astype(dtype).reshape(len(values), -1, count) << shifts, axis=-1))
 
 
 def _odd(factors: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-    """Numbers n as the factors 2n + 1."""
+    """The factors 2n + 1 of numbers n."""
     return (2 * factors.astype(np.int8) + 1).astype(np.int8)
 
 
@@ -183,7 +183,7 @@ def _even(factors: npt.NDArray[np.int8]) -> Bytes:
 
 
 def _twice(factors: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Factors of groups of 32 as those of their halves."""
+    """Repeat the factors of groups of 32 for their halves."""
     return np.repeat(factors, 2, axis=1)
 
 
@@ -192,13 +192,13 @@ def _twice(factors: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class _Grid:
-    """A grid of GGML's, its codes side by side in whole numbers.
+    """One of GGML's grids, with the codes of each index packed in an integer.
 
     Attributes:
-        codes: the codes of each place, as one unsigned number of 8 or 4 bytes.
-        places: the place of what :meth:`place_of` gathers of the codes; 0 where there is none.
-        width: weights of a place.
-        bits: bits that tell the codes of the grid apart.
+        codes: the codes at each index, as one unsigned integer of 8 or 4 bytes.
+        places: the index for each key of :func:`_key`; 0 for keys that the grid lacks.
+        width: weights at an index.
+        bits: bits of a number in a key.
     """
 
     codes: npt.NDArray[Any]
@@ -207,11 +207,11 @@ class _Grid:
     bits: int
 
     def numbers_at(self, place: npt.NDArray[Any]) -> Bytes:
-        """The codes [blocks, 256] at places [blocks, 256 / width]."""
+        """The codes [blocks, 256] at indices [blocks, 256 / width]."""
         return np.asarray(self.codes[place].view(np.uint8).reshape(len(place), -1))
 
     def place_of(self, numbers: Bytes) -> npt.NDArray[np.uint16]:
-        """The reverse, of numbers of :attr:`bits` bits in place of codes."""
+        """The indices of numbers of :attr:`bits` bits [blocks, 256]."""
         return np.asarray(self.places[_key(numbers.reshape(len(numbers), -1, self.width), self.bits)])
 
 
@@ -222,7 +222,7 @@ def _key(numbers: Bytes, bits: int) -> npt.NDArray[Any]:
 
 @cache
 def _grid(name: str) -> _Grid:
-    """The grid of a format; magnitudes have the code 8 + m, and those of IQ1 4t + 1."""
+    """The grid of a format, with the code 8 + m for magnitude m, or 4t + 1 for number t of IQ1."""
     try:
         from gguf import quants
     except ImportError:
@@ -240,32 +240,32 @@ def _grid(name: str) -> _Grid:
 
 @cache
 def _sign_masks() -> npt.NDArray[np.uint64]:
-    """Of each byte of eight signs: what makes the codes of eight magnitudes negative, as one number."""
+    """For each byte of eight signs, the XOR mask that applies them to eight codes."""
     bits = (np.arange(256)[:, None] >> np.arange(8)) & 1
     return np.ascontiguousarray((bits * int(_NEGATIVE)).astype(np.uint8)).view("<u8")[:, 0]
 
 
 @cache
 def _parity() -> Bytes:
-    """Seven signs as eight, of which an even number is set."""
+    """Extend seven signs to eight with even parity."""
     seven = np.arange(128)
     odd = sum((seven >> bit) & 1 for bit in range(7)) & 1
     return (seven | (odd << 7)).astype(np.uint8)
 
 
 def _signed(magnitudes: Bytes, signs: Bytes) -> Bytes:
-    """Codes [blocks, 256] of magnitudes, with signs [blocks, 32]."""
+    """Apply signs [blocks, 32] to the codes [blocks, 256] of magnitudes."""
     return (magnitudes.view("<u8") ^ _sign_masks()[signs]).view(np.uint8)
 
 
 def _magnitudes_and_signs(codes: Bytes) -> tuple[Bytes, Bytes]:
-    """The magnitudes [blocks, 256], without the 8 of their codes, and the signs [blocks, 32]."""
+    """The magnitudes [blocks, 256] of codes, and their signs [blocks, 32]."""
     below = (codes < 8).astype(np.uint8)
     magnitudes = (codes ^ (below * _NEGATIVE)) & np.uint8(7)
     return magnitudes, np.packbits(below.reshape(len(codes), -1, 8), axis=-1, bitorder="little")[..., 0]
 
 
-# The formats, each taken apart and put together
+# Decoder and encoder of each format
 
 
 def _iq4_xs(blocks: Bytes) -> Coded:
@@ -291,13 +291,13 @@ def _iq2_xxs(blocks: Bytes) -> Coded:
 
 
 def _with_seven_signs(magnitudes: Bytes, words: npt.NDArray[Any], blocks: Bytes) -> Coded:
-    """Groups whose word has four times seven signs, and above them four bits of scale."""
+    """Decode groups whose word has four fields of seven signs, and above them four bits of scale."""
     signs = _parity()[_fields(words, 7, 4, 7)]
     return Coded(_signed(magnitudes, signs), _twice(_odd(words >> 28)), _words(blocks, 0, 2)[:, 0])
 
 
 def _seven_signs(signs: Bytes, factors: npt.NDArray[np.int8]) -> npt.NDArray[Any]:
-    """The words [blocks, 8] of the reverse."""
+    """The reverse: the words [blocks, 8] of signs and factors."""
     scales = _even(factors[:, ::2]).astype("<u4") << 28
     return np.asarray(_from_fields(signs & np.uint8(127), 7, 4, "<u4") | scales)
 
@@ -361,7 +361,7 @@ def _to_iq3_s(coded: Coded) -> Bytes:
 
 
 def _lowered(codes: Bytes, below: npt.NDArray[Any]) -> Bytes:
-    """Codes of IQ1's grid [blocks, 256], one less where an eighth is taken away: of every eight weights alike."""
+    """Codes of IQ1's grid [blocks, 256], minus one for each eight weights from which an eighth is subtracted."""
     return codes - np.repeat(below.astype(np.uint8), 8, axis=1)
 
 
@@ -380,7 +380,7 @@ def _to_iq1_s(coded: Coded) -> Bytes:
 
 
 def _below(codes: Bytes) -> Bytes:
-    """Whether an eighth is taken away of each eight weights."""
+    """For each eight weights, 1 if an eighth is subtracted from them, else 0."""
     return (codes[:, ::8] & np.uint8(1)) ^ np.uint8(1)
 
 
@@ -392,7 +392,7 @@ def _iq1_m(blocks: Bytes) -> Coded:
 
 
 def _iq1_m_scale(words: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """The half float whose four bits are the highest of four words [blocks, 4]."""
+    """The half float whose bits are the highest four of each of four words [blocks, 4]."""
     return np.asarray(_from_fields(words >> 12, 4, 4, "<u2")[:, 0].astype(np.uint16))
 
 
@@ -405,7 +405,7 @@ def _to_iq1_m(coded: Coded) -> Bytes:
 
 
 _POWERS = np.array([1, 3, 9, 27, 81], dtype=np.uint8)
-_FIVES = ((0, 32, 5), (32, 16, 5), (48, 4, 4))  # of TQ1_0: where bytes lie, how many, and how many weights each has
+_FIVES = ((0, 32, 5), (32, 16, 5), (48, 4, 4))  # TQ1_0: first byte, number of bytes, weights a byte
 
 
 def _tq1_0(blocks: Bytes) -> Coded:

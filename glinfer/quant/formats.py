@@ -1,15 +1,15 @@
-"""The one registry of weight formats: what files store, what textures hold, and what ``weights=`` and ``cache=`` mean.
+"""The registry of weight formats: those of files and textures, and the values of ``weights=`` and ``cache=``.
 
-A new format of blocks is one row of :data:`BLOCK_FORMATS`, a new packing of words one row of :data:`WORD_FORMATS`; all
-other tables of formats are derived from these two. The shaders know a format by its number:
+To add a block format, add a row to :data:`BLOCK_FORMATS`; for a packing of words, add a row to :data:`WORD_FORMATS`.
+All other tables of formats are derived from these two. Shaders identify a format by its number:
 shaders/common/weights.glsl reads blocks one weight at a time, shaders/common/grouped.glsl multiplies them in groups of
 32, and shaders/common/unpack.glsl reads words.
 
-Formats of fewer bits, and those of tables, lie in textures as codes of four bits (:mod:`glinfer.quant.coded`); what a
-code means is in :mod:`glinfer.quant.tables`, and shaders/common/codes.glsl computes it.
+Textures hold formats with tables or fewer than four bits as four-bit codes (:mod:`glinfer.quant.coded`).
+:mod:`glinfer.quant.tables` has the number of each code, and shaders/common/codes.glsl computes it.
 
-The formats of blocks and their names are GGML's (ggml-common.h, ggml-quants.c), except two that have one float32 scale
-for a whole row: ``Q8_ROW`` of 8-bit and ``Q16_ROW`` of 16-bit integers, where a row is its integers and then its scale.
+The block formats and their names are GGML's (ggml-common.h, ggml-quants.c), except two with one float32 scale for a
+whole row: ``Q8_ROW`` of 8-bit and ``Q16_ROW`` of 16-bit integers. Their rows are the integers, then the scale.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from glinfer.quant.tables import (
 )
 
 F32, F16 = "F32", "F16"
-"""The formats of a file's tensors that are plain floats, without blocks."""
+"""The formats of a file's tensors without blocks."""
 FROM_FILE = "file"
 """The value of ``weights=`` that keeps every matrix in the format of its file."""
 TEXEL_BYTES = 16
 GROUP = 32
-"""Weights that a shader unpacks together; every block is a whole number of groups, or its row is padded to them."""
+"""Weights that a shader unpacks together; a block is a whole number of groups, or its row is padded to one."""
 SCALE_BYTES = 4
-"""Bytes of the float32 scale that ends a row of ``Q8_ROW`` or ``Q16_ROW``."""
+"""Bytes of the float32 scale at the end of a row of ``Q8_ROW`` or ``Q16_ROW``."""
 HALF, PAIR, BYTES, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "bytes", "six bits", "four bits", "floats"
 SIGNED_BYTES, POWER = "signed bytes", "power"
 SCALE_NUMBERS = {HALF: 0, PAIR: 1, BYTES: 2, SIX_BITS: 3, FOUR_BITS: 4, FLOATS: 5, SIGNED_BYTES: 6, POWER: 7}
-"""The kinds of scales of a group, and the number that shaders/common/grouped.glsl knows each by."""
+"""The kinds of a group's scales, and their numbers in shaders/common/grouped.glsl."""
 WIDE, WIDE_NUMBER, WIDE_WORDS = "wide", 99, 12
-"""The packing of a matrix whose rows come in different formats, its number in shaders, and its words a group."""
+"""The packing of a matrix whose rows have different formats, its number in shaders, and its words a group."""
 CODED_BYTES = 146
-"""Bytes of the block of 256 weights that textures carry in place of a file's: see :mod:`glinfer.quant.coded`."""
+"""Bytes of a carried block of 256 weights: see :mod:`glinfer.quant.coded`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Plane:
     """Bytes of a block with ``bits`` of each number: chunk c, bits b, byte j belong to number (c · 8/bits + b) · w + j.
 
     Attributes:
-        start, nbytes: where the bytes lie in a block.
+        start, nbytes: the byte range in a block.
         chunks: number of chunks, of w = nbytes / chunks bytes each.
         bits: bits of one number.
         position: position of the lowest of these bits in the number.
@@ -78,20 +78,20 @@ class Plane:
 
 @dataclass(frozen=True)
 class GroupForm:
-    """How the blocks of a format are sorted into groups of 32 weights; see :mod:`glinfer.quant.groups`.
+    """The layout of a format's blocks in groups of 32 weights; see :mod:`glinfer.quant.groups`.
 
     Attributes:
-        planes: where the numbers lie.
-        scales: what the scale word of a group holds: ``half``, d; ``pair``, d and a minimum; ``bytes``, d and a factor
+        planes: the bytes of the numbers.
+        scales: contents of a group's scale word: ``half``, d; ``pair``, d and a minimum; ``bytes``, d and a factor
             for each half of the group; ``six bits``, a factor and a minimum's factor; ``four bits``, both of these for
             each half; ``floats``, a float32 scale and a float32 minimum for each half; ``signed bytes``, a signed
-            factor for each half; ``power``, a power of two as a float32, of which a block has the exponent alone.
-        scale_start: where the half floats begin in a block.
-        factor_start: where the factors begin in a block.
+            factor for each half; ``power``, a power of two as a float32, of which a block has only the exponent.
+        scale_start: offset of the half floats in a block.
+        factor_start: offset of the factors in a block.
         low_bits: bits of a number in the low words, 4 or 8.
         high_words: words of a group with the bits above the low four.
-        offset: number that is subtracted from every number.
-        table: what the numbers mean, where they are codes; there is no offset then.
+        offset: subtracted from every number.
+        table: the table of the numbers if they are codes, which have no offset.
     """
 
     planes: tuple[Plane, ...]
@@ -110,7 +110,7 @@ class GroupForm:
 
     @property
     def shared(self) -> bool:
-        """Whether blocks of 256 share the half floats, so that a group has small factors alone."""
+        """Whether blocks of 256 share the half floats, so that a group has only small factors."""
         return self.scales in (SIX_BITS, FOUR_BITS, SIGNED_BYTES)
 
     @property
@@ -121,17 +121,17 @@ class GroupForm:
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """One format of blocks.
+    """A block format.
 
     Attributes:
         name: GGML's name, or ``Q8_ROW`` or ``Q16_ROW``.
-        number: number that shaders/common/weights.glsl knows the format by.
-        weights: weights of a block; 0 where a row is one block.
-        nbytes: bytes of a block; of a block that is a row, bytes of one weight.
-        sections: how a texture has the bytes sorted.
+        number: the format's number in shaders/common/weights.glsl.
+        weights: weights of a block; 0 if a row is one block.
+        nbytes: bytes of a block, or of one weight if a row is one block.
+        sections: the order of the bytes in a texture.
         scales: (start, count) of the half floats in a block.
-        groups: how a product reads the blocks in groups of 32; None for formats that it reads as words.
-        carried: bytes of a block as textures carry it, which sections and groups are of; 0 where it is a file's.
+        groups: the layout in groups of 32 for products; None for formats that products read as words.
+        carried: bytes of a carried block, to which sections and groups refer; 0 if textures keep a file's block.
     """
 
     name: str
@@ -145,7 +145,7 @@ class BlockFormat:
 
     @property
     def texture_bytes(self) -> int:
-        """Bytes of a block as textures carry it."""
+        """Bytes of a block in textures."""
         return self.carried or self.nbytes
 
     def row_bytes(self, inputs: int) -> int:
@@ -162,7 +162,7 @@ class BlockFormat:
         return [-(-blocks * section.stride // TEXEL_BYTES) for section in self.sections]
 
     def defines(self, inputs: int) -> list[tuple[str, int | float]]:
-        """The defines of weights.glsl: the format, the texel of a row where each section begins, and the table."""
+        """The defines of weights.glsl: the format, the first texel of each section in a row, and the table."""
         texels = self.section_texels(inputs)
         starts = [sum(texels[:number]) for number in range(len(texels))]
         table = self.groups.table.defines() if self.groups and self.groups.table else []
@@ -177,7 +177,7 @@ def _format(
     *sections: tuple[int, int],
     groups: GroupForm | None = None,
 ) -> BlockFormat:
-    """A format of sections (start, bytes), the most read first; the stride is the next size that divides a texel."""
+    """A format of sections (start, bytes), most read first; the stride is the next size that divides a texel."""
     made = tuple(
         Section(start, nbytes, nbytes if nbytes >= TEXEL_BYTES else 1 << (nbytes - 1).bit_length())
         for start, nbytes in sections
@@ -186,7 +186,7 @@ def _format(
 
 
 def _coded(name: str, number: int, nbytes: int, scale_at: int | None, table: CodeTable) -> BlockFormat:
-    """A format of 256 weights whose blocks textures carry as codes; ``scale_at``: where a file's has its half float."""
+    """A format with carried blocks of 256 weights; ``scale_at`` is the offset of the half float in a file's block."""
     sections = (Section(0, 128, 128), Section(128, 16, 16), Section(144, 2, 2))
     form = GroupForm((Plane(0, 128, 8, 4),), SIGNED_BYTES, scale_start=144, factor_start=128, table=table)
     scales = (0, 0) if scale_at is None else (scale_at, 1)
@@ -236,19 +236,19 @@ BLOCK_FORMATS = {
         _coded("TQ2_0", 25, 66, 64, TERNARY_TABLE),
     )
 }
-"""Every format of blocks by its name."""
+"""The block formats by name."""
 BY_NUMBER = {form.number: form for form in BLOCK_FORMATS.values()}
-"""Every format of blocks by its number in shaders."""
+"""The block formats by their number in shaders."""
 GROUP_FORMS = {name: form.groups for name, form in BLOCK_FORMATS.items() if form.groups is not None}
-"""Every format of blocks that products read in groups, and how its blocks are sorted."""
+"""The layouts of the block formats that products read in groups, by name."""
 _WIDE_FORM = GroupForm((), FLOATS, low_bits=8)
 
 
 def block_format(name: str) -> BlockFormat:
-    """The format of that name.
+    """The block format named ``name``.
 
     Raises:
-        InputError: there is none.
+        InputError: no block format has this name.
     """
     if name not in BLOCK_FORMATS:
         raise InputError(f"there is no packed format {name!r}; known: {', '.join(BLOCK_FORMATS)}")
@@ -261,7 +261,7 @@ def is_grouped(packing: str) -> bool:
 
 
 def group_form(packing: str) -> GroupForm:
-    """How the blocks of a packing are sorted.
+    """The group layout of a packing.
 
     Raises:
         InputError: it has no blocks of 32 or 256 weights.
@@ -274,26 +274,26 @@ def group_form(packing: str) -> GroupForm:
 
 
 def group_number(packing: str) -> int:
-    """The number that shaders know a packing in groups by."""
+    """The number of a packing in groups in shaders."""
     return WIDE_NUMBER if packing == WIDE else block_format(packing).number
 
 
 def packing_of_group(number: int) -> str:
-    """The packing in groups that shaders know by a number."""
+    """The packing in groups with this number in shaders."""
     return WIDE if number == WIDE_NUMBER else BY_NUMBER[number].name
 
 
 @dataclass(frozen=True)
 class WordFormat:
-    """One packing of weights in words, which are texels' channels; :mod:`glinfer.quant.words` says what a word holds.
+    """A packing of weights in words, which are the channels of texels; see :mod:`glinfer.quant.words`.
 
     Attributes:
-        name: what the packing is called.
-        number: number that shaders/common/unpack.glsl knows the packing by.
+        name: the name of the packing.
+        number: the packing's number in shaders/common/unpack.glsl.
         bits: bits of one weight.
-        texture: the texture format that holds the words.
+        texture: the texture format of the words.
         scaled: whether the weights are integers with scales.
-        keeps: the format of a file whose bits the words keep; empty for a packing of floats.
+        keeps: the file format whose bits the words keep; empty for a packing of floats.
     """
 
     name: str
@@ -305,7 +305,7 @@ class WordFormat:
 
     @property
     def piece_texels(self) -> int:
-        """Texels of a piece of 4 outputs × 4 inputs."""
+        """Texels of a tile of 4 outputs × 4 inputs."""
         return self.bits // 8 if self.texture == "rgba32ui" else 4
 
 
@@ -321,11 +321,11 @@ WORD_FORMATS = {
         WordFormat("i8", 6, 8, scaled=True, keeps="Q8_ROW"),
     )
 }
-"""Every packing of words by its name."""
+"""The word packings by name."""
 
 
 def is_scaled(packing: str) -> bool:
-    """Whether a packing is of integers with scales of their own, apart from the words."""
+    """Whether a packing has integers, with their scales outside the words."""
     return packing in WORD_FORMATS and WORD_FORMATS[packing].scaled
 
 
@@ -333,11 +333,11 @@ KEPT = {
     **{form.keeps: name for name, form in WORD_FORMATS.items() if form.keeps},
     **{name: name for name in GROUP_FORMS},
 }
-"""The packing that keeps the bits of a file's format."""
+"""The packing that keeps the bits of a file's format, by that format."""
 
 
 class WeightChoice(NamedTuple):
-    """One value of ``weights=``: the packings of matrices and of the vocabulary's, and the texture of embeddings."""
+    """A value of ``weights=``: the packings of matrices and of the vocabulary's matrix, and the embeddings' texture."""
 
     matrices: str
     vocabulary: str
@@ -353,17 +353,17 @@ WEIGHT_FORMATS: Mapping[str, WeightChoice] = {
 }
 """The values of ``weights=`` besides ``file``.
 
-``q8l`` keeps 16 bits in the vocabulary's matrix, whose errors go straight into the choice of the token.
+``q8l`` keeps 16 bits in the vocabulary's matrix, whose errors directly change the choice of the token.
 """
 
 
 class CacheChoice(NamedTuple):
-    """One value of ``cache=``: the texture formats of caches, and of rows on their way there.
+    """A value of ``cache=``: the texture formats of caches, and of rows before they are stored.
 
     Attributes:
-        attention: of keys and values, and of queries where those lie beside them.
-        convolution: of what convolutions keep.
-        rows: of keys, values and queries as they are computed.
+        attention: format of keys and values, and of queries in the same texture.
+        convolution: format of the states of convolutions.
+        rows: format of keys, values and queries when they are computed.
     """
 
     attention: str

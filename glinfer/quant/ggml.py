@@ -1,10 +1,9 @@
 """GGML's blocks of weights: packing floats, unpacking, and the order of a block's bytes in a texture.
 
-A block holds weights that follow each other in a row, as small integers with the scales that make floats of them. A
-file has the blocks one after the other, at odd addresses; a texture has the same bytes sorted by **section**: all the
-quants of a row, then all its scales, and each section begins at a whole texel of 16 bytes. No bit changes, so the
-blocks come back as they were; formats of codes are sorted as :mod:`glinfer.quant.coded` carries them.
-shaders/common/weights.glsl reads them.
+A block holds consecutive weights of a row, as small integers with scales. A file has the blocks in sequence, unaligned;
+a texture has the same bytes sorted by **section**: all quants of a row, then all its scales. Each section begins at a
+whole texel of 16 bytes. No bit changes, so the order is reversible. Formats with codes use the carried blocks of
+:mod:`glinfer.quant.coded`. shaders/common/weights.glsl reads these textures.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ PACKABLE = (
     "Q8_ROW",
     "Q16_ROW",
 )
-"""The formats that :func:`pack` makes of floats."""
+"""The formats that :func:`pack` supports."""
 MAX_EXPONENT = 252
-"""The largest exponent of MXFP4 with which every weight is a float32."""
+"""The largest exponent of MXFP4 for which every weight fits float32."""
 
 
 def inputs_of(values: npt.NDArray[Any], name: str) -> int:
-    """Weights of a row of an array of floats, or of bytes in the format ``name``.
+    """The number of weights in a row of floats, or of bytes in the format ``name``.
 
     Raises:
-        InputError: the rows are no whole number of blocks.
+        InputError: the rows are not a whole number of blocks.
     """
     form = block_format(name)
     if values.ndim < 1 or values.size == 0:
@@ -67,10 +66,10 @@ def inputs_of(values: npt.NDArray[Any], name: str) -> int:
 
 
 def words_of(values: npt.NDArray[Any], name: str) -> Words:
-    """The words [rows, words] of rows of blocks in a texture; floats are packed first.
+    """The texture's words [rows, words] of rows of blocks; floats are packed first.
 
     Raises:
-        InputError: the rows are no whole number of blocks, or floats cannot be packed into that format here.
+        InputError: the rows are not a whole number of blocks, or :func:`pack` does not support the format.
     """
     inputs = inputs_of(values, name)
     blocks = values if values.dtype == np.uint8 else pack(values, name)
@@ -78,7 +77,7 @@ def words_of(values: npt.NDArray[Any], name: str) -> Words:
 
 
 def words_of_carried(rows: Bytes, name: str, inputs: int) -> Words:
-    """The words of rows of blocks as textures carry them."""
+    """The texture's words of rows of carried blocks."""
     form = block_format(name)
     found = np.zeros((len(rows), TEXEL_BYTES * sum(form.section_texels(inputs))), dtype=np.uint8)
     for of_texture, of_file in _sections(found, rows, form, inputs):
@@ -87,7 +86,7 @@ def words_of_carried(rows: Bytes, name: str, inputs: int) -> Words:
 
 
 def _sections(sorted_bytes: Bytes, rows: Bytes, form: BlockFormat, inputs: int) -> Iterator[tuple[Parts, Parts]]:
-    """The parts of each section, one for each block of each row: in rows sorted for a texture, and as in a file."""
+    """Views of each section's parts, one for each block: in rows sorted for a texture, and in rows of blocks."""
     sizes = [(section.start, section.nbytes, section.stride) for section in form.sections]
     count, nbytes = (inputs // form.weights, form.texture_bytes) if form.weights else (1, rows.shape[1])
     if not form.weights:
@@ -101,12 +100,12 @@ def _sections(sorted_bytes: Bytes, rows: Bytes, form: BlockFormat, inputs: int) 
 
 
 def blocks_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
-    """The rows of blocks [rows, bytes] of words: the reverse of :func:`words_of`."""
+    """The rows of blocks [rows, bytes] from a texture's words: the reverse of :func:`words_of`."""
     return from_carried(carried_of(words, name, inputs), name)
 
 
 def carried_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
-    """The rows of blocks of words, as textures carry them."""
+    """The rows of carried blocks from a texture's words."""
     form = block_format(name)
     sorted_bytes = np.ascontiguousarray(words, dtype="<u4").view(np.uint8).reshape(len(words), -1)
     nbytes = inputs // form.weights * form.texture_bytes if form.weights else form.row_bytes(inputs)
@@ -117,10 +116,10 @@ def carried_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
 
 
 def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
-    """The float32 weights [rows, inputs] of rows of blocks [rows, bytes]; GGML's are unpacked by the package ``gguf``.
+    """The float32 weights [rows, inputs] of rows of blocks [rows, bytes]; the package ``gguf`` unpacks GGML's formats.
 
     Raises:
-        InputError: the rows are no whole number of blocks, or the package is not installed.
+        InputError: the rows are not a whole number of blocks, or the package is not installed.
     """
     form, inputs = block_format(name), inputs_of(blocks, name)
     if not form.weights:
@@ -131,7 +130,7 @@ def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
     found, step = np.empty((len(blocks), inputs), dtype=np.float32), max(1, PIECE_WEIGHTS // inputs)
 
     def unpack(start: int) -> None:
-        piece = blocks[start : start + step]  # as one row, since gguf takes few rows at a time
+        piece = blocks[start : start + step]  # as one row, since gguf converts few rows at a time
         found[start : start + step] = quants.dequantize(piece.reshape(1, -1), types[name]).reshape(len(piece), inputs)
 
     in_threads(unpack, range(0, len(blocks), step))
@@ -146,7 +145,7 @@ def integers_and_scales(rows: Bytes, name: str) -> tuple[npt.NDArray[np.signedin
 
 
 def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[np.float64]:
-    """For an oracle: a table [rows, inputs] in float64, from words in the format ``number``, or from floats for 0.
+    """For a test oracle: a table [rows, inputs] in float64, from words in the format ``number``, or floats if it is 0.
 
     Raises:
         InputError: the package gguf, which unpacks GGML's formats, is not installed.
@@ -160,18 +159,17 @@ def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[
 def pack(weights: npt.NDArray[Any], name: str, importance: npt.NDArray[np.float32] | None = None) -> Bytes:
     """Rows of blocks [..., bytes] of float weights [..., inputs].
 
-    The K formats, IQ4_NL and IQ4_XS are searched for the smallest error (:mod:`glinfer.quant.packing`); the package
-    ``gguf`` packs the others, rounded to nearest, except the formats of grids, which it only unpacks.
+    The K formats, IQ4_NL and IQ4_XS are packed with a search for the smallest error (:mod:`glinfer.quant.packing`). The
+    package ``gguf`` packs the others, rounded to nearest, except the formats with grids, which it only unpacks.
 
     Args:
         weights: floats.
         name: the format.
-        importance: how much the squared error of each input's weights counts, [inputs]; for the formats that are
-            searched, None for the size of the weights.
+        importance: weight of the squared error of each input, [inputs], in the search; None to use the weights' size.
 
     Raises:
-        InputError: the rows are no whole number of blocks; the weights are no numbers, not finite, or too large for
-            the format; or there is no packing for it.
+        InputError: the rows are not a whole number of blocks; the weights are not floats, not finite, or too large for
+            the format; or the format cannot be packed.
     """
     form, inputs = block_format(name), inputs_of(weights, name)
     if weights.dtype.kind not in "iuf":
@@ -200,12 +198,12 @@ def not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
     if apart is not None:
         return np.asarray((apart & 0x7C00 == 0x7C00).reshape(len(rows), -1).any(axis=1))
     halves = np.ascontiguousarray(parts_of(rows, start, 2 * count, form.nbytes)).view("<u2")
-    bad = halves & 0x7C00 == 0x7C00  # bits, as NumPy looks at half floats one by one
+    bad = halves & 0x7C00 == 0x7C00  # on bits, since NumPy is slow on half floats
     return np.asarray(bad.any(axis=1)) if bad.any() else np.zeros(len(rows), dtype=np.bool_)
 
 
 def _beyond_floats(rows: Bytes) -> npt.NDArray[np.bool_]:
-    """Mask of the rows of MXFP4 with a weight beyond float32, which the largest exponents give."""
+    """Mask of the rows of MXFP4 with a weight beyond float32, from the largest exponents."""
     found = np.zeros(len(rows), dtype=np.bool_)
     for row in np.flatnonzero((rows.reshape(len(rows), -1, 17)[..., 0] > MAX_EXPONENT).any(axis=1)):
         with np.errstate(over="ignore"):
@@ -245,11 +243,11 @@ def _too_large(largest: float, name: str) -> InputError:
 def _rounded_blocks(floats: npt.NDArray[np.float32], name: str) -> Bytes:
     quants, types = _gguf()
     try:
-        with np.errstate(all="ignore"):  # blocks of zeros are divided by zero; scales beyond a half are refused later
+        with np.errstate(all="ignore"):  # gguf divides blocks of zeros by zero; overflowing scales are refused later
             return np.asarray(quants.quantize(floats, types[name]))
     except NotImplementedError:
         raise InputError(
-            f"nothing here packs floats as {name}; give its blocks as bytes, or pack as one of {', '.join(PACKABLE)}"
+            f"floats cannot be packed as {name}; give its blocks as bytes, or pack as one of {', '.join(PACKABLE)}"
         ) from None
 
 

@@ -1,6 +1,6 @@
-"""GGML's blocks sorted into groups of 32 weights, so that a shader multiplies whole numbers and scales their sums.
+"""GGML's blocks sorted into groups of 32 weights, so that a shader multiplies integers and scales their sums.
 
-Each row of blocks becomes four arrays of uint32 that keep every bit:
+Each row of blocks becomes four arrays of uint32, which keep every bit:
 
 ========= ==================== ======================================================================
 array     shape                holds
@@ -46,7 +46,7 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Groups:
-    """A matrix sorted into groups; the fields are the arrays that the module's docstring describes."""
+    """A matrix sorted into groups; the module's docstring describes the arrays."""
 
     low: Words
     high: Words
@@ -55,10 +55,10 @@ class Groups:
 
 
 def wide_words(rows: Bytes, name: str) -> Words:
-    """Rows of blocks of any format in the one form ``wide``, exactly: uint32 [rows, 12 · groups].
+    """Convert rows of blocks of any format to the form ``wide`` without loss: uint32 [rows, 12 · groups].
 
-    A group has eight words with its numbers as signed bytes, and four float32: the scales of its halves, and the
-    offsets that are added to each number times its scale.
+    A group has eight words with its numbers as signed bytes, and four float32: the scales and the offsets of its
+    halves. A weight is number · scale + offset.
     """
     form = group_form(name)
     blocks = carried(np.ascontiguousarray(rows), name).reshape(len(rows), -1, block_format(name).texture_bytes)
@@ -74,7 +74,7 @@ def wide_words(rows: Bytes, name: str) -> Words:
 
 
 def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[np.float32]:
-    """The scales of both halves of each group, and their offsets, [rows, groups, 4]."""
+    """The scales and the offsets of both halves of each group, [rows, groups, 4]."""
 
     def halves(words: Words) -> npt.NDArray[np.float32]:
         return (words & np.uint32(0xFFFF)).astype("<u2").view(np.float16).astype(np.float32)
@@ -130,11 +130,11 @@ def groups_of(rows: Bytes, name: str) -> Groups:
 
 
 def groups_of_carried(rows: Bytes, name: str) -> Groups:
-    """The same of rows of blocks as textures carry them."""
+    """Rows of carried blocks sorted into groups."""
     form, block = group_form(name), block_format(name)
     blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block.texture_bytes)
     (plane, *others), scales = form.planes, _scales(blocks, form)
-    if not others and plane.chunks == 1 and plane.bits == form.low_bits:  # a block has its bytes as the low words do
+    if not others and plane.chunks == 1 and plane.bits == form.low_bits:  # the same order as in the low words
         low = _words(_copied(blocks, plane.start, plane.nbytes))
         return Groups(low, np.zeros((*low.shape[:2], 0), dtype=np.uint32), *scales)
     numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
@@ -142,7 +142,7 @@ def groups_of_carried(rows: Bytes, name: str) -> Groups:
 
 
 def blocks_from(groups: Groups, name: str) -> Bytes:
-    """The rows of blocks of sorted groups: the reverse of :func:`groups_of`."""
+    """The rows of blocks from sorted groups: the reverse of :func:`groups_of`."""
     return from_carried(carried_from(groups, name), name)
 
 
@@ -153,7 +153,7 @@ def carried_from(groups: Groups, name: str) -> Bytes:
 
 
 def blocks_of_numbers(numbers: Bytes, scale: Words, shared: Words, name: str) -> Bytes:
-    """The rows of blocks of numbers [rows, inputs], or of codes, with ``scale`` and ``shared`` as in groups."""
+    """The rows of blocks from numbers or codes [rows, inputs], with ``scale`` and ``shared`` as in :class:`Groups`."""
     return from_carried(_blocks_of(numbers, scale, shared, name), name)
 
 
@@ -177,7 +177,7 @@ def _numbers(blocks: Bytes, form: GroupForm) -> Bytes:
     found: Any = None
     for plane in form.planes:
         width, steps = plane.nbytes // plane.chunks, 8 // plane.bits
-        # Shifted and masked in one piece: NumPy is slow where it goes through the few bytes of each block anew.
+        # Shift and mask whole arrays: NumPy is slow on the few bytes of each block.
         held = _copied(blocks, plane.start, plane.nbytes)
         part = np.empty((*blocks.shape[:2], plane.chunks, steps, width), dtype=np.uint8)
         for step in range(steps):
@@ -194,7 +194,7 @@ def _copied(blocks: Bytes, start: int, nbytes: int) -> Bytes:
 
 
 def _words(values: npt.NDArray[Any]) -> Words:
-    """Bytes [..., 4 · n] as words [..., n]."""
+    """View bytes [..., 4 · n] as words [..., n]."""
     return np.ascontiguousarray(values).view("<u4").astype(np.uint32, copy=False)
 
 
@@ -260,7 +260,7 @@ def _scales(blocks: Bytes, form: GroupForm) -> tuple[Words, Words]:
 
 
 def _six_bits(packed: Bytes) -> Bytes:
-    """Sixteen factors of six bits: eight bytes have the lower four of two each, four the upper two of four each."""
+    """Sixteen six-bit factors: eight bytes have the lower four bits of two each, four the upper two bits of four."""
     low = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], axis=-1)
     high = (packed[..., None, 8:] >> np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]) & 3
     return np.asarray(low | (high.reshape(*packed.shape[:2], 16) << 4)).astype(np.uint8)

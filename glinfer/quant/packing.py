@@ -1,13 +1,13 @@
-"""Floats packed as GGML's K formats, IQ4_NL and IQ4_XS, with errors like those of llama.cpp's own quantiser.
+"""Pack floats as GGML's K formats, IQ4_NL and IQ4_XS, with errors like those of llama.cpp's quantiser.
 
-The squares of errors are weighted: by the size of the weights, or by their **importance**, the mean square of the input
-that a weight is multiplied by, which makes the error of the product small instead of that of the matrix. For each 16 or
-32 weights the scale is searched for: whole numbers are rounded for some scales around the one that just reaches the
-largest weight, and of each the best scale and minimum for those numbers follow by least squares. The scales of a block
-are rounded in the same way, and then all numbers once more for the rounded scales.
+Squared errors are weighted by the size of the weights, or by their **importance**: the mean square of the input that a
+weight is multiplied by. Importance minimises the error of the product instead of the matrix. Each 16 or 32 weights get
+a scale by search: several scales around the one that just reaches the largest weight are tried. For each, the numbers
+are rounded, and least squares gives the best scale and minimum for these numbers. The scales of a block are quantised
+in the same way; then all numbers are rounded again for the quantised scales.
 
 Source of the searches: ggml-quants.c of GGML (``make_qkx2_quants``, ``make_qkx3_quants``, ``make_qx_quants``,
-``make_q3_quants``, ``make_qp_quants``, ``quantize_row_iq4_nl_impl``); here they go over all blocks at once.
+``make_q3_quants``, ``make_qp_quants``, ``quantize_row_iq4_nl_impl``), here vectorised over all blocks.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from glinfer.quant.tables import IQ4_TABLE
 
 Floats = npt.NDArray[np.float32]
 PACKED_HERE = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
-"""The formats that :func:`pack_blocks` makes."""
+"""The formats that :func:`pack_blocks` supports."""
 _CHUNK = 1 << 20  # weights searched together
 MAX_WEIGHT = 1e9
-"""A larger weight fits no format here, and squares of squares stay floats."""
-_SMALLEST = np.float32(1e-15)  # of the largest weight of a group: below it all are zero
+"""Larger weights fit no format here; fourth powers of smaller ones fit float32."""
+_SMALLEST = np.float32(1e-15)  # groups whose largest weight is smaller become zeros
 
 
 class _Minima(NamedTuple):
-    """How numbers with a minimum are searched for: the largest number, the weights of a group, and the scales tried.
+    """The search for numbers with a minimum: the largest number, the weights of a group, and the scales to try.
 
     Scale number n is ``first + step · n`` above the largest number, over the range of the weights.
     """
@@ -43,7 +43,7 @@ class _Minima(NamedTuple):
     first: float
     step: float
     tries: int
-    absolute: bool = False  # whether errors count as they are, and not their squares
+    absolute: bool = False  # minimise absolute errors instead of squares
 
 
 _MINIMA = {
@@ -51,17 +51,16 @@ _MINIMA = {
     "Q4_K": _Minima(15, 32, 6, -1.0, 0.1, 20),
     "Q5_K": _Minima(31, 32, 6, -0.5, 0.1, 15),
 }
-_WITH_IMPORTANCE = (-0.9, 0.05, 36)  # the scales tried there
+_WITH_IMPORTANCE = (-0.9, 0.05, 36)  # first, step and number of the scales to try
 
 
 def pack_blocks(rows: Floats, name: str, importance: Floats | None = None) -> Bytes:
-    """Rows of blocks [rows, bytes] of finite float32 weights [rows, inputs] in one of :data:`PACKED_HERE`.
+    """Pack finite float32 weights [rows, inputs] to rows of blocks [rows, bytes].
 
     Args:
-        rows: whole blocks each.
-        name: the format.
-        importance: how much the squared error of each input's weights counts, [inputs], none negative; None for the
-            size of the weights.
+        rows: the weights; each row is a whole number of blocks.
+        name: the format, one of :data:`PACKED_HERE`.
+        importance: weight of the squared error of each input, [inputs], not negative; None to use the weights' size.
     """
     step = max(1, _CHUNK // rows.shape[1])
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -88,18 +87,18 @@ def _packed(rows: Floats, name: str, importance: Floats | None) -> Bytes:
 
 
 def _half(values: Floats) -> tuple[npt.NDArray[np.uint32], Floats]:
-    """The bits of half floats, and what they are worth."""
+    """Round values to half floats; return their bits and their values."""
     halves = values.astype("<f2")
     return halves.view("<u2").astype(np.uint32), halves.astype(np.float32)
 
 
 def _divided(above: Floats, below: Floats) -> Floats:
-    """Quotients, 0 where the divisor is."""
+    """Quotients, 0 where the divisor is 0."""
     return np.divide(above, below, out=np.zeros_like(above), where=below != 0)
 
 
 def _error_weights(blocks: Floats, importance: Floats, group: int) -> Floats:
-    """The weights of errors [groups, group] by importance: more for large weights, by the spread of their block."""
+    """The weights of errors [groups, group] by importance, larger for weights that are large in their block."""
     spread = (blocks**2).mean(axis=1, keepdims=True) * 2
     return np.asarray(importance * np.sqrt(spread + blocks**2)).reshape(-1, group)
 
@@ -136,7 +135,7 @@ def _with_minima(blocks: Floats, form: _Minima, importance: Floats | None) -> tu
 
 
 def _range_search(x: Floats, weights: Floats, form: _Minima) -> tuple[Floats, Floats]:
-    """The scale of each group [groups, n], and what is subtracted, neither negative."""
+    """The scale of each group [groups, n] and the value to subtract, neither negative."""
     lowest, highest = np.minimum(x.min(axis=1), 0), x.max(axis=1)
     all_same = highest <= lowest
     sum_w, sum_x = weights.sum(axis=1), (weights * x).sum(axis=1)
@@ -171,9 +170,9 @@ def _range_search(x: Floats, weights: Floats, form: _Minima) -> tuple[Floats, Fl
 
 
 def _factors(values: Floats, most: int, weights: Floats | None) -> tuple[Floats, Floats]:
-    """Whole numbers from 0 to ``most`` [blocks, n] for values that are not negative, and the unit [blocks] of each.
+    """Integers from 0 to ``most`` [blocks, n] for values that are not negative, and the unit [blocks] of each block.
 
-    With ``weights`` of their errors the unit is searched for; otherwise the largest value has the largest number.
+    With ``weights`` of the errors, the unit is searched for; otherwise the largest value becomes ``most``.
     """
     largest = values.max(axis=1)
     inverse = _divided(np.full_like(largest, most), largest)
@@ -195,7 +194,7 @@ def _factors(values: Floats, most: int, weights: Floats | None) -> tuple[Floats,
 
 
 def _descended(x: Floats, weights: Floats, numbers: Floats, low: int, high: int) -> tuple[Floats, Floats]:
-    """Numbers [groups, n] changed one by one while that makes the error smaller, and the best scale [groups]."""
+    """Change numbers [groups, n] one by one while the error decreases; return them and the best scale [groups]."""
     numbers, weighted = numbers.copy(), weights * x
     sum_xl, sum_l2 = (weighted * numbers).sum(axis=1), (weights * numbers * numbers).sum(axis=1)
     for _ in range(5):
@@ -217,13 +216,13 @@ def _descended(x: Floats, weights: Floats, numbers: Floats, low: int, high: int)
 
 
 def _farthest(x: Floats) -> Floats:
-    """The value of each group that is farthest from zero, 0 for one that is next to nothing."""
+    """The value of each group that is farthest from zero, or 0 if it is negligible."""
     found = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)[:, 0]
     return np.where(np.abs(found) < _SMALLEST, 0, found).astype(np.float32)
 
 
 def _symmetric(x: Floats, weights: Floats, half: int) -> tuple[Floats, Floats]:
-    """Numbers from -half to half - 1 and scales for groups [groups, n], of 19 scales the best."""
+    """Numbers from -half to half - 1 for groups [groups, n], and the best of 19 scales for each group."""
     peak, weighted = _farthest(x), weights * x
     best: Any = np.full(len(x), -1.0, np.float32)
     numbers, scale = np.zeros_like(x), np.zeros(len(x), np.float32)
@@ -266,33 +265,33 @@ def _six_bits(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]
 
 
 def _signed_factors(scales: Floats, half: int) -> tuple[Floats, Floats]:
-    """Whole numbers from -half to half - 1 for the scales of a block [blocks, n], and the unit [blocks]."""
+    """Integers from -half to half - 1 for the scales of a block [blocks, n], and the unit [blocks]."""
     peak = _farthest(scales)
     inverse = _divided(np.full_like(peak, -half), peak)
     return np.rint(inverse[:, None] * scales).clip(-half, half - 1), peak / np.float32(-half)
 
 
 def _rounded(groups: Floats, scales: Floats, half: int) -> Bytes:
-    """Numbers for the rounded scales, with ``half`` added."""
+    """The numbers of groups for the quantised scales, plus ``half``."""
     whole = np.broadcast_to(scales.reshape(-1, 1), groups.shape)
     return np.asarray(np.rint(_divided(groups, whole)).clip(-half, half - 1) + half).astype(np.uint8)
 
 
 def _byte_words(d: npt.NDArray[np.uint32], factors: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """A half float and the factors of two halves, for each group of a block."""
+    """The scale word of each group of a block: a half float and the factors of its halves."""
     pairs = factors.reshape(len(d), -1, 2)
     return np.asarray(d[:, None] | (pairs[..., 0] << np.uint32(16)) | (pairs[..., 1] << np.uint32(24)))
 
 
-# Numbers of a table
+# Numbers from a table
 
 _VALUES = IQ4_TABLE.numbers.astype(np.float32)
 _TWICE_BETWEEN = _VALUES[1:] + _VALUES[:-1]
 _CODES = np.searchsorted(_TWICE_BETWEEN, np.arange(-256, 256) + 0.5).astype(np.uint8)
-"""The code of the number nearest to a value whose double is from n - 256 to n - 255."""
+"""Entry n is the code of the number nearest to a value whose double is from n - 256 to n - 255."""
 _LOWEST = range(-134, -119)
 _AIMS, _AIMS_WITH_IMPORTANCE = (127, *_LOWEST), (*_LOWEST, *range(106, 129, 2))
-"""What the weight farthest from zero is tried to be: about the lowest number of the table, or the highest."""
+"""The values to try for the weight farthest from zero: near the lowest number of the table, or the highest."""
 
 
 def _of_table(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]:
@@ -319,11 +318,11 @@ def _of_table(blocks: Floats, importance: Floats | None) -> tuple[Any, Any, Any]
 
 
 def _nearest(groups: Floats, scales: Floats) -> Bytes:
-    """The codes of the nearest numbers of the table."""
+    """The codes of the numbers of the table that are nearest to scaled groups."""
     inverse = _divided(np.ones_like(scales), scales)
     return _codes(inverse[:, None] * groups)
 
 
 def _codes(values: Floats) -> Bytes:
-    """The codes of the numbers of the table that are nearest to some values."""
+    """The codes of the numbers of the table that are nearest to values."""
     return np.asarray(_CODES[(np.floor(2 * values) + 256).clip(0, 511).astype(np.int16)])

@@ -1,4 +1,4 @@
-"""Bytes of every block of an array, as views."""
+"""Views of bytes in every block of an array."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Parts = npt.NDArray[np.void]
 
 
 def parts_of(array: Bytes, start: int, nbytes: int, stride: int) -> Parts:
-    """Bytes [start, start + nbytes) of every ``stride`` bytes along the last axis, a view with one element for each.
+    """A view of bytes [start, start + nbytes) of every ``stride`` bytes along the last axis, as one element each.
 
-    NumPy copies such elements five times as fast as the same bytes along an axis of their own.
+    NumPy copies such elements five times as fast as the same bytes along a separate axis.
     """
     element = np.dtype({"names": ["part"], "formats": [f"V{nbytes}"], "offsets": [start], "itemsize": stride})
     return array.view(element)["part"]

@@ -1,8 +1,8 @@
-"""The tables of GGML's formats whose blocks hold codes of four bits in place of whole numbers.
+"""The tables of GGML's formats whose blocks hold four-bit codes instead of integers.
 
-A table is a list of sixteen numbers, and shaders/common/codes.glsl computes it: a polynomial in ``code - centre``,
-rounded to the next whole number. That costs a few multiply-adds; a list would be read from memory for each weight.
-:attr:`CodeTable.margin` says how far the polynomial stays from the next number's half.
+A table has sixteen numbers. shaders/common/codes.glsl computes them as a polynomial in ``code - centre``, rounded to
+the nearest integer. This costs a few multiply-adds, where a list would cost a memory access for each weight.
+:attr:`CodeTable.margin` is the distance of the polynomial from rounding to another number.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class CodeTable:
-    """Whole numbers for codes of four bits.
+    """Integers for four-bit codes.
 
     Attributes:
-        values: the number of each code; None for codes that no block has.
-        polynomial: coefficients of the powers of ``code - centre``, the lowest first, whose value rounds to the number.
-            The first is a whole number, which does not change how the others are rounded.
-        centre: the code at which the polynomial has its origin.
-        unit: power of two that a number times the factor of its scale is multiplied by.
+        values: the number of each code; None for codes that do not occur.
+        polynomial: coefficients of the powers of ``code - centre``, lowest first; its value rounds to the number. The
+            first is an integer, which does not affect the rounding of the others.
+        centre: the code at the polynomial's origin.
+        unit: power of two by which number · factor is multiplied.
     """
 
     values: tuple[int | None, ...]
@@ -33,12 +33,12 @@ class CodeTable:
 
     @property
     def numbers(self) -> npt.NDArray[np.int8]:
-        """The number of each code, int8 [16]; 0 where there is none."""
+        """The number of each code, int8 [16]; 0 for codes without one."""
         return np.array([value or 0 for value in self.values], dtype=np.int8)
 
     @property
     def margin(self) -> float:
-        """By how much less than a half the polynomial is off, at the code where it is off most."""
+        """A half minus the polynomial's largest error."""
         codes = np.array([code for code, value in enumerate(self.values) if value is not None])
         off = np.polynomial.polynomial.polyval(codes - float(self.centre), self.polynomial) - self.numbers[codes]
         return float(0.5 - np.abs(off).max())
@@ -51,7 +51,7 @@ class CodeTable:
 
 
 def _symmetric(magnitudes: Sequence[int]) -> tuple[int | None, ...]:
-    """The table of signs and magnitudes: code 8 + m is magnitude number m, code 7 - m the same below zero."""
+    """The table for magnitudes with a sign: code 8 + m is magnitude m, code 7 - m its negative."""
     found: list[int | None] = [None] * 16
     for number, magnitude in enumerate(magnitudes):
         found[8 + number], found[7 - number] = magnitude, -magnitude
@@ -63,18 +63,18 @@ IQ4_TABLE = CodeTable(
     (-22.0, 12.36079, -0.4677693, 0.07142082, 0.001391902),
     centre=6,
 )
-"""Of IQ4_NL and IQ4_XS (``kvalues_iq4nl``)."""
+"""The table of IQ4_NL and IQ4_XS (``kvalues_iq4nl``)."""
 FP4_TABLE = CodeTable(_symmetric((0, 1, 2, 3, 4, 6, 8, 12)), (1.0, 0.6634921, 0.07669706, 0.01766295), centre=9)
-"""Of MXFP4: floats of one bit of mantissa, doubled. The two zeros have a code each."""
+"""The table of MXFP4: floats with one bit of mantissa, doubled; both zeros have a code."""
 IQ2_TABLE = CodeTable(_symmetric((8, 25, 43)), (8.0, 16.33333, 0.3, 0.1666667), unit=0.125)
-"""Of IQ2_XXS, IQ2_XS and IQ2_S."""
+"""The table of IQ2_XXS, IQ2_XS and IQ2_S."""
 IQ3_XXS_TABLE = CodeTable(
     _symmetric((2, 6, 10, 14, 18, 22, 26, 31)), (2.0, 3.884504, 0.004340963, 0.003814786), unit=0.5
 )
-"""Of IQ3_XXS, halved."""
+"""The table of IQ3_XXS, halved."""
 IQ3_S_TABLE = CodeTable(_symmetric(range(1, 16, 2)), (1.0, 2.0))
-"""Of IQ3_S."""
+"""The table of IQ3_S."""
 IQ1_TABLE = CodeTable((-9, -7, None, None, -1, 1, None, None, 7, 9, *[None] * 6), (7.0, 2.0), unit=0.125)
-"""Of IQ1_S and IQ1_M: -1, 0 or 1, with an eighth more or less, in eighths."""
+"""The table of IQ1_S and IQ1_M: -1, 0 or 1, plus or minus an eighth, in eighths."""
 TERNARY_TABLE = CodeTable((-1, 0, 1, 2, *[None] * 12), (7.0, 1.0))
-"""Of TQ1_0 and TQ2_0; a 2 is in no file that is made of weights."""
+"""The table of TQ1_0 and TQ2_0; packed weights never contain a 2."""

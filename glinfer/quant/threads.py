@@ -1,4 +1,4 @@
-"""NumPy on several cores: it lets go of Python's lock while it computes, so threads over pieces of an array help."""
+"""NumPy on several cores: it releases the GIL while it computes, so threads can share the pieces of an array."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _NONE = object()
 PIECE_WEIGHTS = 1 << 19
-"""Weights that a thread converts together: few calls of NumPy wait for Python's lock, and a CPU's cache holds them."""
+"""Weights that a thread converts together: large enough to rarely wait for the GIL, small enough for a CPU's cache."""
 MAX_THREADS = 16
-"""More are of no use, as memory is then what takes the time, and each holds a piece of its own."""
+"""More threads do not help, since memory becomes the bottleneck, and each holds a separate piece."""
 
 
 def in_threads(function: Callable[[_Item], None], items: Sequence[_Item]) -> None:
-    """Call ``function`` with every item, in threads where there are several cores and items.
+    """Call ``function`` with every item, in threads if there are several cores and items.
 
-    The first error of a call is raised when the calls under way have ended; no other call begins then.
+    After an error no further call begins; the first error is raised when the running calls have ended.
     """
     count = min(len(items), cores(), MAX_THREADS)
     if count < 2:
@@ -34,7 +34,7 @@ def in_threads(function: Callable[[_Item], None], items: Sequence[_Item]) -> Non
             if item is _NONE:
                 return
             try:
-                function(item)  # type: ignore[arg-type]  # mypy cannot tell that it is no end
+                function(item)  # type: ignore[arg-type]  # mypy does not see that it cannot be _NONE
             except BaseException as error:
                 errors.append(error)
 
@@ -56,5 +56,5 @@ def in_threads(function: Callable[[_Item], None], items: Sequence[_Item]) -> Non
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

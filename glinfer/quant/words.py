@@ -1,7 +1,7 @@
-"""Weights in words: how a float32 matrix, or the integers of a file, become what shaders/common/unpack.glsl reads.
+"""Weights in words for shaders/common/unpack.glsl, from a float32 matrix or the integers of a file.
 
 ==== ================================================= ======================
-name a word holds                                      scale
+name contents of a word                                scale
 ==== ================================================= ======================
 f32  one float32                                       none
 f16  one IEEE half float, in 16 bits                   none
@@ -14,11 +14,11 @@ i8   four 8-bit integers of a file, the same order     one a row
 
 A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glinfer.gl.layouts.packing.ConstantLayout`).
 
-The shader takes integer number n of a word as ``float(int(word << (bits · n)))``: one shift and one conversion, no
-masking, so the numbers behind it in the word come along as a fraction of its last bit. The encoder knows that fraction
-and rounds against it, from the last number to the first, so the error stays half a step. The scale holds the power of
-two that brings the number back to its size. Integers of a file keep their bits: for i16 and i8 the shader masks the
-numbers behind the one that it takes.
+The shader reads integer n of a word as ``float(int(word << (bits · n)))``: one shift and one conversion, without a
+mask. The integers after it in the word therefore add a fraction of its last bit. The encoder rounds against that
+fraction, from the last integer to the first, so the error stays half a step. The scale includes the power of two that
+undoes the shift. Integers of a file keep their bits: for i16 and i8 the shader masks the integers after the one that
+it reads.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ FILE_INTEGERS = tuple(name for name, form in WORD_FORMATS.items() if form.scaled
 ENCODINGS = tuple(name for name in WORD_FORMATS if name not in FILE_INTEGERS)
 """The packings that floats can be encoded in."""
 GROUPS = 4
-_ROUND = 4 * GROUPS  # inputs from one that belongs to the first group to the next such
+_ROUND = 4 * GROUPS  # the groups repeat after this number of inputs
 
 
 def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
-    """The words [outputs, words] of a float32 matrix [outputs, inputs], and the scales [outputs, 4] of integers.
+    """Encode a float32 matrix [outputs, inputs] to words [outputs, words], and scales [outputs, 4] for integers.
 
     Inputs are padded with zeros to a multiple of 4.
 
     Raises:
-        PlanError: there is no such format, or a weight is too large for it.
+        PlanError: the format does not exist, or a weight is too large for it.
     """
     if name not in ENCODINGS:
         raise PlanError(f"there is no weight format {name!r}; expected one of {', '.join(ENCODINGS)}")
@@ -77,13 +77,13 @@ def _rounded_halves(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
 
 def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatrix]:
     per_word, largest = 32 // bits, (1 << (bits - 1)) - 1
-    places = [weights[:, place::per_word] for place in range(per_word)]  # those that are number `place` of their word
+    places = [weights[:, place::per_word] for place in range(per_word)]  # the weights at each place of their word
     step = _peaks(places) / np.float32(largest)
     inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step >= np.finfo(np.float32).tiny)
     words = places[0].shape[1]
     by_word = np.tile(np.repeat(inverse, 4 // per_word, axis=1), (1, -(-words * per_word // _ROUND)))[:, :words]
     found = np.empty((len(weights), words, per_word), dtype=f"<i{bits // 8}")
-    # What is already in the word lies below a number and will be read along with it.
+    # The shader reads the lower bits, which are already in the word, as part of the next integer.
     number: npt.NDArray[np.floating] = np.empty_like(by_word)
     behind: npt.NDArray[np.floating] = np.zeros((1, 1), dtype=np.float32)
     for place in reversed(range(per_word)):
@@ -97,13 +97,13 @@ def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatri
 
 
 def _peaks(places: Sequence[FloatMatrix]) -> FloatMatrix:
-    """The largest magnitude of each row in each group of inputs, [outputs, 4], from every number of the words."""
+    """The largest magnitude of each row in each group of inputs, [outputs, 4]."""
     sizes = np.abs(places[0])
     for each in places[1:]:
         np.maximum(sizes, np.abs(each), out=sizes)
     if len(places) == 2:
         sizes = np.maximum(sizes[:, ::2], sizes[:, 1::2])
-    while sizes.shape[1] > GROUPS:  # halves of rows, as maxima along short rows take longer
+    while sizes.shape[1] > GROUPS:  # halve the rows, as NumPy's maximum along short rows is slower
         split = -(-sizes.shape[1] // (2 * GROUPS)) * GROUPS
         sizes, rest = sizes[:, :split], sizes[:, split:]
         np.maximum(sizes[:, : rest.shape[1]], rest, out=sizes[:, : rest.shape[1]])
@@ -111,7 +111,7 @@ def _peaks(places: Sequence[FloatMatrix]) -> FloatMatrix:
 
 
 def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: str) -> tuple[Words, FloatMatrix]:
-    """The words of a file's integers [outputs, inputs], bits unchanged, and the scales [outputs, 4] from one a row.
+    """The words of a file's integers [outputs, inputs], bits unchanged, and scales [outputs, 4] from one a row.
 
     Args:
         numbers: 16-bit integers for ``i16``, 8-bit for ``i8``; padded with zeros to a multiple of 4 inputs.
@@ -127,7 +127,7 @@ def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: s
 
 
 def decode(words: Words, scales: FloatMatrix | None, name: str, inputs: int) -> npt.NDArray[np.float64]:
-    """The weights [outputs, inputs] that the words stand for, in float64, for oracles."""
+    """The weights [outputs, inputs] of words, in float64, for test oracles."""
     if name in ("f32", "f16"):
         return words[:, :inputs].astype(np.float64)
     if name == "bf16":

@@ -1,4 +1,4 @@
-"""Batches on a Ray cluster: ``Generator`` for datasets, and what ``run-batch --ray`` starts. Needs ``glinfer[ray]``."""
+"""Batches on a Ray cluster: ``Generator`` for datasets, and actors for ``run-batch --ray``. Needs ``glinfer[ray]``."""
 
 from glinfer.ray.generator import Generator
 

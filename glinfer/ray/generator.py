@@ -26,7 +26,7 @@ def _scores(answer: Answer) -> dict[str, Any]:
 
 
 class _Task:
-    """What a task asks of a row, and makes of the answer."""
+    """A task: the route and field of its requests, and the columns of its answers."""
 
     def __init__(self, url: str, field: str, found: Callable[[Answer], dict[str, Any]], *columns: str) -> None:
         self.url, self.field, self.found, self.columns = url, field, found, columns
@@ -47,18 +47,18 @@ TASKS = {
         "/v1/embeddings", "input", lambda answer: {"embedding": answer["data"][0]["embedding"]}, "embedding"
     ),
 }
-"""What a Generator can be asked for, by name."""
+"""The tasks of a Generator, by name."""
 
 
 class Generator:
-    """Answers batches of rows with one model on one device; for ``map_batches``, once in each actor.
+    """Answers batches of rows with one model on one device; an actor class for ``map_batches``.
 
     ``dataset.map_batches(Generator, fn_constructor_args=("model.gguf",), concurrency=4, resources={"GL": 1})``
 
-    A batch may be a dict of NumPy arrays, a pandas DataFrame or an Arrow table, and comes back as such, with further
+    A batch is a dict of NumPy arrays, a pandas DataFrame or an Arrow table. The result has the same type and further
     columns: ``generated_text`` (generate, chat), ``logprob`` and ``perplexity`` (score) or ``embedding`` (embed), and
-    ``error``, which is None where the row has an answer. A row's noise comes from its ``seed`` column, or else from
-    its ``key``, or else from the prompt itself: the batch and the actor that it is in change nothing.
+    ``error``, which is None for an answered row. A row's seed comes from its ``seed`` column, its ``key``, or else the
+    prompt, so the result does not depend on batch or actor.
     """
 
     def __init__(
@@ -77,20 +77,20 @@ class Generator:
         """Load the model on a device of this machine.
 
         Args:
-            model: a file, a directory, or the name of a bundled model, which every machine has at this path.
+            model: a file or a directory that every machine has at this path, or the name of a bundled model.
             task: ``generate``, ``chat``, ``score`` or ``embed``.
             column: the column of the prompts, messages (a list, or its JSON) or texts; default: ``prompt``,
                 ``messages`` or ``text``.
-            key: a column that names each row.
-            body: further fields of every request, such as ``{"max_tokens": 64, "temperature": 0}``. A column that has
-                the name of such a field of the route gives each row its own; None is left out.
-            slots: sequences at once; default 32.
+            key: a column with a name for each row.
+            body: further fields of every request, such as ``{"max_tokens": 64, "temperature": 0}``. A column with the
+                name of a field of the route overrides it for each row, unless its value is None.
+            slots: concurrent sequences; default 32.
             memory: bytes of texture memory for their caches; default 1 GiB.
             device: an EGL device; default: see :func:`glinfer.batch.claims.claim_device`.
             options: of :func:`glinfer.engine.loading.load_model`, such as ``weights="q8"``.
 
         Raises:
-            InputError: there is no such task, or the model cannot be loaded.
+            InputError: the task is unknown, or the model cannot be loaded.
             ContextError: no device is free.
         """
         if task not in TASKS or TASKS[task].url not in URLS:
@@ -132,7 +132,7 @@ class Generator:
         return {"error": body["error"]["message"]} if result.failed else {**self.task.found(body), "error": None}
 
     def close(self) -> None:
-        """Close the model, and give the device back; harmless when repeated."""
+        """Close the model and release the device; calling it again does nothing."""
         if self._runner is not None:
             runner, self._runner = self._runner, None  # type: ignore[assignment]
             runner.__exit__(None, None, None)
@@ -141,7 +141,7 @@ class Generator:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a batch as JSON has it."""
+    """A value of a batch as a JSON value."""
     if isinstance(value, np.ndarray):
         return [_plain(each) for each in value.tolist()]
     if isinstance(value, np.generic):
@@ -164,7 +164,7 @@ def _rows(batch: Any) -> list[dict[str, Any]]:
 
 
 def _with_columns(batch: Any, columns: Mapping[str, list[Any]]) -> Any:
-    """The batch with further columns, in the form that it has."""
+    """Add columns to a batch of any form."""
     if isinstance(batch, Mapping):
         return {**batch, **{name: _array(values) for name, values in columns.items()}}
     if hasattr(batch, "to_pylist"):
@@ -188,7 +188,7 @@ def _types(pyarrow: Any) -> dict[str, Any]:
 
 
 def _array(values: list[Any]) -> Any:
-    """An array of objects, in which texts keep their ends and lists stay lists."""
+    """An array of objects, which keeps lists as lists and texts unpadded."""
     made = np.empty(len(values), dtype=object)
     made[:] = values if not any(isinstance(each, list) for each in values) else [None] * len(values)
     for place, value in enumerate(values):

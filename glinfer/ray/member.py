@@ -1,4 +1,4 @@
-"""Actors of a Ray cluster as members of a pool: what ``run-batch --ray`` starts."""
+"""Actors of a Ray cluster as members of a pool, for ``run-batch --ray``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glinfer import __version__
 from glinfer.batch.claims import RESTART_SECONDS, claim_device
 from glinfer.batch.local import LocalServer, LocalSetup
 from glinfer.batch.manifest import file_digest
-from glinfer.batch.pool import Answered, Died, Events, Member, Pool, Ready, Refused, result_told
+from glinfer.batch.pool import Answered, Died, Events, Member, Pool, Ready, Refused, result_json
 from glinfer.batch.requests import RequestLine
 from glinfer.errors import GlinferError, InputError, install_command
 from glinfer.formats import find_model
@@ -23,7 +23,7 @@ from glinfer.formats.files import words_of
 
 _REACH_SECONDS = 10
 RESOURCE = "GL"
-"""Ray's name for a device of glinfer's; each node says how many it has."""
+"""Ray's resource name for devices of glinfer; each node declares its number."""
 
 
 def _ray() -> Any:
@@ -34,17 +34,17 @@ def _ray() -> Any:
 
 
 class Answerer:
-    """What an actor does: it finds a device of its machine, loads the models, and answers lines."""
+    """An actor: claims a device of its machine, loads the models, and answers lines."""
 
     async def start(self, told: Mapping[str, Any], version: str, digests: Mapping[str, str]) -> dict[str, Any]:
-        """Load the models; says why they cannot be loaded, or be others than elsewhere."""
+        """Load the models; returns ``refused`` with the reason if they cannot be loaded or differ from ``digests``."""
         try:
             if version != __version__:
-                raise InputError(f"a node has glinfer {__version__}, and this machine {version}; install one of them")
+                raise InputError(f"a node has glinfer {__version__}; expected {version}, as on this machine")
             setup = LocalSetup(**told)
             for name, path, _ in setup.models:
                 if file_digest(find_model(path)) != digests[name]:
-                    raise InputError(f"{path}: a node has another file there than this machine")
+                    raise InputError(f"{path}: a node has another file there; expected the file of this machine")
             self.claim = claim_device(wait=RESTART_SECONDS) if setup.device is None else None
             device = setup.device if self.claim is None else self.claim.index
             self.server = LocalServer(replace(setup, device=device))
@@ -54,23 +54,23 @@ class Answerer:
         return {"ready": [self.server.window, self.server.renderer]}
 
     async def pid(self) -> int:
-        """The process of the actor."""
+        """The process id of the actor."""
         return os.getpid()
 
     async def answer(self, number: int, key: str, url: str, body: dict[str, Any]) -> dict[str, Any]:
         """The result of a line, and the draws so far."""
         result = await self.server.answer(RequestLine(number, key, url, body))
-        return {"number": number, "told": result_told(result), "draws": self.server.draws}
+        return {"number": number, "result": result_json(result), "draws": self.server.draws}
 
 
 class RayMember(Member):
-    """An actor; it is not restarted by Ray, because the pool starts another one."""
+    """An actor, which the pool restarts instead of Ray."""
 
     def __init__(self, actor: Any, setup: LocalSetup, digests: Mapping[str, str], events: Events) -> None:
-        """Start it: ``actor`` is the class for Ray, with what it needs."""
+        """Start the actor; ``actor`` is Ray's remote class with its resources."""
         self._events = events
         self.actor = actor.remote()
-        self._when_done(self.actor.start.remote(setup.told(), __version__, dict(digests)), self._started)
+        self._when_done(self.actor.start.remote(setup.to_json(), __version__, dict(digests)), self._started)
 
     def _when_done(self, reference: Any, then: Any) -> None:
         def done(future: Any) -> None:
@@ -87,27 +87,27 @@ class RayMember(Member):
         return Refused(told["refused"]) if "refused" in told else Ready(*told["ready"])
 
     def send(self, line: RequestLine) -> None:
-        """Hand over a line."""
+        """Send a line."""
         self._when_done(
             self.actor.answer.remote(line.number, line.key, line.url, line.body), lambda told: Answered(**told)
         )
 
     def close(self) -> None:
-        """End it."""
+        """Kill the actor."""
         _ray().kill(self.actor)
 
 
 @contextmanager
 def ray_pool(address: str, setup: LocalSetup, digests: Mapping[str, str]) -> Iterator[Pool]:
-    """A pool of as many actors as the cluster has devices.
+    """A pool with an actor for each device of the cluster.
 
     Args:
-        address: as ``ray.init`` takes it: ``auto``, ``local``, ``HOST:PORT`` or ``ray://HOST:PORT``.
+        address: for ``ray.init``: ``auto``, ``local``, ``HOST:PORT`` or ``ray://HOST:PORT``.
         setup: the models.
-        digests: of their files, by their names.
+        digests: of the model files, by model name.
 
     Raises:
-        InputError: Ray is missing, there is no such cluster, it has no devices, or a node cannot load the models.
+        InputError: Ray is missing, the cluster is unreachable or has no devices, or a node cannot load the models.
     """
     ray = _ray()
     ours = not ray.is_initialized()
@@ -129,10 +129,10 @@ def ray_pool(address: str, setup: LocalSetup, digests: Mapping[str, str]) -> Ite
 
 
 def _reach(address: str) -> None:
-    """Find out in seconds whether anybody answers, which Ray itself tries for minutes.
+    """Check within seconds that the address answers; Ray itself would try for minutes.
 
     Raises:
-        OSError: nobody does.
+        OSError: nothing answers.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
@@ -140,10 +140,10 @@ def _reach(address: str) -> None:
 
 
 def _devices(resources: Mapping[str, float]) -> tuple[int, dict[str, Any]]:
-    """How many actors a cluster has room for, and what each needs.
+    """The number of actors that a cluster has room for, and the resources of each.
 
     Raises:
-        InputError: it has no devices.
+        InputError: the cluster has no devices.
     """
     if (count := int(resources.get(RESOURCE, 0))) > 0:
         return count, {"resources": {RESOURCE: 1}, "num_cpus": 0}

@@ -1,4 +1,4 @@
-"""The application: routes, and what stands before them."""
+"""The application: its routes and middleware."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OneRoute(Route):
     """A route that answers OPTIONS with its methods."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Answer a request."""
         if scope["method"] == "OPTIONS":
             allowed = ", ".join(sorted({*(self.methods or ()), "OPTIONS"}))
             await Response(status_code=204, headers={"Allow": allowed})(scope, receive, send)
@@ -40,7 +40,7 @@ class OneRoute(Route):
 
 
 class Answers:
-    """Gives every answer an id, and counts it."""
+    """Middleware that gives every answer an id and counts it."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         """Count the answers of ``app``."""

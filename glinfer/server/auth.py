@@ -1,4 +1,4 @@
-"""Who may ask: the Host and the Origin of a request, against DNS rebinding and other sites, and its key."""
+"""Access control: the Host and Origin of a request, against DNS rebinding and other sites, and its API key."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from glinfer.server.metrics import Metrics
 from glinfer.server.state import CLIENT
 
 OPEN_ROUTES = frozenset({"/health"})
-"""Routes of every server that ask for no key."""
+"""Routes that never require a key."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask.
+    """The access settings of a server.
 
     Attributes:
         host: the address that the server listens on.
-        keys: the keys, of which a request has to bring one; none are asked for where there are none.
-        hosts: further names under which the server may be asked for.
-        origins: origins of other sites that may ask; ``*`` for all.
+        keys: the accepted API keys; if empty, requests need no key.
+        hosts: further names accepted in the Host header.
+        origins: origins of other sites that may send requests; ``*`` for all.
     """
 
     host: str = "127.0.0.1"
@@ -38,9 +38,9 @@ class Access:
     origins: Collection[str] = ()
 
     def knows_host(self, host: str) -> bool:
-        """Whether a Host header names this server: by an address, by localhost, or by a name that was given.
+        """Whether a Host header is an address, localhost, or a name of this server.
 
-        A name that somebody else has led here (DNS rebinding) is none of these.
+        Other names that resolve to this server (DNS rebinding) are refused.
         """
         name = _host_name(host)
         if name in {"localhost", self.host.lower(), *(each.lower() for each in self.hosts)}:
@@ -49,7 +49,7 @@ class Access:
         return address is not None and (address.is_loopback or not is_loopback(self.host))
 
     def knows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of ``origin`` may ask: one of this server, or of a site that was named."""
+        """Whether pages of ``origin`` may send requests: this server's, and those of ``origins``."""
         if "*" in self.origins or origin in self.origins:
             return True
         try:
@@ -59,7 +59,7 @@ class Access:
         return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
     def client(self, given: str) -> int | None:
-        """The number of the key in an ``Authorization`` header, compared in constant time; None if it is none."""
+        """The index of the key in an ``Authorization`` header, compared in constant time; None for other keys."""
         found = _key_of(given)
         if found is None:
             return None
@@ -77,7 +77,7 @@ def _host_name(host: str) -> str:
     """The name in a Host header, without its port."""
     try:
         parts = urlsplit(f"//{host}")
-        return "" if parts.port == 0 else (parts.hostname or "").lower()  # asking for a bad port raises ValueError
+        return "" if parts.port == 0 else (parts.hostname or "").lower()  # reading a bad port raises ValueError
     except ValueError:
         return ""
 
@@ -90,7 +90,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _key_of(given: str) -> bytes | None:
-    """The key in ``Bearer KEY``, or the password of ``Basic …``, by which a browser's own question is answered."""
+    """The key in ``Bearer KEY``, or the password in ``Basic …``, which browsers send from their own dialog."""
     scheme, _, rest = given.partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip().encode("latin-1", errors="replace")
@@ -103,7 +103,7 @@ def _key_of(given: str) -> bytes | None:
 
 
 class Guard:
-    """Refuses what ``check`` does, before any route sees it."""
+    """Middleware that refuses a request if ``check`` raises an error."""
 
     def __init__(self, app: ASGIApp, check: Callable[[Scope, Headers], None], metrics: Metrics) -> None:
         """Guard ``app``."""
@@ -122,31 +122,31 @@ class Guard:
 
 
 def check_site(access: Access, scope: Scope, headers: Headers) -> None:
-    """Refuse names and sites that are not known.
+    """Refuse unknown hosts and origins.
 
     Raises:
-        ApiError: the Host or the Origin is not known.
+        ApiError: the Host or the Origin is not allowed.
     """
     host, origin = headers.get("host", ""), headers.get("origin")
     if not access.knows_host(host):
         raise ApiError(
-            f"the Host {host[:100]!r} is not known here; use an address, or start with --allowed-host NAME",
+            f"the Host {host[:100]!r} is not allowed; use an address, or start the server with --allowed-host NAME",
             status=421,
             code="unknown_host",
         )
     if origin is not None and not access.knows_origin(origin, host):
         raise ApiError(
-            f"pages of {origin[:100]!r} may not ask this server; start it with --cors-origin ORIGIN",
+            f"pages of {origin[:100]!r} may not use this server; start it with --cors-origin ORIGIN",
             status=403,
             code="origin_not_allowed",
         )
 
 
 def check_key(access: Access, open_paths: Collection[str], scope: Scope, headers: Headers) -> None:
-    """Refuse requests without a key, but to ``open_paths``, and note whose request it is.
+    """Refuse requests without a valid key except to ``open_paths``, and record the client in ``scope``.
 
     Raises:
-        ApiError: the key is missing or not known.
+        ApiError: the key is missing or invalid.
     """
     client = scope.get("client")
     scope[CLIENT] = ("address", client[0] if client else None)
@@ -154,7 +154,7 @@ def check_key(access: Access, open_paths: Collection[str], scope: Scope, headers
         return
     number = access.client(headers.get("authorization", ""))
     if number is None:
-        missing = "no API key was given" if "authorization" not in headers else "this API key is not known"
+        missing = "no API key was given" if "authorization" not in headers else "this API key is not valid"
         raise ApiError(
             f"{missing}; send the header 'Authorization: Bearer KEY'",
             status=401,

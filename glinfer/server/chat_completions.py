@@ -40,7 +40,7 @@ async def chat_completions(asked: Asked[ChatCompletionRequest]) -> ASGIApp:
 
 
 class _Answer:
-    """The answer to one request, as a whole or as chunks."""
+    """The answer to one request, whole or in chunks."""
 
     def __init__(
         self, asked: Asked[ChatCompletionRequest], requests: Sequence[BatchRequest], form: CallForm | None
@@ -52,7 +52,7 @@ class _Answer:
         self.head = {"id": new_id("chatcmpl-"), "object": kind, "created": now(), "model": self.body.model}
 
     async def whole(self) -> ASGIApp:
-        """The answer in one piece."""
+        """The whole answer."""
         sequences = await ended(self.asked, self.requests, self.usage)
 
         def made() -> dict[str, Any]:
@@ -75,7 +75,7 @@ class _Answer:
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
     async def events(self) -> Events:
-        """The chunks."""
+        """The chunks of the answer."""
         chunks = Chunks(self.head, self.usage, self.body.stream_options)
 
         def of(index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
@@ -102,7 +102,7 @@ class _Answer:
 
 
 def chat_logprobs(tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """Log-probabilities as chats have them."""
+    """Log-probabilities in the form of chat completions."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         data = tokenizer.token_bytes(token)

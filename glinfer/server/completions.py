@@ -1,4 +1,4 @@
-"""POST /v1/completions, with the scores of a prompt that ``echo`` and ``logprobs`` give together."""
+"""POST /v1/completions; ``echo`` with ``logprobs`` also scores the prompt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from glinfer.server.streaming import Events, EventStream
 from glinfer.text.tokenizer import Tokenizer
 
 MAX_TOKENS = 16
-"""Default limit for the tokens of a completion, as in OpenAI's API."""
+"""Default token limit of a completion, as in OpenAI's API."""
 
 
 async def completions(asked: Asked[CompletionRequest]) -> ASGIApp:
@@ -58,7 +58,7 @@ def ids_of(served: Served, prompt: str | Sequence[int]) -> list[int]:
     """The checked ids of a prompt.
 
     Raises:
-        InputError: there are none, or one is outside the vocabulary.
+        InputError: the prompt has no tokens, or an id is outside the vocabulary.
     """
     if isinstance(prompt, str):
         served.refuse_long([prompt])
@@ -68,7 +68,7 @@ def ids_of(served: Served, prompt: str | Sequence[int]) -> list[int]:
 
 
 class _Answer:
-    """The answer to one request: choices are numbered prompt by prompt."""
+    """The answer to one request; its choices are numbered prompt by prompt."""
 
     def __init__(
         self, asked: Asked[CompletionRequest], prompts: list[list[int]], requests: Sequence[BatchRequest]
@@ -80,7 +80,7 @@ class _Answer:
         self.head = {"id": new_id("cmpl-"), "object": "text_completion", "created": now(), "model": self.body.model}
 
     async def _scores(self) -> list[TextScore | None]:
-        """The scores of the prompts, where they are asked for; None for a prompt of one token."""
+        """The scores of the prompts if requested; None for a prompt of one token."""
         if not self.body.echo or self.body.logprobs is None:
             return [None] * len(self.prompts)
         longer = [ids for ids in self.prompts if len(ids) > 1]
@@ -88,7 +88,7 @@ class _Answer:
         return [next(found) if len(ids) > 1 else None for ids in self.prompts]
 
     def _opening(self, prompt: int, score: TextScore | None) -> tuple[str, dict[str, Any] | None]:
-        """The text and the log-probabilities with which an answer begins: the prompt's, or nothing."""
+        """The text and log-probabilities at the beginning of an answer: the prompt's, or none."""
         if not self.body.echo:
             return "", None
         ids = self.prompts[prompt]
@@ -108,7 +108,7 @@ class _Answer:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
     async def whole(self) -> ASGIApp:
-        """The answer in one piece."""
+        """The whole answer."""
         scores = await self._scores()
         sequences = await ended(self.asked, self.requests, self.usage)
 
@@ -130,7 +130,7 @@ class _Answer:
         return await self.asked.answer(made)
 
     async def events(self) -> Events:
-        """The chunks."""
+        """The chunks of the answer."""
         chunks = Chunks(self.head, self.usage, self.body.stream_options)
         scores, lengths = await self._scores(), [0] * self.count
         async with generating(self.asked, self.requests, self.usage) as news:
@@ -154,7 +154,7 @@ class _Answer:
 def completion_logprobs(
     tokenizer: Tokenizer, ids: Sequence[int], known: Sequence[TokenLogprob | None], offset: int
 ) -> dict[str, Any]:
-    """Log-probabilities as completions have them; the first token is at character ``offset`` of the text."""
+    """Log-probabilities in the form of completions; the first token is at character ``offset`` of the text."""
     tokens, offsets = [_name(tokenizer, token) for token in ids], []
     for token in ids:
         offsets.append(offset)
@@ -168,7 +168,7 @@ def completion_logprobs(
 
 
 def _top(tokenizer: Tokenizer, each: TokenLogprob) -> dict[str, float]:
-    """The likeliest tokens and the chosen one by their names; of tokens with one name, the likelier."""
+    """The likeliest tokens and the chosen one, by name; of tokens with the same name, the likelier one."""
     found: dict[str, float] = {}
     for token, logprob in (*each.top, (each.token, each.logprob)):
         name = _name(tokenizer, token)
@@ -177,7 +177,7 @@ def _top(tokenizer: Tokenizer, each: TokenLogprob) -> dict[str, float]:
 
 
 def _name(tokenizer: Tokenizer, token: int) -> str:
-    """The text of a token, or ``bytes:\\x…`` where its bytes are no text."""
+    """The text of a token, or ``bytes:\\x…`` if its bytes are not UTF-8."""
     data = tokenizer.token_bytes(token)
     try:
         return data.decode("utf-8")

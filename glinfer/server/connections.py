@@ -1,7 +1,7 @@
-"""Connections that are bounded in number and in time, so that clients that hold them open keep nobody out.
+"""Limits on the number and duration of connections, so that clients that hold them open cannot block others.
 
-Uvicorn itself closes only connections that have been silent since their last answer. One that sends a header a byte at
-a time, or that never reads its answer, would stay for ever.
+Uvicorn itself closes only connections that are silent after an answer. A connection that sends a header one byte at a
+time, or never reads its answer, would stay open forever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glinfer.server.metrics import Metrics
 
 
 class _Open:
-    """A transport that drops what is written after its end, of which asyncio's would write a line to the log."""
+    """A transport that drops writes after its end, for which asyncio's would log a line."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -33,11 +33,11 @@ class _Open:
 
 
 class BoundedConnection(H11Protocol):
-    """A connection of HTTP/1.1; :func:`bounded` makes the class for one server.
+    """An HTTP/1.1 connection; :func:`bounded` makes the class for one server.
 
-    It is idle until the header of a request is whole. Where there are as many connections as may be, a new one ends
-    the one that was idle for longest; where none is idle, the newest of the address that has most, or it is refused
-    with 503 where that is its own.
+    A connection is idle until the header of a request is complete. At the limit of connections, a new one ends the one
+    that has been idle longest. If none is idle, it ends the newest connection of the address with the most connections.
+    If that is its own address, it is refused with 503 instead.
     """
 
     limits: ClassVar[ConnectionLimits]
@@ -48,7 +48,7 @@ class BoundedConnection(H11Protocol):
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection in, or refuse it."""
+        """Accept a connection, or refuse it."""
         super().connection_made(_Open(transport))  # type: ignore[arg-type]
         address = self.client[0] if self.client else None
         self.addresses.setdefault(address, {})[self] = None
@@ -65,7 +65,7 @@ class BoundedConnection(H11Protocol):
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Forget the connection."""
         self._settle()
         self.resume_writing()
         address = self.client[0] if self.client else None
@@ -75,36 +75,36 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Handle what was received; a request ends the time for its header."""
+        """Handle received data; a complete header ends its deadline."""
         before = self.cycle
         super().handle_events()
         if self.cycle is not before:
             self._settle()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, whatever else of this one still comes."""
+        """Wait for the next request, even if the rest of this one still arrives."""
         self._await_request()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """Give a client that does not read its answer some time."""
+        """Start the deadline of a client that does not read its answer."""
         super().pause_writing()
         if self._unread is None:
             self._unread = self.loop.call_later(self.limits.unread_seconds, self.end)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Stop that deadline, since the client reads again."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in the form of all errors."""
+        """Refuse malformed HTTP, in the form of all errors."""
         self._refuse(ApiError(msg, code="invalid_http"))
 
     def end(self) -> None:
-        """End the connection at once, with what was not sent yet."""
+        """End the connection at once, and drop unsent data."""
         self._settle()
         self.transport.abort()
 
@@ -114,7 +114,7 @@ class BoundedConnection(H11Protocol):
         self._deadline = self.loop.call_later(self.limits.header_seconds, self.end)
 
     def _settle(self) -> None:
-        """Stop to wait for a request."""
+        """Stop waiting for a request."""
         self.idle.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
@@ -141,7 +141,7 @@ class BoundedConnection(H11Protocol):
 
 
 _FULL = ApiError(
-    "the server has as many connections as it takes; try again",
+    "the server has reached its limit of connections; try again",
     status=503,
     code="too_many_connections",
     headers={"Retry-After": "1"},
@@ -149,6 +149,6 @@ _FULL = ApiError(
 
 
 def bounded(limits: ConnectionLimits, metrics: Metrics) -> type[BoundedConnection]:
-    """The class of one server's connections."""
+    """Make the class of one server's connections."""
     own = {"limits": limits, "metrics": metrics, "idle": {}, "addresses": {}}
     return type("Connection", (BoundedConnection,), own)

@@ -15,21 +15,21 @@ from glinfer import errors
 from glinfer.server.json_text import json_answer
 from glinfer.terminal import printable
 
-FAILED = "the server failed; its log says where"
+FAILED = "the server failed; see its log"
 _OF_FILES = (errors.ConfigError, errors.FormatError, errors.HubError, errors.ShaderError)
 _UNKNOWN = {
     404: ("there is no such route", "unknown_url"),
-    405: ("this route does not take the method", "method_not_allowed"),
+    405: ("this route does not allow the method", "method_not_allowed"),
 }
 
 
 class ApiError(errors.GlinferError):
-    """An error that a client is told of.
+    """An error that is reported to the client.
 
     Attributes:
-        status: of HTTP.
+        status: the HTTP status.
         param: the field of the request that caused it, or None.
-        code: a word for programs, or None.
+        code: a machine-readable word, or None.
         headers: further headers of the answer.
     """
 
@@ -42,49 +42,49 @@ class ApiError(errors.GlinferError):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Keep what the client is told; ``message`` becomes one line."""
+        """Set the parts of the answer; ``message`` becomes one line."""
         super().__init__(" ".join(message.split()))
         self.status, self.param, self.code = status, param, code
         self.headers = dict(headers or {})
 
     @property
     def kind(self) -> str:
-        """The ``type`` of the error: whether the request or the server is to blame."""
+        """The ``type`` of the error, which says whether the request or the server caused it."""
         if self.status == 429:
             return "rate_limit_error"
         return "server_error" if self.status >= 500 else "invalid_request_error"
 
     def body(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """The JSON body of the answer."""
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """The answer."""
+        """The HTTP answer."""
         return json_answer(self.body(), self.status, self.headers)
 
 
 def not_ready(message: str) -> ApiError:
-    """A server that loads a model, or ends."""
+    """The error 503 while a model is loading or the server shuts down."""
     return again_soon(message, "not_ready")
 
 
 def again_soon(message: str, code: str) -> ApiError:
-    """A server that cannot run a request now: 503, to be tried again."""
+    """The error 503 for a request that the client should try again."""
     return ApiError(message, status=503, code=code, headers={"Retry-After": "2"})
 
 
 def refused(error: errors.GlinferError, name: str, **how: Any) -> ApiError:
-    """The answer to a request that cannot be run, or whose numbers broke, without any path of this machine.
+    """Convert an error of a request to one for the client, without any local path.
 
     Args:
-        error: why; of files of the server, the client is told nothing, and the log everything.
-        name: of the model, as clients know it; it stands for the model's files.
+        error: the cause; errors about the server's files go only to its log.
+        name: the model's name for clients, which replaces the paths of its files.
         how: further arguments of :class:`ApiError`.
     """
     if isinstance(error, _OF_FILES):
         log(f"{name}: {error}")
         return ApiError(FAILED, status=500, code="internal_error")
-    if isinstance(error, errors.GLError):  # most often for want of memory
+    if isinstance(error, errors.GLError):  # mostly a lack of memory
         return again_soon(str(error), "driver_error")
     if isinstance(error, errors.NumbersError):
         how = {"status": 500, "code": "broken_numbers"}
@@ -93,7 +93,7 @@ def refused(error: errors.GlinferError, name: str, **how: Any) -> ApiError:
 
 
 def log(line: object) -> None:
-    """Write a line to standard error, if anybody reads it."""
+    """Write a line to standard error, if it is still open."""
     with suppress(OSError, ValueError):
         click.echo(printable(f"glinfer: {line}"), err=True)
 
@@ -105,7 +105,7 @@ async def api_error(request: Request, error: Exception) -> Response:
 
 
 async def http_error(request: Request, error: Exception) -> Response:
-    """Answer what Starlette refuses by itself: unknown routes and methods."""
+    """Answer requests that Starlette itself refuses: unknown routes and methods."""
     assert isinstance(error, HTTPException)
     status, place = error.status_code, f"{request.method} {request.scope['path']}"
     words, code = _UNKNOWN.get(status, (error.detail, None))
@@ -113,5 +113,5 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 async def unexpected_error(request: Request, error: Exception) -> Response:
-    """Answer after an exception that nobody expected; the server's log has its traceback."""
+    """Answer after an unexpected exception, whose traceback is in the server's log."""
     return ApiError(FAILED, status=500, code="internal_error").response()

@@ -1,4 +1,4 @@
-"""From a checked body to sequences that run: shared by chats, completions and responses."""
+"""Run the sequences of a checked request: shared by chats, completions and responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glinfer.text.chat import Rendering
 from glinfer.text.templates import Message
 
 News = tuple[int, Event, list[TokenLogprob]]
-"""The number of a sequence, what is new of it, and the log-probabilities of its new ids."""
+"""The number of a sequence, its event, and the log-probabilities of the event's ids."""
 
 
 def new_id(prefix: str) -> str:
@@ -41,7 +41,7 @@ def now() -> int:
 
 @dataclass
 class Usage:
-    """Counts of tokens of one request, of whose sequences ``each`` continue one prompt."""
+    """Token counts of one request; every ``each`` sequences continue one prompt."""
 
     prompt: int = 0
     each: int = 1
@@ -49,7 +49,7 @@ class Usage:
     cached: int = 0
 
     def body(self) -> dict[str, Any]:
-        """As chats and completions have it."""
+        """The counts in the form of chats and completions."""
         return {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
@@ -59,10 +59,10 @@ class Usage:
 
 
 class Chunks:
-    """Writes the chunks of one answer; all have the same head."""
+    """Writes the chunks of one answer, which share a head."""
 
     def __init__(self, head: dict[str, Any], usage: Usage, options: StreamOptions | None) -> None:
-        """Chunks have the counts of ``usage`` as they are then."""
+        """Write chunks with the current counts of ``usage``."""
         self._head, self._usage = head, usage
         self._running = bool(options and options.continuous_usage_stats)
         self._shown = self._running or bool(options and options.include_usage)
@@ -75,7 +75,7 @@ class Chunks:
         return event_bytes(data)
 
     def end(self) -> list[bytes]:
-        """The last events: the counts, if they are asked for, and ``[DONE]``."""
+        """The last events: the counts, if requested, and ``[DONE]``."""
         last = [event_bytes({**self._head, "choices": [], "usage": self._usage.body()})] if self._shown else []
         return [*last, DONE]
 
@@ -84,12 +84,12 @@ class Chunks:
 async def generating(
     asked: Asked[Any], requests: Sequence[BatchRequest], usage: Usage, *, whole: bool = False
 ) -> AsyncIterator[AsyncIterator[News]]:
-    """Run sequences within the block, if there are any; what has not ended at its end is cancelled.
+    """Run sequences within the block, and cancel those that have not ended at its end.
 
-    The news end when all have ended, and are counted in ``usage``. With ``whole`` each sequence has one, at its end.
+    The news end when all sequences have ended, and update ``usage``. With ``whole`` each sequence has one, at its end.
 
     Raises:
-        ApiError: the server is full, a request cannot be run, or, while news are awaited, numbers are broken or the
+        ApiError: the server is full, a request is invalid, or, while news are awaited, output is not a number or the
             context was lost.
     """
     if not requests:
@@ -125,17 +125,17 @@ async def _news(channel: Channel, sequences: Sequence[Running], usage: Usage) ->
 
 
 async def ended(asked: Asked[Any], requests: Sequence[BatchRequest], usage: Usage) -> list[Running]:
-    """Run sequences to their end; arguments and errors as in :func:`generating`."""
+    """Run sequences to their end and return them; arguments and errors as in :func:`generating`."""
     async with generating(asked, requests, usage, whole=True) as news:
         found = {number: event.sequence async for number, event, _ in news}
     return [found[number] for number in sorted(found)]
 
 
 async def in_steps(asked: Asked[Any], start: Callable[[Model], Steps]) -> Any:
-    """What work in steps, which takes the place of one sequence, returns.
+    """Run work in steps, which counts as one sequence, and return its result.
 
     Raises:
-        ApiError: the server is full, or the numbers are broken.
+        ApiError: the server is full, or output is not a number.
     """
     worker = asked.state.worker
     channel = worker.admit(asked.served, 1, asked.client)
@@ -147,7 +147,7 @@ async def in_steps(asked: Asked[Any], start: Callable[[Model], Steps]) -> Any:
 
 
 async def scored(asked: Asked[Any], texts: Sequence[Sequence[int]]) -> list[TextScore]:
-    """The likelihoods of texts of ids, with the request's adapter; errors as in :func:`in_steps`."""
+    """Score texts of ids with the request's adapter; errors as in :func:`in_steps`."""
     found: list[TextScore] = await in_steps(
         asked, lambda model: model.engine.scorer().steps(texts, adapter=model.adapters.number(asked.adapter))
     )
@@ -155,12 +155,12 @@ async def scored(asked: Asked[Any], texts: Sequence[Sequence[int]]) -> list[Text
 
 
 async def structured_options(asked: Asked[Any], structures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The options of a sequence that has the structure which one field asks for, compiled once.
+    """The options of a sequence with the requested structure, which is compiled here.
 
-    ``structures`` has the options that fields stand for by their names, without those that are left out.
+    ``structures`` has the options of each field that requests a structure.
 
     Raises:
-        ApiError: several fields ask for one, or it cannot be used.
+        ApiError: several fields request one, or it cannot be used.
     """
     if not structures:
         return {}
@@ -186,10 +186,10 @@ async def chat_requests(
     param: str,
     how: Rendering,
 ) -> tuple[list[BatchRequest], CallForm | None]:
-    """The sequences that reply to a conversation, and the form in which they may call tools.
+    """The sequences that reply to a conversation, and the form of their tool calls.
 
-    ``messages`` makes the conversation, off the event loop. ``options`` are those of each sequence; ``max_tokens``
-    becomes at most what the context has room for. ``param`` is the field of the conversation, for errors.
+    ``messages`` returns the conversation, off the event loop. ``options`` has the options of each sequence;
+    ``max_tokens`` is limited to the room in the context. ``param`` names the conversation's field in errors.
 
     Raises:
         ApiError: the model cannot chat, a field is wrong, or the context has no room.

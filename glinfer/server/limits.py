@@ -1,8 +1,8 @@
-"""The limits of requests to the server, in one place; docs/server.md has the same table.
+"""The limits of requests to the server; docs/server.md has the same table.
 
-A body of a few million bytes can be millions of values, whose parsing lets no other thread run: they are counted first.
-It can also be wrong in many places, and each complaint takes pydantic some hundred bytes and microseconds: lists end at
-their first wrong element, and objects of too many fields are refused before their fields.
+A body of a few million bytes can have millions of values, whose parsing blocks all other threads; they are counted
+first. A body can also have many errors, and pydantic needs some hundred bytes and microseconds for each. So checking a
+list stops at its first error, and objects with too many fields are refused before their fields are checked.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """The most that one request may have.
+    """The limits of one request.
 
     Attributes:
         body_bytes: bytes of its body.
-        body_values: values in its body, which are counted before it is parsed.
-        body_depth: lists and objects within each other.
+        body_values: values in its body, counted before it is parsed.
+        body_depth: nested lists and objects.
         call_values: values in the arguments of one call.
         messages: messages of a chat, or items of an input.
         prompts: prompts or texts in a list.
         choices: answers to each prompt (``n``).
         sequences: prompts times answers.
         stop_strings: strings in ``stop``.
-        stop_characters: characters of each of them.
-        logprobs: likeliest tokens that are named beside a chosen one.
+        stop_characters: characters of each stop string.
+        logprobs: likeliest tokens listed for each chosen one.
         tools: tools of a chat, and calls in one message.
         bias_entries: tokens in ``logit_bias``.
-        score_tokens: tokens of all texts to be scored.
-        embed_texts: texts to be embedded, or ranked.
-        embed_tokens: tokens of all of them.
+        score_tokens: total tokens of the texts to score.
+        embed_texts: texts to embed or rank.
+        embed_tokens: total tokens of the texts to embed or rank.
         tokenize_bytes: bytes of a text for /tokenize.
         detokenize_tokens: token ids for /detokenize.
-        model_characters: characters of the name of a model.
+        model_characters: characters of a model's name.
     """
 
     body_bytes: int = 8 << 20
@@ -62,14 +62,14 @@ class RequestLimits:
 
 LIMITS = RequestLimits()
 MAX_WAITING = 256
-"""Default limit for sequences of a model that wait for a place."""
+"""Default limit of a model's waiting sequences."""
 EMBED_REQUESTS = 32
-"""Requests at once of a model that embeds texts, which run one after the other; more have to wait."""
+"""Concurrent requests to an embedding model, which run one after another; further requests wait."""
 MAX_FIELDS = 100
-"""Fields of an object; none has half as many."""
+"""Limit of an object's fields; no valid object has half as many."""
 T = TypeVar("T")
 Several = Annotated[list[T], Field(fail_fast=True)]
-"""A list whose first wrong element is the only complaint about it."""
+"""A list whose check stops at its first error."""
 
 
 def _check_few(value: Any, most: int, noun: str) -> Any:
@@ -79,12 +79,12 @@ def _check_few(value: Any, most: int, noun: str) -> Any:
 
 
 def few(most: int, noun: str) -> BeforeValidator:
-    """Refuses an object of more than ``most`` fields, called ``noun``, before it looks at them."""
+    """Refuse an object with more than ``most`` fields before they are checked; ``noun`` names them in errors."""
     return BeforeValidator(lambda value: _check_few(value, most, noun))
 
 
 class Strict(BaseModel):
-    """A body without unknown fields, whose values are of the very type."""
+    """A body without unknown fields, whose values have exact types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -96,13 +96,13 @@ class Strict(BaseModel):
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What a server bears of its clients' connections.
+    """Connection limits.
 
     Attributes:
-        connections: connections at once; no more than half of the files that the process may open. Where there are
-            more, one of the address that has most ends.
+        connections: open connections, at most half of the files that the process may open. Beyond this limit, a
+            connection of the address with the most connections is ended.
         header_seconds: from the beginning of a connection, or from the last answer, to the end of a request's header.
-        body_seconds: from there to the end of its body.
+        body_seconds: from the end of the header to the end of the body.
         unread_seconds: how long a client may leave an answer unread.
     """
 
@@ -112,23 +112,23 @@ class ConnectionLimits:
     unread_seconds: float = 60
 
     def fitted(self) -> ConnectionLimits:
-        """The same, with no more connections than the process can open."""
+        """These limits, with at most as many connections as the process can open."""
         return replace(self, connections=min(self.connections, max_open_files() // 2))
 
 
 def share(free: int, shared: int) -> int:
-    """The places that one client may have of those that no other one has: of the ``shared`` ones among them half.
+    """The places that one client may take of the ``free`` ones, so that the next client always finds some.
 
-    However many a client takes, so, the next one finds some.
+    Of the last ``shared`` places it may take only half.
     """
     return free - min(free, shared) // 2
 
 
 def max_open_files() -> int:
-    """How many files this process may have open at once."""
+    """The number of files that this process may have open."""
     try:
         import resource
-    except ImportError:  # Windows has no such limit for sockets
+    except ImportError:  # Windows does not limit sockets
         return 1 << 20
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft

@@ -1,4 +1,4 @@
-"""The figures of a server, in Prometheus' text form."""
+"""The metrics of a server, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _RATES = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0)
 
 
 class Metrics:
-    """Counters of one server; any thread may add to them."""
+    """The counters of one server; thread-safe."""
 
     def __init__(self) -> None:
-        """Start at nought."""
+        """Start all counters at 0."""
         self.registry = CollectorRegistry()
         model = ("model",)
 
@@ -26,19 +26,19 @@ class Metrics:
             return Histogram(f"glinfer_{name}", words, model, buckets=buckets, registry=self.registry)
 
         self.requests = counter("requests_total", "Answers, by route and status.", ("route", "status"))
-        self.rejected = counter("rejected_total", "Requests that were refused before they ran.", ("reason",))
-        self.prompt_tokens = counter("prompt_tokens_total", "Tokens of prompts.")
-        self.reused_tokens = counter("reused_tokens_total", "Tokens of prompts that were in a cache already.")
-        self.tokens = counter("tokens_total", "Tokens that were generated.")
+        self.rejected = counter("rejected_total", "Requests refused before they ran.", ("reason",))
+        self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens.")
+        self.reused_tokens = counter("reused_tokens_total", "Prompt tokens reused from a cache.")
+        self.tokens = counter("tokens_total", "Generated tokens.")
         self.draws = counter("draws_total", "Draw calls.")
-        self.finished = counter("finished_total", "Sequences that have ended, by why.", ("model", "reason"))
-        self.losses = counter("context_losses_total", "OpenGL contexts that were lost and opened again.", ())
-        self.running = gauge("running", "Sequences that run.")
-        self.waiting = gauge("waiting", "Sequences that wait for a place.")
+        self.finished = counter("finished_total", "Finished sequences, by reason.", ("model", "reason"))
+        self.losses = counter("context_losses_total", "OpenGL contexts lost and reopened.", ())
+        self.running = gauge("running", "Running sequences.")
+        self.waiting = gauge("waiting", "Waiting sequences.")
         self.texture_bytes = gauge("texture_bytes", "Texture memory of all models, caches and scratch textures.", ())
-        self.first_token = histogram("first_token_seconds", "From a request to its first token.", _SECONDS)
-        self.rate = histogram("tokens_per_second", "Generated tokens a second of one sequence.", _RATES)
+        self.first_token = histogram("first_token_seconds", "Seconds from a request to its first token.", _SECONDS)
+        self.rate = histogram("tokens_per_second", "Generated tokens per second of one sequence.", _RATES)
 
     def text(self) -> bytes:
-        """All figures."""
+        """All metrics as text."""
         return generate_latest(self.registry)

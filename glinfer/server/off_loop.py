@@ -1,4 +1,4 @@
-"""Work off the event loop, on threads that clients share: tokenizing, parsing, templates, structures, long answers."""
+"""Threads for slow work of requests, shared among clients: tokenizing, parsing, templates, structures, long answers."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ Result = TypeVar("Result")
 _Outcome = tuple[Any, Exception | None]
 
 THREADS = 6
-"""Threads of a pool. Their work is short or waits for a child process, and one thread draws: more would bring nothing.
-Each keeps memory of its own, so that a server with many grows for hours."""
+"""Threads of a pool. More would not help: their work is short or waits for a child process. Each keeps its own
+memory arena, so a server with many threads would grow for hours."""
 
 
 def thread_pool(name: str, threads: int = THREADS) -> ThreadPoolExecutor:
-    """A pool that has all of its threads from the beginning, so that a server never has more than it began with.
+    """A pool that starts all its threads at once, so the server's number of threads never grows.
 
     Raises:
-        InputError: the system starts no more threads.
+        InputError: the system cannot start another thread.
     """
     pool, together = ThreadPoolExecutor(threads, thread_name_prefix=name), threading.Barrier(threads)
     try:
         for _ in range(threads):
             pool.submit(together.wait)
     except RuntimeError as error:
-        together.abort()  # or those that have begun would wait for the others for ever
+        together.abort()  # otherwise the started threads would wait forever
         pool.shutdown()
         raise InputError(
-            f"{error}: the server needs {threads} for {name}; allow more (ulimit -u), or end others"
+            f"{error}: the server needs {threads} threads for {name}; raise ulimit -u, or end other processes"
         ) from None
     return pool
 
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """Work, the client that it is for, and the future on which a request waits for it."""
+    """Work, its client, and the future that its request awaits."""
 
     work: Callable[[], Any]
     client: Hashable
@@ -53,13 +53,13 @@ class _Work:
 
 
 class Threads:
-    """Threads for the work of requests, of which each client has its share; use it on one event loop.
+    """Threads for the work of requests, shared fairly among clients; use it on one event loop.
 
-    Work waits here and not in the pool's queue, so that a client's work never stands behind all of another one's.
+    Work waits here instead of the pool's queue, so that one client's work never waits for all of another's.
     """
 
     def __init__(self, name: str, threads: int = THREADS) -> None:
-        """Start the pool; ``threads`` is how much work runs at once."""
+        """Start the pool of ``threads`` threads."""
         self.threads = threads
         self._pool = thread_pool(name, threads)
         self._waiting: list[_Work] = []
@@ -69,17 +69,17 @@ class Threads:
 
     @property
     def busy(self) -> bool:
-        """Whether a request waits for work here."""
+        """Whether a request awaits work."""
         return bool(self._asked)
 
     async def run(self, work: Callable[[], Result], client: Hashable) -> Result:
-        """What ``work`` returns, when it is the client's turn.
+        """Run ``work`` on a thread when it is the client's turn, and return its result.
 
-        A request that is cancelled leaves the queue; work that has begun takes its thread to its end.
+        A cancelled request leaves the queue; work that has begun keeps its thread until it ends.
 
         Raises:
-            GlinferError: as the work does.
-            RuntimeError: it has raised anything else, which a future or the event loop might not bear.
+            GlinferError: the work raised it.
+            RuntimeError: the work raised another exception, which a future or the event loop might not carry.
         """
         answer: asyncio.Future[_Outcome] = asyncio.get_running_loop().create_future()
         self._asked.add(answer)
@@ -95,7 +95,7 @@ class Threads:
         return result
 
     def abandon(self, error: GlinferError) -> None:
-        """Have every request that waits here end with an error, and end the processes that work has started."""
+        """End every waiting request with an error, and kill the processes that work has started."""
         for answer in self._asked:
             if not answer.done():
                 answer.set_result((None, error))
@@ -103,11 +103,11 @@ class Threads:
             end_process_of(thread)
 
     def close(self) -> None:
-        """End the threads, after the work that they have."""
+        """End the threads after their current work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:
-        """Begin what may run, of the client with the least work first."""
+        """Start waiting work, first that of the client with the least running."""
         self._waiting = [each for each in self._waiting if not each.answer.done()]
         for each in sorted(self._waiting, key=lambda each: self._running[each.client]):
             running, own = self._running.total(), self._running[each.client]
@@ -118,7 +118,7 @@ class Threads:
                 self._running[each.client] += 1
                 tell = partial(_tell, asyncio.get_running_loop(), partial(self._end, each))
                 self._pool.submit(self._outcome, each.work).add_done_callback(tell)
-        self._running += Counter()  # which forgets clients that have none
+        self._running += Counter()  # drops clients at 0
 
     def _end(self, each: _Work, outcome: _Outcome) -> None:
         self._running[each.client] -= 1
@@ -127,7 +127,7 @@ class Threads:
         self._begin()
 
     def _outcome(self, work: Callable[[], Any]) -> _Outcome:
-        """What work returns or raises; a future cannot carry StopIteration, and SystemExit would end the event loop."""
+        """The result or error of work; a future cannot carry StopIteration, and SystemExit would end the event loop."""
         self._working.add(threading.get_ident())
         try:
             return work(), None
@@ -142,5 +142,5 @@ class Threads:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, end: Callable[[_Outcome], None], done: Future[_Outcome]) -> None:
-    with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(end, done.result())

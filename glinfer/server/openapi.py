@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the bodies in :mod:`glinfer.server.protocol`."""
+"""The OpenAPI document, generated from the bodies in :mod:`glinfer.server.protocol`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from glinfer.server.routes import ROUTES
 
 _ERRORS = {
     "400": "The request cannot be run.",
-    "401": "A key is missing, or not known.",
-    "403": "Pages of this Origin may not ask.",
-    "404": "There is no such model.",
+    "401": "The API key is missing or invalid.",
+    "403": "Pages of this Origin may not use the server.",
+    "404": "The model does not exist.",
     "413": "The body is too large.",
-    "421": "The Host is not known.",
+    "421": "The Host is not allowed.",
     "429": "Too many sequences wait.",
-    "500": "The numbers of the model are broken, or the server failed.",
-    "503": "A model is being loaded, the context was lost, or the server ends.",
+    "500": "The model's numbers are not finite, or the server failed.",
+    "503": "A model is being loaded, the OpenGL context was lost, or the server is shutting down.",
 }
 _REF = "#/components/schemas/{model}"
 _JSON = {"application/json": {"schema": {"type": "object"}}}
@@ -27,11 +27,11 @@ _MAYBE = {"type": ["string", "null"]}
 _ERROR = {"message": {"type": "string"}, "type": {"type": "string"}, "param": _MAYBE, "code": _MAYBE}
 _TEXT = {"schema": {"type": "string"}}
 DOCUMENT = "/openapi.json"
-"""Where the document is."""
+"""The path of the document."""
 
 
 def document() -> dict[str, Any]:
-    """The document, OpenAPI 3.1."""
+    """The OpenAPI 3.1 document."""
     bodies = [route.body for route in ROUTES if route.body is not None]
     _, found = models_json_schema([(body, "validation") for body in bodies], ref_template=_REF)
     error = {"type": "object", "required": list(_ERROR), "properties": _ERROR}
@@ -65,7 +65,7 @@ def _operation(path: str, words: str, answer: dict[str, Any] = _JSON) -> dict[st
     for status, what in _ERRORS.items():
         replies[status] = {"description": what, "content": {"application/json": error}}
     if path == "/health":
-        replies["503"] = {"description": "Not yet, or no more.", "content": answer}
+        replies["503"] = {"description": "The server is starting or shutting down.", "content": answer}
     return {
         "summary": words,
         "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", "").replace("-", "_"),

@@ -1,4 +1,4 @@
-"""The page at /: the chat page of exported sites over this server's models, or a folder of one's own."""
+"""The page at /: the chat page of exported sites with this server's models, or the user's own folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glinfer.export.site import ANSWERS, MARKDOWN_ANSWERS, PAGE, web_root
 from glinfer.export.static import HEADERS, media_type
 
 _ENTRY, _OWN_ENTRY = 'src="app.js"', 'src="server/app.js"'
-_THREAD = '<script type="module" src="page/thread.js"></script>\n'  # computes for the page of a site
+_THREAD = '<script type="module" src="page/thread.js"></script>\n'  # an exported site computes in it
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -28,7 +28,7 @@ class ChatPage:
     """The files of the chat page: the page, its style, and the modules that its script imports.
 
     Attributes:
-        paths: where they are; they are the same on every server, and need no key.
+        paths: their paths; they are the same on every server, and need no key.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class ChatPage:
 
 
 def _modules(root: Path, entry: str) -> dict[str, Path]:
-    """A module of the page and all that it imports, by their places in the page."""
+    """A module of the page and its imports, by their paths in the page."""
     try:
         places = {ANSWERS: root / MARKDOWN_ANSWERS, **library_files(root, (MARKDOWN,))}
-    except FormatError:  # answers are shown as they are written
+    except FormatError:  # without it, the page shows answers unformatted
         places = {}
     found, waiting = dict[str, Path](), [entry]
     while waiting:
@@ -75,7 +75,7 @@ def _modules(root: Path, entry: str) -> dict[str, Path]:
 
 
 class Folder(StaticFiles):
-    """The files of a folder, with the types that browsers require."""
+    """The files of a folder, with the media types that browsers require."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """The answer with a file."""

@@ -1,4 +1,4 @@
-"""The bodies of requests, checked: pydantic models, of which the OpenAPI document is made too."""
+"""The bodies of requests as pydantic models, which check them and define the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ Prompts = (
 Body = TypeVar("Body", bound="RequestBody")
 _MAX_SEED = (1 << 63) - 1
 _SAMPLING = (*NAMES, "presence_penalty", "frequency_penalty", "logit_bias", "stop")
-_MAX_NAME = 80  # characters of the name of a field that an error tells; a client may make one of millions
+_MAX_NAME = 80  # characters of a field's name in an error; a client's may have millions
 
 
 class RequestBody(Strict):
-    """A request; fields of ``neutral`` are refused by name, unless they have one of these values."""
+    """A request; fields in ``neutral`` are refused unless they have one of the values listed there."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     ignored: ClassVar[frozenset[str]] = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier"})
 
     model: Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.model_characters)]
-    """The name of a model, as /v1/models lists it."""
+    """The name of a model in /v1/models."""
 
     @classmethod
     def read(cls: type[Body], data: bytes) -> Body:
         """Parse and check a body.
 
         Raises:
-            ApiError: it is no JSON object, or a field is wrong, unknown or refused.
+            ApiError: the body is not a JSON object, or a field is invalid, unknown or refused.
         """
         try:
             found = parsed_json(data, LIMITS.body_values)
@@ -60,7 +60,7 @@ class RequestBody(Strict):
                 raise ApiError(f"{name} is not supported here; leave it out", param=name, code="unsupported_parameter")
         given = {name: value for name, value in found.items() if value is not None and name not in cls.ignored}
         if given.get("stream_options") and given.get("stream") is not True:
-            raise ApiError("stream_options is for streams; say stream: true too", param="stream_options")
+            raise ApiError("stream_options needs stream: true", param="stream_options")
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -68,14 +68,14 @@ class RequestBody(Strict):
 
 
 def _said(error: ValidationError) -> ApiError:
-    """The first complaint, as one line; of a value of several kinds, about the kind that it is nearest to."""
+    """The first error in one line; for a field that allows several types, the error of the nearest type."""
     found_all = error.errors(include_url=False, include_context=False)
     alike = [each for each in found_all if each["loc"][:1] == found_all[0]["loc"][:1]]
     first = max(alike, key=lambda each: (not each["type"].endswith("_type"), len(each["loc"])))
     parts = [part[:_MAX_NAME] if isinstance(part, str) else part for part in first["loc"]]
     field = str(parts[0]) if parts else None
     place = ".".join(str(part) for part in parts if not isinstance(part, str) or _is_name(part)) or "the body"
-    message = first["msg"].removeprefix("Value error, ")  # of our own checks
+    message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix for errors of our checks
     message = message[:1].lower() + message[1:]
     if first["type"] == "extra_forbidden":
         return ApiError(f"there is no field {place}; see /openapi.json", param=field, code="unknown_parameter")
@@ -87,12 +87,12 @@ def _said(error: ValidationError) -> ApiError:
 
 
 def listed(prompts: str | list[Any]) -> list[str | list[int]]:
-    """Prompts as a list: one may be a text, or a list of ids."""
+    """Prompts as a list; a single prompt is a text or a list of ids."""
     return [prompts] if isinstance(prompts, str) or isinstance(prompts[0], int) else list(prompts)
 
 
 def _is_name(part: str) -> bool:
-    """Whether a part of a place names a field, and not one of the kinds that a value may have."""
+    """Whether a part of an error's location is a field's name, not a type."""
     return part.isidentifier() and part.islower() and part not in {"str", "int", "float", "bool", "dict"}
 
 
@@ -100,32 +100,32 @@ class StreamOptions(Strict):
     """``stream_options``."""
 
     include_usage: bool | None = None
-    """Whether a last chunk has the counts of tokens."""
+    """Send the token counts in a last chunk."""
     continuous_usage_stats: bool | None = None
-    """Whether every chunk has them."""
+    """Send the token counts in every chunk."""
     include_obfuscation: bool | None = None
     """Ignored."""
 
 
 class DrawnBody(RequestBody):
-    """The fields that all generated answers have in common."""
+    """The fields of all requests that generate answers."""
 
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
-    """0 takes the likeliest token each time."""
+    """0 means greedy decoding."""
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    """Only the likeliest tokens up to this probability."""
+    """Sample from the likeliest tokens with this total probability."""
     seed: Annotated[StrictInt, Field(ge=-_MAX_SEED - 1, le=_MAX_SEED)] | None = None
-    """The same seed gives the same text; answer i of several has seed + i."""
+    """The same seed gives the same text; answer i of several uses seed + i."""
     stream: bool | None = None
-    """Whether to send the answer piece by piece, as server-sent events."""
+    """Send the answer in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
-    """What the events have beside the answer; ignored by /v1/responses, whose last event has the counts."""
+    """Options of the events; /v1/responses ignores them, as its last event always has the counts."""
 
     def sampling(self, *, index: int = 0) -> dict[str, Any]:
-        """The options of :class:`glinfer.engine.requests.BatchRequest` for answer ``index``, less those of its length.
+        """The options of :class:`glinfer.engine.requests.BatchRequest` for answer ``index``, except its length.
 
         Raises:
-            ApiError: a key of ``logit_bias`` is no token id.
+            ApiError: a key of ``logit_bias`` is not a token id.
         """
         found = {name: value for name in _SAMPLING if (value := getattr(self, name, None)) is not None}
         if bias := found.get("logit_bias"):
@@ -136,20 +136,20 @@ class DrawnBody(RequestBody):
 
 
 class SamplingBody(DrawnBody):
-    """The fields that say how tokens are chosen; what is left out is the model's own."""
+    """The fields for sampling; omitted ones have the model's defaults."""
 
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    """Tokens at most; more than the context has room for are clipped."""
+    """Limit of tokens, clipped to the room in the context."""
     top_k: Annotated[StrictInt, Field(ge=-1)] | None = None
-    """Only so many of the likeliest tokens; 0 or -1 for all."""
+    """Sample from the N likeliest tokens; 0 or -1 for all."""
     min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    """Only tokens at least this fraction as likely as the likeliest."""
+    """Sample from tokens with at least this fraction of the highest probability."""
     repetition_penalty: Annotated[Number, Field(gt=0, le=100)] | None = None
     """Above 1: tokens of the prompt and the answer become less likely."""
     presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
-    """Subtracted from the logits of tokens that the answer has already."""
+    """Subtracted from the logits of tokens in the answer so far."""
     frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
-    """Subtracted for each time that the answer has a token."""
+    """Subtracted from a token's logit for each of its occurrences in the answer so far."""
     logit_bias: (
         Annotated[
             dict[StrictStr, Annotated[Number, Field(ge=-100, le=100)]],
@@ -160,7 +160,7 @@ class SamplingBody(DrawnBody):
     ) = None
     """Added to the logits of these token ids."""
     stop: Stops | None = None
-    """Strings that end the answer, and are no part of it."""
+    """Strings that end the answer; it does not include them."""
 
 
 def _token(key: str) -> int:
@@ -170,21 +170,21 @@ def _token(key: str) -> int:
 
 
 class StructuredBody(SamplingBody):
-    """The fields that ask for a structure, of which one may be given."""
+    """The fields that request a structure; at most one may be given."""
 
     response_format: structured.ResponseFormat | None = None
-    """The form of the answer: text, any JSON object, or JSON of a schema."""
+    """The form of the answer: text, any JSON object, or JSON that matches a schema."""
     guided_json: dict[StrictStr, Any] | StrictStr | None = None
-    """A JSON schema that the answer has, as an object or as text."""
+    """A JSON schema that the answer matches, as an object or as text."""
     guided_regex: StrictStr | None = None
     """A regular expression that the whole answer matches."""
     guided_choice: structured.Choices | None = None
-    """Texts of which the answer is one."""
+    """The answer is one of these texts."""
     guided_grammar: StrictStr | None = None
-    """A grammar that the answer follows, in llguidance's form of Lark."""
+    """A grammar that the answer follows, in llguidance's Lark notation."""
 
     def structures(self) -> dict[str, Mapping[str, Any]]:
-        """What the fields ask for, by their names, see :func:`glinfer.server.generation.structured_options`.
+        """The options for each given field, see :func:`glinfer.server.generation.structured_options`.
 
         Raises:
             ApiError: ``response_format`` contradicts itself.
@@ -221,35 +221,35 @@ class ChatMessage(Strict):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: StrictStr | Several[TextPart] | None = None
-    """The text; an assistant's message with calls needs none."""
+    """The text; optional in an assistant's message with calls."""
     name: StrictStr | None = None
-    """Of a tool, for templates that want it; otherwise ignored."""
+    """The name of a tool, for templates that use it; otherwise ignored."""
     refusal: StrictStr | None = None
     """Ignored."""
     reasoning_content: StrictStr | None = None
-    """Thoughts; part of the next prompt where they led to calls and the template has a place for them."""
+    """Thoughts; kept in the next prompt if they led to calls and the template has a place for them."""
     annotations: list[Any] | None = None
     """Ignored."""
     tool_calls: Annotated[Several[structured.ToolCall], Field(max_length=LIMITS.tools)] | None = None
-    """What the assistant has called."""
+    """The assistant's tool calls."""
     tool_call_id: StrictStr | None = None
-    """Which call a tool's message answers."""
+    """The id of the call that a tool's message answers."""
     function_call: None = None
     audio: None = None
-    """Clients that send an answer back as they have got it send these two with nothing in them."""
+    """Only empty: clients that return an answer unchanged send these two fields."""
 
     def message(self, place: int) -> dict[str, Any]:
-        """The message, as templates take it.
+        """The message in the form for templates.
 
         Raises:
-            ApiError: the content is missing, or there are calls that cannot be.
+            ApiError: the content is missing, or the calls are malformed or not the assistant's.
         """
         if self.content in (None, []) and not self.tool_calls:
             raise ApiError(
                 f"message {place} has no content; expected a text", param="messages", code="missing_parameter"
             )
         if self.tool_calls and self.role != "assistant":
-            raise ApiError(f"message {place} has tool_calls; expected them of the assistant alone", param="messages")
+            raise ApiError(f"message {place} has tool_calls; expected them only from the assistant", param="messages")
         content = joined(self.content or "")
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
         if self.tool_calls:
@@ -263,7 +263,7 @@ class ChatMessage(Strict):
 
 
 def conversation(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """A conversation, as templates take it; errors as in :meth:`ChatMessage.message`."""
+    """A conversation in the form for templates; errors as in :meth:`ChatMessage.message`."""
     return [each.message(place) for place, each in enumerate(messages)]
 
 
@@ -273,19 +273,19 @@ TemplateArguments = Annotated[dict[StrictStr, Any], few(MAX_FIELDS, "arguments")
 
 
 class RenderedBody(RequestBody):
-    """The fields that say how a conversation becomes a prompt."""
+    """The fields for rendering a conversation to a prompt."""
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = _NO_TEMPLATES
 
     add_generation_prompt: bool | None = None
-    """Whether the prompt ends with what opens an answer; it does where this is left out."""
+    """End the prompt with the tokens that open an answer (the default)."""
     continue_final_message: bool | None = None
-    """Whether to continue the last message, the assistant's; the answer has what is new."""
+    """Continue the last message, which is the assistant's; the answer has only the new text."""
     chat_template_kwargs: TemplateArguments | None = None
-    """Arguments for the model's chat template, of those that it names: ``{"enable_thinking": false}``."""
+    """Arguments that the model's chat template uses, such as ``{"enable_thinking": false}``."""
 
     def rendering(self) -> Rendering:
-        """How the conversation becomes a prompt.
+        """The options for rendering the conversation.
 
         Raises:
             ApiError: the fields contradict each other.
@@ -319,17 +319,17 @@ class ChatCompletionRequest(StructuredBody, RenderedBody):
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     """The newer name of ``max_tokens``."""
     n: Annotated[StrictInt, Field(ge=1, le=LIMITS.choices)] | None = None
-    """How many answers."""
+    """The number of answers."""
     logprobs: bool | None = None
-    """Whether to name the log-probability of each token."""
+    """Return the log-probability of each token."""
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=LIMITS.logprobs)] | None = None
-    """How many of the likeliest tokens to name beside each; needs ``logprobs``."""
+    """The number of likeliest tokens to list for each token; needs ``logprobs``."""
     tools: structured.Tools | None = None
-    """Functions that the model may call, where its chat template tells it of them."""
+    """Functions that the model may call, if its chat template supports tools."""
     tool_choice: Literal["none", "auto", "required"] | structured.NamedTool | None = None
-    """Whether it calls none, some if it likes, at least one, or this one."""
+    """Call no function, any (the default), at least one, or this one."""
     parallel_tool_calls: StrictBool | None = None
-    """Whether one answer may have several calls; it may where this is left out."""
+    """Allow several calls in one answer (the default)."""
 
 
 class CompletionRequest(StructuredBody):
@@ -340,17 +340,17 @@ class CompletionRequest(StructuredBody):
     prompt: Prompts
     """Text, token ids, or a list of either."""
     max_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
-    """Tokens at most, 16 where it is left out; 0 with ``echo`` scores the prompt."""
+    """Limit of tokens, 16 by default; 0 with ``echo`` only scores the prompt."""
     n: Annotated[StrictInt, Field(ge=1, le=LIMITS.choices)] | None = None
-    """How many answers to each prompt."""
+    """The number of answers to each prompt."""
     echo: bool | None = None
-    """Whether the answer begins with the prompt."""
+    """Begin the answer with the prompt."""
     logprobs: Annotated[StrictInt, Field(ge=0, le=LIMITS.logprobs)] | None = None
-    """How many of the likeliest tokens to name beside each; with ``echo`` at most 1."""
+    """The number of likeliest tokens to list for each token; with ``echo`` at most 1."""
 
 
 class InputItem(Strict):
-    """An item of the input of a response: a message, or what an earlier answer has put out beside its text."""
+    """An item of a response's input: a message, or a non-text output item of an earlier answer."""
 
     type: Literal["message", "reasoning", "item_reference", "function_call", "function_call_output"] | None = None
     role: Literal["system", "developer", "user", "assistant"] | None = None
@@ -362,17 +362,17 @@ class InputItem(Strict):
     phase: StrictStr | None = None
     """Ignored."""
     summary: list[Any] | None = None
-    """Ignored, with all of a ``reasoning`` item."""
+    """Ignored, like every ``reasoning`` item."""
     encrypted_content: StrictStr | None = None
     """Ignored."""
     call_id: StrictStr | None = None
-    """Of a call, and of the output that answers it."""
+    """The id of a call, also in the output that answers it."""
     name: structured.ToolName | None = None
-    """Of the function that is called."""
+    """The name of the called function."""
     arguments: StrictStr | None = None
-    """Of a call, as JSON; nothing but white space is ``{}``."""
+    """The arguments of a call as JSON; blank text means ``{}``."""
     output: StrictStr | Several[TextPart] | None = None
-    """What a function has returned."""
+    """The result of a function."""
 
 
 class ResponseRequest(DrawnBody):
@@ -400,19 +400,19 @@ class ResponseRequest(DrawnBody):
     input: Text | Annotated[Several[InputItem], Field(min_length=1, max_length=LIMITS.messages)]
     """A user's message, or the items of a conversation."""
     instructions: StrictStr | None = None
-    """A system prompt, before the conversation."""
+    """A system prompt for the conversation."""
     max_output_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    """Tokens at most."""
+    """Limit of tokens."""
     text: structured.ResponseText | None = None
     """``format`` is the structure of the answer."""
     tools: structured.ResponseTools | None = None
-    """Functions that the model may call, where its chat template tells it of them; other kinds are passed over."""
+    """Functions that the model may call, if its chat template supports tools; other kinds are ignored."""
     tool_choice: Literal["none", "auto", "required"] | structured.NamedResponseTool | None = None
-    """Whether it calls none, some if it likes, at least one, or this one."""
+    """Call no function, any (the default), at least one, or this one."""
     parallel_tool_calls: StrictBool | None = None
-    """Whether one answer may have several calls; it may where this is left out."""
+    """Allow several calls in one answer (the default)."""
     chat_template_kwargs: TemplateArguments | None = None
-    """Arguments for the model's chat template, as for chats."""
+    """Arguments that the model's chat template uses, as in chat completions."""
 
 
 class ScoreRequest(RequestBody):
@@ -435,13 +435,13 @@ class EmbeddingRequest(RequestBody):
     encoding_format: Literal["float", "base64"] | None = None
     """``base64`` gives each vector as little-endian float32 in base64."""
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = None
-    """Keep so many numbers of each vector, for models that were trained so."""
+    """Keep the first N numbers of each vector, for models trained for it."""
     prompt_name: StrictStr | None = None
-    """The name of one of the model's prompts, which stands before each text."""
+    """The name of one of the model's prompts, which is put before each text."""
 
 
 class Document(Strict):
-    """A text to be ranked."""
+    """A text to rank."""
 
     text: StrictStr
 
@@ -450,31 +450,31 @@ class RerankRequest(RequestBody):
     """POST /v1/rerank."""
 
     query: StrictStr
-    """What the texts shall answer."""
+    """The query."""
     documents: Annotated[Several[StrictStr | Document], Field(min_length=1, max_length=LIMITS.embed_texts)]
-    """The texts."""
+    """The texts to rank."""
     top_n: Annotated[StrictInt, Field(ge=1)] | None = None
-    """Only so many of the best."""
+    """Return only the N best texts."""
     return_documents: bool | None = None
-    """Whether the answer has the texts too."""
+    """Include the texts in the answer."""
 
 
 class TokenizeRequest(RenderedBody):
     """POST /tokenize."""
 
     prompt: StrictStr | None = None
-    """A text; control tokens in it are recognised, as in a prompt."""
+    """A text; control tokens in it are recognised, as in a completion's prompt."""
     messages: Messages | None = None
-    """Or a conversation."""
+    """A conversation instead of ``prompt``."""
 
 
 class AttentionRequest(TokenizeRequest):
     """POST /v1/attention."""
 
     reply: StrictStr | None = None
-    """What stands behind the prompt or the conversation."""
+    """Text after the prompt or the conversation."""
     block: Annotated[StrictInt, Field(ge=0)]
-    """The number of a block, from 0."""
+    """The index of a block, from 0."""
 
 
 class DetokenizeRequest(RequestBody):

@@ -1,4 +1,4 @@
-"""The items of /v1/responses: a request's as messages, and an answer's with the events that tell of them."""
+"""The items of /v1/responses: a request's items as messages, and an answer's items with their events."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Event = tuple[str, dict[str, Any]]
 
 
 def messages_of(given: str | Sequence[InputItem], instructions: str | None) -> list[dict[str, Any]]:
-    """The conversation of a request, as templates take it; ``instructions`` come first.
+    """The conversation of a request in the form for templates; ``instructions`` come first.
 
-    Calls belong to the assistant's message before them, if there is one.
+    Calls are added to the assistant's message before them, if any.
 
     Raises:
-        ApiError: an item is none that can be used.
+        ApiError: an item is malformed or not supported.
     """
     first = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(given, str):
@@ -43,7 +43,7 @@ def messages_of(given: str | Sequence[InputItem], instructions: str | None) -> l
             messages.append({"role": "tool", "content": joined(item.output), "tool_call_id": item.call_id, **name})
         elif item.type != "reasoning":
             messages.append(_message(place, item))
-    if first and messages and messages[0]["role"] == "system":  # templates take one system prompt
+    if first and messages and messages[0]["role"] == "system":  # templates accept one system prompt
         head = messages.pop(0)
         first[0]["content"] += f"\n\n{head['content']}"
     return [*first, *messages]
@@ -67,20 +67,20 @@ def _call(place: int, item: InputItem) -> dict[str, Any]:
 
 
 class OutputItems:
-    """The output of an answer as it comes: a message, calls, or both.
+    """The output of an answer in progress: a message, calls, or both.
 
     Attributes:
-        items: what there is of them; whole after :meth:`finish`.
+        items: the items so far; complete after :meth:`finish`.
     """
 
     def __init__(self, form: CallForm | None) -> None:
-        """Start an answer of a model that writes calls in this form, or calls nothing."""
+        """Start an answer of a model with this call form, or None without calls."""
         self.items: list[dict[str, Any]] = []
         self._calls = None if form is None else CallDeltas(form)
         self._open = False
 
     def push(self, text: str, calls: Sequence[ChatPart] = (), *, last: bool) -> Iterator[Event]:
-        """Take the next piece of the answer; yields the events that it brings, which must all be taken."""
+        """Add the next piece of the answer and yield its events; consume them all."""
         deltas: list[dict[str, Any]]
         deltas = [{"content": text}] if self._calls is None else self._calls.push(text, calls, last=last)
         for delta in deltas:
@@ -90,7 +90,7 @@ class OutputItems:
                 yield from self._go_on_calling(call)
 
     def finish(self, status: str) -> Iterator[Event]:
-        """End the last item, with the status of the answer; an answer without any has an empty message."""
+        """End the last item with the status of the answer; an answer without items gets an empty message."""
         if not self.items:
             yield from self._say("")
         yield from self._close(status)

@@ -1,4 +1,4 @@
-"""POST /v1/responses, without state: the conversation comes whole with every request."""
+"""POST /v1/responses, without state: every request has the whole conversation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def responses(asked: Asked[ResponseRequest]) -> ASGIApp:
 
 
 class _Answer:
-    """The answer to one request, as a whole or as events."""
+    """The answer to one request, whole or as events."""
 
     def __init__(self, asked: Asked[ResponseRequest], request: BatchRequest, form: CallForm | None) -> None:
         self.asked, self.body, self.request = asked, asked.body, request
@@ -79,14 +79,14 @@ class _Answer:
         }
 
     async def whole(self) -> ASGIApp:
-        """The answer in one piece."""
+        """The whole answer."""
         (sequence,) = await ended(self.asked, [self.request], self.usage)
 
         def made() -> dict[str, Any]:
             status = _status(sequence)
             text, parts = sequence.result.text or "", sequence.parts
             for _ in (*self.output.push(text, parts, last=True), *self.output.finish(status)):
-                pass  # these are events, which nobody waits for
+                pass  # the events are not sent
             return self._response(status)
 
         return await self.asked.answer(made)
@@ -109,12 +109,12 @@ class _Answer:
         yield self._event(f"response.{status}", response=self._response(status))
 
     def failed(self, error: ApiError) -> bytes:
-        """The last event of an answer that broke."""
+        """The last event of a failed answer."""
         return self._event("response.failed", response=self._response("failed", error))
 
 
 def _status(sequence: Running) -> str:
-    """The status of the answer of a sequence that has ended."""
+    """The answer's status for a finished sequence."""
     return "incomplete" if sequence.stats.finish_reason == "length" else "completed"
 
 
@@ -124,5 +124,5 @@ def _format(text: ResponseText | None) -> dict[str, Any]:
 
 
 def _plain(given: Any) -> Any:
-    """A part of the request as it came."""
+    """A part of the request as plain JSON values."""
     return given.model_dump(by_alias=True, exclude_none=True) if isinstance(given, BaseModel) else given

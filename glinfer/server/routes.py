@@ -1,4 +1,4 @@
-"""The routes about the server itself, and the table of all, for the application and its OpenAPI document."""
+"""The routes about the server itself, and the table of all routes for the application and its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class ApiRoute:
     """A route.
 
     Attributes:
-        path: as Starlette has it.
-        endpoint: answers a request; of a route with a body, an :class:`glinfer.server.state.Asked`.
-        summary: what it does, for the document.
-        body: the model of its body; None for a route that takes none.
+        path: the path in Starlette's form.
+        endpoint: answers a request, or an :class:`glinfer.server.state.Asked` for a route with a body.
+        summary: its description in the OpenAPI document.
+        body: the model of its body, or None for a route without one.
     """
 
     path: str
@@ -37,7 +37,7 @@ class ApiRoute:
 
     @property
     def method(self) -> str:
-        """The method that it takes."""
+        """Its HTTP method."""
         return "GET" if self.body is None else "POST"
 
     @property
@@ -47,19 +47,19 @@ class ApiRoute:
 
     @property
     def documented(self) -> str:
-        """The path as OpenAPI has it."""
+        """The path in OpenAPI's form."""
         return self.path.replace(":path", "")
 
 
 async def models(request: Request) -> Response:
-    """The models."""
+    """List the models."""
     state = ServerState.of(request)
     listed = [(each, own) for each in state.worker.served.values() for own in (None, *each.source.adapters)]
     return json_answer({"object": "list", "data": [_model(*each) for each in listed]})
 
 
 async def model(request: Request) -> Response:
-    """One model."""
+    """Describe one model."""
     return json_answer(_model(*ServerState.of(request).model(request.path_params["model"])))
 
 
@@ -71,14 +71,14 @@ def _model(served: Served, adapter: str | None) -> dict[str, Any]:
 
 
 async def health(request: Request) -> Response:
-    """Whether the server can be asked: 200 when its models are loaded, 503 before that and while it ends."""
+    """Whether the server is ready: 200 when its models are loaded, 503 before that and during shutdown."""
     state = ServerState.of(request)
     status = "ending" if state.ending else "ready" if state.worker.ready else "loading"
     return json_answer({"status": status}, 200 if status == "ready" else 503)
 
 
 async def metrics(request: Request) -> Response:
-    """The figures, for Prometheus."""
+    """The metrics for Prometheus."""
     text = ServerState.of(request).worker.metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -89,14 +89,14 @@ ROUTES = (
     ApiRoute("/v1/responses", responses, "Respond to an input, without state.", protocol.ResponseRequest),
     ApiRoute("/v1/score", texts.score, "Score texts.", protocol.ScoreRequest),
     ApiRoute("/v1/embeddings", texts.embeddings, "Vectors of texts.", protocol.EmbeddingRequest),
-    ApiRoute("/v1/rerank", texts.rerank, "Texts by how well they fit a query.", protocol.RerankRequest),
-    ApiRoute("/v1/attention", texts.attention, "What the last token of a prompt looks at.", protocol.AttentionRequest),
+    ApiRoute("/v1/rerank", texts.rerank, "Rank texts by relevance to a query.", protocol.RerankRequest),
+    ApiRoute("/v1/attention", texts.attention, "Attention of a prompt's last token.", protocol.AttentionRequest),
     ApiRoute("/tokenize", texts.tokenize, "Token ids of a text or a conversation.", protocol.TokenizeRequest),
     ApiRoute("/detokenize", texts.detokenize, "Text of token ids.", protocol.DetokenizeRequest),
     ApiRoute("/apply-template", texts.apply_template, "The prompt of a conversation.", protocol.ApplyTemplateRequest),
     ApiRoute("/v1/models", models, "The models."),
     ApiRoute("/v1/models/{model:path}", model, "One model."),
-    ApiRoute("/health", health, "Whether the server can be asked."),
-    ApiRoute("/metrics", metrics, "Figures for Prometheus."),
+    ApiRoute("/health", health, "Whether the server is ready."),
+    ApiRoute("/metrics", metrics, "Metrics for Prometheus."),
 )
-"""All routes but the document's own, and the page's."""
+"""All routes except those of the OpenAPI document and the page."""

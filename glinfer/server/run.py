@@ -1,4 +1,4 @@
-"""A running server: uvicorn with the signals of a service, and the thread of OpenGL beside it."""
+"""A running server: uvicorn with a service's signals, and the OpenGL thread."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from glinfer.server.worker import Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OFF_LOOP_SECONDS = 1
-"""How long work off the event loop may take after SIGTERM, such as tokenizing."""
+"""Time limit after SIGTERM for work off the event loop, such as tokenizing."""
 _CLOSING_SECONDS = 5
-"""How long the step under way may take after the grace."""
+"""Time limit of the running step after the grace period."""
 _LAST_SECONDS = 2
-"""How long connections may take to close after the last answer."""
+"""Time limit for connections to close after the last answer."""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server is run.
+    """The options of a server.
 
     Attributes:
-        access: where it listens, and who may ask.
+        access: the address to listen on, and the access settings.
         port: a port, or 0 for any free one.
         grace: seconds that running requests may take to finish after SIGTERM.
-        max_waiting: sequences of a model that may wait for a place.
-        page: the folder of the page at /; the chat page if there is none.
-        connections: what is borne of connections.
-        device, api, limits: of :func:`glinfer.gl.context.open_device`.
+        max_waiting: limit of a model's waiting sequences.
+        page: the folder of the page at /, or None for the chat page.
+        connections: the connection limits.
+        device, api, limits: arguments of :func:`glinfer.gl.context.open_device`.
     """
 
     access: Access = field(default_factory=Access)
@@ -69,16 +69,16 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Leave all signals to :class:`HttpServer`."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close; requests on connections that are ended see that their client has gone, and log no error."""
+        """Close; requests on ended connections see a disconnected client, and log no error."""
         asyncio.get_running_loop().call_later(0 if self.force_exit else _LAST_SECONDS, self.end_connections)
         await super().shutdown(sockets)
 
     def end_connections(self) -> None:
-        """End all connections, whatever they wait for."""
+        """End all connections at once."""
         for each in tuple(self.server_state.connections):
             cast(BoundedConnection, each).end()
 
@@ -87,7 +87,7 @@ class HttpServer:
     """A server of models; :meth:`run` ends with a signal, or with :meth:`end`.
 
     Attributes:
-        address: where it listens, once it was made.
+        address: the address that it listens on.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class HttpServer:
         *,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Bind the port; ``on_ready`` is called whenever the models were loaded.
+        """Bind the port; ``on_ready`` is called each time the models have been loaded.
 
         Raises:
-            InputError: the port or the address cannot be used, or two models have one name.
+            InputError: the port or the address cannot be used, or two models have the same name.
         """
         names = [name for source in sources for name in (source.name, *source.adapters)]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise InputError(f"two models have the name {twice}; name one with NAME=MODEL")
+            raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
         return_large_blocks()
         self.options = options
         self._socket = _bound(options.access.host, options.port)
@@ -123,7 +123,7 @@ class HttpServer:
             make_app(self.state, options.access),
             http=bounded(connections, self.worker.metrics),
             ws="none",
-            proxy_headers=False,  # a client could take another one's address, and with it its turns and prefixes
+            proxy_headers=False,  # otherwise a client could claim another's address, and with it its share and prefixes
             log_level="error",
             access_log=False,
             use_colors=False,  # standard error shows escapes as text
@@ -151,7 +151,7 @@ class HttpServer:
 
     @contextlib.contextmanager
     def _noting_signals(self) -> Iterator[None]:
-        """Note signals that come before the loop takes them; a Ctrl-C in asyncio's code would leave its coroutine."""
+        """Record signals before the loop handles them; a Ctrl-C in asyncio's code would abandon its coroutine."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -177,7 +177,7 @@ class HttpServer:
             self.state.close()
 
     def end(self) -> None:
-        """End as after SIGTERM, or not begin; any thread may call this. Harmless when it has ended."""
+        """End as after SIGTERM, or prevent the start; thread-safe, and harmless after the end."""
         if self._loop is None:
             self._noted += 1
             return
@@ -185,7 +185,7 @@ class HttpServer:
             self._loop.call_soon_threadsafe(self._begin_end)
 
     def _begin_end(self) -> None:
-        """Take no new requests; a second call waits for no running ones either."""
+        """Refuse new requests and let running ones finish; a second call ends these too."""
         if self._ending is not None:
             self._uvicorn.force_exit = True
             self._uvicorn.end_connections()
@@ -195,8 +195,8 @@ class HttpServer:
         self._ending = asyncio.ensure_future(self._end())
 
     async def _end(self) -> None:
-        """Let running requests finish, tell those that do not, and close; what is off the event loop has less time."""
-        late = not_ready("the server ends, and this request took longer than its grace")
+        """Let requests finish, fail those that do not in time, and close; work off the event loop gets less time."""
+        late = not_ready("the server is shutting down, and this request exceeded the grace period")
         await self._idle(min(self.options.grace, _OFF_LOOP_SECONDS), lambda: self.state.busy)
         self.state.abandon(late)
         await self._idle(self.options.grace, lambda: self.worker.live)
@@ -208,7 +208,7 @@ class HttpServer:
 
     @staticmethod
     async def _idle(seconds: float, busy: Callable[[], object]) -> None:
-        """Wait until nothing is ``busy``, for so long at most."""
+        """Wait until ``busy`` is false, at most ``seconds``."""
         time = asyncio.get_running_loop().time
         deadline = time() + seconds
         while busy() and time() < deadline:
@@ -219,21 +219,21 @@ class HttpServer:
 
 
 def check_access(access: Access, *, no_key: bool) -> None:
-    """Refuse to be open to others by accident.
+    """Refuse to accept other machines' requests without a key by accident.
 
     Raises:
-        InputError: the host is not loopback, there is no key, and nobody said that none is wanted; or there are both.
+        InputError: the host is not loopback, and neither a key nor ``no_key`` is given; or both are.
     """
     if access.keys and no_key:
         raise InputError("found both an API key and --no-api-key; give one of them")
     if not access.keys and not no_key and not is_loopback(access.host):
         raise InputError(
-            f"--host {access.host} lets other machines in; give an --api-key (or GLINFER_API_KEY), or say --no-api-key"
+            f"--host {access.host} lets other machines in; give an --api-key (or GLINFER_API_KEY), or --no-api-key"
         )
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens."""
+    """A listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY only if told TCP
     try:
@@ -243,6 +243,6 @@ def _bound(host: str, port: int) -> socket.socket:
         made.listen(128)
     except (OSError, OverflowError) as error:
         made.close()
-        said = reason(error) if isinstance(error, OSError) else "there is no such port"
-        raise InputError(f"cannot serve on {host}, port {port}: {said}; name others with --host and --port") from None
+        words = reason(error) if isinstance(error, OSError) else "there is no such port"
+        raise InputError(f"cannot serve on {host}, port {port}: {words}; try another --host or --port") from None
     return made

@@ -1,4 +1,4 @@
-"""A model as the event loop and its helpers see it: names, text and counts, and never OpenGL."""
+"""The part of a model for the event loop and its threads: names, text and counts, without OpenGL."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from glinfer.text.templates import Message, Tools
 from glinfer.text.tokenizer import Tokenizer
 
 _LONG_TEXTS = 1 << 16
-"""Characters of which tokens are counted before they are all encoded."""
+"""Characters beyond which the tokens of texts are estimated before all are encoded."""
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """How a model is named and loaded.
+    """The name of a model, and the arguments to load it.
 
     Attributes:
-        name: the name that requests give.
+        name: the model's name in requests.
         path: the file, the directory, or the name of a bundled model.
         options: further options of :func:`glinfer.engine.loading.load_model`, without ``device``.
         scheduler: the limits of its scheduler.
@@ -45,7 +45,7 @@ class ModelSource:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The LoRA adapters with names, which requests give in place of the model's; not that of all texts."""
+        """The named LoRA adapters, which requests may give as the model's name; without the default adapter."""
         given = self.options.get("lora")
         return tuple(name for name in given if name != DEFAULT_ADAPTER) if isinstance(given, Mapping) else ()
 
@@ -54,17 +54,17 @@ class ModelSource:
 class Served:
     """A model of the server.
 
-    ``model`` belongs to the thread of OpenGL, but for its tokenizer and its ``checked``; it is None while it is loaded.
+    ``model`` belongs to the OpenGL thread, except its tokenizer and its ``checked``; it is None while it is loading.
 
     Attributes:
-        source: how it is loaded.
-        created: when the server was made, in seconds since 1970.
+        source: its name and how to load it.
+        created: the time when the server was made, in seconds since 1970.
         model: the model.
-        form: the form of its chats, or None.
-        no_chat: why there is none.
-        facts: what /v1/models says of it once it is loaded.
+        form: its chat form, or None.
+        no_chat: why ``form`` is None.
+        facts: its description for /v1/models, after loading.
         slots: sequences that run at once.
-        clients: sequences of each client's requests that have not ended; counted on the event loop.
+        clients: live sequences of each client; counted on the event loop.
     """
 
     source: ModelSource
@@ -79,21 +79,21 @@ class Served:
 
     @property
     def name(self) -> str:
-        """The name that requests give."""
+        """The model's name in requests."""
         return self.source.name
 
     @property
     def live(self) -> int:
-        """Sequences of all requests that have not ended."""
+        """The number of live sequences of all requests."""
         return self.clients.total()
 
     def count(self, client: Hashable, more: int) -> None:
-        """Count sequences of a client that have come, or have ended."""
+        """Add to a client's live sequences, or subtract ended ones."""
         self.clients[client] += more
-        self.clients += Counter()  # which forgets clients that have none
+        self.clients += Counter()  # drops clients at 0
 
     def take(self, model: Model, slots: int) -> None:
-        """Become ready, with a model that was just loaded."""
+        """Become ready with a loaded model."""
         try:
             self.form = model.chat_form()
         except InputError as error:
@@ -121,7 +121,7 @@ class Served:
         """The model.
 
         Raises:
-            ApiError: it is being loaded.
+            ApiError: it is loading.
         """
         if self.model is None:
             raise not_ready(f"the model {self.name} is being loaded; try again")
@@ -129,7 +129,7 @@ class Served:
 
     @property
     def context(self) -> int:
-        """Tokens of the longest sequence."""
+        """The context length in tokens."""
         return self.loaded.config.max_position_embeddings
 
     @property
@@ -137,12 +137,12 @@ class Served:
         """The model's tokenizer.
 
         Raises:
-            InputError: there is none.
+            InputError: the model has none.
         """
         return self.loaded.require_tokenizer()
 
     def chat_form(self) -> ChatForm:
-        """The form of its chats.
+        """The model's chat form.
 
         Raises:
             ApiError: the model cannot chat.
@@ -153,7 +153,7 @@ class Served:
         return self.form
 
     def chat_ids(self, messages: Sequence[Message], tools: Tools | None = None, how: Rendering = OPEN) -> list[int]:
-        """Token ids of a conversation, up to where the model replies; takes as long as its template does.
+        """Token ids of a conversation, up to where the model replies; runs its template, which may be slow.
 
         ``tools`` and ``how`` are those of :meth:`glinfer.text.chat.ChatForm.encode_messages`.
 
@@ -169,12 +169,12 @@ class Served:
             raise refused(error, self.name, param="chat_template_kwargs", code="unsupported_parameter") from None
 
     def refuse_long(self, texts: Sequence[str], most: int | None = None, *, by_bytes: bool = False) -> None:
-        """Refuse texts of more than ``most`` tokens (default: the context) soon, however long they are.
+        """Refuse texts of more than ``most`` tokens (default: the context) without encoding all of them.
 
-        ``by_bytes`` looks at their bytes alone, which takes no time.
+        ``by_bytes`` compares only the number of bytes, which is fast.
 
         Raises:
-            ApiError: even tokens of the greatest length would be too many, or the beginning of the texts has more.
+            ApiError: the texts have more bytes than ``most`` of the longest token, or their beginning has more tokens.
         """
         limit = self.context if most is None else most
         if self._longest is None:
@@ -194,10 +194,10 @@ class Served:
             raise ApiError(message, param="prompt", code="context_length_exceeded")
 
     def room(self, prompt: Sequence[int], *, least: int = 1) -> int:
-        """How many tokens can follow a prompt.
+        """The number of tokens that can follow a prompt.
 
         Raises:
-            ApiError: fewer than ``least``.
+            ApiError: it is less than ``least``, or the model embeds texts.
         """
         if self.loaded.config.embeds:
             raise ApiError(EMBEDS, param="model", code="no_completions")
@@ -213,7 +213,7 @@ class Served:
 
 
 def _takes_system(form: ChatForm) -> bool:
-    """Whether a conversation may begin with a system prompt: one changes the prompt's tokens."""
+    """Whether a chat form uses a system prompt, which then changes the tokens."""
     system: Message = {"role": "system", "content": "Be kind."}
     message: Message = {"role": "user", "content": "Hello"}
     try:

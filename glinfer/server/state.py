@@ -1,4 +1,4 @@
-"""What all routes share: the state of the server, and one request with its model, its body and its client."""
+"""Shared by all routes: the state of the server, and a request with its model, body and client."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Result = TypeVar("Result")
 _CLOSE = {"Connection": "close"}
 _THROWING_SECONDS = 2.0
 _LARGE_BYTES = 1 << 16
-"""Bytes of a body from which it is parsed off the event loop."""
+"""Larger bodies are parsed off the event loop (bytes)."""
 CLIENT = "glinfer.client"
-"""Where the scope of a request has its client: the number of its key, or its address."""
+"""The key of the client in a request's scope: the index of its API key, or its address."""
 
 
 @dataclass
@@ -38,12 +38,12 @@ class ServerState:
     """The state of one server.
 
     Attributes:
-        worker: the thread of OpenGL.
-        page: the folder of the page at /; the chat page if there is none.
-        connections: what is borne of connections.
-        quick: the threads of what is done in this process.
-        slow: those of what takes a process of its own and may take seconds; nothing else waits for it.
-        ending: whether no new requests are taken.
+        worker: the OpenGL thread.
+        page: the folder of the page at /, or None for the chat page.
+        connections: the connection limits.
+        quick: threads for work in this process.
+        slow: threads for work in separate processes, which may take seconds.
+        ending: whether new requests are refused.
     """
 
     worker: Worker
@@ -55,15 +55,15 @@ class ServerState:
 
     @classmethod
     def of(cls, request: Request) -> ServerState:
-        """The state of the server that a request came to."""
+        """The state of the server that received a request."""
         state: ServerState = request.app.state.glinfer
         return state
 
     def model(self, name: str) -> tuple[Runner, str | None]:
-        """The model of a name, and its LoRA adapter where the name is ``adapter`` or ``model:adapter``.
+        """The model with this name, and its LoRA adapter if the name is ``adapter`` or ``model:adapter``.
 
         Raises:
-            ApiError: there is none.
+            ApiError: no model has this name.
         """
         served = self.worker.served
         if name in served:
@@ -82,31 +82,31 @@ class ServerState:
 
     @property
     def busy(self) -> bool:
-        """Whether a request waits for work off the event loop."""
+        """Whether a request awaits work off the event loop."""
         return self.quick.busy or self.slow.busy
 
     def abandon(self, error: ApiError) -> None:
-        """Have the requests that wait for such work end with an error, and end the processes that do it."""
+        """End requests that await such work with an error, and kill the processes that do it."""
         self.quick.abandon(error)
         self.slow.abandon(error)
 
     def close(self) -> None:
-        """End the threads, and what they wait for."""
-        self.abandon(not_ready("the server ends"))
+        """End the threads and their processes."""
+        self.abandon(not_ready("the server is shutting down"))
         self.quick.close()
         self.slow.close()
 
 
 @dataclass(frozen=True)
 class Asked(Generic[Body]):
-    """A request whose body was read.
+    """A request with its checked body.
 
     Attributes:
-        state: of the server.
-        served: the model that it is for.
-        adapter: the LoRA adapter that its body names, or None for the model itself.
-        body: its checked body.
-        client: whose it is, for turns and for the reuse of prefixes.
+        state: the server's state.
+        served: the requested model.
+        adapter: the requested LoRA adapter, or None.
+        body: the checked body.
+        client: the client, for fair shares and the reuse of prefixes.
     """
 
     state: ServerState
@@ -116,12 +116,12 @@ class Asked(Generic[Body]):
     client: Hashable
 
     async def off_loop(self, work: Callable[[], Result], param: str | None = None, *, slow: bool = False) -> Result:
-        """Do what takes time on a thread, when it is the client's turn.
+        """Run ``work`` on a thread when it is the client's turn.
 
-        ``param`` names the field that it is about, for errors; ``slow`` work starts a process of its own.
+        ``param`` names its field of the request in errors; ``slow`` work starts a separate process.
 
         Raises:
-            ApiError: what glinfer refuses is 400.
+            ApiError: the work raised a GlinferError; see :func:`glinfer.server.errors.refused`.
         """
         try:
             return await (self.state.slow if slow else self.state.quick).run(work, self.client)
@@ -131,36 +131,37 @@ class Asked(Generic[Body]):
             raise refused(error, self.served.name, param=param) from None
 
     async def answer(self, make: Callable[[], dict[str, Any]]) -> Response:
-        """The answer that ``make`` gives, made and written off the event loop."""
+        """The JSON answer from ``make``, made and written off the event loop."""
         return await self.off_loop(lambda: json_answer(make()))
 
 
 class Endpoint(Generic[Body]):
-    """Answers the requests of a route that have bodies, each as long as its client is there."""
+    """Answers the requests of a route with bodies; each is cancelled when its client disconnects."""
 
     def __init__(self, kind: type[Body], respond: Callable[[Asked[Body]], Awaitable[ASGIApp]]) -> None:
-        """Read bodies of this kind, and answer what ``respond`` makes of them."""
+        """Read bodies of this kind, and answer them with ``respond``."""
         self._kind, self._respond = kind, respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer.
+        """Answer a request.
 
         Raises:
-            ApiError: the server ends, the body is too large or wrong, there is no such model, or the route refuses it.
+            ApiError: the server is shutting down, the body is too large or invalid, the model does not exist, or the
+                route refuses the request.
         """
         request = Request(scope, receive)
         state = ServerState.of(request)
         if state.ending:
-            raise not_ready("the server ends, and takes no new requests")
+            raise not_ready("the server is shutting down, and accepts no new requests")
         data = [await read_body(request, state.connections.body_seconds)]
 
         async def work() -> None:
-            given, client = data.pop(), scope.get(CLIENT)  # the bytes are not kept
+            given, client = data.pop(), scope.get(CLIENT)  # frees the bytes early
             large = len(given) > _LARGE_BYTES
             body = await state.quick.run(partial(self._kind.read, given), client) if large else self._kind.read(given)
             del given
             served, adapter = state.model(body.model)
-            served.loaded  # noqa: B018  # which refuses a model that is being loaded
+            served.loaded  # noqa: B018  # raises ApiError while the model is loading
             await (await self._respond(Asked(state, served, adapter, body, client)))(scope, receive, send)
 
         await unless_gone(work(), receive)
@@ -170,7 +171,7 @@ async def read_body(request: Request, seconds: float) -> bytes:
     """The bytes of a request's body.
 
     Raises:
-        ApiError: there are more than the limit, they take longer than ``seconds``, or the client goes away.
+        ApiError: the body exceeds the limit, takes longer than ``seconds``, or the client disconnects.
     """
     most = LIMITS.body_bytes
     too_large = ApiError(
@@ -194,13 +195,13 @@ async def read_body(request: Request, seconds: float) -> bytes:
             await asyncio.wait_for(read(), seconds)
             return b"".join(parts)
         if "expect" not in request.headers and promised <= 2 * most:
-            # A client that still sends when it is closed may not see the answer.
+            # A client whose connection closes while it sends may not see the answer.
             with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect):
                 await asyncio.wait_for(read(), _THROWING_SECONDS)
         raise too_large
     except asyncio.TimeoutError:
         raise ApiError(
-            f"the body has not come within {seconds:g} s", status=408, code="body_too_slow", headers=_CLOSE
+            f"the body did not arrive within {seconds:g} s", status=408, code="body_too_slow", headers=_CLOSE
         ) from None
     except ClientDisconnect:
-        raise ApiError("the client has gone", status=499, code="client_gone") from None
+        raise ApiError("the client has disconnected", status=499, code="client_gone") from None

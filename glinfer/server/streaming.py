@@ -1,4 +1,4 @@
-"""Answers that end when their client goes away, and those that are server-sent events."""
+"""Answers that end when their client disconnects, and server-sent events."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Events = AsyncGenerator[bytes, None]
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # proxies hold events back otherwise
+    (b"x-accel-buffering", b"no"),  # otherwise proxies buffer events
 ]
 
 
 def event_bytes(data: dict[str, Any], name: str = "") -> bytes:
-    """One event, with a name where the protocol has names."""
+    """The bytes of an event, with a name if the protocol uses names."""
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + json_bytes(data) + b"\n\n"
 
 
 async def _gone(receive: Receive) -> None:
-    """Wait until the client has gone."""
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def unless_gone(work: Awaitable[None], receive: Receive) -> None:
-    """Await ``work``; it is cancelled when the client goes away."""
+    """Await ``work``, and cancel it when the client disconnects."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -49,18 +49,18 @@ async def unless_gone(work: Awaitable[None], receive: Receive) -> None:
 
 
 class EventStream:
-    """Server-sent events.
+    """An answer of server-sent events.
 
-    An error before the first event is an ordinary answer. A later one is an event of its own, and the last. An empty
-    event begins the answer, so that a client that waits for a place knows that it was taken.
+    An error before the first event becomes an ordinary answer; a later error becomes the last event. An empty event
+    begins the answer, so that a waiting client knows that its request was accepted.
     """
 
     def __init__(self, events: Events, on_error: Callable[[ApiError], bytes] | None = None) -> None:
-        """Send these events; ``on_error`` makes one of an error."""
+        """Send these events; ``on_error`` converts an error to an event."""
         self._events, self._on_error = events, on_error or (lambda error: event_bytes(error.body()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the answer."""
         started = False
         try:
             async with contextlib.aclosing(self._events):
@@ -70,7 +70,7 @@ class EventStream:
                         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
                     if event:
                         await send(_body(event))
-                    await asyncio.sleep(0)  # others have their turn, and a client that has gone is noticed
+                    await asyncio.sleep(0)  # lets other tasks run, and a disconnected client be noticed
         except Exception as error:
             if not started:
                 raise

@@ -1,4 +1,4 @@
-"""The fields of requests that ask for a structure or offer tools, and the options of a sequence that they become."""
+"""The fields of requests for structures and tools, and their conversion to the options of a sequence."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class SchemaFields(Strict):
-    """What a schema has beside it."""
+    """The fields beside a schema."""
 
     name: StrictStr | None = None
     """Ignored."""
     description: StrictStr | None = None
     """Ignored."""
     strict: StrictBool | None = None
-    """The answer always has the schema, strict or not; a keyword that is not supported is refused."""
+    """The answer always matches the schema, strict or not; unsupported keywords are refused."""
 
 
 class NamedSchema(SchemaFields):
@@ -41,15 +41,15 @@ class ResponseFormat(Strict):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
-    """For the type ``json_schema``."""
+    """Only for the type ``json_schema``."""
 
 
 class TextFormat(SchemaFields):
-    """``text.format`` of a response, which has in itself what a ``response_format`` has in its ``json_schema``."""
+    """``text.format`` of a response, which directly has the fields of a ``response_format``'s ``json_schema``."""
 
     type: Literal["text", "json_object", "json_schema"]
     schema_: Annotated[dict[StrictStr, Any] | StrictBool | None, Field(alias="schema")] = None
-    """The JSON schema, for the type ``json_schema``."""
+    """The JSON schema, only for the type ``json_schema``."""
 
 
 class ResponseText(Strict):
@@ -66,13 +66,13 @@ class FunctionDefinition(Strict):
     name: ToolName
     description: StrictStr | None = None
     parameters: dict[StrictStr, Any] | None = None
-    """The JSON schema of its arguments; none without one."""
+    """The JSON schema of its arguments; it has none if this is left out."""
     strict: StrictBool | None = None
-    """Whether keywords that are not supported are refused; otherwise they are passed over."""
+    """Refuse unsupported keywords of the schema; otherwise they are ignored."""
 
 
 class ResponseTool(FunctionDefinition):
-    """One of ``tools`` of a response, which has in itself what others have in ``function``."""
+    """One of ``tools`` of a response, which directly has the fields of ``function`` in other requests."""
 
     type: Literal["function"]
 
@@ -105,15 +105,15 @@ class NamedTool(Strict):
 
 
 class CalledFunction(Strict):
-    """The function of a call, in a message of the assistant's."""
+    """The function of a call in an assistant's message."""
 
     name: ToolName
     arguments: StrictStr
-    """Its arguments, as JSON; nothing but white space is ``{}``."""
+    """Its arguments as JSON; blank text means ``{}``."""
 
 
 class ToolCall(Strict):
-    """A call, in a message of the assistant's."""
+    """A call in an assistant's message."""
 
     id: StrictStr | None = None
     type: Literal["function"] | None = None
@@ -122,12 +122,12 @@ class ToolCall(Strict):
     """Ignored."""
 
     def for_template(self, place: int, param: str = "messages") -> dict[str, Any]:
-        """The call as templates take it, with its arguments as an object.
+        """The call in the form for templates, with its arguments as an object.
 
-        ``place`` and ``param`` say where it stands in the request.
+        ``place`` and ``param`` give its index and field in the request, for errors.
 
         Raises:
-            ApiError: the arguments are no JSON object.
+            ApiError: the arguments are not a JSON object.
         """
         try:
             arguments = parsed_json((self.function.arguments.strip() or "{}").encode(), LIMITS.call_values)
@@ -157,7 +157,7 @@ ResponseTools = Annotated[
     ],
     Field(max_length=LIMITS.tools),
 ]
-"""Functions, and what OpenAI's servers run by themselves, which clients send unasked; here it is passed over."""
+"""Functions; and the tools that OpenAI's servers run themselves, which clients send by default and are ignored here."""
 
 
 def tool_use(
@@ -166,25 +166,25 @@ def tool_use(
     choice: str | NamedTool | NamedResponseTool | None,
     parallel: bool,
 ) -> tuple[CallForm, list[dict[str, Any]], str] | None:
-    """How the model writes calls, the tools as its template takes them, and the grammar of answers; None without tools.
+    """The model's call form, the tools in the form for its template, and the grammar of answers; None without tools.
 
-    Of a response's tools the functions count. Its clients always send some; a model whose template has no place for
-    them is not told of any, unless the request insists.
+    Only functions are used of a response's tools. Its clients always send some, so they are ignored if the model's
+    template has no place for them, unless ``tool_choice`` requires a call.
 
     Raises:
-        ApiError: the model's template takes none, there is no such tool, or two have one name.
+        ApiError: the model's template has no tools, the chosen tool does not exist, or two have the same name.
     """
     given = (each.function if isinstance(each, ToolDefinition) else each for each in tools)
     functions = [each for each in given if isinstance(each, FunctionDefinition)]
     if not functions:
         if choice in (None, "none", "auto"):
             return None
-        raise ApiError("tool_choice asks for a tool, and there are none; send tools too", param="tool_choice")
+        raise ApiError("tool_choice requires a tool, but the request has no tools; send them", param="tool_choice")
     if choice == "none":
         return None
     names = [each.name for each in functions]
     if len(set(names)) < len(names):
-        raise ApiError("two tools have the same name; expected names that differ", param="tools")
+        raise ApiError("two tools have the same name; expected different names", param="tools")
     named = choice.function if isinstance(choice, NamedTool) else choice
     one = None if named is None or isinstance(named, str) else named.name
     if one is not None and one not in names:
@@ -203,7 +203,7 @@ def tool_use(
     )
     definitions = list[dict[str, Any]]()
     for each in functions:
-        # Templates of such a form write a line of the description.
+        # Templates with calls as messages require a description.
         described = {"description": each.description or ""} if isinstance(form, MessageForm) else {}
         function = {**each.model_dump(exclude_none=True, exclude={"type"}), **described}
         definitions.append({"type": "function", "function": function})
@@ -211,10 +211,10 @@ def tool_use(
 
 
 def _call_form(served: Served) -> CallForm:
-    """How a model writes calls.
+    """The call form of a model.
 
     Raises:
-        StructureError: it writes none, or in a form that is not known.
+        StructureError: its template has no calls, or an unknown form.
     """
     chat = served.chat_form()
     if not chat.template_source:
@@ -222,16 +222,16 @@ def _call_form(served: Served) -> CallForm:
     form = tool_form(chat.template_source)
     if isinstance(form, MessageForm) and chat.channels is None:
         raise StructureError(
-            f"the tokenizer of {served.name} has not the control tokens of its template's calls; leave tools out"
+            f"the tokenizer of {served.name} lacks the control tokens of its template's calls; leave tools out"
         )
     return form
 
 
 def asked_by(form: ResponseFormat | TextFormat | None) -> Mapping[str, Any] | None:
-    """The option that a ``response_format``, or the ``text.format`` of a response, stands for.
+    """The option for a ``response_format``, or for the ``text.format`` of a response.
 
     Raises:
-        ApiError: it has a schema and should not, or none and should.
+        ApiError: the schema is missing, or does not belong to the type.
     """
     if form is None:
         return None
@@ -240,7 +240,7 @@ def asked_by(form: ResponseFormat | TextFormat | None) -> Mapping[str, Any] | No
     else:
         field, key, schema = "text.format", "schema", form.schema_
     if (schema is not None) != (form.type == "json_schema"):
-        raise ApiError(f"{field} has a {key} if its type is json_schema, and only then", param=field)
+        raise ApiError(f"{field} needs a {key} exactly if its type is json_schema", param=field)
     if form.type == "text":
         return None
     return {"json_schema": ANY_OBJECT if schema is None else schema}

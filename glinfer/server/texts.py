@@ -1,7 +1,7 @@
-"""The routes about tokens and texts.
+"""The routes for tokens and texts.
 
-These are /tokenize, /detokenize, /apply-template, /v1/score and /v1/attention, and of models that embed texts
-/v1/embeddings and /v1/rerank.
+These are /tokenize, /detokenize, /apply-template, /v1/score and /v1/attention; embedding models have /v1/embeddings
+and /v1/rerank.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from glinfer.text.chat import OPEN
 
 
 async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "") -> list[int]:
-    """The ids of a text or of a protocol.conversation, and of a reply behind it."""
+    """The token ids of a text or conversation, followed by those of a reply."""
     served, prompt, how = asked.served, body.prompt, body.rendering()
     if (prompt is None) == (body.messages is None):
         raise ApiError("expected either prompt or messages", param="prompt")
     if prompt is not None and how != OPEN:
-        raise ApiError("add_generation_prompt and the like are for messages; leave them out", param="prompt")
+        raise ApiError("add_generation_prompt and template options need messages; leave them out", param="prompt")
     if (size := len(((prompt or "") + reply).encode())) > LIMITS.tokenize_bytes:
         raise ApiError(f"the text has {size} bytes; expected at most {LIMITS.tokenize_bytes} at once", param="prompt")
 
     def work() -> list[int]:
         if prompt is not None:
             return served.tokenizer.encode(prompt + reply)
-        # What the model has said spells no control token.
+        # A reply's text never spells control tokens.
         return [
             *served.chat_ids(protocol.conversation(body.messages or []), None, how),
             *served.tokenizer.encode(reply, allow_special=False),
@@ -47,16 +47,16 @@ async def _ids(asked: Asked[Any], body: protocol.TokenizeRequest, reply: str = "
 
 
 async def tokenize(asked: Asked[protocol.TokenizeRequest]) -> ASGIApp:
-    """The token ids of a text or of a protocol.conversation."""
+    """The token ids of a text or conversation."""
     ids = await _ids(asked, asked.body)
     return await asked.answer(lambda: {"tokens": ids, "count": len(ids), "max_model_len": asked.served.context})
 
 
 async def attention(asked: Asked[protocol.AttentionRequest]) -> ASGIApp:
-    """What each head of a block looks at from the last token of a prompt."""
+    """The attention weights of each head of a block for a prompt's last token."""
     served, body = asked.served, asked.body
     if asked.adapter is not None:
-        raise ApiError(f"attention is told of {served.name} itself; name the model", param="model", code="no_adapter")
+        raise ApiError(f"attention has no adapters; use the model {served.name}", param="model", code="no_adapter")
     ids = await _ids(asked, body, body.reply or "")
     if not ids:
         raise ApiError("the prompt is empty; expected at least one token", param="prompt")
@@ -87,7 +87,7 @@ async def detokenize(asked: Asked[protocol.DetokenizeRequest]) -> ASGIApp:
 
 
 async def apply_template(asked: Asked[protocol.ApplyTemplateRequest]) -> ASGIApp:
-    """The prompt that a protocol.conversation becomes, as text and as token ids."""
+    """The prompt of a conversation, as text and as token ids."""
     served = asked.served
     messages, how = protocol.conversation(asked.body.messages), asked.body.rendering()
     ids = await asked.off_loop(lambda: served.chat_ids(messages, None, how), "messages", slow=True)
@@ -179,7 +179,7 @@ async def _encoded(asked: Asked[Any], work: Callable[[Embedder], EmbedRequest], 
     """The texts of a request, checked and encoded off the event loop.
 
     Raises:
-        ApiError: the model embeds no texts, or they cannot be run.
+        ApiError: the model does not embed texts, or they are refused.
     """
     found = await asked.off_loop(lambda: work(asked.served.loaded.embedder), param)
     if found.tokens > LIMITS.embed_tokens:

@@ -1,4 +1,4 @@
-"""Calls of tools in an answer, as chats have them: whole, or as deltas."""
+"""Tool calls of an answer in the form of chat completions: whole, or as deltas."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class CallDeltas:
     """The text and the calls of one answer."""
 
     def __init__(self, form: CallForm) -> None:
-        """Start an answer of a model that writes calls in this form."""
+        """Start an answer of a model with this call form."""
         self._parser = ToolParser(form) if isinstance(form, ToolForm) else None
         self._apart = -1
         self._content = ""
         self._calls: list[dict[str, Any]] = []
 
     def push(self, text: str, more: Sequence[ChatPart] = (), *, last: bool) -> list[dict[str, Any]]:
-        """Take the next piece of the answer, and the calls in ``more``, messages of their own; returns the deltas."""
+        """Add the next piece of the answer, and the calls in ``more``, which are separate messages; return deltas."""
         if self._parser is None:
             parts = [ToolPart(text)] if text else []
         else:
@@ -45,10 +45,10 @@ class CallDeltas:
         return {"tool_calls": [{"index": part.call, "function": {"arguments": part.arguments}}]}
 
     def message(self) -> dict[str, Any]:
-        """The fields of the whole message: the content is None where there are calls alone."""
+        """The fields of the whole message; the content is None if it has only calls."""
         calls = {"tool_calls": self._calls} if self._calls else {}
         return {"content": self._content if self._content or not calls else None, **calls}
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """``tool_calls`` in the place of ``stop``, where there are calls."""
+        """The reason, with ``tool_calls`` instead of ``stop`` if there are calls."""
         return "tool_calls" if self._calls and reason == "stop" else reason

@@ -1,13 +1,13 @@
-"""The thread that owns OpenGL: it loads the models, runs their schedulers, and tells the event loop what came of it.
+"""The thread that owns OpenGL: it loads the models, runs their schedulers and sends events to the event loop.
 
-The event loop hands over commands and never waits for a draw. Between two commands the thread runs one step of every
-model that has work: a piece of the waiting prompts and a token of each sequence, and a step of other work, such as
-a score.
+The event loop queues commands and never waits for a draw. Between two commands the thread runs one step of every
+busy model: a piece of the waiting prompts, a token of each sequence, and a step of other work, such as a score.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import threading
 import time
@@ -29,31 +29,33 @@ from glinfer.server.limits import EMBED_REQUESTS, share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
 
+EVENT_SECONDS = 0.001
+"""Shortest time between two events of a stream, for each other running sequence; many send 1,000 a second in all."""
 REOPEN_TRIES = 5
-"""How often a lost context is opened again, a second apart, before the server gives up."""
+"""Attempts to reopen a lost context, a second apart, before the server gives up."""
 
 
 class Channel:
-    """What the thread tells one request; made and read on the event loop.
+    """Events from the thread to one request; created and read on the event loop.
 
     Attributes:
-        served: the model that the request is for.
-        client: whose request it is.
-        started: when the request came.
-        whole: whether it gets only the last event of each sequence.
+        served: the requested model.
+        client: the client that sent the request.
+        started: the time of the request, by ``monotonic``.
+        whole: whether the request gets only the last event of each sequence.
     """
 
     whole = False
 
     def __init__(self, served: Runner, count: int, client: Hashable = None) -> None:
-        """Count the sequences as live until they have ended."""
+        """Count ``count`` sequences as live until they end."""
         self.served, self.client, self.started = served, client, time.monotonic()
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
         self._live = count
         served.count(client, count)
 
     def put(self, item: Any) -> None:
-        """Tell the request something: an event, what work in steps has returned, or an error."""
+        """Queue an event, the result of work in steps, or an error."""
         if isinstance(item, ApiError):
             self.release()
         elif not isinstance(item, Event) or item.result is not None:
@@ -61,16 +63,16 @@ class Channel:
         self._inbox.put_nowait(item)
 
     def release(self, count: int | None = None) -> None:
-        """Count so many sequences, or all that are left, as ended."""
+        """Count ``count`` sequences, by default all live ones, as ended."""
         count = self._live if count is None else min(count, self._live)
         self._live -= count
         self.served.count(self.client, -count)
 
     async def get(self) -> Any:
-        """The next thing that was told.
+        """Wait for the next item.
 
         Raises:
-            ApiError: the sequences of the request cannot go on.
+            ApiError: the sequences of the request cannot continue.
         """
         item = await self._inbox.get()
         if isinstance(item, ApiError):
@@ -79,22 +81,22 @@ class Channel:
 
 
 class _StoppedError(Exception):
-    """The thread was told to end while it loads."""
+    """The thread was stopped while it was loading a model."""
 
 
 Steps = Generator[object, None, Any]
-"""Work that is done step by step, and what it returns."""
+"""Work in steps, with a result at its end."""
 
 
 @dataclass
 class Runner(Served):
-    """A model, with what belongs to the thread alone.
+    """A model with the state that only the thread uses.
 
     Attributes:
-        scheduler: of a model that generates.
-        requests: whose the sequences in it are.
-        works: other work, of which the first is under way.
-        draws: how many are counted.
+        scheduler: the scheduler of a model that generates.
+        requests: the request of each sequence in the scheduler.
+        works: other work; the first item is running.
+        draws: the number of draws already counted.
     """
 
     scheduler: Scheduler | None = None
@@ -104,7 +106,7 @@ class Runner(Served):
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to run."""
+        """Whether sequences or other work are waiting or running."""
         return bool(self.requests or self.works)
 
 
@@ -113,8 +115,8 @@ class Worker:
 
     Attributes:
         served: the models by their names.
-        metrics: where it counts.
-        failure: why the models cannot be loaded, after which the thread has ended.
+        metrics: the metrics to update.
+        failure: the error that stopped loading and the thread.
     """
 
     def __init__(
@@ -127,15 +129,15 @@ class Worker:
         on_failure: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare; nothing is loaded before :meth:`start`.
+        """Create a stopped worker; :meth:`start` loads the models.
 
         Args:
             sources: the models.
-            open_device: opens the device that they share, on the thread.
-            metrics: where to count.
-            max_waiting: sequences of a model that may wait for a place.
-            on_failure: called on the event loop when the models cannot be loaded.
-            on_ready: called there when they are.
+            open_device: opens their shared device, on the thread.
+            metrics: the metrics to update.
+            max_waiting: limit for the waiting sequences of a model.
+            on_failure: called on the event loop when loading fails.
+            on_ready: called on the event loop when all models are loaded.
         """
         self.served = {source.name: Runner(source) for source in sources}
         self.metrics, self.max_waiting = metrics, max_waiting
@@ -151,7 +153,7 @@ class Worker:
     # On the event loop
 
     def start(self) -> None:
-        """Load the models, and serve what comes until :meth:`stop`."""
+        """Load the models and run requests until :meth:`stop`."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -162,14 +164,14 @@ class Worker:
 
     @property
     def live(self) -> int:
-        """Sequences of all models that have not ended."""
+        """The number of live sequences of all models."""
         return sum(served.live for served in self.served.values())
 
     def admit(self, served: Runner, count: int, client: Hashable = None) -> Channel:
-        """Room for a request of so many sequences; a client may have its share of the places for waiting.
+        """Admit a request of ``count`` sequences; a client may use its share of the waiting places.
 
         Raises:
-            ApiError: the model is being loaded, or as many sequences run or wait as may, of all clients or of this one.
+            ApiError: the model is being loaded, or the limit of all clients or of this one is reached.
         """
         served.loaded  # noqa: B018
         own, places = served.clients[client], served.slots + self.max_waiting
@@ -189,15 +191,15 @@ class Worker:
         return Channel(served, count, client)
 
     def submit(self, channel: Channel, sequences: Sequence[Running]) -> None:
-        """Run checked sequences, whose events the channel tells."""
+        """Run checked sequences; their events go to the channel."""
         self._command(lambda: self._insert(channel, sequences))
 
     def work(self, channel: Channel, start: Callable[[Model], Steps]) -> None:
-        """Do other work of a model, a step of it between two steps of the sequences."""
+        """Run other work of a model, one step between two steps of the sequences."""
         self._command(lambda: self._insert_work(channel, start))
 
     def cancel(self, channel: Channel) -> None:
-        """End what still runs of a request; harmless when nothing does."""
+        """Cancel the live sequences and work of a request; harmless if none is live."""
         channel.release()
         self._command(lambda: self._cancel(channel))
 
@@ -206,13 +208,13 @@ class Worker:
         self._command(lambda: self._fail_all(error))
 
     def _command(self, command: Callable[[], None]) -> None:
-        """Have the thread do something, or do it here where the thread has ended, which refuses what is to be run."""
+        """Queue a command for the thread; if the thread has ended, run it here, which refuses new work."""
         self._commands.put(command)
         if self._ended:
             self._follow_the_last()
 
     def _follow_the_last(self) -> None:
-        """Follow the commands that the thread has not come to, so that nobody waits for an answer to them."""
+        """Run the commands that the thread left, so that no request waits for ever."""
         with suppress(queue.Empty):
             while True:
                 command = self._commands.get(block=False)
@@ -221,7 +223,7 @@ class Worker:
         self._deliver()
 
     async def stop(self) -> None:
-        """Close the models and end the thread, soon while it loads weights; harmless when it has ended."""
+        """Close the models and end the thread, even while it loads weights; harmless when repeated."""
         self._stopped = True
         self._commands.put(None)
         if self._thread.is_alive():
@@ -244,13 +246,13 @@ class Worker:
             self._tell_loop(self._on_failure)
         finally:
             self._close()
-            self._fail_all(not_ready("the server ends"))
+            self._fail_all(not_ready("the server is shutting down"))
             self._deliver()
             self._ended = True
             self._tell_loop(self._follow_the_last)
 
     def _take_commands(self) -> bool:
-        """Follow what the event loop has said; waits for it if there is nothing else to do. False at the end."""
+        """Run queued commands, and wait for one if there is no other work. False at the end."""
         idle = not any(runner.busy for runner in self.served.values())
         with suppress(queue.Empty):
             while True:
@@ -277,10 +279,10 @@ class Worker:
         self._tell_loop(self._on_ready)
 
     def _require_wanted(self, *_: int) -> None:
-        """Stop to load where the end was asked for; takes what ``on_upload`` is told.
+        """Stop loading after :meth:`stop`; takes the arguments of ``on_upload``.
 
         Raises:
-            _StoppedError: it was.
+            _StoppedError: the worker was stopped.
         """
         if self._stopped:
             raise _StoppedError
@@ -292,7 +294,7 @@ class Worker:
         return runner.scheduler
 
     def _close(self) -> None:
-        """Close models and device, as far as they can be."""
+        """Close models and device, ignoring errors."""
         for runner in self.served.values():
             model, runner.model = runner.model, None
             with suppress(GlinferError):
@@ -308,7 +310,7 @@ class Worker:
         self._device = None
 
     def _step(self, runner: Runner) -> None:
-        """One step of a model; errors that end more than their own request are as in :meth:`_reopen`."""
+        """Run one step of a model; errors that affect other requests are handled by :meth:`_reopen`."""
         try:
             self._step_scheduler(runner)
             self._step_work(runner)
@@ -321,7 +323,7 @@ class Worker:
             self._reopen(error)
 
     def _restart(self, runner: Runner, error: GLError) -> None:
-        """End the sequences of a model, whose weights are still there, and make another scheduler."""
+        """End the sequences of a model, keep its weights, and create a new scheduler."""
         log(error)
         self._told += [(channel, refused(error, runner.name)) for channel in {*runner.requests.values()}]
         runner.requests.clear()
@@ -336,7 +338,7 @@ class Worker:
         scheduler = runner.scheduler
         if scheduler is None or not len(scheduler):
             return
-        metrics, name = self.metrics, runner.name
+        metrics, name, now = self.metrics, runner.name, time.perf_counter()
         for event in scheduler.next():
             each = event.sequence
             channel = runner.requests[each]
@@ -345,6 +347,7 @@ class Worker:
             if event.result is not None:
                 del runner.requests[each]
                 self._count_end(name, each)
+            each.due = math.inf if channel.whole else now + EVENT_SECONDS * (len(runner.requests) - 1)
             if event.result is not None or not channel.whole:
                 self._told.append((channel, event))
         self._count_draws(runner, scheduler.batch.draws_issued)
@@ -418,10 +421,10 @@ class Worker:
             runner.works.clear()
 
     def _reopen(self, error: BaseException) -> None:
-        """Tell all requests that the context is gone, and load the models again.
+        """Fail all requests because the context was lost, and load the models again.
 
         Raises:
-            GlinferError: that did not work.
+            GlinferError: the models could not be loaded again.
         """
         log(f"{error}; opening the context again")
         self.metrics.losses.inc()
@@ -443,7 +446,7 @@ class Worker:
     # Telling and counting
 
     def _deliver(self) -> None:
-        """Hand what was told to the event loop, all at once, and count what runs."""
+        """Send all new items to the event loop in one call, and update the metrics."""
         self._count_sequences()
         if self._told:
             told, self._told = self._told, []
@@ -480,5 +483,5 @@ class Worker:
 
 
 def _started(start: Callable[[Model], Steps], model: Model) -> Steps:
-    """Work that starts with its first step, so that its errors are told alike."""
+    """Start work with its first step, so that all its errors are reported in one way."""
     return (yield from start(model))

@@ -1,7 +1,7 @@
-"""From structures to constraints: the model's tokens handed over to llguidance, and what was compiled, kept.
+"""Compiles structures to constraints with llguidance, and caches the compiled ones.
 
-`llguidance <https://github.com/guidance-ai/llguidance>`_ has the parsers. It gets the bytes of every token, as a text
-of the model has them, and is told which tokens are control tokens: a structure allows those only where it names them.
+`llguidance <https://github.com/guidance-ai/llguidance>`_ has the parsers. It gets the bytes of every token within a
+text, and the list of control tokens, which a structure allows only where it names them.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 _END = b"<|end of the text|>"
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*)\]")
-# Texts of models have a space there, and what is not left open can be forced.
+# Models write a space there, and fixed text can be forced.
 _JSON_DEFAULTS: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _JSON_ALWAYS: JsonCompileOptions = {"lenient": False, "coerce_one_of": False}
 
 
 class TokenBytes:
-    """The tokens of a model, in the form that llguidance takes a tokenizer in.
+    """The tokens of a model, as llguidance's tokenizer interface.
 
     Attributes:
-        tokens: the bytes of each id, none where it has no token; the last one ends a text, and is not the model's.
-        special_token_ids: control tokens, and the one that ends a text.
+        tokens: the bytes of each id, empty without a token; the last one is an extra end-of-text token.
+        special_token_ids: ids of the control tokens and of the extra end-of-text token.
     """
 
     bos_token_id = None
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
-        """Take the bytes of ``vocab`` tokens."""
+        """Read the bytes of ``vocab`` tokens."""
         self._tokenizer = tokenizer
         known = min(vocab, tokenizer.vocab_size)
         bytes_of = [tokenizer.token_bytes(token) for token in range(known)]
@@ -64,7 +64,7 @@ class TokenBytes:
         self._longest = max(map(len, self._by_bytes), default=1)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Ordinary tokens that spell a text exactly: the tokenizer's, or where those add a space, the longest ones."""
+        """Ordinary tokens that spell a text exactly: the tokenizer's, or the longest ones if the former add a space."""
         data = text if isinstance(text, bytes) else text.encode()
         try:
             ids = self._tokenizer.encode_plain(data.decode())
@@ -84,46 +84,46 @@ class TokenBytes:
                     start += length
                     break
             else:
-                return []  # no token has this byte; the library forces nothing then
+                return []  # no token has this byte; the library then forces nothing
         return ids
 
 
 class Compiler:
-    """Compiles structures for the tokens of one model; any thread may use it.
+    """Compiles structures for the tokens of one model; thread-safe.
 
-    Compiled structures are kept, the newest :data:`glinfer.limits.MAX_COMPILED` of them, in memory alone.
+    The newest :data:`glinfer.limits.MAX_COMPILED` compiled structures are cached in memory.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
-        """Prepare for a model of ``vocab`` tokens; nothing is done before the first structure."""
+        """Set the tokenizer and the number of the model's tokens; the first structure does the work."""
         self._tokenizer, self._vocab = tokenizer, vocab
         self._begin()
         _all.add(self)
 
     def _begin(self) -> None:
-        """Keep nothing, as at first and in a forked process, where a thread that is not there may have the lock."""
+        """Start with an empty cache and a new lock; a forked process may inherit a lock that no thread releases."""
         self._lock = threading.Lock()
         self._tokens: LLTokenizer | None = None
         self._kept: OrderedDict[Structure, LLMatcher] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many structures are kept."""
+        """The number of cached structures."""
         return len(self._kept)
 
     def constraint(
         self, structure: Structure, stop_ids: Collection[int] = (), kind: type[Constraint] = Constraint
     ) -> Constraint:
-        """The constraint of a new text; ``stop_ids`` end it where the structure allows that.
+        """The constraint of a new text; ``stop_ids`` end it where the structure allows an end.
 
         Raises:
-            StructureError: the structure is none, has something that is not supported, or takes too long to compile.
+            StructureError: the structure is invalid, has an unsupported feature, or takes too long to compile.
             InputError: the package llguidance is not installed.
         """
         with self._lock:
             matcher = self._kept.get(structure)
         if matcher is None:
             grammar = _grammar(structure)
-            _require_compilable(structure, grammar)  # takes a process, so that no other text waits for it
+            _require_compilable(structure, grammar)  # in a separate process and outside the lock
         with self._lock:
             if matcher is None:
                 matcher = self._compiled(structure, grammar)
@@ -151,7 +151,7 @@ _all: WeakSet[Compiler] = WeakSet()
 
 
 def _begin_all() -> None:
-    """In a process that was just forked."""
+    """Reset all compilers in a process that was just forked."""
     for each in tuple(_all):
         each._begin()
 
@@ -161,7 +161,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _grammar(structure: Structure) -> str:
-    """The structure as llguidance takes it."""
+    """The structure in llguidance's form."""
     try:
         from llguidance import LLMatcher, regex_to_lark
     except ImportError:
@@ -173,7 +173,7 @@ def _grammar(structure: Structure) -> str:
         except ValueError as error:
             raise _refused(structure, str(error)) from None
     if structure.kind == "regex":
-        # Which further digits \d has differs between versions of Unicode.
+        # The digits of \d besides 0-9 depend on the version of Unicode.
         return str(LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(structure.text, 'd')}/"))
     if structure.kind == "choices":
         return str(LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, json.loads(structure.text)))}"))
@@ -190,16 +190,16 @@ def _require_compilable(structure: Structure, grammar: str) -> None:
             clock=MAX_COMPILE_CLOCK_SECONDS,
         )
     except ProcessError as problem:
-        raise StructureError(f"{structure.kind} cannot be used: its compiling {problem}") from None
+        raise StructureError(f"{structure.kind} cannot be used: its compilation {problem}") from None
     if error := answer.get("error"):
         raise _refused(structure, str(error))
 
 
 def _refused(structure: Structure, error: str) -> StructureError:
-    """The error for a structure that the library refuses, in one line."""
+    """The one-line error for a structure that the library refuses."""
     found = _UNIMPLEMENTED.search(error)
     if found:
         return StructureError(
-            f"{structure.kind} has what is not supported: {found[1]}; leave it out, or say it in another way"
+            f"{structure.kind} has unsupported keywords: {found[1]}; leave them out, or express them differently"
         )
     return StructureError(f"{structure.kind} cannot be used: {words_of(error)}")

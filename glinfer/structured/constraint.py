@@ -1,4 +1,4 @@
-"""What the structure of one text allows next: bits of tokens, and tokens that it forces."""
+"""The constraint of one text: a mask of the tokens that its structure allows next, and the tokens that it forces."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class DeadEnd(Exception):  # noqa: N818 (it is caught where texts end, and no er
 
 
 class Constraint:
-    """The state of one text: :meth:`mask` or :meth:`forced` before each token, :meth:`push` behind it.
+    """The state of one text: call :meth:`mask` or :meth:`forced` before each token, and :meth:`push` after it.
 
-    The end of the text is a token of the library's own, behind the vocabulary; in the masks the stop ids stand for it.
+    The library has its own end-of-text token, after the vocabulary; in the masks the stop ids replace it.
 
     Attributes:
         ended: whether a stop id was pushed.
@@ -34,35 +34,35 @@ class Constraint:
         """Start with an empty text.
 
         Args:
-            matcher: of llguidance, at the beginning of the text, and nobody else's.
-            vocab: tokens of the model; the library knows one more, which ends the text.
+            matcher: llguidance's matcher at the beginning of the text, not shared.
+            vocab: number of the model's tokens, without the library's end-of-text token.
             stop_ids: tokens that end the text where the structure allows an end.
         """
         self._matcher, self._vocab, self._stop_ids = matcher, vocab, frozenset(stop_ids)
         self.ended = False
-        # Whole texels of 128 bits, as the table of allowed tokens has, with room for the end.
+        # Whole texels of 128 bits, as in the table of allowed tokens, with room for the end-of-text token.
         self._words = np.zeros(-(-(vocab + 1) // 128) * 4, dtype=np.uint32)
         self._used = (vocab + 1 + _WORD_BITS - 1) // _WORD_BITS
         self._row = self._words[: -(-vocab // 128) * 4]
 
     @property
     def done(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether the text has ended."""
         return self.ended or bool(self._matcher.is_stopped())
 
     @property
     def complete(self) -> bool:
-        """Whether the text so far has the structure."""
+        """Whether the text so far matches the whole structure."""
         return self.ended or (not self._matcher.is_error() and bool(self._matcher.is_accepting()))
 
     def mask(self) -> Words:
-        """The bits of the tokens that may come next, a row of the table of :mod:`glinfer.ops.fused.allowed`.
+        """One bit for each token that may come next: a row of the table of :mod:`glinfer.ops.fused.allowed`.
 
-        The array is written over by the next call.
+        The next call overwrites the array.
 
         Raises:
-            DeadEnd: there is none.
-            StructureError: the structure is too complex at this place.
+            DeadEnd: no token may come next.
+            StructureError: the structure is too complex here.
         """
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, 4 * self._used)
         self._check()
@@ -76,10 +76,10 @@ class Constraint:
         return self._row
 
     def forced(self, most: int) -> list[int]:
-        """Take the tokens that must come next, at most ``most``; often none.
+        """Push the tokens that must come next, at most ``most``, and return them; often none.
 
         Raises:
-            StructureError: the structure is too complex at this place.
+            StructureError: the structure is too complex here.
         """
         if most < 1 or self.done:
             return []
@@ -91,10 +91,10 @@ class Constraint:
         return self._taken(found)
 
     def push(self, token: int) -> None:
-        """Take a token of the last mask.
+        """Append a token that the last mask allows.
 
         Raises:
-            StructureError: it was not allowed, or the structure is too complex at this place.
+            StructureError: it is not allowed, or the structure is too complex here.
         """
         if token in self._stop_ids:
             self.ended = True
@@ -104,7 +104,7 @@ class Constraint:
     def _taken(self, tokens: list[int]) -> list[int]:
         if tokens and not self._matcher.consume_tokens(tokens):
             self._check()
-            raise StructureError(f"token {tokens[0]} is not allowed at this place of the structure")
+            raise StructureError(f"the structure does not allow token {tokens[0]} here")
         return tokens
 
     def _check(self) -> None:
@@ -113,4 +113,4 @@ class Constraint:
         found = " ".join(str(self._matcher.get_error()).replace("<non-verbose/>", "").split())
         if found.startswith("NoExtension"):
             raise DeadEnd
-        raise StructureError(f"the structure cannot go on: {found}; make it simpler")
+        raise StructureError(f"the structure cannot continue: {found}; make it simpler")

@@ -1,4 +1,4 @@
-"""``propertyNames`` of a JSON schema, which llguidance lacks, as ``patternProperties``, which it has."""
+"""Rewrite ``propertyNames`` of a JSON schema, which llguidance lacks, as ``patternProperties``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _FORMATS = {"date": _DATE, "date-time": f"{_DATE}T{_TIME}", "time": _TIME, "uuid
 
 
 def named_by_patterns(text: str) -> str:
-    """A schema, as JSON, with each ``propertyNames`` in another form; some valid objects may be left out.
+    """Rewrite each ``propertyNames`` in a schema's JSON; the result may refuse some valid objects.
 
     Raises:
-        StructureError: there is no such form.
+        StructureError: it cannot be rewritten.
     """
     if f'"{_KEY}"' not in text:
         return text
@@ -55,7 +55,7 @@ def named_by_patterns(text: str) -> str:
 
 
 def _resolved(names: Any, root: Any) -> dict[str, Any]:
-    """The schema of names without notes, and with the definition that it refers to."""
+    """The schema of names without annotations, and with its reference resolved."""
     if isinstance(names, dict) and isinstance(names.get("$ref"), str):
         target = root
         for part in names["$ref"].removeprefix("#/").split("/"):
@@ -68,7 +68,7 @@ def _resolved(names: Any, root: Any) -> dict[str, Any]:
 
 
 def _patterns(names: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of an object that replace ``propertyNames``, and its own of the same name."""
+    """The keywords that replace ``propertyNames`` of an object, including its own of the same name."""
     kinds, lengths = [name for name in _KINDS if name in names], names.keys() & {"minLength", "maxLength"}
     kind, low, high = "".join(kinds), names.get("minLength", 0), names.get("maxLength", 1 << 32)
     properties, patterns = schema.get("properties") or {}, schema.get("patternProperties") or {}
@@ -86,7 +86,7 @@ def _patterns(names: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, 
     if kind == "format" and names["format"] not in _FORMATS:
         raise _refused(f"the format {quoted(names['format'])}; expected one of {', '.join(_FORMATS)}")
     pattern = f"^{_FORMATS[names['format']]}$" if kind == "format" else str(names.get("pattern", r"^[\s\S]*$"))
-    if patterns:  # pydantic writes a pattern that has a length too as patternProperties
+    if patterns:  # pydantic writes a pattern with a length as patternProperties
         ((pattern, rest),) = patterns.items()
     if lengths:
         found = _REPEATED.fullmatch(pattern)
@@ -97,4 +97,4 @@ def _patterns(names: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, 
 
 
 def _refused(what: str) -> StructureError:
-    return StructureError(f"json_schema has what is not supported: {_KEY} with {what}")
+    return StructureError(f"json_schema has an unsupported {_KEY}: found {what}")

@@ -1,4 +1,4 @@
-"""A structure that a text is to have, as a user gives it, checked as far as that needs no compiler."""
+"""The requested structure of a text, with the checks that need no compiler."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from glinfer.structured.names import named_by_patterns
 
 Kind = Literal["json_schema", "regex", "grammar", "choices"]
 OPTIONS: tuple[Kind, ...] = ("json_schema", "regex", "grammar", "choices")
-"""The options that ask for a structure, of which one may be given."""
+"""The options that request a structure; at most one may be given."""
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 """The schema of any JSON object."""
 
 ERROR, PARTIAL = "error", "partial"
-"""The values of ``incomplete``: what becomes of a text that ends before it has its structure."""
+"""The values of ``incomplete``: the treatment of a text that ends before its structure is complete."""
 
 _OPENING, _CLOSING = "([{", ")]}"
-# What stands in quotes or behind a backslash nests nothing.
+# Quoted and escaped brackets do not nest.
 _QUOTED = re.compile(r'\\.|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A structure that a text is to have.
+    """The requested structure of a text.
 
     Attributes:
-        kind: the option that it was given by.
+        kind: the option that requests it.
         text: the schema as JSON, the regular expression, the grammar in Lark's notation, or the choices as JSON.
     """
 
@@ -41,10 +41,10 @@ class Structure:
 
     @classmethod
     def checked(cls, kind: Kind, given: object) -> Structure:
-        """The structure that one option asks for.
+        """The structure that one option requests.
 
         Raises:
-            StructureError: it is of another type than the option's, too large, or nested too deep.
+            StructureError: the value has the wrong type, is too large, or is nested too deep.
         """
         made = cls(kind, _TEXTS[kind](given))
         if not is_unicode(made.text):
@@ -60,10 +60,10 @@ class Structure:
 
 
 def structure_of(given: Mapping[str, Any]) -> Structure | None:
-    """The structure among options, of which at most one may be given; None without any.
+    """The structure that the options request, or None.
 
     Raises:
-        InputError: several are given, or one is not what its option takes.
+        InputError: several are given, or a value is invalid.
     """
     named = [(kind, given[kind]) for kind in OPTIONS if given.get(kind) is not None]
     if len(named) > 1:
@@ -72,7 +72,7 @@ def structure_of(given: Mapping[str, Any]) -> Structure | None:
 
 
 def wants_whole(incomplete: object) -> bool:
-    """Whether a text without its whole structure is an error, as the option ``incomplete`` says.
+    """Whether the option ``incomplete`` makes a text with an incomplete structure an error.
 
     Raises:
         InputError: it has another value.
@@ -83,12 +83,12 @@ def wants_whole(incomplete: object) -> bool:
 
 
 def take_structure(options: dict[str, Any]) -> Structure | None:
-    """Take the options that ask for a structure out of ``options``; errors as in :func:`structure_of`."""
+    """Remove the options that request a structure from ``options``; errors as in :func:`structure_of`."""
     return structure_of({kind: options.pop(kind, None) for kind in OPTIONS})
 
 
 def _schema_text(given: object) -> str:
-    """A schema as JSON: of a mapping or a boolean, of JSON text, or of a class of pydantic's."""
+    """A schema as JSON, from a mapping, a boolean, JSON text or a pydantic class."""
     make = getattr(given, "model_json_schema", None)
     if isinstance(given, str):
         if len(given) > MAX_STRUCTURE_BYTES:
@@ -107,7 +107,7 @@ def _schema_text(given: object) -> str:
         raise StructureError(f"json_schema is {type(given).__name__}; expected an object, or its JSON as text")
     properties = 0
     for number, (depth, value) in enumerate(_values(given)):
-        if number > MAX_STRUCTURE_BYTES:  # each takes a byte, but for one that contains itself
+        if number > MAX_STRUCTURE_BYTES:  # each value takes a byte, unless it contains itself
             raise StructureError(f"json_schema has more than {MAX_STRUCTURE_BYTES} values; expected fewer")
         if depth > MAX_STRUCTURE_DEPTH:
             raise StructureError(f"json_schema is nested more than {MAX_STRUCTURE_DEPTH} deep; expected less")
@@ -122,7 +122,7 @@ def _schema_text(given: object) -> str:
 
 
 def _values(given: object) -> Iterator[tuple[int, object]]:
-    """Every value within a value with its depth; one that is too deep ends its branch."""
+    """Every nested value with its depth; values that are too deep are not entered."""
     waiting: list[tuple[int, object]] = [(1, given)]
     while waiting:
         depth, value = waiting.pop()
@@ -163,7 +163,7 @@ _TEXTS = {
 
 
 def _depth(text: str) -> int:
-    """The most brackets that are open at once."""
+    """The largest nesting depth of brackets."""
     deepest = depth = 0
     for letter in _QUOTED.sub("", text):
         if letter in _OPENING:

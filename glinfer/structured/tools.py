@@ -1,14 +1,14 @@
-"""Calls of tools in replies: how a family of chat templates writes them, the grammar of such replies, and their parser.
+"""Tool calls in replies: the form of each family of chat templates, a grammar for its replies, and a parser.
 
-Four forms are known, and the template's own program tells which one a model has learned:
+Four forms are supported, and the template's source shows which one a model has learned:
 
 * ``hermes`` (Hermes, Qwen 2.5 and 3, SmolLM3): ``<tool_call>``, a line ``{"name": …, "arguments": {…}}``,
-  ``</tool_call>``; several calls stand one behind the other.
+  ``</tool_call>``; several calls follow each other.
 * ``list`` (SmolLM2): ``<tool_call>[{"name": …, "arguments": {…}}, …]</tool_call>``.
 * ``bare`` (Llama 3.1 to 3.3): the whole reply is one ``{"name": …, "parameters": {…}}``.
-* ``harmony`` (gpt-oss): a call is a message of its own, whose header names the tool:
-  ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>``. Control tokens mark it, which
-  no text can spell, so these calls are told apart by :class:`glinfer.text.chat.ReplySplitter` and not by a parser here.
+* ``harmony`` (gpt-oss): a call is a separate message, whose header names the tool:
+  ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>``. Text cannot spell these control
+  tokens, so :class:`glinfer.text.chat.ReplySplitter` finds these calls instead of a parser here.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Tool:
     """A function that a model may call.
 
     Attributes:
-        name: of letters, digits, and ``_.-``.
+        name: letters, digits, and ``_.-``.
         parameters: the JSON schema of its arguments.
-        strict: whether keywords of the schema that are not supported are refused; otherwise they are passed over.
+        strict: refuse unsupported keywords of the schema; otherwise they are ignored.
     """
 
     name: str
@@ -44,18 +44,17 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolForm:
-    """How a family of templates writes calls.
+    """The text of tool calls in a family of templates.
 
     Attributes:
         name: ``hermes``, ``list`` or ``bare``.
-        opening: the text with which the first call begins; a reply that does not begin so, or has no such text, calls
-            nothing.
-        before_name: between the opening, or the text between two calls, and the name.
-        before_arguments: between the name and the arguments.
-        closing: behind the arguments of a call.
-        between: between two calls, up to ``before_name``; empty where there can be one only.
-        end: behind the last call.
-        anywhere: whether text may stand before the first call.
+        opening: the beginning of the first call; a reply without it has no calls.
+        before_name: text before the name, after ``opening`` or ``between``.
+        before_arguments: text between the name and the arguments.
+        closing: text after the arguments of a call.
+        between: text between two calls, up to ``before_name``; empty if a reply can have only one call.
+        end: text after the last call.
+        anywhere: whether text may come before the first call.
     """
 
     name: str
@@ -70,7 +69,7 @@ class ToolForm:
 
 @dataclass(frozen=True)
 class MessageForm:
-    """How a family of templates writes calls as messages of their own.
+    """Tool calls as separate messages.
 
     Attributes:
         name: ``harmony``.
@@ -90,14 +89,14 @@ FORMS: Mapping[str, CallForm] = {
         MessageForm("harmony"),
     )
 }
-"""The forms by their names."""
+"""The call forms by name."""
 
 
 def tool_form(template: str) -> CallForm:
-    """The form of calls that a chat template, by the text of its program, teaches.
+    """The call form of a chat template, found in its source.
 
     Raises:
-        StructureError: none of the known ones.
+        StructureError: the form is not supported.
     """
     if "<|channel|>" in template and "functions." in template:
         return FORMS["harmony"]
@@ -106,19 +105,19 @@ def tool_form(template: str) -> CallForm:
     if "python_tag" in template or '"parameters": ' in template:
         return FORMS["bare"]
     raise StructureError(
-        f"this model's chat template writes calls of tools in a form that is not known; expected {', '.join(FORMS)}"
+        f"this model's chat template writes tool calls in an unknown form; expected one of {', '.join(FORMS)}"
     )
 
 
 def call_grammar(form: CallForm, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-    """The grammar, in llguidance's form of Lark, of replies that may call these tools.
+    """The grammar of replies that may call these tools, in llguidance's Lark notation.
 
     Args:
-        form: how calls are written.
-        tools: those that may be called, at least one.
-        required: whether there is at least one call, and no text; otherwise text, or calls with text before them where
-            the form has that.
-        parallel: whether there may be several calls, where the form has that.
+        form: the form of the calls.
+        tools: the tools that may be called, at least one.
+        required: require a call, without other text. Otherwise a reply is text, or calls; if the form allows it, text
+            may come before them.
+        parallel: allow several calls if the form has them.
     """
     written = _message_call if isinstance(form, MessageForm) else partial(_call, form)
     rules = [f"call{number}: {written(tool)}" for number, tool in enumerate(tools)]
@@ -132,7 +131,7 @@ def call_grammar(form: CallForm, tools: Sequence[Tool], *, required: bool, paral
     if required:
         start = [f"start: {head} {calls}"]
     elif form.anywhere:
-        # The opening ends the text before it as soon as it is there.
+        # The first opening ends the text before it.
         start = [
             "start: TEXT | called",
             f"called: opened {json.dumps(form.before_name)} {calls}",
@@ -155,7 +154,7 @@ _MESSAGES = (
 def _message_call(tool: Tool) -> str:
     name = json.dumps(f" to=functions.{tool.name}")
     header = f'(<|channel|> "commentary" {name} | {name} <|channel|> "commentary")'
-    # Models write JSON without spaces as well as with them here.
+    # Models write this JSON with or without spaces.
     return f"{header} kind <|message|> %json {_schema(tool, item_separator=', ?', key_separator=': ?')}"
 
 
@@ -165,7 +164,7 @@ def _call(form: ToolForm, tool: Tool) -> str:
 
 
 def _schema(tool: Tool, **separators: str) -> str:
-    """The schema of a tool's arguments, with what llguidance is to know of their JSON."""
+    """The schema of a tool's arguments, with llguidance's options."""
     schema = {**(tool.parameters or _NO_ARGUMENTS)}
     schema["x-guidance"] = {**_JSON_FORM, **separators, "lenient": not tool.strict}
     try:
@@ -178,13 +177,13 @@ def _schema(tool: Tool, **separators: str) -> str:
 
 @dataclass(frozen=True)
 class ToolPart:
-    """A piece of a reply: text, or what is new of one call.
+    """A piece of a reply: text, or the next piece of a call.
 
     Attributes:
-        text: of the reply, outside of calls.
-        call: the number of the call, from 0; None for text.
-        name: the name of the tool, once, where a call begins.
-        arguments: the next piece of its arguments, which are JSON.
+        text: text outside calls.
+        call: index of the call, from 0; None for text.
+        name: the name of the tool, in the first piece of a call.
+        arguments: the next piece of its arguments as JSON.
     """
 
     text: str = ""
@@ -194,23 +193,23 @@ class ToolPart:
 
 
 class ToolParser:
-    """Splits a reply, which comes in pieces, into text and calls; the grammar has made sure of the form.
+    """Splits the pieces of a reply into text and calls; the reply must follow the grammar.
 
-    What may be the beginning of a call is held back until that is certain.
+    Text that may begin a call is held back until it is certain.
     """
 
     def __init__(self, form: ToolForm) -> None:
         """Start a reply."""
         self._form = form
         self._held = ""
-        # What is expected: text, then of each call a name, its arguments, and what stands behind it.
+        # The next part: text, or a call's name, its arguments, or the text after it.
         self._state = "text"
         self._begun = False
         self.calls = 0
         self._depth, self._quoted, self._escaped = 0, False, False
 
     def push(self, text: str) -> list[ToolPart]:
-        """Take the next piece of the reply."""
+        """Add the next piece of the reply, and return the parts that are now certain."""
         self._held += text
         parts: list[ToolPart] = []
         while (part := self._next()) is not None:
@@ -219,12 +218,12 @@ class ToolParser:
         return parts
 
     def finish(self) -> list[ToolPart]:
-        """End the reply; returns text that was held back."""
+        """End the reply, and return the text that was held back."""
         held, self._held = self._held, ""
         return [ToolPart(held)] if held and self._state == "text" else []
 
     def _next(self) -> ToolPart | None:
-        """One step; None where more text is needed."""
+        """The next part, or None until more text comes."""
         return {"text": self._text, "name": self._name, "arguments": self._arguments, "behind": self._behind}[
             self._state
         ]()
@@ -238,7 +237,7 @@ class ToolParser:
         if found >= 0:
             before, self._held = self._held[:found], self._held[found + len(opening) :]
             self._state = "name"
-            # Between the text and the call there are spaces of the form, which belong to neither.
+            # Spaces between the text and the call belong to the form.
             return ToolPart(before.rstrip() if before.strip() else "")
         open_at = self._open_tail(opening) if self._form.anywhere or not self._begun else len(self._held)
         sure = self._held[:open_at]
@@ -251,7 +250,7 @@ class ToolParser:
         return ToolPart(sure)
 
     def _open_tail(self, opening: str) -> int:
-        """Where the longest tail begins that may be the beginning of ``opening``."""
+        """The start of the longest tail that may begin ``opening``."""
         starts = range(len(self._held)) if self._form.anywhere else range(min(1, len(self._held)))
         return next((start for start in starts if opening.startswith(self._held[start:])), len(self._held))
 

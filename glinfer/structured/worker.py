@@ -1,7 +1,7 @@
-"""Compiling of one structure in a process of its own, since it may take any time and memory, or end the process.
+"""Compile one structure in a separate process, since it may take any time and memory, or crash.
 
-Run as a script by :mod:`glinfer.structured.compiler`, see :func:`glinfer.text.own_process.answer_of`. Nothing of
-glinfer is imported here, so that the process starts quickly.
+:mod:`glinfer.structured.compiler` runs this script; see :func:`glinfer.text.own_process.answer_of`. It imports nothing
+of glinfer, to start quickly.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 
 def limit(seconds: int, memory: int) -> None:
-    """Limit the processor seconds and the memory of this process, if the system can."""
+    """Limit the processor seconds and the memory bytes of this process, if the system can."""
     try:
         import resource
-    except ImportError:  # not on Windows, where the time limit of the parent is all there is
+    except ImportError:  # Windows: the parent's time limit is the only one
         return
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can be written to
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # write no file
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, str]:
-    """Return the library's error about a request's grammar, or an empty one."""
+    """Return the library's error about a request's grammar, or an empty text."""
     from llguidance import LLMatcher
 
     is_error, messages = LLMatcher.validate_grammar_with_warnings(request["grammar"])

@@ -1,6 +1,6 @@
 "use strict";
 // Shows the pictures of one kind, or of one block, and each of them large. Without this script the page shows them all,
-// and each is a link to its file. What is shown is kept behind the # of the address.
+// and each is a link to its file. The choice is stored after the # of the address.
 
 (() => {
   const form = document.getElementById("choice");

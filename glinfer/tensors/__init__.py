@@ -1,1 +1,1 @@
-"""Tensors on a GPU and the kernels over them, one call at a time: the parts of ``glinfer.Device``."""
+"""The parts of ``glinfer.Device``: tensors on a GPU, and kernels that are called one at a time."""

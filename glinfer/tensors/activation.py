@@ -26,7 +26,7 @@ class Activations(Group):
             x: any shape.
             activation: ``silu``, ``gelu`` (the erf form), ``gelu_new`` (the tanh form), ``tanh`` or ``none``.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: there is no such activation, or x is not of floats.
@@ -58,18 +58,18 @@ class Activations(Group):
         """``activation(gate) * up``, the gate of a gated MLP (Shazeer 2020); of float32 or float16.
 
         Args:
-            x: the gate [...], where ``up`` is given; else both in each row, [..., 2·N], as one projection makes them.
-            up: [...], what the gate lets through.
+            x: the gate [...] if ``up`` is given; else both in each row, [..., 2·N], as from one projection.
+            up: the gated values [...].
             activation: as in :meth:`activate`.
-            gate_first: whether the gate is the first half of each row of x, or the second. Without meaning with ``up``.
+            gate_first: whether the gate is the first half of each row of x, or the second; ignored with ``up``.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Returns:
             [...], or [..., N]; in float32 products beyond the range of float16 stay finite.
 
         Raises:
-            InputError: there is no such activation, the shapes differ, a row has no two halves, or a tensor is not of
+            InputError: there is no such activation, the shapes differ, a row cannot be halved, or a tensor is not of
                 floats.
         """
         return self._gated("gate", x, up, activation, gate_first, dtype, out)
@@ -83,7 +83,7 @@ class Activations(Group):
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """``silu(gate) * up``, as SwiGLU has it, see :meth:`gate`."""
+        """``silu(gate) * up``, as in SwiGLU, see :meth:`gate`."""
         return self._gated("silu_gate", x, up, "silu", gate_first, dtype, out)
 
     def gelu_gate(
@@ -95,7 +95,7 @@ class Activations(Group):
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """``gelu(gate) * up`` in the erf form, as GeGLU has it, see :meth:`gate`."""
+        """``gelu(gate) * up`` in the erf form, as in GeGLU, see :meth:`gate`."""
         return self._gated("gelu_gate", x, up, "gelu", gate_first, dtype, out)
 
     def gelu_new_gate(
@@ -130,7 +130,7 @@ class Activations(Group):
         expect_same_shape(call, x=x, up=up)
         if up is None and (not x.shape or x.shape[-1] % 2):
             raise InputError(
-                f"{call}: x is {list(x.shape)}; without up expected [..., 2·N], the gate and what it lets by"
+                f"{call}: x is {list(x.shape)}; without up expected [..., 2·N], the gate and the gated values"
             )
         shape = x.shape if up is not None else (*x.shape[:-1], x.shape[-1] // 2)
         passes = self._passes(call)

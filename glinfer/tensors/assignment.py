@@ -17,15 +17,15 @@ from glinfer.tensors.tensor import Shape, Tensor
 
 
 class Assignment(Movement):
-    """Changes to the elements of a tensor that is there."""
+    """Changes to the elements of an existing tensor."""
 
     def assign(self, x: Tensor, index: Index | tuple[Index, ...], value: Tensor | npt.ArrayLike) -> Tensor:
-        """``x[index] = value``, as NumPy's basic indexing has it; ``x[index] = value`` itself calls this.
+        """``x[index] = value``, with NumPy's basic indexing; ``x[index] = value`` itself calls this.
 
-        Elements that the index leaves out keep their bits and are neither read back nor uploaded. One draw writes into
-        the texture of x, so that views of x by :meth:`Tensor.reshape` see the change, and parts taken by ``x[…]``,
-        which are copies, do not. A second draw goes before it where texels of four elements are cut, and one more
-        where the value has another type, or shares its elements with x: it counts as it was before.
+        Other elements keep their bits and are neither read back nor uploaded. One draw writes into the texture of x, so
+        views of x by :meth:`Tensor.reshape` see the change; parts read by ``x[…]`` are copies and do not. An index that
+        cuts texels of four elements needs another draw. So does a value that has another type or shares its elements
+        with x, whose old values are then assigned.
 
         Args:
             x: float32, float16 or int32.
@@ -40,7 +40,7 @@ class Assignment(Movement):
             InputError: the index or the value does not fit, floats would become int32, or x is packed.
         """
         if x.packed:
-            raise InputError(f"assign: x is {list(x.shape)} of {x.dtype}, whose elements lie in blocks; make it again")
+            raise InputError(f"assign: x is {list(x.shape)} of {x.dtype}, which is packed; make a new tensor")
         parts = parts_of("assign", x.shape, index if isinstance(index, tuple) else (index,))
         with ExitStack() as made:
             held = self._held(x, value, made)
@@ -84,7 +84,7 @@ class Assignment(Movement):
 
 
 def _taken(x: Tensor, parts: Sequence[Part], value: Tensor) -> tuple[list[Taken], tuple[int, int]]:
-    """What an index takes of each axis of x, the last for its columns, and where in the value it begins."""
+    """The slice that an index selects from each axis of x, the last for its columns, and its start in the value."""
     shape = shape_of(parts)
     steps = _steps_in(value, shape)
     found, row, col, place = list[Taken](), 0, 0, 0
@@ -103,10 +103,10 @@ def _taken(x: Tensor, parts: Sequence[Part], value: Tensor) -> tuple[list[Taken]
 
 
 def _steps_in(value: Tensor, shape: Shape) -> list[tuple[int, int]]:
-    """What a step along each axis of a part of this shape adds to (row, column) of the value.
+    """The (row, column) strides in the value along each axis of a part of this shape.
 
     Raises:
-        InputError: the value does not broadcast to it.
+        InputError: the value does not broadcast to the part.
     """
     own = value.shape
     while len(own) > len(shape) and own[0] == 1:  # NumPy drops such axes

@@ -15,7 +15,7 @@ from glinfer.tensors.tensor import Tensor
 
 
 class Attention(Products):
-    """Scores, weighted sums and whole attention, of as many heads of keys as of queries or fewer (grouped-query)."""
+    """Scores, weighted sums and whole attention, also grouped-query, with fewer key heads than query heads."""
 
     def attention_scores(
         self,
@@ -33,11 +33,11 @@ class Attention(Products):
 
         Args:
             q: [..., H, S, D], of float32 or float16.
-            k: [..., G, T, D], where G divides H: head h of q meets head h / (H / G) of k.
-            scale: the factor; 1 / √D where it is left out.
+            k: [..., G, T, D], where G divides H: head h of q uses head h / (H / G) of k.
+            scale: the factor; 1 / √D by default.
             causal: whether query s sees keys up to ``offset + s`` only; other scores become −1e30, far below any score
                 and finite, so that softmax gives an exact 0.
-            offset: how many keys come before that of query 0.
+            offset: number of keys before that of query 0.
             strategy, dtype, out: see :meth:`matmul`.
 
         Returns:
@@ -97,14 +97,14 @@ class Attention(Products):
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """``softmax(scale · q · kᵀ) · v`` of each head, fused: an online softmax, and no matrix of scores.
+        """``softmax(scale · q · kᵀ) · v`` of each head, fused: an online softmax without a matrix of scores.
 
         Args:
             q: [..., H, S, D], of float32 or float16.
             k, v: [..., G, T, D] and [..., G, T, E], where G divides H.
             scale, causal, offset: see :meth:`attention_scores`.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Returns:
             [..., H, S, E].
@@ -122,7 +122,7 @@ class Attention(Products):
         shape = (*heads, q.shape[-2], v.shape[-1])
         factor = _factor("attention", q, scale)
         passes = self._passes("attention")
-        if 0 in shape or not k.shape[-2]:  # without keys there is nothing to add up
+        if 0 in shape or not k.shape[-2]:  # without keys there is nothing to sum
             return passes.computed_zeros(shape, dtype, out, q=q, k=k, v=v)
         draws = attend(
             "attention",
@@ -146,10 +146,10 @@ class Attention(Products):
 
 
 def _grouped(call: str, x: Tensor, y: Tensor, name: str, *, transposed: bool) -> tuple[tuple[int, ...], Product]:
-    """The leading axes of the result, and the products of x's heads with those of y that they share.
+    """The leading axes of the result, and the products of x's heads with the heads of y that they share.
 
     Raises:
-        InputError: the heads do not go together.
+        InputError: the heads of y do not divide those of x, or other axes differ.
     """
     expect_floats(call, **{"probs" if name == "v" else "q": x, name: y})
     if x.ndim < 2 or x.ndim != y.ndim or x.shape[:-3] != y.shape[:-3] or _ungrouped(x, y):
@@ -173,7 +173,7 @@ def _grouped(call: str, x: Tensor, y: Tensor, name: str, *, transposed: bool) ->
 
 
 def _ungrouped(x: Tensor, y: Tensor) -> int:
-    """The heads of x that are left over when those of y share them."""
+    """The remainder when the heads of y divide those of x."""
     if x.ndim < 3:
         return 0
     return x.shape[-3] % y.shape[-3] if y.shape[-3] else x.shape[-3]
@@ -181,11 +181,11 @@ def _ungrouped(x: Tensor, y: Tensor) -> int:
 
 def _factor(call: str, q: Tensor, scale: float | None) -> float:
     if scale is None and not q.shape[-1]:
-        raise InputError(f"{call}: q is {list(q.shape)}, without columns whose number sets the scale; give a scale")
+        raise InputError(f"{call}: q is {list(q.shape)}, without columns to set the scale; give a scale")
     return 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
 
 
 def _offset(call: str, offset: int) -> int:
     if offset < 0:
-        raise InputError(f"{call}: offset is {offset}; expected how many keys come before that of query 0, at least 0")
+        raise InputError(f"{call}: offset is {offset}; expected the number of keys before that of query 0, at least 0")
     return offset

@@ -22,22 +22,22 @@ class Backward(Group):
         method: str | None = None,
         into: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The gradient of an embedding table, where rows ``table[ids]`` were taken and have gradients ``grad``.
+        """The gradient of an embedding table, from the gradients ``grad`` of the rows ``table[ids]``.
 
-        ``scatter`` draws a point for every four elements of grad and has blending add them; ``gather`` has every four
-        elements of the table look through all ids, for devices that cannot blend into 32-bit floats.
+        ``scatter`` draws a point for every four elements of grad, and blending adds them. In ``gather`` every four
+        elements of the table search all ids, for devices that cannot blend into 32-bit floats.
 
         Args:
-            ids: int32 [...]; ids that are no row of the table, such as −1 for padding, are left out.
-            grad: float32 or float16 [..., D]. Elements that are NaN or infinite are left out.
-            vocab: rows of the table; with ``into`` it may be left out.
-            method: ``scatter`` or ``gather``; left out, the first where the device can.
+            ids: int32 [...]; ids outside the table, such as −1 for padding, are skipped.
+            grad: float32 or float16 [..., D]; NaN and infinite elements are skipped.
+            vocab: rows of the table; optional with ``into``.
+            method: ``scatter`` or ``gather``; by default ``scatter`` if the device can blend.
             into: float32 [vocab, D] to which the gradients are added in place, such as the sums of earlier calls; a new
-                table of zeros where it is left out. It shares no elements with ids and grad.
+                table of zeros by default. It must not share elements with ids and grad.
 
         Returns:
-            Both float32 [vocab, D]: the sums, which are ``into`` where it is given, and how many elements this call
-            added to each, exact to 2^24. The order of additions is the device's.
+            Two float32 [vocab, D]: the sums (``into`` if given), and the number of elements that this call added to
+            each, exact to 2^24. The device chooses the order of additions.
 
         Raises:
             InputError: the shapes or types do not fit, there is no such method, or the device cannot blend.
@@ -51,7 +51,7 @@ class Backward(Group):
         if into is not None and vocab is None and into.ndim == 2:
             vocab = into.shape[0]
         if not is_whole(vocab) or vocab is None or vocab < 1:
-            raise InputError(f"embedding_backward: vocab is {vocab!r}; expected how many rows the table has")
+            raise InputError(f"embedding_backward: vocab is {vocab!r}; expected the number of rows of the table")
         shape = (int(vocab), grad.shape[-1])
         if into is not None and (into.shape != shape or into.dtype != "float32"):
             raise InputError(
@@ -64,7 +64,7 @@ class Backward(Group):
             raise InputError(f"embedding_backward: there is no method {method!r}; known: {', '.join(METHODS)}")
         if method == "scatter" and not blends:
             raise InputError(
-                "embedding_backward: method is 'scatter', but this device cannot blend 32-bit floats; take 'gather'"
+                "embedding_backward: method is 'scatter', but this device cannot blend 32-bit floats; use 'gather'"
             )
         call = "embedding_backward"
         passes = self._passes(call)
@@ -83,7 +83,7 @@ class Backward(Group):
             if method == "scatter":
                 found.append(self._passes(call).zeros(shape, "float32"))
                 counts = passes.changed("counts", found[1])
-            else:  # no draw may read what it writes
+            else:  # a draw must not read its own target
                 counts, before = passes.result("counts", shape), passes.scratch("before", *shape)
                 axes = [Axis(shape[0], 1, 0), Axis(shape[1], 0, 1)]
                 passes.draw(strided_copy("before", call, sums, before, axes, kernels=passes.kernels))

@@ -20,11 +20,11 @@ _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
 class Group:
     """Kernels of one family, over the tensors of one device.
 
-    Every public method of a subclass is a kernel: what it declares as a Tensor is checked to be one before it runs.
+    Every public method of a subclass is a kernel; its arguments declared as Tensor are checked before it runs.
     """
 
     def __init_subclass__(cls) -> None:
-        """Put this check in front of every kernel."""
+        """Wrap every kernel in this check."""
         super().__init_subclass__()
         for name, method in list(vars(cls).items()):
             if not name.startswith("_") and inspect.isfunction(method):
@@ -62,7 +62,7 @@ class Group:
         out: Tensor | None = None,
         **options: Any,
     ) -> Tensor:
-        """Run such a kernel whose result is computed in float32, and rounded to float16 where ``dtype`` asks for it."""
+        """Run such a kernel in float32, and round the result to float16 if ``dtype`` is float16."""
         wanted = float_type(call, dtype)
         return self._one_draw(call, draw, reads, shape, wanted, out, Passes.computed, options)
 
@@ -88,7 +88,7 @@ class Group:
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method so that what is not a tensor, such as a NumPy array, is refused, and errors begin with its name."""
+    """Wrap a method to refuse other arguments than tensors, such as NumPy arrays, and begin errors with its name."""
     parameters = list(enumerate(inspect.signature(method).parameters.values()))
     declared = [(place, each) for place, each in parameters if each.annotation in _DECLARED]
 
@@ -102,7 +102,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
             elif name in options:
                 value = options[name]
             else:
-                continue  # left out: Python says so itself where it may not be
+                continue  # missing: Python itself refuses that if it is required
             many = parameter.annotation == "Sequence[Tensor]" and isinstance(value, (list, tuple))
             for each in value if many else [value]:
                 if each is not None or parameter.annotation != "Tensor | None":
@@ -116,7 +116,7 @@ def expect_tensor(call: str, name: str, value: object) -> Tensor:
     """Accept a tensor.
 
     Raises:
-        InputError: it is something else, such as a NumPy array; names the call and what it was given.
+        InputError: it is something else, such as a NumPy array; the message names the call and the argument.
     """
     if isinstance(value, Tensor):
         return value
@@ -127,7 +127,7 @@ def expect_floats(call: str, **tensors: Tensor | None) -> None:
     """Accept tensors of floats that are not packed.
 
     Raises:
-        InputError: naming the call, the tensor and its type.
+        InputError: a tensor has another type; the message names the call and the tensor.
     """
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dtype not in ("float32", "float16"):
@@ -141,7 +141,7 @@ def expect_same_shape(call: str, **tensors: Tensor | None) -> None:
     """Accept tensors of one shape.
 
     Raises:
-        InputError: naming the call and both shapes.
+        InputError: the shapes differ; the message names the call and both shapes.
     """
     given = {name: tensor.shape for name, tensor in tensors.items() if tensor is not None}
     (first, shape), *others = given.items()

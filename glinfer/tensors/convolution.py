@@ -11,7 +11,7 @@ from glinfer.tensors.tensor import Tensor
 
 
 class Convolutions(Group):
-    """Kernels that mix rows with those before them."""
+    """Kernels that mix each row with earlier rows."""
 
     def causal_conv(
         self,
@@ -22,16 +22,16 @@ class Convolutions(Group):
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """A causal convolution along the sequence, each element by itself: ``bias + Σ taps[k] * x[s - L + 1 + k]``.
+        """A depthwise causal convolution along the sequence: ``bias + Σ taps[k] * x[s - L + 1 + k]``.
 
-        The depthwise one of Mamba (Gu and Dao 2023) and LFM2, without its activation; before a sequence lie zeros.
+        It is that of Mamba (Gu and Dao 2023) and LFM2, without the activation; zeros precede a sequence.
 
         Args:
             x: float32 or float16; the axis before the last is the sequence, as in [S, D] or [batch, S, D].
-            taps: [L, D] of float32 or float16, the last row for the row itself: PyTorch's [D, 1, L] turned round.
-            bias: [D] of float32 or float16; 0 where it is left out.
+            taps: [L, D] of float32 or float16, the last row for the row itself: PyTorch's [D, 1, L] transposed.
+            bias: [D] of float32 or float16; 0 by default.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: the shapes do not fit, or a tensor is not of floats.

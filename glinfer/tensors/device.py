@@ -31,7 +31,7 @@ from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_ma
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of the tensors of a device: the tensors, those of them that have textures, and the bytes of these."""
+    """Memory use of a device: the number of tensors, the number with textures, and the bytes of the textures."""
 
     tensors: int
     textures: int
@@ -51,10 +51,10 @@ class Device(Closing):
     Attributes:
         ops: every kernel, see :class:`glinfer.tensors.ops.Ops` and docs/kernels.md.
         context: the OpenGL context, see :class:`glinfer.gl.context.Device`.
-        kernels: how passes are shaped on this device.
+        kernels: the kernel options of this device.
         programs: the compiled programs.
         blends_floats: whether passes may add to 32-bit float textures by blending.
-        timed: set it to have :attr:`draws` time each draw too, which waits for the draws of each call.
+        timed: set it to time each draw in :attr:`draws`, which waits for the draws of each call.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class Device(Closing):
 
     @named("tensor")
     def tensor(self, values: npt.ArrayLike, dtype: npt.DTypeLike | str | None = None) -> Tensor:
-        """Make a tensor of an array. The values are copied now and uploaded when they are first used.
+        """Make a tensor from an array. The values are copied now and uploaded at their first use.
 
         Args:
             values: an array of float32, float16 or int32; lists of numbers; integers that fit 32 bits. For a packed
-                ``dtype``, rows of blocks as bytes [..., bytes of a row] as a GGUF file has them, or floats to be
-                packed, [..., rows, inputs].
+                ``dtype``, rows of blocks as bytes [..., bytes of a row] as in a GGUF file, or floats to pack,
+                [..., rows, inputs].
             dtype: ``float32``, ``float16`` or ``int32`` to convert to it, or a packed format such as ``Q4_K``.
 
         Raises:
-            InputError: the values are of another type, are not a rectangle, or none and packed.
+            InputError: the values are of another type, are not a rectangle, or are empty and packed.
             PlanError: they are too many for one texture.
             ContextError: the device is closed, or belongs to another thread.
         """
@@ -120,15 +120,15 @@ class Device(Closing):
     def full(
         self, shape: int | Sequence[int], value: float | np.number[Any], dtype: npt.DTypeLike | None = None
     ) -> Tensor:
-        """Make a tensor of which each element is ``value``.
+        """Make a tensor with every element equal to ``value``.
 
         Args:
             shape: the edges, each at least 0.
             value: a number.
-            dtype: ``float32``, ``float16`` or ``int32``; left out, int32 for a whole number and float32 for another.
+            dtype: ``float32``, ``float16`` or ``int32``; by default int32 for a whole number, else float32.
 
         Raises:
-            InputError: there is no such shape or type, or the type does not hold the value.
+            InputError: there is no such shape or type, or the type cannot hold the value.
             PlanError: the elements are too many for one texture.
             ContextError: the device is closed, or belongs to another thread.
         """
@@ -138,11 +138,11 @@ class Device(Closing):
         element = plain_array(value, dtype)
         if element.ndim:
             raise InputError(f"found the value {list(element.shape)}; expected one number")
-        self.layout(edges, element.dtype.name)  # before memory is taken
+        self.layout(edges, element.dtype.name)  # before memory is allocated
         return self._plain(np.full(edges, element))
 
     def _plain(self, array: Array) -> Tensor:
-        """Make a tensor of an array of its own that a texture can hold as it is."""
+        """Make a tensor from a private array that a texture can hold unchanged."""
         name = array.dtype.name
         layout = self.layout(array.shape, name)
         storage = Storage(self.context, layout, matrix=array.reshape(as_matrix(array.shape)))
@@ -169,26 +169,26 @@ class Device(Closing):
         out: Tensor | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """Draw one pass with a fragment shader of your own, and return what it wrote; docs/kernels.md shows one.
+        """Draw one pass with your own fragment shader, and return its output; docs/kernels.md shows an example.
 
-        Each fragment writes four elements of a row of the result, seen as a matrix [all other axes, last axis]:
-        ``output_place()`` gives the row, and the number of the texel in it. shaders/common/flat.glsl is included, and
-        other files there may be. An input x is a sampler x (int32: ``isampler2D``, packed: ``usampler2D``) with the
-        constants X_ROWS, X_COLS, X_TEXELS, X_WIDTH and X_HEIGHT; the result has OUT_….
+        Each fragment writes four elements of a row of the result, viewed as a matrix [all other axes, last axis]:
+        ``output_place()`` gives the row, and the number of the texel in it. shaders/common/flat.glsl is included;
+        the shader may include other files of that folder. An input x is a sampler x (int32: ``isampler2D``, packed:
+        ``usampler2D``) with the constants X_ROWS, X_COLS, X_TEXELS, X_WIDTH and X_HEIGHT; the result has OUT_….
 
         Args:
             shader: GLSL ES 3.00 of several lines, or the path of a file, with or without its version line; it has one
                 output, ``out vec4``, or ``out ivec4`` for int32.
             inputs: tensors by the names of their samplers.
-            shape: of the result.
-            uniforms: numbers by the names of the uniforms, of which the shader uses each.
+            shape: the result's shape.
+            uniforms: numbers by the names of the uniforms; the shader must use each of them.
             dtype: the result's type, float32, float16 or int32.
-            out: where to write; a new tensor where it is left out.
-            name: what :attr:`draws` and errors call the pass; the file's name where it is left out.
+            out: the tensor to write to; a new one by default.
+            name: the pass's name in :attr:`draws` and errors; the file's name by default.
 
         Raises:
-            InputError: the shader, an input or a uniform does not fit, or the result fits no texture.
-            ShaderError: it does not compile; names its line and says what the driver says.
+            InputError: the shader, an input or a uniform does not fit, or the result exceeds a texture.
+            ShaderError: it does not compile; the message has its line and the driver's error.
         """
         self.context.activate()
         self.collect()
@@ -213,7 +213,7 @@ class Device(Closing):
 
     @property
     def draws(self) -> DrawTable:
-        """The draws of kernels and own passes so far, by kernel; with their times where ``timed`` was set."""
+        """The draws of kernels and own passes so far, by kernel; with their times if ``timed`` was set."""
         total = sum(row.count for row in self._counts.values())
         rows = tuple(replace(row, share=row.count / total) for row in self._counts.values())
         return DrawTable("device", 0, rows, total, dict(self._times))
@@ -232,7 +232,7 @@ class Device(Closing):
             raise PlanError(f"a tensor {list(shape)}: {error}") from None
 
     def adopt(self, storage: Storage, shape: Shape, dtype: str) -> Tensor:
-        """Make a tensor of a new storage, which :meth:`memory` counts until it is released."""
+        """Make a tensor from a new storage, which :meth:`memory` counts until it is released."""
         self._storages[id(storage)] = storage
         storage.on_release = lambda released: self._storages.pop(id(released), None)
         return Tensor(self, storage, shape, dtype)
@@ -247,7 +247,7 @@ class Device(Closing):
             self._forgotten.pop().let_go()
 
     def memory(self) -> Memory:
-        """The memory that all tensors take now; views count once."""
+        """The memory that all tensors use now; views count once."""
         self.collect()
         storages = list(self._storages.values())
         textures = [storage for storage in storages if storage.uploaded]
@@ -266,7 +266,7 @@ class Device(Closing):
     def close(self) -> None:
         """Release every tensor and program, then the context; harmless when repeated."""
         if not self.context.closed:
-            self.context.activate()  # from another thread this fails, and everything stays as it was
+            self.context.activate()  # fails in another thread, before anything changes
             self._forgotten.clear()
             for storage in list(self._storages.values()):
                 storage.release()
@@ -289,7 +289,7 @@ def numbers(values: Any) -> Array:
         InputError: they are not a rectangle of numbers.
     """
     if isinstance(values, Tensor):
-        raise InputError("found a tensor; use it as it is, or on another device its copy: tensor.numpy()")
+        raise InputError("found a tensor; use it directly, or on another device its copy: tensor.numpy()")
     try:
         array = np.asarray(values)
     except (TypeError, ValueError) as error:
@@ -304,7 +304,7 @@ def shape_from(shape: object) -> Shape:
     """Check a shape from the caller; a whole number is one edge.
 
     Raises:
-        InputError: it is no shape.
+        InputError: it is not a shape.
     """
     edges = shape if isinstance(shape, (tuple, list)) else (shape,)
     if not all(is_whole(edge) and edge >= 0 for edge in edges):
@@ -316,7 +316,7 @@ def plain_array(values: Any, dtype: Any = None) -> Array:
     """Copy array-like values to a type that textures can hold unpacked.
 
     Raises:
-        InputError: the values are not a rectangle of numbers, or cannot be held exactly and no ``dtype`` asks for less.
+        InputError: the values are not a rectangle of numbers, or are not exact in the default type without ``dtype``.
     """
     wanted = None if dtype is None else _plain_type(dtype)
     array = numbers(values)
@@ -325,7 +325,7 @@ def plain_array(values: Any, dtype: Any = None) -> Array:
     if wanted is None and array.dtype.itemsize > 4:
         if isinstance(values, np.ndarray | np.generic):
             raise InputError(
-                f"found an array of {array.dtype.name}, which no texture holds; say dtype='float32' to round it"
+                f"found an array of {array.dtype.name}, which textures cannot hold; pass dtype='float32' to round it"
             )
         wanted = np.dtype(np.float32)
     wanted = array.dtype.newbyteorder("=") if wanted is None else wanted

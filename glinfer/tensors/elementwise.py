@@ -17,7 +17,7 @@ _MAX_FLOAT = float(np.finfo(np.float32).max)
 class Elementwise(Group):
     """Arithmetic of float32 or float16 tensors, with NumPy's broadcasting.
 
-    It is computed in float32, which the result is where ``dtype`` does not ask for float16.
+    It is computed in float32, and the result is float32 unless ``dtype`` is float16.
     """
 
     def add(self, x: Tensor, y: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
@@ -46,7 +46,7 @@ class Elementwise(Group):
         """x [..., D] + bias [D].
 
         Raises:
-            InputError: the bias is not as long as the rows of x, or a tensor is not of floats.
+            InputError: the bias and the rows of x differ in length, or a tensor is not of floats.
         """
         if not x.shape or bias.shape != x.shape[-1:]:
             raise InputError(
@@ -69,7 +69,7 @@ class Elementwise(Group):
         """``factor * x``, the factor rounded to float32.
 
         Raises:
-            InputError: the factor is not a number that float32 holds, or x is not of floats.
+            InputError: the factor is not a finite float32 number, or x is not of floats.
         """
         expect_floats("scale", x=x)
         number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)

@@ -26,18 +26,18 @@ class Embeddings(Group):
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """The rows of a table that ids name; ids [...] of int32, table [V, D] → [..., D].
+        """The rows of a table by their ids; ids [...] of int32, table [V, D] → [..., D].
 
         Args:
             ids: any shape. An id below 0, or of V or more, gives a row of zeros.
             table: float32, float16 or packed, such as token embeddings from a GGUF file.
             dtype: the result's type, float32 or float16.
-            check_ids: read the ids back first, which waits for them, and refuse those without a row.
-            out: where to write; a new tensor where it is left out.
+            check_ids: read the ids back first, which waits for them, and refuse ids outside the table.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: the table is not a matrix of floats or blocks; the ids are not int32; with ``check_ids``, an id
-                has no row.
+                is outside the table.
         """
         if table.ndim != 2 or (not table.packed and table.dtype not in ("float32", "float16")):
             raise InputError(
@@ -48,15 +48,15 @@ class Embeddings(Group):
         return self._rows("lookup", ids, table, dtype, out)
 
     def gather_rows(self, x: Tensor, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """``x[ids]`` as NumPy has it; x [R, D] of float32, float16 or int32, ids [...] of int32 → [..., D] of x's type.
+        """``x[ids]`` as in NumPy; x [R, D] of float32, float16 or int32, ids [...] of int32 → [..., D] of x's type.
 
-        Other than NumPy's, a negative id does not count from the end: an id below 0, or of R or more, gives a row of
+        Unlike in NumPy, a negative id does not count from the end: an id below 0, or of R or more, gives a row of
         zeros.
 
         Args:
             x: a matrix.
             ids: any shape.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: x is not a matrix, or packed; the ids are not int32.
@@ -82,13 +82,13 @@ class Embeddings(Group):
     def dequantize(self, table: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """The weights of a packed tensor [..., inputs], in that shape; in float32 bit for bit as GGML unpacks them.
 
-        Of ``Q8_ROW`` and ``Q16_ROW`` each integer times the row's scale, rounded once. OpenGL may take subnormal
-        floats, such as a scale below 1.2e-38, for zero.
+        ``Q8_ROW`` and ``Q16_ROW`` give each integer times the row's scale, rounded once. OpenGL may treat subnormal
+        floats, such as a scale below 1.2e-38, as zero.
 
         Args:
             table: in any packed format.
             dtype: the result's type, float32 or float16, to which the weights are rounded.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: the tensor is not packed.
@@ -109,12 +109,12 @@ class Embeddings(Group):
         Args:
             x: float32 or float16; the result has its shape. A vector [D] is one row.
             table: float32 or float16.
-            offset: the position of row 0: how many came before it.
+            offset: the position of row 0.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
-            InputError: the shapes do not fit, or the table has not all of the positions.
+            InputError: the shapes do not fit, or the table lacks some of the positions.
         """
         expect_floats("add_positions", x=x, table=table)
         if x.ndim < 1 or table.ndim != 2 or x.shape[-1] != table.shape[1]:
@@ -142,7 +142,7 @@ def _expect_ids(call: str, ids: Tensor) -> None:
 
 
 def _expect_rows(call: str, ids: Tensor, rows: int) -> None:
-    """Accept ids that all have a row."""
+    """Refuse ids outside the table."""
     _expect_ids(call, ids)
     numbers = ids.numpy()
     wrong = np.argwhere((numbers < 0) | (numbers >= rows))

@@ -1,4 +1,4 @@
-"""Indices as NumPy's basic indexing has them: whole numbers, slices, one Ellipsis, None for a new axis."""
+"""Indices of NumPy's basic indexing: whole numbers, slices, one Ellipsis, None for a new axis."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Index = slice | SupportsIndex | EllipsisType | None
 
 
 class Part(NamedTuple):
-    """The places that one part of an index takes.
+    """The places that one part of an index selects.
 
     Attributes:
         axis: the axis of the tensor; None for a new one.
-        start, size, step: the places taken of it.
-        kept: whether the result has the axis, which it loses by a whole number.
+        start, size, step: the selected places.
+        kept: whether the result keeps the axis; a whole number removes it.
     """
 
     axis: int | None
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 def parts_of(call: str, shape: Shape, index: Sequence[Index]) -> list[Part]:
-    """The parts of an index of a tensor of this shape, with whole slices for the axes that it does not name.
+    """The parts of an index of a tensor of this shape, with whole slices for further axes.
 
     Raises:
         InputError: a part is of another kind or out of range, or there are too many.
@@ -59,7 +59,7 @@ def parts_of(call: str, shape: Shape, index: Sequence[Index]) -> list[Part]:
 
 
 def shape_of(parts: Sequence[Part]) -> Shape:
-    """The shape that an index leaves."""
+    """The shape of an index's result."""
     return tuple(part.size for part in parts if part.kept)
 
 
@@ -73,7 +73,7 @@ def _steps(at: str, part: slice, size: int) -> tuple[int, int, int]:
 
 
 def _spelt(part: object) -> str:
-    """One part of an index as it is written in brackets, on one line."""
+    """One part of an index as in source code, on one line."""
     if isinstance(part, slice):
         ends = ["" if end is None else repr(end) for end in (part.start, part.stop, part.step)]
         return ":".join(ends if ends[2] else ends[:2])

@@ -24,7 +24,7 @@ _AXES = 3
 
 @dataclass(frozen=True)
 class StackPairs:
-    """The pairs of matrices in two stacks that are multiplied, along up to three axes."""
+    """The pairs of matrices of two stacks to multiply, along up to three axes."""
 
     sizes: tuple[int, int, int]
     x_steps: tuple[int, int, int]
@@ -43,7 +43,7 @@ class After:
 
 
 def batch_of(x: Shape, y: Shape) -> StackPairs | None:
-    """Broadcast the leading axes of two stacks of matrices; None if that takes more than three axes.
+    """Broadcast the leading axes of two stacks of matrices; None if that needs more than three axes.
 
     Raises:
         ValueError: they do not broadcast.
@@ -74,7 +74,7 @@ def batch_of(x: Shape, y: Shape) -> StackPairs | None:
 
 
 class Products(Elementwise, Movement):
-    """Matrix products, as NumPy has them, and linear layers over weights in any format."""
+    """Matrix products as in NumPy, and linear layers over weights in any format."""
 
     def matmul(
         self,
@@ -88,7 +88,7 @@ class Products(Elementwise, Movement):
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """``activation(x @ y + bias) + residual``, with ``@`` as ``numpy.matmul`` has it.
+        """``activation(x @ y + bias) + residual``, with ``@`` as in ``numpy.matmul``.
 
         Args:
             x: [..., M, K] or [K], of float32 or float16.
@@ -96,12 +96,12 @@ class Products(Elementwise, Movement):
             bias: [N].
             activation: a key of :data:`glinfer.ops.published.linear.ACTIVATIONS`.
             residual: of the result's shape.
-            strategy: one of :data:`glinfer.ops.flat.matmul.STRATEGIES`, where the choice by shape shall not count.
+            strategy: one of :data:`glinfer.ops.flat.matmul.STRATEGIES`; by default chosen by shape.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Returns:
-            [..., M, N], without the axis that a vector lacks.
+            [..., M, N], without M or N if that operand is a vector.
 
         Raises:
             InputError: the shapes do not fit, an operand is not of floats, or the strategy cannot compute this.
@@ -144,7 +144,7 @@ class Products(Elementwise, Movement):
     ) -> Tensor:
         """Multiply x [..., M, K] by y [K]: the rows of x are the weights, and y the one row."""
         if after.bias is not None:
-            raise InputError(f"matmul: y is {list(y.shape)}, so the result has no columns that a bias could belong to")
+            raise InputError(f"matmul: y is {list(y.shape)}, so the result has no columns for a bias")
         shape, rows = x.shape[:-1], product.n
         if shape == (rows,):
             return self._product("matmul", {"y": y, "x": x}, product, shape, after, strategy, dtype, out)
@@ -199,7 +199,7 @@ class Products(Elementwise, Movement):
     ) -> Tensor:
         """``numpy.dot``: the sum product over the last axis of x and the second-to-last of y.
 
-        ``dot(x, y)[i…, j…, n] = Σ_k x[i…, k] · y[j…, k, n]``; of vectors the inner product; with a tensor without axes
+        ``dot(x, y)[i…, j…, n] = Σ_k x[i…, k] · y[j…, k, n]``; for vectors the inner product; for a tensor without axes
         every element times that number.
 
         Args:
@@ -227,7 +227,7 @@ class Products(Elementwise, Movement):
             return self.repack(found, shape, out=out)
 
     def explain(self, x: Tensor, y: Tensor, *, linear: bool = False) -> str:
-        """The strategy that :meth:`matmul` of x and y takes on this device, or :meth:`linear`, and why; draws nothing.
+        """The strategy of :meth:`matmul` (or :meth:`linear`) of x and y on this device, and the reason; draws nothing.
 
         Raises:
             InputError: the shapes do not fit, or an operand is not of floats.
@@ -250,13 +250,13 @@ class Products(Elementwise, Movement):
         dtype: npt.DTypeLike,
         out: Tensor | None,
     ) -> Tensor:
-        """Multiply the first of two, a stack of product.m rows of product.k, with the second, into ``shape``."""
+        """Multiply the first tensor, a stack of product.m rows of product.k, by the second, into ``shape``."""
         (left, x), (right, weight) = reads.items()
         _expect_after(call, after, product.n, shape)
         if 0 in shape:
             inputs = {"bias": after.bias, "residual": after.residual}
             return self._passes(call).computed_zeros(shape, dtype, out, **reads, **inputs)
-        if product.k == 0:  # a sum of nothing is 0, as is one of a zero
+        if product.k == 0:  # an empty sum is 0, like a sum of zeros
             edges = (*weight.shape[:-1], 1) if product.transposed else (*weight.shape[:-2], 1, weight.shape[-1])
             with self._device.zeros((*x.shape[:-1], 1)) as one, self._device.zeros(edges) as other:
                 reads = {left: one, right: other}
@@ -292,7 +292,7 @@ class Products(Elementwise, Movement):
 
 
 def _matrices(call: str, x: Tensor, y: Tensor) -> Product:
-    """The product ``x @ y``; where more than three axes would broadcast, that of both with all of their leading axes.
+    """The product ``x @ y``; if more than three axes would broadcast, the product of both with all leading axes.
 
     Raises:
         InputError: the shapes do not fit.
@@ -331,11 +331,11 @@ def _expect_after(call: str, after: After, columns: int, shape: Shape) -> None:
     if after.bias is not None and after.bias.shape != (columns,):
         raise InputError(f"{call}: bias is {list(after.bias.shape)}; expected [{columns}]")
     if after.residual is not None and after.residual.shape != shape:
-        raise InputError(f"{call}: residual is {list(after.residual.shape)}; expected {list(shape)}, as the result")
+        raise InputError(f"{call}: residual is {list(after.residual.shape)}; expected {list(shape)}, like the result")
 
 
 def joined(product: Product) -> Product:
-    """Join neighbouring matrices that are multiplied by the same weight into one matrix."""
+    """Join neighbouring matrices with the same weight into one matrix."""
     batch, x_steps, weight_steps = list(product.batch), list(product.x_steps), list(product.weight_steps)
     m = product.m
     for axis in reversed(range(_AXES)):

@@ -22,16 +22,16 @@ from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is
 class Movement(Group):
     """Copies in another order, shape or type. All but :meth:`astype` keep the type, and int32 all bits.
 
-    Floats keep their bits wherever the renderer hands them through, as llvmpipe does with every float32, subnormal
-    numbers and NaN payloads among them; OpenGL promises less. A signalling NaN in float16 becomes a quiet one.
-    No result shares elements with what it was made from. Packed tensors are refused.
+    Floats keep their bits if the renderer preserves them, as llvmpipe does with every float32, including subnormal
+    numbers and NaN payloads; OpenGL promises less. A signalling NaN in float16 becomes a quiet one. Results never share
+    elements with their operands. Packed tensors are refused.
     """
 
     def transpose(self, x: Tensor, axes: Sequence[int] | None = None, *, out: Tensor | None = None) -> Tensor:
-        """``numpy.transpose``: axis n of the result is axis ``axes[n]`` of x; all in reverse where it is left out.
+        """``numpy.transpose``: axis n of the result is axis ``axes[n]`` of x; reversed by default.
 
         Raises:
-            InputError: ``axes`` is not a permutation of the axes of x, or more than 6 of them stay apart.
+            InputError: ``axes`` is not a permutation of the axes of x, or more than 6 axes cannot be joined.
         """
         order = list(range(x.ndim))[::-1] if axes is None else [_axis("transpose", x, axis) for axis in axes]
         if sorted(order) != list(range(x.ndim)):
@@ -50,20 +50,20 @@ class Movement(Group):
         *,
         flat: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The queries, keys and values of an attention out of the rows of one projection.
+        """The queries, keys and values of an attention, from the rows of one projection.
 
         Args:
             x: [..., S, (H + 2·K)·D]: in each row H heads of queries, then K of keys, then K of values.
             heads: H.
-            kv_heads: K, fewer for grouped queries (Ainslie et al. 2023); H where it is left out.
-            head_dim: D, to have it checked.
-            flat: leave the heads of a row side by side.
+            kv_heads: K, fewer than H for grouped queries (Ainslie et al. 2023); H by default.
+            head_dim: D, to be checked; optional.
+            flat: keep the heads of a row side by side.
 
         Returns:
             q [..., H, S, D], k and v [..., K, S, D]; with ``flat`` q [..., S, H·D], k and v [..., S, K·D].
 
         Raises:
-            InputError: the columns are not as many.
+            InputError: x has another number of columns.
         """
         kv_heads = heads if kv_heads is None else kv_heads
         _expect_counts("split_qkv", heads=heads, kv_heads=kv_heads, head_dim=1 if head_dim is None else head_dim)
@@ -95,14 +95,14 @@ class Movement(Group):
         """x [..., S, H·D] → [..., H, S, D].
 
         Raises:
-            InputError: x has fewer than two axes, or its columns are no multiple of the heads.
+            InputError: x has fewer than two axes, or its columns are not a multiple of the heads.
         """
         _expect_counts("split_heads", heads=heads)
         width = _head_width("split_heads", x, heads, str(heads), None)
         return self._moved("split_heads", x, _split_axes(x.shape, heads, width), out=out)
 
     def merge_heads(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """x [..., H, S, D] → [..., S, H·D]: the reverse of :meth:`split_heads`.
+        """x [..., H, S, D] → [..., S, H·D]: the inverse of :meth:`split_heads`.
 
         Raises:
             InputError: x has fewer than three axes.
@@ -114,7 +114,7 @@ class Movement(Group):
         return self._moved("merge_heads", x, [*outer, rows, heads, columns], shape, out=out)
 
     def slice(self, x: Tensor, *index: Index, out: Tensor | None = None) -> Tensor:
-        """``x[index]`` as NumPy's basic indexing has it: whole numbers, slices, one Ellipsis, None for a new axis.
+        """``x[index]`` with NumPy's basic indexing: whole numbers, slices, one Ellipsis, None for a new axis.
 
         Raises:
             InputError: an index is of another kind or out of range, or there are too many.
@@ -129,7 +129,7 @@ class Movement(Group):
         return self._moved("slice", x, axes, row_offset=row, col_offset=col, out=out)
 
     def expand(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
-        """``numpy.broadcast_to``, copied: edges of 1 are repeated, and axes added in front.
+        """``numpy.broadcast_to``, copied: edges of 1 are repeated, and leading axes added.
 
         Raises:
             InputError: x does not broadcast to this shape.
@@ -143,7 +143,7 @@ class Movement(Group):
         return self._moved("expand", x, axes, out=out)
 
     def repack(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
-        """``numpy.reshape``, copied. :meth:`glinfer.tensors.tensor.Tensor.reshape` needs no copy where texels stay.
+        """``numpy.reshape``, copied. :meth:`glinfer.tensors.tensor.Tensor.reshape` needs no copy if texels stay.
 
         Raises:
             InputError: the shape has another number of elements.
@@ -155,7 +155,7 @@ class Movement(Group):
         return self._draw("repack", repack, {"x": x}, wanted, x.dtype, out)
 
     def astype(self, x: Tensor, dtype: npt.DTypeLike, *, out: Tensor | None = None) -> Tensor:
-        """The elements in another type: any in float32 or float16, rounded to nearest, ties to even; or as they are.
+        """The elements as float32 or float16, rounded to nearest, ties to even; or unchanged in their own type.
 
         Raises:
             InputError: floats would become int32, or there is no such type.
@@ -171,10 +171,10 @@ class Movement(Group):
         return self._moved("astype", x, axes_of(x.shape), dtype=wanted, out=out)
 
     def concat(self, tensors: Sequence[Tensor], axis: int = -1, *, out: Tensor | None = None) -> Tensor:
-        """``numpy.concatenate``: one after the other along an axis, up to 8 of them in one draw.
+        """``numpy.concatenate``: tensors joined along an axis, up to 8 of them in one draw.
 
         Raises:
-            InputError: there are none, or they differ in type, or in another edge than this axis'.
+            InputError: ``tensors`` is empty, or they differ in type or in the edge of another axis.
         """
         first, along = _expect_concat(tensors, axis)
         shape = (*first.shape[:along], sum(tensor.shape[along] for tensor in tensors), *first.shape[along + 1 :])
@@ -221,7 +221,7 @@ class Movement(Group):
 
 
 def axes_of(shape: Shape) -> list[Axis]:
-    """The axes of a tensor, with what a step along each adds to (row, column)."""
+    """The axes of a tensor, with their (row, column) strides."""
     rows = [Axis(size, math.prod(shape[number + 1 : -1]), 0) for number, size in enumerate(shape[:-1])]
     return [*rows, *(Axis(size, 0, 1) for size in shape[-1:])]
 
@@ -240,7 +240,7 @@ def _edges(call: str, shape: Sequence[int]) -> Shape:
 
 
 def _axis(call: str, x: Tensor, axis: int) -> int:
-    """Check an axis of x; returns it counted from 0."""
+    """Check an axis of x; returns it as a number from 0."""
     if not x.shape:
         raise InputError(f"{call}: x is [], which has no axes")
     if not is_whole(axis) or not -x.ndim <= axis < x.ndim:
@@ -253,7 +253,7 @@ def _axis(call: str, x: Tensor, axis: int) -> int:
 def _expect_elements(call: str, x: Tensor) -> None:
     if x.packed:
         raise InputError(
-            f"{call}: x is {list(x.shape)} of {x.dtype}, whose elements lie in blocks; dequantize it first"
+            f"{call}: x is {list(x.shape)} of {x.dtype}, whose elements are packed in blocks; dequantize it first"
         )
 
 
@@ -264,7 +264,7 @@ def _expect_counts(call: str, **counts: int) -> None:
 
 
 def _head_width(call: str, x: Tensor, parts: int, spelt: str, head_dim: int | None) -> int:
-    """The width of each of ``parts`` heads that lie side by side in the rows of x."""
+    """The width of each of ``parts`` heads side by side in the rows of x."""
     columns = x.shape[-1] if x.shape else 1
     width = columns // parts if head_dim is None else head_dim
     if x.ndim < 2 or columns != parts * width:
@@ -275,7 +275,7 @@ def _head_width(call: str, x: Tensor, parts: int, spelt: str, head_dim: int | No
 
 
 def _expect_concat(tensors: Sequence[Tensor], axis: int) -> tuple[Tensor, int]:
-    """Check the tensors; returns the first of them, and the axis counted from 0."""
+    """Check the tensors; returns the first one, and the axis as a number from 0."""
     if not tensors:
         raise InputError("concat: found no tensors; expected at least one")
     first = tensors[0]

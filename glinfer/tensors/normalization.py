@@ -17,7 +17,7 @@ from glinfer.tensors.tensor import Tensor
 
 
 class Normalizations(Group):
-    """Normalisations of rows, computed in float32 by two draws, or three where rows are long.
+    """Normalisations of rows, computed in float32 by two draws, or three for long rows.
 
     Squares are those of float32: elements beyond about 1e18 overflow them, and the row becomes 0 or NaN.
     """
@@ -34,15 +34,15 @@ class Normalizations(Group):
     ) -> Tensor:
         """``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016); x [..., D].
 
-        Rows far from 0 keep their digits: deviations are taken from an element of the row before they are added up. A
-        row of equal elements becomes the bias, or NaN where eps is 0; one that holds NaN or an infinity becomes NaN.
+        Rows far from 0 keep their digits, because deviations from an element of the row are summed. A row of equal
+        elements becomes the bias, or NaN if eps is 0; one with NaN or an infinity becomes NaN.
 
         Args:
             x: float32 or float16, at least one axis.
-            weight, bias: [D] of float32 or float16; 1 and 0 where they are left out.
+            weight, bias: [D] of float32 or float16; 1 and 0 by default.
             eps: at least 0.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: the shapes do not fit, one is not of floats, or eps is below 0.
@@ -69,15 +69,15 @@ class Normalizations(Group):
     ) -> Tensor:
         """``x / sqrt(mean(x²) + eps) * (weight + offset)`` (Zhang and Sennrich 2019); x [..., D].
 
-        A row that holds NaN becomes NaN; of one that holds infinities, these become NaN and the rest 0, as in NumPy.
+        A row with NaN becomes NaN; in a row with infinities, these become NaN and the rest 0, as in NumPy.
 
         Args:
             x: float32 or float16, at least one axis.
-            weight: [D] of float32 or float16; 1 where it is left out.
+            weight: [D] of float32 or float16; 1 by default.
             eps: at least 0.
             offset: added to the weight: 1 in Gemma.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: the shapes do not fit, one is not of floats, eps is below 0, or an offset has no weight.
@@ -101,7 +101,7 @@ class Normalizations(Group):
         offset: float = 0.0,
         dtype: npt.DTypeLike = "float32",
     ) -> tuple[Tensor, Tensor]:
-        """``x + residual`` and :meth:`rms_norm` of it, in the draws of the latter; both [..., D].
+        """``x + residual`` and :meth:`rms_norm` of the sum, without a further draw; both [..., D].
 
         Args:
             x: float32 or float16, at least one axis.
@@ -110,7 +110,7 @@ class Normalizations(Group):
             dtype: the results' type, float32 or float16; the norm is that of the float32 sum.
 
         Raises:
-            InputError: as :meth:`rms_norm`; or x and residual differ in shape.
+            InputError: as in :meth:`rms_norm`; or x and residual differ in shape.
         """
         _expect("add_rms_norm", x, eps, weight=weight)
         expect_floats("add_rms_norm", residual=residual)
@@ -131,13 +131,13 @@ class Normalizations(Group):
     def softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``exp(x) / sum(exp(x))`` over the last axis; x [..., N] of float32 or float16.
 
-        No row overflows, its largest element being taken off first. -Inf becomes 0; in a row of nothing but -Inf, or of
-        equal elements such as -1e30, every element becomes 1/N. A row that holds NaN or +Inf becomes NaN.
+        Rows do not overflow, because their largest element is subtracted first. -Inf becomes 0; in a row of only -Inf,
+        or of equal elements such as -1e30, every element becomes 1/N. A row with NaN or +Inf becomes NaN.
 
         Args:
             x: at least one axis.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: x has no axis, is not of floats, or ``out`` does not fit.
@@ -149,7 +149,7 @@ class Normalizations(Group):
         return _run(passes, passes.read("x", x), Norm("softmax"), x, dtype, out)
 
     def log_softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
-        """The logarithm of :meth:`softmax`, also where that is too small for float32; -Inf stays as it is."""
+        """The logarithm of :meth:`softmax`, even if that is too small for float32; -Inf stays -Inf."""
         expect_rows("log_softmax", x=x)
         passes = self._passes("log_softmax")
         if x.size == 0:

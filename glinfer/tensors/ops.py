@@ -28,4 +28,4 @@ class Ops(
     Recurrences,
     Sorting,
 ):
-    """The kernels of a device, which docs/kernels.md lists; :class:`Attention` brings products, sums and copies."""
+    """The kernels of a device, listed in docs/kernels.md; :class:`Attention` includes products, sums and copies."""

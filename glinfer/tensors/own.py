@@ -1,4 +1,4 @@
-"""Passes with a fragment shader of the caller's own."""
+"""Passes with the caller's own fragment shader."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def own_pass(
         return passes.empty(shape, wanted, out, **inputs)
     reads = [(sampler, passes.read(sampler, tensor)) for sampler, tensor in inputs.items()]
     declare = passes.result if whole else passes.computed
-    target = declare("out", shape, wanted, out)  # which GLSL reserves, so that no sampler has this name
+    target = declare("out", shape, wanted, out)  # GLSL reserves this name, so no sampler has it
     sizes = [(f"{sampler.upper()}_ROWS", spec.shape[0]) for sampler, spec in reads]
     sizes += [(f"{sampler.upper()}_COLS", spec.shape[1]) for sampler, spec in reads]
     sizes += [("OUT_ROWS", target.shape[0]), *([("WHOLE", 1)] if whole else [])]
@@ -71,7 +71,7 @@ def _read(shader: str | PathLike[str], name: str | None, kind: str) -> OwnShader
     """Read a shader whose output is of type ``kind``: GLSL as a string of several lines, or the path of a file.
 
     Raises:
-        InputError: it cannot be read, or has another version, no main, or other outputs.
+        InputError: it cannot be read, or has another version, other outputs, or lacks main.
     """
     text = str(shader)
     if not isinstance(shader, str) or "\n" not in shader:

@@ -1,4 +1,4 @@
-"""The draws of one kernel call: a small plan over the tensors that it was given, built and run at once."""
+"""The draws of one kernel call: a small plan over its tensors, built and run at once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice,
 class Passes:
     """Collects the inputs, results and draws of one call; :meth:`run` draws them.
 
-    A call makes one of these, asks it for the specs of its tensors, gives it the draws that the builders in
-    :mod:`glinfer.ops` make, and gets the results back as tensors.
+    A call makes one of these, declares its tensors, appends the draws from the builders in :mod:`glinfer.ops`, and gets
+    the results as tensors.
     """
 
     def __init__(self, device: TensorDevice, call: str) -> None:
@@ -44,7 +44,7 @@ class Passes:
 
     @property
     def max_texture_size(self) -> int:
-        """The most texels along a side of a texture on this device."""
+        """Limit for the texels along a side of a texture on this device."""
         return self.device.context.limits.max_texture_size
 
     def read(self, name: str, tensor: Tensor, shape: tuple[int, int] | None = None) -> TensorSpec:
@@ -63,7 +63,7 @@ class Passes:
         return self._builder.laid_out(name, "input", layout)
 
     def changed(self, name: str, tensor: Tensor) -> TensorSpec:
-        """Declare a tensor of which the draws change a part, or to which they add.
+        """Declare a tensor that the draws change in part, or add to.
 
         Raises:
             InputError: it was released, is on another device, is read or written by this call, or has no elements.
@@ -76,7 +76,7 @@ class Passes:
         return self._builder.laid_out(name, "cache", tensor.layout)
 
     def expect_here(self, name: str, tensor: Tensor) -> None:
-        """Accept a tensor of this device that is still there.
+        """Refuse a released tensor, or one of another device.
 
         Raises:
             InputError: it was released, or is on another device.
@@ -94,7 +94,7 @@ class Passes:
         """Declare a tensor that only the draws of this call use.
 
         Raises:
-            InputError: it fits no texture.
+            InputError: it does not fit a texture.
         """
         try:
             return self._builder.flat(name, "activation", rows, cols, format_name, self.max_texture_size)
@@ -105,7 +105,7 @@ class Passes:
         """Declare a result: a new tensor, or ``out``.
 
         Raises:
-            InputError: it fits no texture; or ``out`` has another shape or type, was released, is on
+            InputError: it does not fit a texture; or ``out`` has another shape or type, was released, is on
                 another device, or shares its elements with a tensor that this call reads or writes.
         """
         spec = self.scratch(name, *as_matrix(shape), TEXTURE_FORMATS[dtype])
@@ -128,10 +128,10 @@ class Passes:
     ) -> TensorSpec:
         """Declare a result that is computed in float32; in float16 a last draw rounds it, ties to even.
 
-        OpenGL leaves open how a number is rounded for a target of half floats, so no draw relies on it.
+        OpenGL does not define the rounding for half-float targets, so draws do not rely on it.
 
         Raises:
-            InputError: as :meth:`result`; or the type is not of floats.
+            InputError: as in :meth:`result`; or the type is not of floats.
         """
         wanted = float_type(self.call, dtype)
         if wanted == "float32":
@@ -141,7 +141,7 @@ class Passes:
         return exact
 
     def empty(self, shape: Shape, dtype: str, out: Tensor | None = None, **inputs: Tensor | None) -> Tensor:
-        """Make the result of a call that has no elements, which no draw computes, after a check of the inputs.
+        """Check the inputs, and make a result without elements, which needs no draw.
 
         Raises:
             InputError: ``out`` has another shape or type; or a tensor was released, or is on another device.
@@ -162,15 +162,15 @@ class Passes:
         """Make :meth:`zeros` of a type of floats.
 
         Raises:
-            InputError: as :meth:`computed`; or an input was released, or is on another device.
+            InputError: as in :meth:`computed`; or an input was released, or is on another device.
         """
         return self.zeros(shape, float_type(self.call, dtype), out, **inputs)
 
     def zeros(self, shape: Shape, dtype: str, out: Tensor | None = None, **inputs: Tensor | None) -> Tensor:
-        """Make the result of a computation over no elements: zeros, or nothing where the result has none either.
+        """Make the result of a computation over no elements: zeros, or an empty tensor.
 
         Raises:
-            InputError: as :meth:`result`; or an input was released, or is on another device.
+            InputError: as in :meth:`result`; or an input was released, or is on another device.
         """
         if 0 in shape:
             return self.empty(shape, dtype, out, **inputs)
@@ -198,7 +198,7 @@ class Passes:
 
         Raises:
             InputError: the shapes do not fit.
-            GlinferError: the device refuses; new results are released then.
+            GlinferError: the device failed; new results are released then.
         """
         try:
             for exact, target in self._rounded:
@@ -227,10 +227,10 @@ class Passes:
 
 
 def float_type(call: str, dtype: npt.DTypeLike) -> str:
-    """The name of a type that kernels compute results in.
+    """The name of a type for computed results.
 
     Raises:
-        InputError: it is not float32 or float16; names the call.
+        InputError: it is not float32 or float16; the message names the call.
     """
     try:
         wanted = np.dtype(dtype).name if dtype is not None else "None"

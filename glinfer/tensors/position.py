@@ -11,8 +11,8 @@ from glinfer.ops.spec import Array
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
 
-_MAX_TABLES = 8  # the latest settings whose angles are kept
-_MIN_ANGLES = 1 << 15  # of a new table
+_MAX_TABLES = 8  # most recent settings whose angles are kept
+_MIN_ANGLES = 1 << 15  # minimum for a new table
 _Angles = tuple[int, bytes, float]
 
 
@@ -22,7 +22,7 @@ class Positions(Group):
     def __init__(self, device: TensorDevice) -> None:
         """Start without tables of angles."""
         super().__init__(device)
-        self._tables: dict[_Angles, Tensor] = {}  # the least recently used first
+        self._tables: dict[_Angles, Tensor] = {}  # least recently used first
 
     def rope(
         self,
@@ -41,9 +41,9 @@ class Positions(Group):
     ) -> Tensor:
         """Rotary position embeddings (Su et al. 2021); x [..., S, heads × D].
 
-        Pair i of a head is turned by the row's position × theta^(−2i / rotary_dim). The cosines and sines are computed
-        in float64 and kept on the device as float32 [positions, rotary_dim], for the 8 latest settings; they count in
-        :meth:`glinfer.Device.memory`.
+        Pair i of a head is rotated by the row's position × theta^(−2i / rotary_dim). The cosines and sines are computed
+        in float64 and kept on the device as float32 [positions, rotary_dim], for the 8 most recent settings; they count
+        in :meth:`glinfer.Device.memory`.
 
         Args:
             x: float32 or float16; the axis before the last is the sequence, as in [S, D], [heads, S, D] or, with
@@ -51,21 +51,21 @@ class Positions(Group):
             theta: the base of the angles.
             offset: position of the first row; row s is at offset + s.
             positions: int32 [S] instead, from 0 on.
-            heads: how many heads lie side by side in a row.
-            interleaved: turn elements (2i, 2i + 1), as GPT-J and Llama's original code do; or else (i, i +
-                rotary_dim / 2), as GPT-NeoX and Llama in the Hugging Face library do.
-            rotary_dim: how many elements of each head are turned, the others stay; left out, all.
-            scaling: for long contexts, as the Hugging Face library has it in ``rope_scaling``: a dict of ``rope_type``
+            heads: number of heads side by side in a row.
+            interleaved: rotate elements (2i, 2i + 1), like GPT-J and Llama's original code; otherwise (i, i +
+                rotary_dim / 2), like GPT-NeoX and Llama in the Hugging Face library.
+            rotary_dim: number of elements of each head to rotate, the first ones; all by default.
+            scaling: for long contexts, like ``rope_scaling`` in the Hugging Face library: a dict of ``rope_type``
                 (``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn`` or ``longrope``) and its numbers.
-            length: how many positions the context has, for ``dynamic`` and ``longrope`` and for the size of the table;
-                left out, up to the last position of x. With ``positions`` it spares reading them back; that they are
-                below it is not checked then.
+            length: number of positions of the context, for ``dynamic`` and ``longrope`` and for the size of the table;
+                by default up to the last position of x. With ``length`` given, ``positions`` are not read back, and not
+                checked to be below it.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
-            InputError: the shapes or numbers do not fit, a position is negative or beyond ``length``, or the scaling is
-                of no known type or lacks a number.
+            InputError: the shapes or numbers do not fit, a position is negative or beyond ``length``, or the scaling
+                is of an unknown type or lacks a number.
         """
         expect_floats("rope", x=x)
         for name, number, least in (("offset", offset, 0), ("heads", heads, 1), ("length", length, 1)):
@@ -77,7 +77,7 @@ class Positions(Group):
         rotary = dim if rotary_dim is None else rotary_dim
         if not is_whole(rotary) or not 2 <= rotary <= dim or rotary % 2:
             raise InputError(
-                f"rope: {rotary!r} elements of each head of x {list(x.shape)} are to turn in pairs; expected an even "
+                f"rope: {rotary!r} elements of each head of x {list(x.shape)} cannot form pairs; expected an even "
                 f"rotary_dim from 2 to {dim}"
             )
         if x.size == 0:
@@ -139,7 +139,7 @@ class Positions(Group):
         return table
 
     def _made(self, length: int, frequencies: Array, factor: float) -> Tensor:
-        """Make a table, if it fits of more positions than needed, since the next call may need a few more."""
+        """Make a table with room for more positions if it fits, because the next call may need them."""
         larger = max(1 << (length - 1).bit_length(), _MIN_ANGLES // (2 * len(frequencies)))
         for rows in (larger, length):
             try:

@@ -1,4 +1,4 @@
-"""Kernels that take a state along a sequence."""
+"""Recurrent kernels, with a state along a sequence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glinfer.tensors.tensor import Tensor
 
 
 class Recurrences(Group):
-    """Kernels whose results depend on all rows before, through a state of fixed size."""
+    """Kernels whose results depend on all earlier rows through a state of fixed size."""
 
     def gated_delta_rule(
         self,
@@ -28,19 +28,19 @@ class Recurrences(Group):
     ) -> Tensor:
         """The linear attention of Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024), over whole sequences.
 
-        For each head of values a matrix S [D_K, D_V] goes from token to token, from zeros on: ``S = exp(g) * S``, then
+        Each value head has a matrix S [D_K, D_V], zero at first. Each token updates it: ``S = exp(g) * S``, then
         ``S += k ⊗ beta * (v - Sᵀ k)``, and the result is ``scale * Sᵀ q``. The work grows with the square of the
         length of a sequence.
 
         Args:
             q, k: [..., S, G, D_K] of float32 or float16, D_K at most 256.
-            v: [..., S, H, D_V] of float32 or float16; H / G heads of values in a row share a head of queries and keys.
+            v: [..., S, H, D_V] of float32 or float16; H / G adjacent value heads share a head of queries and keys.
             g: [..., S, H] of float32 or float16, the logarithm of the decay, at most 0.
             beta: [..., S, H] of float32 or float16, the share of a correction that is written.
-            scale: the factor of the results, ``D_K ** -0.5`` where it is left out.
-            norm_eps: divide each q and each k by ``sqrt(Σ x² + norm_eps)`` first; None leaves them as they are.
+            scale: the factor of the results, ``D_K ** -0.5`` by default.
+            norm_eps: divide each q and each k by ``sqrt(Σ x² + norm_eps)`` first; None for no division.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Returns:
             [..., S, H, D_V].
@@ -59,8 +59,8 @@ class Recurrences(Group):
         heads, key_heads, elements = v.shape[-2], *k.shape[-2:]
         if not key_heads or heads % key_heads or not 1 <= elements <= MAX_KEY_ELEMENTS:
             raise InputError(
-                f"gated_delta_rule: {heads} heads of values and {key_heads} of keys with {elements} elements; expected "
-                f"a multiple of the heads of keys, and 1 to {MAX_KEY_ELEMENTS} elements"
+                f"gated_delta_rule: {heads} value heads and {key_heads} key heads with {elements} elements; expected "
+                f"a multiple of the key heads, and 1 to {MAX_KEY_ELEMENTS} elements"
             )
         if norm_eps is not None and not norm_eps >= 0:
             raise InputError(f"gated_delta_rule: norm_eps is {norm_eps}; expected a number, at least 0")

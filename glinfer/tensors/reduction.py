@@ -1,4 +1,4 @@
-"""Kernels for reductions along the last axis: sums, largest elements and their places, and the cross-entropy."""
+"""Kernels for reductions along the last axis: sum, max, argmax and cross-entropy."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from glinfer.tensors.tensor import Shape, Tensor
 
 
 class Reductions(Group):
-    """One number for every row, computed in float32. Two draws, or three where rows are long or many."""
+    """One number for every row, computed in float32 by two draws, or three for long or many rows."""
 
     def sum(
         self, x: Tensor, *, keepdims: bool = False, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
     ) -> Tensor:
         """The sum over the last axis; x [..., N] of float32 or float16 → [...], or [..., 1].
 
-        Rows are added up in blocks of blocks, so that the error hardly grows with N. NaN and infinities as in NumPy.
+        Rows are summed in nested blocks, so the error hardly grows with N. NaN and infinities behave as in NumPy.
 
         Args:
             x: at least one axis.
             keepdims: keep the last axis, with one element.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: x has no axis, is not of floats, or ``out`` does not fit.
@@ -36,20 +36,20 @@ class Reductions(Group):
     def max(
         self, x: Tensor, *, keepdims: bool = False, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
     ) -> Tensor:
-        """The largest element of the last axis, NaN where there is one; see :meth:`sum`.
+        """The largest element of the last axis, or NaN if the row has one; see :meth:`sum`.
 
         Raises:
-            InputError: as :meth:`sum`; or rows have no elements.
+            InputError: as in :meth:`sum`; or rows have no elements.
         """
         return _column(self._passes("max"), x, "largest", keepdims, dtype, out)
 
     def argmax(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
         """The index of the largest element of the last axis, as int32; see :meth:`sum`.
 
-        The first of equals; NaN counts as larger than all others, as in NumPy.
+        Ties give the first index; NaN counts as larger than all others, as in NumPy.
 
         Raises:
-            InputError: as :meth:`max`; or x has more than 2^24 columns, whose numbers float32 does not hold.
+            InputError: as in :meth:`max`; or x has more than 2^24 columns, whose numbers float32 cannot hold.
         """
         return _column(self._passes("argmax"), x, "largest", keepdims, "int32", out)
 
@@ -58,15 +58,15 @@ class Reductions(Group):
     ) -> Tensor:
         """``log(sum(exp(logits))) - logits[target]``; logits [..., V], targets int32 [...] → [...].
 
-        One loss for every row, not their mean. It is 0 where the target is outside of [0, V), whatever the row holds:
-        so rows are left out, as with PyTorch's ``ignore_index``. Otherwise it is minus :meth:`log_softmax` at the
-        target, infinities and NaN included.
+        Each row has its own loss; there is no mean. A target outside of [0, V) gives 0 whatever the row holds, to skip
+        rows like PyTorch's ``ignore_index``. Otherwise it is minus :meth:`log_softmax` at the target, infinities and
+        NaN included.
 
         Args:
             logits: float32 or float16, at least one axis.
             targets: the shape of logits without its last axis.
             dtype: the result's type, float32 or float16.
-            out: where to write; a new tensor where it is left out.
+            out: the tensor to write to; a new one by default.
 
         Raises:
             InputError: the shapes do not fit, or one is of another type.
@@ -78,7 +78,7 @@ class Reductions(Group):
                 f"expected targets {list(logits.shape[:-1])} of int32"
             )
         passes = self._passes("cross_entropy")
-        if logits.size == 0:  # a target is outside of a vocabulary of none, so that its loss is 0
+        if logits.size == 0:  # every target is outside an empty vocabulary, so its loss is 0
             return passes.computed_zeros(targets.shape, dtype, out, logits=logits, targets=targets)
         source, wanted = passes.read("logits", logits), passes.read("targets", targets)
         name, kernels = "cross_entropy", passes.kernels
@@ -104,7 +104,7 @@ def _column(passes: Passes, x: Tensor, stat: str, keepdims: bool, dtype: npt.DTy
         if stat == "sum":
             return passes.computed_zeros(shape, dtype, out, x=x)
         if 0 not in shape:
-            raise InputError(f"{call}: x is {list(x.shape)}, whose rows have no elements, so that none is the largest")
+            raise InputError(f"{call}: x is {list(x.shape)}, whose rows have no elements and so no largest one")
         return passes.empty(shape, "int32" if call == "argmax" else float_type(call, dtype), out, x=x)
     source = passes.read("x", x)
     stats, draws = summarize(
@@ -125,7 +125,7 @@ def expect_rows(call: str, **tensors: Tensor) -> None:
     """Accept tensors of floats that have a last axis.
 
     Raises:
-        InputError: naming the call, the tensor and what it is.
+        InputError: a tensor has another type or no axes; the message names the call and the tensor.
     """
     expect_floats(call, **tensors)
     for name, tensor in tensors.items():

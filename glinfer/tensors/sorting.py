@@ -15,10 +15,10 @@ class Sorting(Group):
     """Kernels that order elements."""
 
     def top_k(self, x: Tensor, k: int, *, dtype: npt.DTypeLike = "float32") -> tuple[Tensor, Tensor]:
-        """The k largest elements along the last axis and where they are.
+        """The k largest elements along the last axis and their indices.
 
-        Sorts each 16 elements by themselves, then merges neighbouring lists two by two, each along its merge path
-        (Green, McColl and Bader 2012), and keeps no more than k of any list. With k = n it is a whole sort.
+        Sorts groups of 16 elements, then merges neighbouring lists in pairs along their merge path (Green, McColl and
+        Bader 2012), and keeps at most k of any list. With k = n it is a whole sort.
 
         Args:
             x: [..., n] of float32 or float16.
@@ -30,7 +30,7 @@ class Sorting(Group):
             as the largest of all, −0 equals 0.
 
         Raises:
-            InputError: k is not from 1 to n, x has no axes or is not of floats, or the lists fit no texture.
+            InputError: k is not from 1 to n, x has no axes or is not of floats, or the lists do not fit a texture.
         """
         expect_floats("top_k", x=x)
         if not x.shape:

@@ -12,12 +12,12 @@ from glinfer.ops.spec import Array
 
 
 class Storage:
-    """One texture, or the matrix that will fill it when it is first used; released with the last tensor that holds it.
+    """One texture, or the matrix to upload at its first use; released with the last tensor that holds it.
 
     Attributes:
-        layout: where the elements lie.
+        layout: the layout of the elements.
         holders: the number of tensors that hold it.
-        on_release: a function that is called when it was released.
+        on_release: a function to call after its release.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Storage:
         matrix: Array | None = None,
         texture: Texture | None = None,
     ) -> None:
-        """Hold a matrix of the layout's type, to be uploaded when it is first used, or a texture."""
+        """Hold a matrix of the layout's type, to be uploaded at its first use, or a texture."""
         self.layout = layout
         self.holders = 0
         self._context, self._matrix, self._texture = context, matrix, texture
@@ -46,11 +46,11 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of texture memory that it takes now."""
+        """Bytes of texture memory that it uses now."""
         return self.layout.nbytes if self.uploaded else 0
 
     def texture(self) -> Texture:
-        """The texture, filled now if this is the first use.
+        """The texture, uploaded now if this is the first use.
 
         Raises:
             InputError: it was released, or has no elements.
@@ -76,11 +76,11 @@ class Storage:
         return self.texture().read().copy()
 
     def hold(self) -> None:
-        """Count one more tensor that holds it."""
+        """Add a holder."""
         self.holders += 1
 
     def let_go(self) -> None:
-        """Count one tensor less that holds it, and release it after the last."""
+        """Remove a holder, and release the storage after the last one."""
         self.holders -= 1
         if self.holders == 0:
             self.release()

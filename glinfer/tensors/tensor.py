@@ -26,7 +26,7 @@ from glinfer.tensors.storage import Storage
 Shape = tuple[int, ...]
 Method = TypeVar("Method", bound=Callable[..., Any])
 TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
-"""The texture formats of the types that are not packed; packed types use :data:`PACKED`."""
+"""Texture formats of the unpacked types; packed types use :data:`PACKED`."""
 PACKED = "rgba32ui"
 
 
@@ -34,7 +34,7 @@ _CALLS = set[str]()
 
 
 def named(call: str) -> Callable[[Method], Method]:
-    """Begin the errors of a public method with ``call``, also those of other public methods that it calls."""
+    """Begin the errors of a public method, and of public methods that it calls, with ``call``."""
     _CALLS.add(call)
 
     def decorated(method: Method) -> Method:
@@ -53,15 +53,15 @@ def named(call: str) -> Callable[[Method], Method]:
 
 
 Operand = Union["Tensor", npt.NDArray[Any], float, "np.number[Any]", Sequence[Any]]
-"""What an operator takes beside a tensor."""
+"""The other operand of an operator with a tensor."""
 Operator = Callable[["Tensor", Operand], "Tensor"]
 
 
 def _on_both_sides(kernel: str) -> tuple[Operator, Operator]:
     """The operator of a kernel with the tensor first, and with it second; the result has NumPy's type.
 
-    The other operand may be an array or a number, which is uploaded for this draw: numbers in the type of the tensor,
-    whole ones as floats.
+    The other operand may be an array or a number, which is uploaded for this draw; a number gets the tensor's type, and
+    a whole number becomes a float.
     """
 
     def operands(x: Tensor, other: Operand) -> AbstractContextManager[Tensor] | None:
@@ -77,7 +77,7 @@ def _on_both_sides(kernel: str) -> tuple[Operator, Operator]:
         """The result for a tensor, an array or a number, with broadcasting; see the kernel for errors."""
         held = operands(x, other)
         if held is None:
-            return NotImplemented  # type: ignore[no-any-return]  # as operators do
+            return NotImplemented  # type: ignore[no-any-return]  # Python's protocol for operators
         with held as y:
             dtype = "float16" if x.dtype == y.dtype == "float16" else "float32"
             found: Tensor = getattr(x.device.ops, kernel)(*((y, x) if second else (x, y)), dtype=dtype)
@@ -116,7 +116,7 @@ class TensorDevice(Protocol):
         """Lay a tensor of this shape and type out in a texture."""
 
     def adopt(self, storage: Storage, shape: Shape, dtype: str) -> Tensor:
-        """Make a tensor of a new storage."""
+        """Make a tensor from a new storage."""
 
     def forget(self, storage: Storage) -> None:
         """Queue a storage, to be released by :meth:`collect`."""
@@ -128,12 +128,12 @@ class TensorDevice(Protocol):
 class Tensor:
     """An array on a device. Made by :meth:`glinfer.Device.tensor` and by every kernel.
 
-    Elements are uploaded when they are first used, and stay until :meth:`release`, the end of a ``with`` block, or of
-    the last reference to the tensor and all its views.
+    Elements are uploaded at their first use. They stay until :meth:`release`, the end of a ``with`` block, or the end
+    of the last reference to the tensor and its views.
 
     Attributes:
-        device: where it is.
-        shape: as NumPy has it; it is not changed in place.
+        device: its device.
+        shape: the length of each axis; it cannot be changed in place.
         dtype: ``float32``, ``float16``, ``int32``, or the name of a packed format such as ``Q4_K``, see
             :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
@@ -146,7 +146,7 @@ class Tensor:
 
     @property
     def shape(self) -> Shape:
-        """The length of each axis; :meth:`reshape` makes a tensor of another one."""
+        """The length of each axis; :meth:`reshape` makes a tensor of another shape."""
         return self._shape
 
     @property
@@ -202,20 +202,20 @@ class Tensor:
         return self.shape[0]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Support ``numpy.asarray(tensor)``; the result is always a copy, as of :meth:`numpy`."""
+        """Support ``numpy.asarray(tensor)``; the result is always a copy, as from :meth:`numpy`."""
         if copy is False:
-            raise ValueError("the elements of a tensor are not in this memory; a copy of them is needed")
+            raise ValueError("the elements of a tensor are in texture memory; numpy needs a copy (copy=None or True)")
         return np.asarray(self.numpy(), dtype=dtype)
 
     @named("x[index]")
     def __getitem__(self, index: Any) -> Tensor:
-        """A copy of ``tensor[index]``, as NumPy's basic indexing has it; see :meth:`Movement.slice`."""
+        """A copy of ``tensor[index]``, with NumPy's basic indexing; see :meth:`Movement.slice`."""
         part: Tensor = self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
         return part
 
     @named("x[index] = value")
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Change a part in place, as NumPy's basic indexing has it; see :meth:`Assignment.assign`."""
+        """Change a part in place, with NumPy's basic indexing; see :meth:`Assignment.assign`."""
         self.device.ops.assign(self, index, value)
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -230,7 +230,7 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:  # noqa: N802
-        """A copy with all axes in reverse."""
+        """A copy with reversed axes."""
         swapped: Tensor = self.device.ops.transpose(self)
         return swapped
 
@@ -240,7 +240,7 @@ class Tensor:
         return negative
 
     __array_priority__ = 1000.0
-    """Of ``array + tensor`` NumPy leaves the sum to the tensor."""
+    """Makes NumPy leave ``array + tensor`` to the tensor."""
     __add__, __radd__ = _on_both_sides("add")
     __sub__, __rsub__ = _on_both_sides("subtract")
     __mul__, __rmul__ = _on_both_sides("multiply")
@@ -249,7 +249,7 @@ class Tensor:
 
     @named("numpy")
     def numpy(self) -> Array:
-        """A copy of the elements, bit for bit; of a packed tensor its blocks as bytes [..., bytes of a row].
+        """A copy of the elements, bit for bit; for a packed tensor its blocks as bytes [..., bytes of a row].
 
         Raises:
             InputError: the tensor was released.
@@ -261,13 +261,13 @@ class Tensor:
 
     @named("reshape")
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """The same elements in another shape, as ``numpy.reshape`` has it; one edge may be -1.
+        """The same elements in another shape, as in ``numpy.reshape``; one edge may be -1.
 
-        A view where the texels stay as they are, which they do as long as the last axis does, or is a multiple of four
-        before and after; otherwise a copy.
+        The result is a view if the texels stay the same: if the last axis does, or is a multiple of four before and
+        after. Otherwise it is a copy.
 
         Raises:
-            InputError: the shape is none, does not have as many elements, or splits the rows of a packed tensor.
+            InputError: the shape is invalid, has another number of elements, or splits the rows of a packed tensor.
         """
         wanted = self._resolved(shape)
         if self.packed:
@@ -310,20 +310,20 @@ class Tensor:
             storage.let_go()
 
     def __del__(self) -> None:
-        """Queue the elements for release at the device's next call, since this may be another thread than its own."""
+        """Queue the elements for release at the device's next call, because this may be another thread."""
         storage = getattr(self, "_storage", None)
         if storage is not None:
             self._storage = None
             self.device.forget(storage)
 
     def __enter__(self) -> Tensor:
-        """Use as a context manager: released at the end of the block.
+        """Enter the context manager, which releases the tensor at the end of the block.
 
         Raises:
             InputError: it was released before, or its device closed.
         """
         if self.storage.gone:
-            raise InputError(f"this tensor {list(self.shape)} was released with its device; open another and make it")
+            raise InputError(f"this tensor {list(self.shape)} was released with its device; make it on an open device")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -332,5 +332,5 @@ class Tensor:
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is a whole number, of Python or NumPy, and not a boolean."""
+    """Whether a value is a whole number of Python or NumPy, and not a boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

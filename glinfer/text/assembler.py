@@ -11,21 +11,20 @@ from glinfer.errors import InputError
 class TextAssembler:
     """Collects the bytes of generated tokens and hands out text as soon as it is certain.
 
-    Two things are held back until later bytes (or :meth:`finish`) settle them: a UTF-8 character of which
-    only a part has come, and a tail which might be the start of a stop string. Bad bytes become U+FFFD,
-    exactly as in ``bytes.decode("utf-8", errors="replace")``.
+    Two things are held back until later bytes (or :meth:`finish`) decide: an incomplete UTF-8 character,
+    and a tail that may begin a stop string. Bad bytes become U+FFFD, exactly as in
+    ``bytes.decode("utf-8", errors="replace")``.
 
-    All pieces joined are the decoded text cut just before the stop string that starts earliest; of those
-    that start at the same place, the longest is reported in ``stop_string``. The result depends on the
-    bytes alone, never on how they were split: with the stop strings ``"a"`` and ``"ab"``, an ``"a"`` stops
-    nothing until the next character shows which of the two it is.
+    The joined pieces are the decoded text, cut before the earliest stop string. If several stop strings start
+    there, ``stop_string`` is the longest. The result depends only on the bytes, not on how they were split:
+    with the stop strings ``"a"`` and ``"ab"``, an ``"a"`` is held back until the next character decides.
 
     Raises:
         InputError: ``stop`` is neither a non-empty string nor a sequence of them.
     """
 
     def __init__(self, stop: str | Sequence[str] = ()) -> None:
-        """Start with no text; ``stop`` is the string that ends it, or several."""
+        """Start with no text; ``stop`` is one stop string or a sequence of them."""
         stop = (stop,) if isinstance(stop, str) else stop
         if isinstance(stop, bytes) or not isinstance(stop, Sequence):
             raise InputError(f"stop is {type(stop).__name__}; expected a string, or a list of strings")
@@ -43,7 +42,7 @@ class TextAssembler:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string has been found; everything after it is ignored."""
+        """Whether a stop string was found; everything after it is ignored."""
         return self._stop_string is not None
 
     @property
@@ -52,10 +51,10 @@ class TextAssembler:
         return self._stop_string
 
     def push(self, data: bytes) -> str:
-        """Add one token's bytes; returns the new text that can be shown now, often "".
+        """Add one token's bytes and return the text that is now certain, often "".
 
         Raises:
-            InputError: :meth:`finish` was called before.
+            InputError: :meth:`finish` was already called.
         """
         if self._finished:
             raise InputError("this text is finished; make a new TextAssembler for the next one")
@@ -64,7 +63,7 @@ class TextAssembler:
         return self._release(self._decoder.decode(data), final=False)
 
     def finish(self) -> str:
-        """End the text; returns what was still held back, an incomplete character as U+FFFD.
+        """End the text and return the rest that was held back, with an incomplete character as U+FFFD.
 
         A second call returns "".
         """
@@ -73,12 +72,12 @@ class TextAssembler:
         return "" if done else self._release(self._decoder.decode(b"", final=True), final=True)
 
     def _release(self, text: str, *, final: bool) -> str:
-        """Add decoded text to the held rest, and return all of it that no later text can change."""
+        """Add decoded text to the held text, and return the part that later text cannot change."""
         held = self._held + text
         found = min((at for at in map(held.find, self._stop) if at >= 0), default=len(held))
         open_at = len(held) if final else self._open_tail(held)
         if open_at <= found:
-            # The longer or earlier stop string that may still come decides, so wait for it.
+            # A longer or earlier stop string may still complete.
             self._held = held[open_at:]
             return held[:open_at]
         self._held = ""

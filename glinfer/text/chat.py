@@ -1,18 +1,17 @@
 """Conversations as token ids, in which no message can forge a control token: Gab's own form, and Jinja templates.
 
-:func:`find_chat` says which form a model has. In Gab's, one turn is
-``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the model is prompted up to ``<|assistant|>`` and generates until
-``<|end|>``. To let it think first, ``<|think|>`` stands in place of ``<|assistant|>``: the model writes its thoughts,
-then ``<|assistant|>`` by itself, then the answer. The second generation has ``<think>`` after ``<|assistant|>``
-instead, and writes ``</think>`` before its answer. A Jinja template, which most other chat models come with, says
-itself what its form is.
+:func:`find_chat` finds the form of a model. In Gab's form, one turn is
+``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the prompt ends with ``<|assistant|>`` and the model generates
+until ``<|end|>``. To make it think first, the prompt ends with ``<|think|>`` instead: the model writes its thoughts,
+then ``<|assistant|>``, then the answer. The second generation thinks after ``<|assistant|><think>`` and writes
+``</think>`` before its answer. Most other chat models come with a Jinja template, which defines their form.
 
-The models of one of these, OpenAI's harmony, write messages in channels: ``<|channel|>analysis<|message|>``, thoughts,
-``<|end|>``, ``<|start|>assistant<|channel|>final<|message|>``, the answer. What stands between such tokens and
-``<|message|>`` is a header, which is not shown; what follows it is the answer in the channel ``final``, or where the
-header names none, and thoughts in any other. A header that names a recipient, ``to=functions.NAME`` before its channel
-or behind it, makes the message a call of that tool. The prompt ends within a header, ``<|start|>assistant``, and a
-reply may go on with it.
+Models that use OpenAI's harmony template write messages in channels: ``<|channel|>analysis<|message|>``, thoughts,
+``<|end|>``, ``<|start|>assistant<|channel|>final<|message|>``, the answer. The tokens from ``<|start|>`` or
+``<|channel|>`` to ``<|message|>`` are a header, which is not shown. A message in the channel ``final``, or without a
+channel, is the answer; in any other channel it is thoughts. A header that names a recipient, ``to=functions.NAME``
+before or after its channel, makes the message a call of that tool. The prompt ends inside a header,
+``<|start|>assistant``, which the reply may continue.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _NO_TOOLS = "this model's chat form has no place for tools; leave them out"
 _NO_KWARGS = "this model's chat form has no template; leave its arguments out"
 NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 """No arguments for a chat template."""
-_NOT_LAST = "the last message is not a text of the assistant's; expected one, to continue it"
+_NOT_LAST = "the last message is not a text of the assistant's; to continue a message, put the assistant's last"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking"})
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
 _FINAL = "final"
@@ -68,10 +67,10 @@ class ChatTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """One exchange, a user's message and the reply, without control tokens.
+    """A user's message and the reply, without control tokens.
 
-    ``message`` is the text of the user's message, which Jinja templates need, and ``reply`` that of a reply which was
-    given as text and not generated.
+    ``message`` is the text of the user's message, for Jinja templates; ``reply`` is the text of a reply that was given
+    rather than generated.
     """
 
     user_ids: tuple[int, ...]
@@ -86,7 +85,7 @@ class Channels:
 
     Attributes:
         start, channel, message: ids of ``<|start|>``, ``<|channel|>`` and ``<|message|>``.
-        decode: the text of ids.
+        decode: converts token ids to text.
     """
 
     start: int
@@ -95,7 +94,7 @@ class Channels:
     decode: Callable[[Iterable[int]], str]
 
     def read(self, header: Sequence[int]) -> tuple[ReplyKind, str]:
-        """What a message is by the ids of its header, and the tool that it calls, which may be none."""
+        """The kind of a message by the ids of its header, and the name of the tool that it calls, or ""."""
         at = max((place for place, token in enumerate(header) if token == self.channel), default=len(header))
         before, behind = self.decode(header[:at]), self.decode(header[at + 1 :])
         called = _CALLED.search(before) or _CALLED.search(behind)
@@ -109,9 +108,9 @@ class Rendering:
     """How a conversation becomes a prompt.
 
     Attributes:
-        add_generation_prompt: whether what opens the assistant's next message comes at the end.
-        continue_final_message: end within the last message, the assistant's, and add nothing.
-        kwargs: arguments for the chat template, of those that it names.
+        add_generation_prompt: end with the tokens that open the assistant's next message.
+        continue_final_message: end within the last message, which is the assistant's.
+        kwargs: arguments that the chat template uses.
     """
 
     add_generation_prompt: bool = True
@@ -120,15 +119,15 @@ class Rendering:
 
 
 OPEN = Rendering()
-"""The usual one: up to where the model writes a reply."""
+"""The default: end where the model begins its reply."""
 
 
 class ChatForm(Protocol):
-    """The chat form of a model: makes prompts from conversations, and knows the control tokens of replies.
+    """The chat form of a model: it makes prompts from conversations, and names the control tokens of replies.
 
     Attributes:
         control_ids: every control token of the vocabulary.
-        no_think: why the model cannot be asked to think, where ``think`` is None.
+        no_think: the reason why ``think`` is None.
     """
 
     control_ids: frozenset[int]
@@ -155,28 +154,28 @@ class ChatForm(Protocol):
         ...
 
     def encode_message(self, message: str) -> tuple[int, ...]:
-        """Token ids of a user's message, by itself and with no control token among them."""
+        """Token ids of a user's message alone, without control tokens."""
         ...
 
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """Everything up to where the model writes: the turns, and the newest with its reply if it has one."""
+        """Token ids up to where the model continues: the turns, and the newest with its reply if it has one."""
         ...
 
     @property
     def template_source(self) -> str:
-        """The program of the form's Jinja template, where that looks at tools; empty where it does not."""
+        """The source of the form's Jinja template if it uses tools, else ""."""
         ...
 
     def encode_messages(
         self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """Token ids of a conversation, up to where the model writes its reply.
+        """Token ids of a conversation, up to where the model begins its reply.
 
         Args:
             messages: the conversation, oldest message first.
-            tools: those that the model is told of.
-            check: may refuse the texts, before they are encoded.
-            how: how it ends, and the arguments of the chat template.
+            tools: tools for the prompt.
+            check: raises an error to refuse the texts before they are encoded.
+            how: how the prompt ends, and the arguments of the chat template.
         """
         ...
 
@@ -186,14 +185,14 @@ class ChatForm(Protocol):
 
 
 class ChatTemplate:
-    """Gab's form: the ids of the control tokens, and the layout of a turn.
+    """Gab's chat form: the ids of its control tokens, and the layout of a turn.
 
     Attributes:
         user, end, assistant: ids of ``<|user|>``, ``<|end|>``, ``<|assistant|>``.
         think: id of ``<|think|>`` or ``<think>``, or None where the vocabulary has none.
-        answer: id of the token with which the answer begins after thinking: ``<|assistant|>`` or ``</think>``.
-        stop_ids: tokens that end a reply: ``<|end|>``, ``<|endoftext|>`` where there is one, and ``<|user|>`` because
-            a model which goes on to speak for the user has finished its own part.
+        answer: id of the token between thoughts and answer: ``<|assistant|>`` or ``</think>``.
+        stop_ids: tokens that end a reply: ``<|end|>``, ``<|endoftext|>`` if the vocabulary has one, and ``<|user|>``,
+            with which a model would begin the user's next message.
         control_ids: every control token of the vocabulary.
 
     Raises:
@@ -224,7 +223,7 @@ class ChatTemplate:
         return found
 
     def encode_message(self, message: str) -> tuple[int, ...]:
-        """Token ids of a user's message, by itself and with no control token among them.
+        """Token ids of a user's message alone, without control tokens.
 
         Raises:
             InputError: the message is empty, is not text, or has no UTF-8 form.
@@ -232,27 +231,27 @@ class ChatTemplate:
         return _encoded_message(self._tokenizer, message, self.control_ids)
 
     def opening(self, user_ids: Iterable[int], *, think: bool = False) -> tuple[int, ...]:
-        """Everything up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or what makes it think.
+        """The newest turn up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or with a thinking token.
 
         Raises:
-            InputError: thinking is asked of a vocabulary that has no token for it.
+            InputError: ``think`` is set and the vocabulary has no thinking token.
         """
         if think and self.think is None:
             raise InputError(self.no_think)
         return (self.user, *user_ids, self.end, *(self._thinking if think else (self.assistant,)))
 
     def finished(self, turn: Turn) -> tuple[int, ...]:
-        """A whole past turn, always in the plain form: ``<|user|>…<|end|><|assistant|>…<|end|>``."""
+        """A past turn, always without thinking: ``<|user|>…<|end|><|assistant|>…<|end|>``."""
         return (*self.opening(turn.user_ids), *turn.reply_ids, self.end)
 
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """The finished turns, oldest first, and the newest up to where the model writes."""
+        """The finished turns, oldest first, then the newest up to where the model continues."""
         past = (token for turn in turns for token in self.finished(turn))
         return (*past, *self.opening(newest.user_ids, think=think), *newest.reply_ids)
 
     @property
     def template_source(self) -> str:
-        """Nothing: this form has no place for tools."""
+        """Always "": this form has no place for tools."""
         return ""
 
     def encode_messages(
@@ -261,8 +260,8 @@ class ChatTemplate:
         """As :meth:`ChatForm.encode_messages`.
 
         Raises:
-            InputError: see :func:`check_messages`; there is a system prompt, a tool or an argument, or the last
-                message is not the one that is wanted.
+            InputError: as :func:`check_messages` and :func:`check_last`; or a system prompt, a tool or a template
+                argument was given.
         """
         if tools:
             raise InputError(_NO_TOOLS)
@@ -286,20 +285,20 @@ class ChatTemplate:
 
 
 class TemplateChat:
-    """The form of a Jinja template.
+    """The chat form of a Jinja template.
 
-    What a message spells never becomes a control token; see :mod:`glinfer.text.templates`. Otherwise the ids are those
-    of transformers' ``apply_chat_template``: a ``<s>`` comes first only where the template writes one.
+    Text of a message never becomes a control token; see :mod:`glinfer.text.templates`. Otherwise the ids are those
+    of transformers' ``apply_chat_template``: ``<s>`` comes first only if the template writes it.
 
     Args:
         template: the model's.
         tokenizer: the model's.
-        ends: ids that end a text of the model; the control token that the template puts after a reply ends one too.
-        system: what the conversation begins with, in the role ``system``; nothing where it is empty.
+        ends: the model's end-of-text ids; the control token that the template puts after a reply is added to them.
+        system: the system prompt that begins every conversation; empty for none.
         kwargs: arguments for the template, in every conversation.
 
     Raises:
-        InputError: the template cannot be used, refuses a system prompt, or does not name an argument.
+        InputError: the template cannot be used, refuses the system prompt, or does not use an argument.
     """
 
     def __init__(
@@ -311,7 +310,7 @@ class TemplateChat:
         system: str = "",
         kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> None:
-        """Render a short conversation, so that a template that cannot be used shows at once."""
+        """Render a short conversation, to find an unusable template at once."""
         self._tokenizer = tokenizer
         self._encoder, self._kwargs = TemplateEncoder(template, tokenizer), kwargs
         self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
@@ -325,12 +324,12 @@ class TemplateChat:
             self.channels = Channels(start, channel, message, tokenizer.decode)
         self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
         ends = tuple(ends)
-        # In channels, what a template puts behind a message may be what ends each of several.
+        # With channels, the token after a message may end each of a reply's messages.
         end = None if self.channels is not None and ends else self._encoder.end_of_reply()
         self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))
 
     def encode_message(self, message: str) -> tuple[int, ...]:
-        """Token ids of a user's message by itself.
+        """Token ids of a user's message alone.
 
         Raises:
             InputError: the message is empty, is not text, or has no UTF-8 form.
@@ -338,10 +337,10 @@ class TemplateChat:
         return _encoded_message(self._tokenizer, message, frozenset())
 
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """The system prompt, the finished turns, oldest first, and the newest up to where the model writes.
+        """The system prompt, the finished turns, oldest first, and the newest up to where the model continues.
 
         Raises:
-            InputError: the template refuses these messages, or thinking is asked for.
+            InputError: the template refuses these messages, or ``think`` is set.
         """
         if think:
             raise InputError(self.no_think)
@@ -355,17 +354,17 @@ class TemplateChat:
 
     @property
     def template_source(self) -> str:
-        """The template's program, if it looks at tools."""
+        """The template's source if it uses tools, else ""."""
         return self._encoder.source if self._encoder.takes_tools else ""
 
     def encode_messages(
         self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """As :meth:`ChatForm.encode_messages`; the template judges roles and their order.
+        """As :meth:`ChatForm.encode_messages`; the template checks roles and their order.
 
         Raises:
-            InputError: a message is none, or the template refuses them; or there are tools or arguments that it does
-                not take; or the last message is not the assistant's, to continue.
+            InputError: a message is malformed or refused by the template; the template does not use tools or an
+                argument that were given; the message to continue is not the assistant's.
         """
         with_tools = self._encoder.takes_tools
         if tools and not with_tools:
@@ -384,9 +383,9 @@ class TemplateChat:
 
 
 def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> JinjaTemplate | None:
-    """The Jinja template that a model chats by: that of a tokenizer from elsewhere, else its own.
+    """The Jinja template of a model's chats: that of a tokenizer from another place, else its own; None without one.
 
-    None where there is none, and for families that use Gab's form always, or if the tokenizer has the tokens.
+    Also None for families that always use Gab's form, or use it if the tokenizer has its tokens.
 
     Raises:
         FormatError, InputError: as :func:`glinfer.text.templates.find_template`.
@@ -407,18 +406,18 @@ def find_chat(
     system: str = "",
     kwargs: Mapping[str, Any] = NO_KWARGS,
 ) -> ChatForm:
-    """Find the chat form of a model: that of its Jinja template, see :func:`template_of`, else Gab's.
+    """Find the chat form of a model: its Jinja template, see :func:`template_of`, else Gab's form.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
         tokenizer: the model's.
         config: the model's shape.
-        system: a system prompt, which only a Jinja template knows.
+        system: a system prompt, which only a Jinja template accepts.
         kwargs: arguments for the template.
 
     Raises:
         FormatError: a file of the template is damaged.
-        InputError: the model has neither form, the template cannot be used, or there is no place for a system prompt.
+        InputError: the model has neither form, the template cannot be used, or the form has no system prompt.
     """
     path = find_model(path)
     template = template_of(path, tokenizer, config)
@@ -439,14 +438,14 @@ def find_chat(
 
 
 def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
-    """The system prompt of a conversation, and the texts of its turns, user and assistant alternately.
+    """The system prompt of a conversation, and the texts of its turns, alternating between user and assistant.
 
     Args:
-        messages: the text of one user's message, or messages as OpenAI's API has them, oldest first: mappings with
-            ``role`` and ``content``. A ``system`` message may come first; then ``user`` and ``assistant`` take turns.
+        messages: the text of one user's message, or messages in the form of OpenAI's API, oldest first: mappings with
+            ``role`` and ``content``. A ``system`` message may come first; then ``user`` and ``assistant`` alternate.
 
     Raises:
-        InputError: there is no message, or one is something else or out of turn; names its place.
+        InputError: there is no message, or a message is malformed or out of turn; the error gives its index.
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -469,10 +468,10 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
 
 
 def check_last(texts: Sequence[str], *, continued: bool = False) -> None:
-    """Refuse a conversation, as :func:`check_messages` gives it, that ends with the wrong message.
+    """Refuse a conversation from :func:`check_messages` that ends with the wrong role.
 
     Raises:
-        InputError: the last text is the assistant's, or, to be ``continued``, the user's.
+        InputError: the last text is the assistant's, or the user's if it is to be ``continued``.
     """
     if continued and len(texts) % 2:
         raise InputError(_NOT_LAST)
@@ -481,7 +480,7 @@ def check_last(texts: Sequence[str], *, continued: bool = False) -> None:
 
 
 def given_turn(form: ChatForm, message: str, reply: str) -> Turn:
-    """A turn from texts; an empty reply is one that has not come yet."""
+    """A turn from texts; an empty reply means that there is none yet."""
     return Turn(form.encode_message(message), form.encode_message(reply) if reply else (), message, reply)
 
 
@@ -500,14 +499,14 @@ def _role_and_content(place: int, message: Message, further: frozenset[str] = fr
 
 
 class ReplySplitter:
-    """Says of each generated token whether it is thinking, answer, part of a call, or not shown.
+    """Sorts generated tokens into thinking, answer, tool calls, and tokens that are not shown.
 
     ``<|think|>`` (``<think>``) switches to thinking and ``<|assistant|>`` (``</think>``) to the answer, wherever the
-    model writes them; a token of ``stop_ids`` ends the reply. Control tokens, headers of messages in channels and all
-    that follows the end are not shown. A reply that begins without a header is an answer.
+    model writes them; a token of ``stop_ids`` ends the reply. Control tokens, headers of messages in channels and
+    tokens after the end are not shown. A reply that begins without a header is an answer.
 
     Attributes:
-        calls: the names of the tools that were called so far; empty where calls are not asked for.
+        calls: the names of the tools called so far; always empty without the argument ``calls``.
     """
 
     def __init__(self, template: ChatForm, *, think: bool = False, calls: bool = False) -> None:
@@ -515,12 +514,12 @@ class ReplySplitter:
 
         Args:
             template: the form of the chat.
-            think: as in the prompt that it answers.
-            calls: whether messages in channels that call tools are kept apart; otherwise they are thoughts.
+            think: as in the prompt.
+            calls: report messages in channels that call tools as calls; otherwise they are thoughts.
         """
         self._template, self._channels = template, template.channels
         self._kind: ReplyKind = "thinking" if think else "answer"
-        # The header of a message so far; at first it is not certain that there is one.
+        # The header of a message so far; the first message may have none.
         self._header: list[int] | None = None if self._channels is None else []
         self._certain, self._with_calls = False, calls
         self._done = False
@@ -528,11 +527,11 @@ class ReplySplitter:
 
     @property
     def done(self) -> bool:
-        """Whether the reply has ended by itself."""
+        """Whether a stop token has ended the reply."""
         return self._done
 
     def push(self, token: int) -> list[tuple[ReplyKind, int]]:
-        """Take the next generated token; returns the tokens to show that are certain now, often this one."""
+        """Add a generated token and return the tokens to show that are now certain, often this one."""
         self._done = self._done or token in self._template.stop_ids
         if self._done:
             return self.finish()
@@ -548,7 +547,7 @@ class ReplySplitter:
         return self._shown(token)
 
     def finish(self) -> list[tuple[ReplyKind, int]]:
-        """End the reply; returns its first tokens where they were held back and are no header."""
+        """End the reply and return its first tokens if they were held back as a possible header."""
         held, self._header = () if self._certain else self._header or (), None
         return [shown for token in held for shown in self._shown(token)]
 
@@ -556,7 +555,7 @@ class ReplySplitter:
         return [] if token in self._template.control_ids else [(self._kind, token)]
 
     def _read(self, channels: Channels, header: list[int], token: int) -> list[tuple[ReplyKind, int]]:
-        """Go on with a header, whose end says what the message is; returns its tokens if it is none."""
+        """Add a token to a header, whose end decides the kind of the message; return its tokens if it is not one."""
         if token == channels.message:
             self._kind, called = channels.read(header)
             self._header, self._certain = None, True
@@ -584,7 +583,7 @@ def split_reply(
 
 
 def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozenset[int]) -> tuple[int, ...]:
-    """Encode a message; raises an error if it is not text, or if one of these control tokens is among its ids."""
+    """Encode a message; raise InputError if it is not text, or if a control token is among its ids."""
     if not isinstance(message, str):
         raise InputError(f"the message is {type(message).__name__}; expected text")
     if not message:
@@ -597,5 +596,5 @@ def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozen
         ) from None
     ids = tuple(tokenizer.encode(message, allow_special=False))
     if not control_ids.isdisjoint(ids):
-        raise InputError("the tokenizer made a control token from the message's text; chat needs one that can not")
+        raise InputError("the tokenizer encodes the message's text as a control token; use another tokenizer to chat")
     return ids

@@ -1,4 +1,4 @@
-"""The turns of a conversation, and prompts made from as many of the newest as fit the model's context."""
+"""The turns of a conversation, and prompts from as many of the newest turns as fit the model's context."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class ChatPrompt:
 
 
 class Conversation:
-    """The turns so far, and prompts made from as many of the newest as fit the model's context.
+    """The turns so far, and prompts from as many of the newest turns as fit the model's context.
 
     Args:
-        template: the form of the model's chats; assign another one to go on in it.
-        context: how many tokens the model can hold, prompt and reply together.
+        template: the model's chat form; assign another one to change it.
+        context: the model's context length in tokens, for prompt and reply together.
 
     Raises:
         InputError: ``context`` is not a whole number of at least 1.
@@ -54,7 +54,7 @@ class Conversation:
         return found
 
     def restore(self, exchanges: Iterable[tuple[str, str]]) -> None:
-        """Replace all turns by these: each a user's message, and the reply to it.
+        """Replace all turns by pairs of a user's message and its reply.
 
         Raises:
             InputError: a message is empty, or a text has no UTF-8 form; the turns stay as they are.
@@ -64,13 +64,13 @@ class Conversation:
     def prompt(self, message: str, *, think: bool = False, reserve: int, drop: bool = True) -> ChatPrompt:
         """The ids to run for ``message``: past turns, the message, and the token that opens the reply.
 
-        The oldest turns are left out, whole, until the ids and ``reserve`` tokens for the reply fit the
-        context. Nothing is forgotten before :meth:`add_reply`: until then another prompt takes this one's
-        place, as if this one had not been. Without ``drop`` no turn is left out, and too many are an error.
+        The oldest whole turns are left out until the ids and ``reserve`` tokens for the reply fit the context.
+        Turns are forgotten only by :meth:`add_reply`; until then, another prompt replaces this one. Without
+        ``drop``, turns that do not fit are an error.
 
         Raises:
-            InputError: the message is empty, or the ids do not fit; thinking is not known to the
-                vocabulary; ``reserve`` is not a whole number of at least 0; a Jinja template refuses the conversation.
+            InputError: the message is empty, or the ids do not fit; the vocabulary has no thinking token;
+                ``reserve`` is not a whole number of at least 0; a Jinja template refuses the conversation.
         """
         newest = Turn(self.template.encode_message(message), (), message)
         return self._prompt(self._turns, newest, think=think, reserve=reserve, drop=drop)
@@ -78,9 +78,9 @@ class Conversation:
     def prompt_again(
         self, *, think: bool = False, reserve: int, drop: bool = True, continued: bool = False
     ) -> ChatPrompt:
-        """The ids to run for another reply to the newest message; :meth:`add_reply` puts it in place of the first.
+        """The ids to run for another reply to the newest message; :meth:`add_reply` then replaces the first reply.
 
-        With ``continued`` they end with the first reply, which :meth:`add_reply` extends.
+        With ``continued`` the ids end with the first reply, and :meth:`add_reply` extends it.
 
         Raises:
             InputError: there is no turn yet, or as :meth:`prompt`.
@@ -107,12 +107,11 @@ class Conversation:
         )
 
     def add_reply(self, ids: Iterable[int]) -> Turn:
-        """Complete the turn that :meth:`prompt` opened with the tokens that the model generated.
+        """Complete the turn that :meth:`prompt` opened, with the generated tokens.
 
-        Only the answer is remembered, so that later prompts have the plain form: a stop token and what
-        follows it are cut, control tokens are left out, and of a thinking reply only what follows the
-        model's own ``<|assistant|>`` (``</think>``) stays. A reply that never came to its answer is remembered as
-        empty. Turns that the prompt left out are forgotten now.
+        Only the answer is remembered: without the stop token and anything after it, without control tokens, and
+        without thoughts. Thoughts end at the model's ``<|assistant|>`` (``</think>``); a reply that ends before it
+        is remembered as empty. Turns that the prompt left out are forgotten now.
 
         Raises:
             InputError: no prompt is open, or an id is not a whole number of at least 0.
@@ -127,14 +126,14 @@ class Conversation:
         return turn
 
     def reset(self) -> None:
-        """Forget all turns, the open one too."""
+        """Forget all turns, including the open one."""
         self._turns = []
         self._open = None
 
 
 @dataclass(frozen=True)
 class _OpenTurn:
-    """A turn that waits for its reply, and the turns before it that its prompt has."""
+    """A turn without its reply, and the earlier turns in its prompt."""
 
     turn: Turn
     think: bool

@@ -1,4 +1,4 @@
-"""Texts, and pairs of texts, as the token ids that a model which embeds them takes."""
+"""Token ids of texts and text pairs, for embedding models and rerankers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _LONG_TEXT = 1 << 16  # characters
 
 
 class EncodedText(NamedTuple):
-    """A text's token ids, and the type of each token: 1 in the second text of a pair."""
+    """A text's token ids, and the type of each token: 0, or 1 in the second text of a pair."""
 
     ids: list[int]
     types: list[int]
 
 
 class TextEncoder:
-    """Encodes many texts at once, cut to a length, with the special tokens that the tokenizer puts around them.
+    """Encodes many texts at once, truncated to a length, with the tokenizer's special tokens around them.
 
-    Texts longer than that lose tokens at their end, and of a pair the longer text first, as transformers cuts them.
+    Truncation is that of transformers: it removes tokens at the end, and from the longer text of a pair first.
     """
 
     def __init__(self, tokenizer: Tokenizer, most: int, *, lower: bool = False) -> None:
         """Encode to at most ``most`` tokens, special ones included; ``lower`` makes texts lower case first.
 
         Raises:
-            InputError: the tokenizer is Gab's own, which has no such form, or puts more than that around a text.
+            InputError: the tokenizer is a BPE1 one, or its special tokens around a pair leave no room for text.
         """
         self._library, self._lower = tokenizers.Tokenizer.from_str(tokenizer.library_json()), lower
         self._tokenizer = tokenizer
@@ -40,7 +40,7 @@ class TextEncoder:
         around = self._library.num_special_tokens_to_add(is_pair=True)
         if most <= around:
             raise InputError(
-                f"texts of {most} tokens were asked for; the tokenizer puts {around} around a pair; take more"
+                f"texts are limited to {most} tokens, but the tokenizer puts {around} around a pair; raise the limit"
             )
         self._library.enable_truncation(most, strategy="longest_first")
         self._library.no_padding()
@@ -50,14 +50,14 @@ class TextEncoder:
         return self._encoded([self._checked(text, place) for place, text in enumerate(texts)])
 
     def pairs(self, first: str, others: Sequence[str]) -> list[EncodedText]:
-        """The tokens of a text with each of the others behind it."""
+        """The tokens of the pairs of a first text and each of the others."""
         first = self._checked(first, 0)
         return self._encoded([(first, self._checked(text, place)) for place, text in enumerate(others)])
 
     def framed(self, form: str, first: str, others: Sequence[str]) -> list[EncodedText]:
-        """The tokens of a form with a text at its {query} and each of the others at its {text}.
+        """The tokens of a prompt form, with ``first`` as its {query} and each of the others as its {text}.
 
-        Nothing but the text at {text} is cut, and nothing is put around the whole.
+        Only the text at {text} is truncated, and no special tokens are added.
 
         Raises:
             InputError: the form leaves no room for a text.
@@ -72,8 +72,8 @@ class TextEncoder:
         room = self._most - len(end)
         if len(start) >= room:
             raise InputError(
-                f"the query and what stands around it have {len(start) + len(end)} tokens; expected fewer than "
-                f"{self._most}, so that there is room for a text"
+                f"the query and the prompt around it have {len(start) + len(end)} tokens; expected fewer than "
+                f"{self._most}, to leave room for a text"
             )
         return [EncodedText(ids, [0] * len(ids)) for ids in (each[:room] + end for each in whole)]
 
@@ -84,7 +84,7 @@ class TextEncoder:
         return library
 
     def length(self, text: str) -> int:
-        """The number of tokens that a text has by itself, with those before it and without those behind it."""
+        """The number of tokens of a text alone, with the special tokens before it but not those after it."""
         with library_errors("the tokenizer cannot encode this text", InputError):
             whole = self._library.encode(text)
         marks = whole.special_tokens_mask
@@ -92,7 +92,7 @@ class TextEncoder:
         return len(marks) - behind
 
     def _checked(self, text: str, place: int) -> str:
-        """Return a text if UTF-8 can express it; of one that is far too long what is not cut off."""
+        """Check that a text has a UTF-8 form, and shorten one that is far longer than the limit."""
         text = encodable(text, f"text {place}")
         text = text.lower() if self._lower else text
         return self._tokenizer.beginning(text, self._most)[0] if len(text) > _LONG_TEXT else text

@@ -1,4 +1,4 @@
-"""Work on what nobody has checked, in a process of its own with limits: JSON in, JSON out."""
+"""Work on untrusted input in a separate process with limits: JSON in, JSON out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from glinfer.errors import GlinferError
 
 _running: dict[int, subprocess.Popen[bytes]] = {}
-"""The process that each thread waits for."""
+"""The process that each thread waits for, by thread id."""
 
 
 class ProcessError(GlinferError):
-    """The process gave no answer; the message says why, without a subject: ``was stopped (status -9); …``."""
+    """The process gave no answer; the message is the reason without a subject: ``was stopped (status -9); …``."""
 
 
 def answer_of(
@@ -24,14 +24,14 @@ def answer_of(
 ) -> Mapping[str, Any]:
     """The answer of a script that reads one JSON object from standard input and writes one to standard output.
 
-    The script has to take ``seconds``, ``memory`` and ``path`` (Python's) out of the request and limit itself by them.
+    The script must read ``seconds``, ``memory`` and ``path`` (``sys.path``) from the request, and limit itself.
 
     Args:
         script: the file of the script.
-        request: what it is to do.
-        seconds: of a processor.
-        clock: seconds by the clock; left out, twice as many.
-        memory: in bytes.
+        request: the script's input.
+        seconds: limit of processor time.
+        clock: limit of wall time in seconds; twice ``seconds`` by default.
+        memory: limit in bytes.
 
     Raises:
         ProcessError: it was stopped, could not be started, or did not answer.
@@ -53,20 +53,20 @@ def answer_of(
         try:
             said, _ = process.communicate(json.dumps({**request, **limits}).encode(), most)
         except subprocess.TimeoutExpired:
-            raise ProcessError(f"was not done after {most} seconds; it may run for ever") from None
+            raise ProcessError(f"did not finish in {most} seconds; it may loop forever") from None
         finally:
             del _running[own]
-            process.kill()  # which does nothing to one that has ended
+            process.kill()  # does nothing if the process has ended
     try:
         answer = json.loads(said)
     except ValueError:
         raise ProcessError(
-            f"was stopped (status {process.returncode}); it may have {seconds} seconds and {memory >> 20} MiB"
+            f"was stopped (status {process.returncode}); its limits are {seconds} seconds and {memory >> 20} MiB"
         ) from None
     return answer if isinstance(answer, dict) else {}
 
 
 def end_process_of(thread: int) -> None:
-    """End the process that a thread waits for, if it does; its :func:`answer_of` raises a ProcessError."""
+    """End the process that a thread waits for, if any; that thread's :func:`answer_of` raises a ProcessError."""
     if process := _running.get(thread):
         process.kill()

@@ -1,9 +1,9 @@
-"""The text parts of a model - tokenizer, template, end tokens, sampling - and how they go with converted weights.
+"""The text parts of a model (tokenizer, template, end tokens, sampling), and how conversion writes them.
 
-A ``.gguf`` has them in its metadata. Beside other files they are files under Hugging Face's names, or a ``.bpe``; both
-are what :func:`glinfer.text.tokenizer.find_tokenizer`, :func:`glinfer.text.templates.find_template`,
-:func:`glinfer.text.stops.default_stops` and :func:`glinfer.formats.sampling.recommended_sampling` read again, so that
-the converted model has the same ids, prompts, ends and sampling defaults.
+A ``.gguf`` holds them in its metadata; other formats have files with Hugging Face's names, or a ``.bpe``, beside them.
+:func:`glinfer.text.tokenizer.find_tokenizer`, :func:`glinfer.text.templates.find_template`,
+:func:`glinfer.text.stops.default_stops` and :func:`glinfer.formats.sampling.recommended_sampling` read both, so the
+converted model has the same ids, prompts, ends and sampling defaults.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _MARKS = (
     "  two  spaces\r\n\tx  ",
     "don't I'LL 1234567 a\u00b2 '\u017f",
 )
-_REPEATED, _LONGEST_RUN = " -=*#_.a0\n", 40  # letters of which tokens are made in several ways
-_ENDS = ("eos", "eot", "eom")  # the tokens that end a text in the metadata of a GGUF file
+_REPEATED, _LONGEST_RUN = " -=*#_.a0\n", 40  # runs of these characters can be merged in several ways
+_ENDS = ("eos", "eot", "eom")  # the end tokens in the metadata of a GGUF file
 
 
 @dataclass(frozen=True)
 class TextParts:
-    """What a model has beside its weights for text.
+    """The parts of a model that process text.
 
     Attributes:
-        tokenizer: the model's, or None.
-        reason: why there is none.
-        template: its Jinja template, or None; the form of Gab's chats needs none.
-        stops: the ids that its files name as ends of a text.
-        sampling: the sampling options that its files name, not checked.
-        generation: its ``generation_config.json``, where it has one.
+        tokenizer: the model's tokenizer, or None.
+        reason: why ``tokenizer`` is None.
+        template: the Jinja chat template, or None; Gab's chat form needs none.
+        stops: the end-of-text ids that its files name.
+        sampling: the sampling options that its files name, unchecked.
+        generation: its ``generation_config.json``, or None.
     """
 
     tokenizer: Tokenizer | None
@@ -73,15 +73,15 @@ class TextParts:
 
 
 def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) -> TextParts:
-    """Find the text parts of a model, with the tokenizer that is ``given`` or else its own.
+    """Find the text parts of a model, with the ``given`` tokenizer or else its own.
 
     Raises:
-        FormatError, InputError: as :func:`glinfer.text.tokenizer.find_tokenizer`, and for damaged files of the others.
+        FormatError, InputError: as :func:`glinfer.text.tokenizer.find_tokenizer`, or another part's file is damaged.
     """
     tokenizer, reason = find_tokenizer(checkpoint, given, config)
     generation = find_generation_config(checkpoint)
     sampling, source = recommended_sampling(checkpoint)
-    generation = generation if source else None  # one that cannot be read is not copied
+    generation = generation if source else None  # an unreadable file is not copied
     if tokenizer is None:
         return TextParts(None, reason, sampling=sampling, generation=generation)
     template, stops = template_of(checkpoint, tokenizer, config), named_stops(checkpoint, tokenizer, config)
@@ -92,10 +92,10 @@ def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) 
 
 
 def gguf_metadata(parts: TextParts, rows: int) -> dict[str, Any] | None:
-    """The metadata of a GGUF file for a model with ``rows`` rows of embeddings; None without a tokenizer.
+    """The metadata of a GGUF file for a model with ``rows`` embedding rows; None without a tokenizer.
 
     Raises:
-        InputError: llama.cpp has no such tokenizer, or would give other ids.
+        InputError: llama.cpp does not support the tokenizer, or would give other ids.
     """
     tokenizer = parts.tokenizer
     if tokenizer is None:
@@ -122,13 +122,13 @@ def gguf_metadata(parts: TextParts, rows: int) -> dict[str, Any] | None:
 
 
 def _check_again(tokenizer: Tokenizer, values: Mapping[str, Any]) -> None:
-    """Refuse metadata whose tokenizer gives other ids: those of every token's text, or of special tokens in a text."""
+    """Refuse metadata whose tokenizer encodes a token's text or a special token differently."""
     again = Tokenizer(gguf_tokenizer(values, "the metadata"))
     own, read = tokenizer.vocabulary, again.vocabulary
     assert isinstance(own, Mapping)
     assert isinstance(read, Mapping)
-    control = again.control_tokens.keys()  # found in a text before any merge
-    # Scores order the tokens that merges make, not the pairs that make one token.
+    control = again.control_tokens.keys()  # matched before any merge
+    # Scores order the tokens that merges make, not the pairs that make the same token.
     made, remade = (
         dict.fromkeys(text for merge in each["model"]["merges"] if (text := "".join(merge)) not in control)
         for each in (own, read)
@@ -136,7 +136,7 @@ def _check_again(tokenizer: Tokenizer, values: Mapping[str, Any]) -> None:
     if f"{_K}scores" in values and [*made] != [*remade]:
         raise InputError(
             f"{tokenizer.path}: llama.cpp has no such tokenizer, as its merges do not follow from scores of tokens; "
-            "leave it out (--no-tokenizer)"
+            "convert without it (--no-tokenizer)"
         )
     texts = [f"a {entry['content']} \n{entry['content']}b" for entry in own["added_tokens"]]
     texts += [*_MARKS, *(letter * length for letter in _REPEATED for length in range(2, _LONGEST_RUN))]
@@ -144,13 +144,13 @@ def _check_again(tokenizer: Tokenizer, values: Mapping[str, Any]) -> None:
     other = next((text for text in texts if tokenizer.encode(text) != again.encode(text)), None)
     if other is not None:
         raise InputError(
-            f"{tokenizer.path}: found a tokenizer that a GGUF file cannot hold, as {quoted(other)} would get other ids "
-            "from there; expected the same ids; leave it out (--no-tokenizer)"
+            f"{tokenizer.path}: a GGUF file cannot hold this tokenizer, as {quoted(other)} would get other ids; "
+            "convert without it (--no-tokenizer)"
         )
 
 
 def _name_stops(values: dict[str, Any], stops: tuple[int, ...]) -> None:
-    """Name the ids that end a text, as far as the metadata do not say them already."""
+    """Name the end-of-text ids that the metadata lacks."""
     if stops and values.get(f"{_K}eos_token_id") not in stops and not values.get(f"{_K}add_eos_token"):
         values[f"{_K}eos_token_id"] = stops[0]
     for token in stops:
@@ -163,7 +163,7 @@ def _name_stops(values: dict[str, Any], stops: tuple[int, ...]) -> None:
 
 
 def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
-    """The files to write beside ``target``, with their bytes: ``TARGET.bpe``, or Hugging Face's.
+    """The files to write beside ``target``, and their bytes: ``TARGET.bpe``, or Hugging Face's files.
 
     Raises:
         FormatError: a file can no longer be read.
@@ -199,7 +199,7 @@ def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
 
 
 def _generation_config(parts: TextParts) -> bytes | None:
-    """Make ``generation_config.json``: the model's own, byte for byte unless its end tokens are named elsewhere too."""
+    """Make ``generation_config.json``: the model's own bytes, unless other files name further end tokens."""
     own = None if parts.generation is None else inside(parts.generation)
     values = generation_config(parts.sampling) if own is None else read_json(own, MAX_CONFIG_BYTES)
     ends = values.get("eos_token_id")
@@ -220,7 +220,7 @@ def _json(values: Mapping[str, Any]) -> bytes:
 
 
 def _huggingface_files(tokenizer: Tokenizer, source: Path) -> dict[str, bytes]:
-    """``tokenizer.json`` and ``tokenizer_config.json`` of a GGUF file's tokenizer, checked by reading them again."""
+    """``tokenizer.json`` and ``tokenizer_config.json`` for a GGUF file's tokenizer, checked by reading them back."""
     file = read_gguf_file(source)
     model = gguf_tokenizer(file.metadata, file.source)
     config = {f"{name}_token": text for name, text in named_tokens(file.metadata, file.source).items()}
@@ -231,7 +231,7 @@ def _huggingface_files(tokenizer: Tokenizer, source: Path) -> dict[str, bytes]:
         again = Tokenizer.from_file(folder)
     if not again.same_as(tokenizer):
         raise InputError(
-            f"{file.source}: a {TOKENIZER_FILE} cannot hold this tokenizer, as tokens would have other bytes; leave it "
-            "out (--no-tokenizer) and pass the GGUF file with --tokenizer"
+            f"{file.source}: a {TOKENIZER_FILE} cannot hold this tokenizer, as tokens would have other bytes; convert "
+            "without it (--no-tokenizer) and pass the GGUF file with --tokenizer"
         )
     return files

@@ -1,4 +1,4 @@
-"""Text from generated tokens: thoughts, answer and calls apart, control tokens left out, stop strings found."""
+"""Text from generated tokens: split into thoughts, answer and calls, without control tokens, cut at stop strings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from glinfer.text.tokenizer import Tokenizer
 
 
 class ChatPart(NamedTuple):
-    """A piece of a reply: text of the thoughts before the answer, of the answer, or of the arguments of a call.
+    """A piece of a reply: text of the thoughts, of the answer, or of a call's arguments.
 
-    ``name`` is the tool's, in the piece that begins a call, whose text is empty.
+    A call begins with a piece of empty text whose ``name`` is the tool's.
     """
 
     kind: ReplyKind
@@ -22,9 +22,9 @@ class ChatPart(NamedTuple):
 
 
 class ReplyAssembler:
-    """Collects generated tokens, and hands out text as soon as it is certain, see :class:`TextAssembler`.
+    """Collects generated tokens and hands out text as soon as it is certain; see :class:`TextAssembler`.
 
-    Stop strings end the answer; thoughts and calls may have them.
+    Stop strings end the answer; thoughts and calls may contain them.
 
     Raises:
         InputError: ``stop`` is neither a non-empty string nor a sequence of them.
@@ -40,11 +40,11 @@ class ReplyAssembler:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string has been found; everything after it is ignored."""
+        """Whether a stop string was found; everything after it is ignored."""
         return self._assembler.stopped
 
     def push(self, token: int) -> list[ChatPart]:
-        """Add a token; returns the new text that can be shown now, often none."""
+        """Add a token and return the text that is now certain, often none."""
         if self._splitter is None:
             return self._add("answer", token)
         before = len(self._splitter.calls)
@@ -54,7 +54,7 @@ class ReplyAssembler:
         return parts
 
     def finish(self) -> list[ChatPart]:
-        """End the text; returns what was still held back."""
+        """End the text and return the rest that was held back."""
         held = () if self._splitter is None else self._splitter.finish()
         return [*(part for shown in held for part in self._add(*shown)), *self._part(self._assembler.finish())]
 
@@ -63,7 +63,7 @@ class ReplyAssembler:
         return [*parts, *self._part(self._assembler.push(self._tokenizer.token_bytes(token)))]
 
     def _begin(self, kind: ReplyKind) -> list[ChatPart]:
-        """Begin text of a kind; returns what was held back of the text before it."""
+        """Begin text of another kind, and return the held rest of the last one."""
         parts = self._part(self._assembler.finish())
         self._kind, self._assembler = kind, TextAssembler(self._stop if kind == "answer" else ())
         return parts

@@ -1,4 +1,4 @@
-"""Default stop ids: the tokens that end a text of a model."""
+"""Default stop ids: the end-of-text tokens of a model."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from glinfer.text.tokenizers.gguf import gguf_stops
 
 
 def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
-    """The ids that end a text of the model in a Hugging Face directory or a GGUF file.
+    """The end-of-text ids of the model in a Hugging Face directory or a GGUF file; empty if it names none.
 
     In a directory they are ``eos_token_id`` (a number or a list) of ``generation_config.json``, else of
-    ``config.json``; none where neither has any. Negative ones, by which some configurations mean none, are
-    left out. Any other value in ``generation_config.json`` is skipped with a GlinferWarning. A file of that name that
-    cannot be read is skipped; :func:`glinfer.formats.sampling.recommended_sampling` warns of it. A GGUF file's are
-    those that :func:`glinfer.text.tokenizers.gguf.gguf_stops` finds; none where its vocabulary cannot be used.
+    ``config.json``. Negative ids, which some configurations use for "none", are left out. A malformed value in
+    ``generation_config.json`` is skipped with a GlinferWarning. If that file cannot be read it is skipped, and
+    :func:`glinfer.formats.sampling.recommended_sampling` warns of it. A GGUF file's ids come from
+    :func:`glinfer.text.tokenizers.gguf.gguf_stops`; an unusable vocabulary has none.
 
     Args:
         path: the directory, a file in it, or the GGUF file.
 
     Raises:
-        FormatError: ``config.json`` is damaged, or its ``eos_token_id`` is something else; a GGUF file cannot be read.
+        FormatError: ``config.json`` is damaged, or its ``eos_token_id`` is malformed; a GGUF file cannot be read.
         InputError: the package gguf, which reads GGUF files, is not installed.
     """
     if is_gguf(path):
         found_in = read_gguf_file(path)
         try:
             return gguf_stops(found_in.metadata, found_in.source)
-        except FormatError:  # find_tokenizer says why
+        except FormatError:  # find_tokenizer reports it
             return ()
     folder = Path(path) if is_directory(path) else Path(path).parent
     for name in (GENERATION_CONFIG, CONFIG):
@@ -64,9 +64,9 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
 
 
 def named_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[int, ...]:
-    """The ids that a model's files name as ends of a text, else those in the files of its tokenizer.
+    """The end-of-text ids that a model's files name, else those in the files of its tokenizer.
 
-    None where the record of its family names such tokens.
+    Empty for families whose record names end tokens.
 
     Raises:
         FormatError, InputError: as :func:`stop_ids_of`.
@@ -81,9 +81,9 @@ def named_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelC
 
 
 def default_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[int, ...]:
-    """The ids that end a text of a model: those of :func:`named_stops`, else the tokenizer's ``<|end|>``.
+    """The end-of-text ids of a model: those of :func:`named_stops`, else the tokenizer's ``<|end|>``.
 
-    Where the record of its family names such tokens, they are always the tokenizer's.
+    If the record of its family names end tokens, they are always the tokenizer's ids of these.
 
     Raises:
         FormatError, InputError: as :func:`stop_ids_of`.

@@ -1,11 +1,11 @@
-"""Rendering of one chat template in a process of its own, since a template is an untrusted program.
+"""Render one chat template in a separate process, since a template is an untrusted program.
 
-Run as a script by :mod:`glinfer.text.templates`, with one JSON object on standard input and one on standard
-output. Nothing of glinfer is imported here, so that the process starts quickly. :func:`answer` does the work.
+:mod:`glinfer.text.templates` runs this script, with one JSON object on standard input and one on standard output.
+It imports nothing of glinfer, to start quickly. :func:`answer` does the work.
 
-Messages, tools and further variables are plain str, so a template sees them unchanged. Its own texts are of the class
-:class:`Text`, a str that knows which characters the template wrote. Where jinja2 or Python make a plain str of one, its
-characters count as a message's: the template may lose a control token there, and no message can forge one.
+Messages, tools and further variables are plain str, so a template sees them unchanged. The template's own texts are
+:class:`Text`, a str that records which characters the template wrote. If jinja2 or Python turns a Text into a plain
+str, its characters count as a message's: the template may lose a control token, but no message can forge one.
 """
 
 # ruff: noqa: D102, D105 (methods of str)
@@ -33,16 +33,16 @@ _plain = str.__str__
 
 
 class Text(str):
-    """A text that knows which of its characters the template wrote; it compares and measures as the same plain str.
+    """A text that records which characters the template wrote; its value and length are those of the plain str.
 
     Args:
         text: the characters.
-        own: a byte for each of them: 1 where the template wrote it, else 0; left out, it wrote none.
+        own: one byte a character: 1 if the template wrote it, else 0; all 0 by default.
     """
 
     __slots__ = ("_own",)
     _own: bytes
-    __module__ = "builtins"  # for errors of templates
+    __module__ = "builtins"  # for a template's error messages
 
     def __new__(cls, text: str, own: bytes | None = None) -> Text:
         made = super().__new__(cls, text)
@@ -87,7 +87,7 @@ class Text(str):
 
 
 def own_of(text: str) -> bytes:
-    """For each character of a text a byte: 1 where the template wrote it, else 0."""
+    """One byte for each character of a text: 1 if the template wrote it, else 0."""
     return text._own if type(text) is Text else bytes(len(text))
 
 
@@ -96,12 +96,12 @@ def _made(text: str, own: bytes) -> str:
 
 
 def _recased(made: str, text: Any) -> str:
-    """A text in another case: a character stays where it is, or becomes several."""
+    """Keep the origins if a change of case kept the length; some characters become several."""
     return Text(made, text._own) if type(text) is Text and len(made) == len(text) else made
 
 
 def _kept(name: str) -> Callable[..., Any]:
-    """A method of str, with the origin of its results."""
+    """Wrap a method of str, to keep the origins of its results."""
 
     def method(self: Text, *args: Any, **kwargs: Any) -> Any:
         made = getattr(str, name)(self, *args, **kwargs)
@@ -113,7 +113,7 @@ def _kept(name: str) -> Callable[..., Any]:
             return self.lstrip(*args).rstrip(*args)
         if name in ("center", "ljust", "rjust"):
             return Text(made, getattr(bytes, name)(self._own, args[0], b"\0"))
-        if not isinstance(made, str):  # parts; between them are separators, with which none begins
+        if not isinstance(made, str):  # parts between separators; no part begins with a separator
             at, found = 0, list[str]()
             between = (args[0] if args else kwargs.get("sep")) if name.endswith("split") else None
             for part in made:
@@ -135,7 +135,7 @@ Text.__name__ = "str"
 
 
 def _filled(form: Text, made: str, fields: re.Pattern[str], args: Sequence[Any], names: Any) -> str:
-    """What filling in a form made, with the origins where all fields are plain ones."""
+    """The result of a format string, with origins if all its fields are plain ones."""
     pieces, at, left = list[Any](), 0, iter(args)
     try:
         for found in fields.finditer(form):
@@ -154,7 +154,7 @@ def _constant(text: str) -> Text:
 
 
 def own(value: Any) -> Any:
-    """A constant of the template, with a :class:`Text` for each of its texts."""
+    """Convert the texts of a template's constant to :class:`Text`."""
     if type(value) in (list, tuple):
         return type(value)(map(own, value))
     if type(value) is dict:
@@ -163,32 +163,32 @@ def own(value: Any) -> Any:
 
 
 def tracked(value: Any) -> Any:
-    """The :class:`Text` of a text or a number; other values as they are. Numbers count as written by the template."""
+    """Convert a text or number to :class:`Text`, other values unchanged; numbers count as the template's own."""
     if type(value) is str:
         return Text(value)
     return _constant(str(value)) if value is None or type(value) in (bool, int, float) else value
 
 
 def concat(values: Iterable[Any]) -> str:
-    """The texts of values after one another."""
+    """Join values as texts, with their origins."""
     texts = [str(tracked(value)) for value in values]
     return _made("".join(texts), b"".join(map(own_of, texts)))
 
 
 def limit(seconds: int, memory: int) -> None:
-    """Limit the processor seconds and the memory of this process, if the system can."""
+    """Limit the processor seconds and the memory bytes of this process, if the system can."""
     try:
         import resource
-    except ImportError:  # not on Windows, where the time limit of the parent is all there is
+    except ImportError:  # Windows: the parent's time limit is the only one
         return
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can be written to
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # write no file
 
 
 @lru_cache(1)
 def _environment() -> Environment:
-    """The settings, tests and functions of transformers; constants become Texts."""
+    """The jinja2 environment of transformers, in which constants become Texts."""
     import jinja2.ext
     from jinja2 import filters, pass_eval_context
     from jinja2.compiler import CodeGenerator, Frame
@@ -198,7 +198,7 @@ def _environment() -> Environment:
     from markupsafe import soft_str
 
     class Generation(jinja2.ext.Extension):
-        """``{% generation %}…{% endgeneration %}``: marks for training, nothing here."""
+        """``{% generation %}…{% endgeneration %}`` marks text for training; here it has no effect."""
 
         tags = {"generation"}  # noqa: RUF012 (jinja2 has it so)
 
@@ -295,13 +295,13 @@ def compiled(source: str) -> Template:
     """Compile a template with the settings, tests and functions of transformers.
 
     Raises:
-        Exception: of any kind, as jinja2 raises them.
+        Exception: any error of jinja2.
     """
     return _environment().from_string(source)
 
 
 def text_of(template: Template, variables: Mapping[str, Any], most: int, tokens: Mapping[str, str] = _NONE) -> str:
-    """Run a compiled template; as :func:`render`, which compiles it first."""
+    """Run a compiled template; the arguments are those of :func:`render`."""
     given = {**own(dict(tokens)), **variables}
     if isinstance(messages := given.get("messages"), list):
         given["messages"] = list(map(_with_own_role, messages))
@@ -315,7 +315,7 @@ def text_of(template: Template, variables: Mapping[str, Any], most: int, tokens:
 
 
 def _with_own_role(message: Any) -> Any:
-    """A message whose role is the template's, if it is a usual one: some have control tokens such as ``<|user|>``."""
+    """Count a usual role as the template's own text: some templates make control tokens such as ``<|user|>`` of it."""
     usual = isinstance(message, dict) and message.get("role") in _ROLES
     return {**message, "role": Text(message["role"], b"\1" * len(message["role"]))} if usual else message
 
@@ -324,19 +324,19 @@ def render(source: str, variables: Mapping[str, Any], most: int, tokens: Mapping
     """Render a template with the settings, tests and functions of transformers.
 
     Args:
-        source: the template.
-        variables: what others wrote: ``messages``, ``tools``, ``add_generation_prompt``, …
-        most: characters that the text may have.
-        tokens: further variables, which count as written by the template: ``bos_token``, …
+        source: the template's source.
+        variables: untrusted variables: ``messages``, ``tools``, ``add_generation_prompt``, …
+        most: limit of the text's length in characters.
+        tokens: variables that count as the template's own text: ``bos_token``, …
 
     Raises:
-        Exception: of any kind, as jinja2 and what a template calls raise them.
+        Exception: any error of jinja2 or of a function that the template calls.
     """
     return text_of(compiled(source), variables, most, tokens)
 
 
 def arguments_of(source: str, tokens: Iterable[str]) -> list[str]:
-    """The variables that a template names and glinfer does not set; special tokens are not among them."""
+    """The variables that a template uses and glinfer does not set, without special tokens."""
     from jinja2.meta import find_undeclared_variables
 
     environment = compiled(source).environment
@@ -350,11 +350,11 @@ def parts_of(text: str, names: Iterable[str]) -> list[str]:
     """Cut a text at the control tokens that the template wrote.
 
     Args:
-        text: as :func:`render` returns it.
-        names: spellings of control tokens; where several begin, the longest counts.
+        text: the result of :func:`render`.
+        names: spellings of control tokens; the longest match counts.
 
     Returns:
-        Texts at even places, control tokens between them at odd ones.
+        Texts at even indices, control tokens at odd ones.
     """
     plain, parts, at = _plain(text), list[str](), 0
     runs = [found.span() for found in re.finditer(b"\1+", own_of(text))]
@@ -368,7 +368,7 @@ def parts_of(text: str, names: Iterable[str]) -> list[str]:
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the text of a request's template, or its error in one line."""
+    """Return the rendered parts of a request's template, or its error in one line."""
     try:
         known = arguments_of(request["source"], request["tokens"]) if request.get("kwargs") else []
         if not {*request.get("kwargs", ())} <= {*known}:
@@ -378,7 +378,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except MemoryError:
         return {"error": "it takes too much memory"}
     except RecursionError:
-        return {"error": "it calls itself without end, or is nested too deep"}
+        return {"error": "it calls itself endlessly, or is nested too deep"}
     except Exception as error:
         line = getattr(error, "lineno", None)
         return {"error": (str(error) or type(error).__name__) + (f" (line {line})" if line else "")}

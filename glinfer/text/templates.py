@@ -1,17 +1,17 @@
-"""Chat templates: the Jinja programs that come with a model and put the messages of a conversation into its form.
+"""Chat templates: a model's Jinja programs, which turn the messages of a conversation into its prompt.
 
 Templates are rendered as Hugging Face's transformers renders them: in jinja2's immutable sandbox, without a loader, so
-that a template can reach no file, no network and no inside of Python. The sandbox does not keep a template from running
-for ever or from making endless text, so each is rendered in a process of its own, which may use MAX_RENDER_SECONDS of a
-processor, twice that by the clock, and MAX_RENDER_BYTES of memory. What remains: a tenth of a second for starting the
-process each time, and on systems without ``setrlimit`` the clock alone (there, memory is not limited).
+a template cannot reach files, the network or Python's internals. The sandbox does not stop endless loops or endless
+text, so each template runs in a separate process. Its limits are MAX_RENDER_SECONDS of processor time, twice that of
+wall time, and MAX_RENDER_BYTES of memory. Starting the process costs a tenth of a second each time; systems without
+``setrlimit`` limit only the wall time.
 
 :class:`TemplateEncoder` turns conversations into token ids, so that no message can forge a control token. A template
-sees the messages unchanged, so the text is that of transformers. The process also keeps the origin of each character;
-see :class:`glinfer.text.template_worker.Text`. A control token is one only where the template wrote each of its
-characters: in its program, as a special token such as ``bos_token``, as one of the usual roles, or as a number.
-Messages, tools and further variables are ordinary text, and so is the result of a function that hides the origin. The
-text between two control tokens is encoded as one.
+sees the messages unchanged, so the text is that of transformers. The process also records the origin of each
+character; see :class:`glinfer.text.template_worker.Text`. A control token counts only if the template wrote all its
+characters: in its source, as a special token such as ``bos_token``, as one of the usual roles, or as a number.
+Messages, tools, further variables and results without a recorded origin are ordinary text. The text between two
+control tokens is encoded as one.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _EXAMPLE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content
 Message = Mapping[str, Any]
 """A message of a conversation: ``role`` (``system``, ``user``, ``assistant`` or ``tool``) and ``content``, both texts.
 
-Of the assistant's also ``tool_calls``, and of a tool's ``name`` and ``tool_call_id``, as OpenAI's API has them.
+The assistant's may have ``tool_calls``, and a tool's ``name`` and ``tool_call_id``, in the form of OpenAI's API.
 """
 Tools = Sequence[Mapping[str, Any]]
-"""Tools that a model is told of, as OpenAI's API has them."""
+"""Tools that a model may call, in the form of OpenAI's API."""
 
 Check = Callable[[Sequence[str]], None]
-"""Raises an error of its own, to refuse texts."""
+"""Raises an error to refuse texts."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class JinjaTemplate:
     """A chat template.
 
     Attributes:
-        source: the program.
-        tokens: texts of special tokens by the names that the program has for them, such as ``bos_token``.
-        label: where it is from, for messages.
-        tool_source: the program for conversations with tools, where that is another one.
+        source: the template's source.
+        tokens: texts of special tokens by their names in the template, such as ``bos_token``.
+        label: the template's file, for error messages.
+        tool_source: another source for conversations with tools, or None.
 
     Raises:
-        InputError: a program is not a text, or is too long.
+        InputError: a source is not a text, or is too long.
     """
 
     source: str
@@ -81,7 +81,7 @@ class JinjaTemplate:
     tool_source: str | None = None
 
     def __post_init__(self) -> None:
-        """Check types and lengths; syntax errors show when it is rendered."""
+        """Check types and lengths; rendering finds syntax errors."""
         most = MAX_TEMPLATE_CHARACTERS
         for each in (self.source, self.with_tools):
             if not isinstance(each, str):
@@ -91,12 +91,12 @@ class JinjaTemplate:
 
     @property
     def with_tools(self) -> str:
-        """The program for conversations with tools."""
+        """The source for conversations with tools."""
         return self.source if self.tool_source is None else self.tool_source
 
     @property
     def takes_tools(self) -> bool:
-        """Whether that program looks at tools."""
+        """Whether that source uses tools."""
         return _TOOLS.search(self.with_tools) is not None
 
     def render(
@@ -107,16 +107,16 @@ class JinjaTemplate:
         tools: Tools | None = None,
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """The text of a conversation, as transformers' ``apply_chat_template`` gives it.
+        """The text of a conversation, the same as from transformers' ``apply_chat_template``.
 
         Args:
             messages: the conversation, oldest message first.
-            add_generation_prompt: whether what opens the assistant's next message comes at the end.
-            tools: what the model is told that it may call.
+            add_generation_prompt: end with the text that opens the assistant's next message.
+            tools: the tools that the model may call.
             kwargs: further variables, as transformers' ``**kwargs``.
 
         Raises:
-            InputError: the program is none, refuses these messages, or takes too much time, memory or text.
+            InputError: the template is invalid, refuses these messages, or exceeds a limit of time, memory or text.
         """
         given: Any = {"add_generation_prompt": add_generation_prompt, "tools": tools, "kwargs": kwargs}
         return "".join(self.parts((), messages, **given))
@@ -130,10 +130,10 @@ class JinjaTemplate:
         tools: Tools | None = None,
         kwargs: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[str]:
-        """As :meth:`render`, but cut at the control tokens ``names`` that the template wrote.
+        """As :meth:`render`, but cut at the control tokens in ``names`` that the template wrote.
 
         Returns:
-            Texts at even places, control tokens between them at odd ones.
+            Texts at even indices, control tokens at odd ones.
 
         Raises:
             InputError: as :meth:`render`.
@@ -158,11 +158,11 @@ class JinjaTemplate:
         return list(answer["parts"])
 
     def continued(self, parts: Sequence[str], final: str) -> list[str]:
-        """The parts up to the tag that stands after the final message's text."""
+        """The parts up to the tag after the final message's text."""
         tag = _CONTINUED.strip()
         at = next((place for place in range(len(parts) - 1, -1, -2) if tag in parts[place]), None)
         if at is None or final.strip() not in "".join(parts):
-            raise self._error("the model's chat template changes the final message, so that it cannot be continued")
+            raise self._error("the model's chat template changes the final message, which cannot be continued")
         text, _, after = parts[at].rpartition(tag)
         return [*parts[:at], text if after.startswith(" ") else text.rstrip()]
 
@@ -170,7 +170,7 @@ class JinjaTemplate:
         return InputError(f"{self.label}: {words}", words)
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer of the process that renders the template."""
+        """Render in the separate process."""
         try:
             return answer_of(template_worker.__file__, request, seconds=MAX_RENDER_SECONDS, memory=MAX_RENDER_BYTES)
         except ProcessError as problem:
@@ -181,15 +181,15 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     """Find the chat template of the model in a Hugging Face directory or a GGUF file; None if it has none.
 
     In a directory it is ``chat_template.jinja``, else ``chat_template.json``, else ``chat_template`` in
-    ``tokenizer_config.json``: a text, or a list of several with names, of which it is the one called ``default``.
-    The one called ``tool_use``, there or in ``additional_chat_templates``, is for conversations with tools.
+    ``tokenizer_config.json``: a text, or a list of named templates, of which ``default`` is used.
+    The template ``tool_use``, there or in ``additional_chat_templates``, is for conversations with tools.
 
     Args:
         path: the directory, a file in it, or the GGUF file.
 
     Raises:
-        FormatError: a file cannot be read or is damaged; there are several templates and none is the default.
-        InputError: the template is not a text, or is too long; the package gguf, for a GGUF file, is not installed.
+        FormatError: a file cannot be read or is damaged; none of several templates is the default.
+        InputError: the template is not a text, or is too long; a GGUF file needs the package gguf.
     """
     if is_gguf(path):
         return _in_gguf(path)
@@ -226,11 +226,11 @@ def _text_of(file: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{shown(file)}: found no UTF-8 at byte {error.start} of {size}; expected text") from None
+        raise FormatError(f"{shown(file)}: byte {error.start} of {size} is not UTF-8; expected text") from None
 
 
 def _named_in(several: list[Any], label: str) -> tuple[Any, Any]:
-    """The templates called ``default``, or the only one, and ``tool_use``, in a list of ``{name, template}``."""
+    """The templates ``default`` (or the only one) and ``tool_use`` in a list of ``{name, template}``."""
     entries = [entry for entry in several if isinstance(entry, dict)]
     wanted = [entry for entry in entries if entry.get("name") == "default"] or (entries if len(entries) == 1 else [])
     if len(wanted) != 1:
@@ -241,7 +241,7 @@ def _named_in(several: list[Any], label: str) -> tuple[Any, Any]:
 
 
 class TemplateEncoder:
-    """Encodes conversations by a template and a tokenizer.
+    """Encodes conversations with a template and a tokenizer.
 
     Args:
         template: the model's.
@@ -249,17 +249,17 @@ class TemplateEncoder:
     """
 
     def __init__(self, template: JinjaTemplate, tokenizer: Tokenizer) -> None:
-        """Keep template and tokenizer; nothing is rendered yet."""
+        """Keep the template and the tokenizer without rendering anything."""
         self._template, self._tokenizer = template, tokenizer
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template looks at tools."""
+        """Whether the template uses tools."""
         return self._template.takes_tools
 
     @property
     def source(self) -> str:
-        """The template's program for conversations with tools."""
+        """The template's source for conversations with tools."""
         return self._template.with_tools
 
     def ids(
@@ -272,11 +272,11 @@ class TemplateEncoder:
         kwargs: Mapping[str, Any] = MappingProxyType({}),
         continue_final_message: bool = False,
     ) -> list[int]:
-        """Token ids of a conversation; further arguments are those of :meth:`JinjaTemplate.render`.
+        """Token ids of a conversation; the other arguments are those of :meth:`JinjaTemplate.render`.
 
         Args:
-            check: may refuse the rendered text, before it is encoded.
-            continue_final_message: end with the text of the last message, as transformers does.
+            check: raises an error to refuse the rendered text before it is encoded.
+            continue_final_message: end with the text of the last message, as in transformers.
 
         Raises:
             InputError: as :meth:`glinfer.text.templates.JinjaTemplate.render`, or a message has no UTF-8 form.
@@ -299,7 +299,7 @@ class TemplateEncoder:
         known = self._tokenizer.control_tokens
         try:
             parts = self._template.parts(known, _EXAMPLE, add_generation_prompt=False)
-        except InputError:  # it may want other messages than these, and says so when it gets the real ones
+        except InputError:  # it may accept only other messages; an error with the real ones is reported
             return None
         texts, names = parts[::2], parts[1::2]
         ends = [known[name] for text, name in zip(texts, names, strict=False) if text.endswith(_EXAMPLE[-1]["content"])]

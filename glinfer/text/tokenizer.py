@@ -1,6 +1,6 @@
 """Tokenizers: Gab's byte-level BPE, and those of Hugging Face models and GGUF files.
 
-Hugging Face's ``tokenizers`` library does the splitting of all of them.
+Hugging Face's ``tokenizers`` library splits the text for all of them.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ END_OF_TURN = "<|end|>"
 class Tokenizer:
     """Converts text to token ids and back, with the vocabulary of a Gab, a Hugging Face model or a GGUF file.
 
-    Control tokens are those that mean something to the model beside the text, such as ``<|user|>``. Text can spell
-    them; ``encode(text, allow_special=False)`` is for text that must not. In BPE1 they are the vocabulary's entries
-    of the form ``<|name|>``, in the JSON of a second-generation Gab those that it reserves too (``<think>``), in a
-    ``tokenizer.json`` of Hugging Face's and a GGUF file the tokens marked as special or control.
+    Control tokens, such as ``<|user|>``, tell the model where parts of its input begin and end. Text can spell them;
+    ``encode(text, allow_special=False)`` treats such text as ordinary. In BPE1 they are the entries of the form
+    ``<|name|>``; a second-generation Gab's JSON also reserves some (``<think>``). In a ``tokenizer.json`` of Hugging
+    Face and in a GGUF file they are the tokens marked as special or control.
 
     Args:
-        model: what :func:`glinfer.formats.gab.bpe.read_bpe`, :func:`glinfer.formats.gab.bpe.read_merges_json`,
+        model: the result of :func:`glinfer.formats.gab.bpe.read_bpe`,
+            :func:`glinfer.formats.gab.bpe.read_merges_json`,
             :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
-            :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer` gives.
-
-        path: the file or directory that it was read from, if it was.
+            :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer`.
+        path: the file or directory that ``model`` was read from, or None.
 
     Attributes:
         control_tokens: id of every control token by its text.
-        path: as given; a chat template and end tokens may lie there too.
+        path: as given; the chat template and end tokens may be in the same place.
     """
 
     def __init__(self, model: BpeModel | HfModel, path: AnyPath | None = None) -> None:
@@ -75,17 +75,16 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: AnyPath) -> Tokenizer:
-        """The tokenizer in a BPE1 file, a ``tokenizer.json``, a GGUF file or the directory of a model.
+        """Read the tokenizer in a BPE1 file, a ``tokenizer.json``, a GGUF file or a model's directory.
 
-        Files of slow tokenizers are read too: a SentencePiece model, and ``vocab.json`` with ``merges.txt``.
-
-        A ``tokenizer.json`` may be Hugging Face's or that of a second-generation Gab; its beginning tells.
+        Files of slow tokenizers are read too: a SentencePiece model, and ``vocab.json`` with ``merges.txt``. A
+        ``tokenizer.json`` may be Hugging Face's or a second-generation Gab's; its first bytes decide.
 
         Raises:
             FormatError: as :func:`glinfer.formats.gab.bpe.read_bpe`, :func:`glinfer.formats.gab.bpe.read_merges_json`,
                 :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
                 :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer`.
-            InputError: a GGUF file, and the package gguf is not installed.
+            InputError: a GGUF file needs the package gguf, which is not installed.
         """
         folder = is_directory(path)
         if not folder and is_gguf(path):
@@ -104,7 +103,7 @@ class Tokenizer:
             begin = start.read(64)
         if begin.lstrip().startswith(b"{"):
             return cls(read_hf_tokenizer(path), path)
-        is_pieces = begin.startswith(b"\n") or Path(path).name == PIECES_FILE  # a message begins with its first token
+        is_pieces = begin.startswith(b"\n") or Path(path).name == PIECES_FILE  # "\n" is the tag of the first piece
         return cls(read_slow_tokenizer(Path(path)) if is_pieces else read_bpe(path), path)
 
     @property
@@ -121,12 +120,12 @@ class Tokenizer:
 
     @property
     def prefix(self) -> int:
-        """The number of spaces that the tokenizer puts before a whole text, and :meth:`decode` takes off."""
+        """The number of spaces that the tokenizer puts before a whole text and :meth:`decode` removes."""
         return self._source.prefix
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary as GGUF files are written from it: a BPE1 one, or what a ``tokenizer.json`` holds."""
+        """The vocabulary for writing a GGUF file: a BPE1 model, or the contents of a ``tokenizer.json``."""
         if isinstance(self._source, _Merges):
             return self._source.model
         values: dict[str, Any] = json.loads(self._source.library.to_str())
@@ -136,14 +135,14 @@ class Tokenizer:
         """The tokenizer as a ``tokenizer.json``.
 
         Raises:
-            InputError: it is Gab's own, which has no such form.
+            InputError: the tokenizer is a BPE1 one, which has no such form.
         """
         if isinstance(self._source, _Merges):
-            raise InputError("a BPE1 tokenizer has no form for texts that are embedded; expected a tokenizer.json")
+            raise InputError("a BPE1 tokenizer cannot encode texts for embeddings; expected a tokenizer.json")
         return str(self._source.library.to_str())
 
     def same_as(self, other: Tokenizer) -> bool:
-        """Whether two tokenizers have the same tokens, control tokens, and merges."""
+        """Whether two tokenizers have the same tokens, control tokens and merges."""
         own, theirs = self._source, other._source
         if isinstance(own, HfModel) and isinstance(theirs, HfModel):
             same = ("pieces", "control_tokens", "vocab_size", "prefix")
@@ -154,9 +153,9 @@ class Tokenizer:
         return isinstance(own, _Merges) and isinstance(theirs, _Merges) and own.model == theirs.model
 
     def fits(self, config: ModelConfig, *, exactly: bool = False) -> bool:
-        """Whether the model has a row for every token, and extra rows only if they may be padding.
+        """Whether the model has an embedding row for every token.
 
-        Models of Hugging Face often have more rows than there are tokens.
+        Hugging Face models may have further rows as padding, unless ``exactly`` is set.
         """
         if exactly or isinstance(self._source, _Merges):
             return self.vocab_size == config.vocab_size
@@ -165,25 +164,25 @@ class Tokenizer:
     def encode(self, text: str, *, allow_special: bool = True) -> list[int]:
         """Token ids of ``text``; :meth:`decode` gives exactly ``text`` back, unless a ``tokenizer.json`` changes it.
 
-        That is where such a file normalises text, has no token for a character, or puts special tokens around it.
-        Without ``allow_special`` no id is a control token's, nor of a longer token with one in it: text that spells
-        one is made of ordinary pieces, and nothing is put around it. (A ``tokenizer.json`` may make a single character
-        special, and has an unknown token for what it cannot write: those two still come.)
+        A ``tokenizer.json`` may normalise text, lack a token for a character, or put special tokens around the text.
+        Without ``allow_special`` no id is a control token or a longer token that contains one: text that spells a
+        control token becomes ordinary tokens, and none are put around the text. Two exceptions remain: special tokens
+        of a single character, and the unknown token.
 
         Raises:
-            InputError: the text has half a surrogate pair, which UTF-8 cannot express.
+            InputError: the text has half a surrogate pair, which has no UTF-8 form.
         """
         return self._source.ids(encodable(text), allow_special=allow_special)
 
     @cached_property
     def around(self) -> tuple[list[int], list[int]]:
-        """The ids that it puts before and after every text, such as those of ``<s>`` and ``</s>``."""
+        """The ids that the tokenizer puts before and after every text, such as ``<s>`` and ``</s>``."""
         whole, none = (self._source.ids(each, allow_special=True) for each in ("a", ""))
         before = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(whole, none, strict=False)))
         return none[:before], none[before:]
 
     def encode_more(self, text: str) -> list[int]:
-        """Token ids of a text that goes on behind other tokens: as :meth:`encode`, but with nothing put around it.
+        """Token ids of a text that continues other tokens: as :meth:`encode`, but without special tokens around it.
 
         Raises:
             InputError: as :meth:`encode`.
@@ -193,11 +192,11 @@ class Tokenizer:
         return ids[before : len(ids) - after]
 
     def beginning(self, text: str, most: int) -> tuple[str, int]:
-        """The beginning of a text that surely has more than ``most`` tokens, and how many at least; or all of it.
+        """A prefix of a text that surely has more than ``most`` tokens, or all of it; and its minimum number of tokens.
 
-        Encoding a text takes as long as it is, however few of its tokens are wanted. Here pieces of it are encoded
-        apart, until they have more than twice as many. A token that a piece has and the whole has not is near one of
-        its ends: for these are the other half, and 64 tokens a piece.
+        Encoding a whole text takes time for its full length, even if few tokens are needed. Here pieces are encoded
+        separately until they have more than twice ``most`` tokens and 64 more a piece. That margin covers the tokens
+        near a piece's ends, which may differ from those of the whole text.
 
         Raises:
             InputError: as :meth:`encode`.
@@ -209,7 +208,7 @@ class Tokenizer:
         return text[: pieces * _PIECE], max(0, tokens - 64 * pieces) // 2
 
     def encode_plain(self, text: str) -> list[int]:
-        """Ordinary token ids of a text that goes on behind other tokens: no control token, and nothing put around it.
+        """Token ids of a text that continues other tokens, without control tokens in it or special tokens around it.
 
         Raises:
             InputError: as :meth:`encode`.
@@ -217,11 +216,11 @@ class Tokenizer:
         return self._later.ids(encodable(text), allow_special=False)
 
     def encode_mixed(self, parts: Iterable[str | int]) -> list[int]:
-        """Token ids of a text in which control tokens stand as ids; texts side by side are one text.
+        """Token ids of a sequence of texts and control token ids; adjacent texts are joined first.
 
-        Each id stays as it is, and no text becomes one, as in :meth:`encode` without ``allow_special``; otherwise the
-        ids are those of the whole text. Nothing is put around it (``<s>`` before it, say). A control token takes the
-        spaces beside it where its tokenizer says so.
+        Ids are kept, and text never becomes a control token, as in :meth:`encode` without ``allow_special``. Otherwise
+        the ids are those of the whole text, without special tokens around it. A control token absorbs the spaces
+        beside it if the tokenizer marks it so.
 
         Raises:
             InputError: as :meth:`encode`.
@@ -244,7 +243,7 @@ class Tokenizer:
 
     @cached_property
     def _later(self) -> HfModel | _Merges:
-        """The source for text after a control token: some put a space before the first text only."""
+        """The source for text after a control token: some tokenizers put a space before the first text only."""
         if not isinstance(self._source, HfModel):
             return self._source
         values = self._source.library.to_str()
@@ -270,7 +269,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ``ids``: their bytes as UTF-8, with U+FFFD for bad bytes.
 
-        The ids are a whole text: the space that SentencePiece-like tokenizers put before one is taken off.
+        The ids are those of a whole text: the space that SentencePiece-like tokenizers put before it is removed.
 
         Raises:
             InputError: an id is not a whole number, or has no token.
@@ -280,13 +279,12 @@ class Tokenizer:
         return data[spaces:].decode("utf-8", errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token, which by themselves need not be whole UTF-8 characters.
+        """The bytes of one token within a text, which may begin with a space or end inside a UTF-8 character.
 
-        They are those that it has within a text, so they may begin with a space. A ``tokenizer.json`` need not have a
-        token for every row of its model: the others have no bytes.
+        Rows of the model without a token in its ``tokenizer.json`` have no bytes.
 
         Raises:
-            InputError: ``token`` is not a whole number from 0 on, or is outside a BPE1 vocabulary.
+            InputError: ``token`` is not a whole number of at least 0, or is outside a BPE1 vocabulary.
         """
         try:
             index = operator.index(token)
@@ -300,12 +298,12 @@ class Tokenizer:
         return self._source.pieces.get(index, b"")
 
     def special_id(self, text: str) -> int | None:
-        """The id of the control token spelled ``text``, such as ``<|user|>``, or None if there is none."""
+        """The id of the control token spelled ``text``, such as ``<|user|>``, or None."""
         return self.control_tokens.get(text)
 
 
 def encodable(text: str, called: str = "the text") -> str:
-    """Return a text that UTF-8 can express; ``called`` names it in errors.
+    """Return a text that has a UTF-8 form; ``called`` names it in errors.
 
     Raises:
         InputError: it is not a str, or has half a surrogate pair.
@@ -325,14 +323,14 @@ def encodable(text: str, called: str = "the text") -> str:
 class _Merges:
     """A byte-level BPE without a pre-tokeniser: merges apply in file order over the whole text.
 
-    Control tokens are ordinary merges here. Its attributes are those of
+    Control tokens are ordinary merges. The attributes are those of
     :class:`glinfer.text.tokenizers.huggingface.HfModel`.
     """
 
     prefix = 0
 
     def __init__(self, model: BpeModel) -> None:
-        """Build the two tokenizers, with and without the merges that make control tokens."""
+        """Build two tokenizers: with and without the merges that make control tokens."""
         self.model = model
         self.vocab_size = len(model.vocabulary)
         self.pieces: Mapping[int, bytes] = dict(enumerate(model.vocabulary))
@@ -353,19 +351,19 @@ class _Merges:
 def find_tokenizer(
     checkpoint: AnyPath, given: AnyPath | Tokenizer | None, config: ModelConfig
 ) -> tuple[Tokenizer | None, str]:
-    """Find the tokenizer of a checkpoint: the given one, else its own or one beside it.
+    """Find the tokenizer of a checkpoint: the given one, else the first one in or beside the checkpoint that fits.
 
-    That is a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe``, ``tokenizer.json`` or the files of a
-    slow tokenizer, the first that fits; a checkpoint may be a directory too, and they are then in it. A
-    ``tokenizer.json`` that was only found fits a model of the gab family when both have the same number of tokens, and
-    any other model that has a row for each of its tokens.
+    The candidates are a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe``, ``tokenizer.json`` and
+    the files of a slow tokenizer, beside the checkpoint or in its directory. A ``tokenizer.json`` that was found, not
+    given, fits a model of the gab family if both have the same number of tokens. It fits any other model that has a
+    row for each of its tokens.
 
     Returns:
-        The tokenizer, or None with the reason why there is none.
+        The tokenizer and "", or None and the reason.
 
     Raises:
-        InputError: the given one does not fit the model.
-        FormatError: the given one cannot be read.
+        InputError: the given tokenizer does not fit the model.
+        FormatError: the given tokenizer cannot be read.
     """
     if given is not None:
         if not isinstance(given, Tokenizer):
@@ -385,7 +383,7 @@ def find_tokenizer(
             continue
         try:
             beside = Tokenizer.from_file(inside(candidate))
-        except FormatError as error:  # nobody asked for this file, and ids need none
+        except FormatError as error:  # the user did not choose this file, and token ids need no tokenizer
             whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer beside the checkpoint"
             reasons.append(f"{whose} cannot be used: {error}; {advice}")
             continue
@@ -404,11 +402,11 @@ def _candidates(path: Path) -> tuple[Path, ...]:
 
 
 def _library_tokenizer(pieces: tuple[bytes, ...], merges: Iterable[tuple[int, int, int]]) -> tokenizers.Tokenizer:
-    """The library's tokenizer over these merges, for text with one character (U+0000–U+00FF) for each byte.
+    """The library's tokenizer with these merges, for text with one character (U+0000–U+00FF) for each byte.
 
-    The library merges the earliest listed pair first, leftmost first; as no merge uses a piece made later,
-    that is the same as applying the merges one after the other over the whole text. Without a pre-tokeniser a
-    "word" is a whole text, which hardly comes twice: the library's cache of words is switched off.
+    The library merges the earliest listed pair first, from left to right. No merge uses a piece made later, so this
+    equals applying the merges in order over the whole text. Without a pre-tokeniser each "word" is a whole text,
+    which rarely repeats, so the library's cache of words is off.
     """
     names = [piece.decode("latin-1") for piece in pieces]
     vocabulary = {name: token for token, name in enumerate(names)}
@@ -419,14 +417,14 @@ def _library_tokenizer(pieces: tuple[bytes, ...], merges: Iterable[tuple[int, in
 def learn_bpe(texts: Iterable[str], size: int, first: Iterable[str] = ()) -> BpeModel:
     """Learn a byte-level BPE of at most ``size`` entries: bytes, the ``first`` pieces, then learned merges.
 
-    While learning, text is cut into words with the space before them, runs of punctuation and runs of space, so
-    that merges stay within those; the tokenizer itself cuts nothing (see :class:`Tokenizer`). The library's
-    trainer does the learning (Sennrich et al. 2016).
+    For learning, the text is cut into words with the space before them, runs of punctuation and runs of space, and
+    merges stay within these; the tokenizer itself cuts nothing (see :class:`Tokenizer`). The library's trainer
+    learns the merges (Sennrich et al. 2016).
 
     Args:
-        texts: what to learn from.
-        size: the vocabulary wanted, at least 256; a short text gives fewer entries.
-        first: pieces that get the first ids after the bytes, such as control tokens, each with its beginnings.
+        texts: the training texts.
+        size: the maximum vocabulary size, at least 256; short texts give fewer entries.
+        first: pieces that get the first ids after the bytes, such as control tokens; each adds its prefixes.
     """
     pieces = [bytes([value]) for value in range(_BYTES)]
     ids = {piece: index for index, piece in enumerate(pieces)}
@@ -448,7 +446,7 @@ def learn_bpe(texts: Iterable[str], size: int, first: Iterable[str] = ()) -> Bpe
 
 
 def _learned_merges(texts: Iterable[str], size: int) -> list[tuple[bytes, bytes]]:
-    # One character U+0000–U+00FF for each byte: the learner then sees bytes, as the tokenizer will.
+    # One character U+0000–U+00FF for each byte: the trainer then works on bytes.
     learner = tokenizers.Tokenizer(BPE())
     learner.pre_tokenizer = Split(tokenizers.Regex(r" ?\w+| ?[^\w\s]+|\s+"), "isolated")
     alphabet = [chr(value) for value in range(_BYTES)]

@@ -186,7 +186,7 @@ FAULTS = (
     Fault(
         "stale-residual-after-rewind",
         "glinfer/engine/cached.py",
-        "        self._cached = min(self._cached, length)\n        self._handed_over = 0\n",
+        "        self._cached = min(self._cached, length)\n        self._residual_tokens = 0\n",
         "        self._cached = min(self._cached, length)\n",
         ("tests/engine/test_decode.py", "tests/engine"),
     ),

@@ -218,17 +218,17 @@ def judge_all(tree: Path, faults: Sequence[Fault], options: Options) -> Generato
 
 @click.command("faults")
 @click.option("--suite", type=click.Choice(list(PASSES)), default="fast", show_default=True, help="Tests to run.")
-@click.option("--only", multiple=True, metavar="NAME", help="Only this fault. Repeatable.")
-@click.option("--rooms-only", is_flag=True, help="Run the tests of a fault's rooms alone.")
+@click.option("--only", multiple=True, metavar="NAME", help="Plant only this fault. Repeatable.")
+@click.option("--rooms-only", is_flag=True, help="Run only the tests of a fault's rooms.")
 @click.option("--workers", type=click.IntRange(0), default=0, help="Processes of pytest-xdist. Default: none.")
-@click.option("--timeout", type=click.FloatRange(1), default=3600.0, show_default=True, help="Seconds of one test run.")
-@click.option("--tree", type=click.Path(file_okay=False, exists=True, path_type=Path), default=ROOT, help="A checkout.")
-@click.option("--json", "report", type=click.Path(dir_okay=False, path_type=Path), help="A file for the results.")
+@click.option("--timeout", type=click.FloatRange(1), default=3600.0, show_default=True, help="Seconds per test run.")
+@click.option("--tree", type=click.Path(file_okay=False, exists=True, path_type=Path), default=ROOT, help="Checkout.")
+@click.option("--json", "report", type=click.Path(dir_okay=False, path_type=Path), help="File for the results.")
 def faults_command(only: tuple[str, ...], tree: Path, report: Path | None, **options: Any) -> None:
-    """Plant faults one at a time in a temporary copy of the checkout, and see which tests find them.
+    """Plant faults one at a time in a temporary copy of the checkout, and report which tests find them.
 
-    The rooms of a fault are the folders of tests that are likely to find it; they run first. The suite 'full' adds the
-    tests marked slow and web, and for JavaScript those of npm. --tree judges another checkout by the same list.
+    The rooms of a fault are the test folders that are likely to find it; they run first. The suite 'full' adds the
+    tests marked slow and web, and npm's tests for JavaScript. --tree applies the same list to another checkout.
 
     \b
     python -m qa faults --workers 4 --json faults.json

@@ -13,7 +13,7 @@ from qa.flips.run import FLIPPED_FAMILIES, FLIPPED_FORMATS, SHARE, FlipsReport, 
     "--count", type=click.IntRange(min=1), default=200, show_default=True, help="Bits to flip in each kind of texture."
 )
 @click.option(
-    "--clean", type=click.IntRange(min=0), default=200, show_default=True, help="Comparisons of each model as it is."
+    "--clean", type=click.IntRange(min=0), default=200, show_default=True, help="Comparisons of each intact model."
 )
 @click.option(
     "--families",
@@ -29,7 +29,9 @@ from qa.flips.run import FLIPPED_FAMILIES, FLIPPED_FORMATS, SHARE, FlipsReport, 
     metavar="W[,W…]",
     help="Formats of their weights; 'reference' is the reference plan.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of models, places and bits.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of models, positions and bits."
+)
 @device_options
 @json_option
 def flips_command(
@@ -43,17 +45,17 @@ def flips_command(
     limits: str,
     as_json: bool,
 ) -> None:
-    """Flip random bits in live textures one at a time, and count how many the comparison of textures finds.
+    """Flip random bits in live textures one at a time, and count how many the texture comparison finds.
 
-    Each is looked for by the whole comparison with the weights, and by a cycle of sampled ones with checksums, then put
-    back. It counts if that very texel and bit is named and nothing else. Models without a fault are compared too, with
-    sequences, batches and scores in between; there nothing may be found.
+    A full comparison with the weights and a cycle of sampled comparisons with checksums look for each flip, which is
+    then undone. A flip counts as found if exactly this texel and bit is named. Intact models are compared too, with
+    sequences, batches and scores in between; nothing may be found there.
 
     \b
     python -m qa flips
     python -m qa flips --count 10 --clean 10 --families llama --weights q8,Q4_0
 
-    Exit status 1 if a flip is missed or something else is found.
+    The exit status is 1 if a flip is missed or anything else is found.
     """
     with opened(device, api, limits) as renderer, stage_bars() as advance:
         report = flip_everywhere(

@@ -105,13 +105,13 @@ def timed(times: list[float]) -> Iterator[None]:
 @click.argument("model", type=click.Path(), required=False)
 @config_option
 @plan_option
-@click.option("--weights", default="f32,q8", show_default=True, metavar="W[,W…]", help="Weight formats, in turn.")
+@click.option("--weights", default="f32,q8", show_default=True, metavar="W[,W…]", help="Weight formats.")
 @click.option(
     "--share",
     type=click.FloatRange(min=0, max=1, min_open=True),
     default=0.01,
     show_default=True,
-    help="The part of the texture memory of one comparison.",
+    help="Fraction of the texture memory to compare at once.",
 )
 @gelu_option
 @context_option
@@ -128,7 +128,7 @@ def check_cost_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Time ``model.verify_textures(share)`` between the tokens of MODEL, and a whole comparison.
+    """Time model.verify_textures(share) between the tokens of MODEL, and a full comparison.
 
     \b
     python -m qa check-cost --config ""

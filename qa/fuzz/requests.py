@@ -273,13 +273,13 @@ def run(count: int, seconds: float, seed: int) -> FuzzReport:
 
 @click.command("fuzz")
 @click.option("--requests", type=click.IntRange(1), default=20_000, show_default=True, help="Requests to send.")
-@click.option("--seconds", type=click.FloatRange(0), default=3600.0, show_default=True, help="Limit for the time.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which requests are drawn.")
+@click.option("--seconds", type=click.FloatRange(0), default=3600.0, show_default=True, help="Time limit.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the requests.")
 @json_option
 def fuzz_command(requests: int, seconds: float, seed: int, as_json: bool) -> None:
-    """Send damaged requests to every route of the server.
+    """Send malformed requests to every route of the server.
 
-    None may be answered with 500, nor hang: exit status 1 if one is.
+    The exit status is 1 if a request hangs or gets status 500.
 
     \b
     python -m qa fuzz --requests 200000

@@ -22,20 +22,24 @@ from qa.kernels.measure import (
 
 @click.command()
 @click.option(
-    "--kernel", "names", multiple=True, metavar="NAME", help="Only this kernel, or '*norm*' for several. Repeatable."
+    "--kernel",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Run only kernels that match, such as '*norm*'. Repeatable.",
 )
-@click.option("--no-times", is_flag=True, help="Check the kernels and do not time them.")
+@click.option("--no-times", is_flag=True, help="Check the kernels without timing them.")
 @click.option(
-    "--write", "page", type=click.Path(), metavar="PATH", help="Rewrite the table of a Markdown file with both marks."
+    "--write", "page", type=click.Path(), metavar="PATH", help="Rewrite the table in this marked Markdown file."
 )
 @json_option
 @device_options
 def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: bool, **options: Any) -> None:
     """Run every kernel of device.ops, compare it with float64, and time it.
 
-    Shapes are 1×1, primes, no multiples of 4, 32 or 256, wide and tall, on textures as large as the renderer has them
-    and on small ones, where rows wrap. An error is relative to the largest element of the result. A time is the
-    median of up to 25 calls, after two that do not count. The exit status is 1 if an error is above what is allowed.
+    Shapes include 1×1, primes, non-multiples of 4, 32 and 256, wide and tall ones, on textures of the renderer's
+    maximum size and on small ones, where rows wrap. Errors are relative to the largest element of the result. A time
+    is the median of up to 25 calls after two warm-ups. The exit status is 1 if an error exceeds its tolerance.
 
     \b
     python -m qa kernels --kernel 'matmul*' --no-times

@@ -27,27 +27,27 @@ _NO_REPORT = "this is not a report to compare with; expected what 'python -m qa 
 
 @click.command("renderers")
 @click.option(
-    "--row", "patterns", multiple=True, metavar="NAME", help="Only this row, or '*zink*' for several. Repeatable."
+    "--row", "patterns", multiple=True, metavar="NAME", help="Run only rows that match, such as '*zink*'. Repeatable."
 )
 @click.option(
     "--against",
     type=click.Path(),
-    help="A report that --json has printed: its first row takes the place of this one's.",
+    help="A report printed by --json; compare with its first row instead.",
 )
-@click.option("--list", "listed", is_flag=True, help="Print the names of all rows and end.")
+@click.option("--list", "listed", is_flag=True, help="Print the names of all rows and exit.")
 @json_option
 def renderers_command(patterns: tuple[str, ...], against: str | None, listed: bool, as_json: bool) -> None:
     """Run goldens, texts, batches, draws and kernels on every renderer, and compare them with the first, bit for bit.
 
-    Rows are the Mesa of several systems with llvmpipe, softpipe and zink, by OpenGL ES and desktop OpenGL, an NVIDIA
-    GPU, and exported sites in Chromium, Firefox and WebKitGTK. The systems' packages are fetched and unpacked under
-    .cache/renderers (300 MB each); nothing is installed. What cannot be had here is not tried, and its row says why.
-    The exit status is 1 if a check fails, or if bits differ where they have to be the same.
+    Rows are the Mesa versions of several systems with llvmpipe, softpipe and zink, with OpenGL ES and desktop OpenGL,
+    an NVIDIA GPU, and exported sites in Chromium, Firefox and WebKitGTK. The systems' packages are downloaded and
+    unpacked under .cache/renderers (300 MB each); nothing is installed. Rows that cannot run here are skipped with a
+    reason. The exit status is 1 if a check fails, or if bits differ that must be equal.
 
     \b
     python -m qa renderers
     python -m qa renderers --row 'debian-13/*' --row firefox/llvmpipe
-    python -m qa renderers --json > here.json        and on another machine:
+    python -m qa renderers --json > here.json        then on another machine:
     python -m qa renderers --row 'nvidia/*' --against here.json
     """
     selected = chosen(patterns)

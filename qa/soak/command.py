@@ -30,18 +30,18 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def run_options(tokens: int, what: str) -> Callable[[_Command], _Command]:
-    """The options of both soaks; ``tokens`` is how many run by default, and ``what`` says which are counted."""
+    """Make the options of both soaks; ``tokens`` is the default number of tokens, ``what`` describes them."""
     options = (
         click.option(
-            "--tokens", type=click.IntRange(min=MIN_TOKENS), default=tokens, show_default=True, help=f"How many {what}."
+            "--tokens", type=click.IntRange(min=MIN_TOKENS), default=tokens, show_default=True, help=f"Total {what}."
         ),
-        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of what is drawn."),
+        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."),
         click.option(
             "--samples",
             type=click.IntRange(min=MIN_SAMPLES),
             default=DEFAULT_SAMPLES,
             show_default=True,
-            help="Samples to take, evenly over the run.",
+            help="Number of samples, evenly spread over the run.",
         ),
     )
 
@@ -59,7 +59,7 @@ def run_options(tokens: int, what: str) -> Callable[[_Command], _Command]:
 @click.option(
     "--sessions",
     type=click.IntRange(min=1),
-    help="About how many sequences they are spread over. Default: one for 25 tokens.",
+    help="Approximate number of sequences. Default: one per 25 tokens.",
 )
 @click.option("--trace", is_flag=True, help="Show the lines of Python whose memory grew most; everything is slower.")
 @tokenizer_option
@@ -76,15 +76,15 @@ def soak_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run MODEL (default: shakespeare) for many tokens, and see that it stays as it was.
+    """Run MODEL (default: shakespeare) for many tokens, and check that memory, speed and results stay the same.
 
-    Sessions, streams, forks, rewinds, full contexts, batches, scores, texts, captures and mistakes come in random
-    order. From time to time a fixed probe is run, and everything is counted: the process's memory, textures, OpenGL's
-    objects, Python's, files, threads, child processes. After a warm-up (a tenth of the tokens), medians of the first
-    and the last quarter are compared: memory may grow by 1%, speed may change by 10%, and all else has to be equal,
-    the probe's answers bit for bit; what Python remembers may grow by 5%. Speed is measured beside work that never
-    changes and takes turns with the tokens, since a machine that others use too is not equally fast all the time. The
-    exit status is 1 if anything did not stay. With --trace, memory is the tracer's too.
+    Sessions, streams, forks, rewinds, full contexts, batches, scores, texts, captures and errors run in random order.
+    At intervals a fixed probe is run and everything is counted: process memory, textures, OpenGL objects, Python
+    objects, files, threads and child processes. After a warm-up (a tenth of the tokens), the medians of the first and
+    the last quarter are compared. Memory may grow by 1%, Python's traced memory by 5%, and speed may change by 10%;
+    everything else must be equal, the probe's answers bit for bit. Speed is measured relative to a fixed workload that
+    alternates with the tokens, because the speed of a shared machine varies. The exit status is 1 if a check fails.
+    With --trace, memory includes the tracer's.
 
     \b
     python -m qa soak
@@ -100,51 +100,50 @@ def soak_command(
 @click.argument("model", type=click.Path(), default=_DEFAULT_MODEL)
 @run_options(DEFAULT_SERVED_TOKENS, "tokens of prompts and answers to run")
 @click.option(
-    "--seconds", type=click.FloatRange(1), default=DEFAULT_SECONDS, show_default=True, help="How long to run at most."
+    "--seconds", type=click.FloatRange(1), default=DEFAULT_SECONDS, show_default=True, help="Maximum duration."
 )
-@click.option("--clients", type=click.IntRange(1, 100), default=12, show_default=True, help="How many ask at once.")
+@click.option("--clients", type=click.IntRange(1, 100), default=12, show_default=True, help="Number of clients.")
 @click.option("--slots", type=click.IntRange(1, 256), default=8, show_default=True, help="Sequences at once.")
 @click.option(
     "--requests",
     type=click.IntRange(min=1),
     default=DEFAULT_REQUESTS,
     show_default=True,
-    help="How many different requests come again and again.",
+    help="Number of different requests, which are repeated.",
 )
 @click.option(
     "--pairs",
     type=click.IntRange(1),
     default=DEFAULT_PAIRS,
     show_default=True,
-    help="Turns with a new server at the end, each of all requests.",
+    help="Rounds of all requests, alternating with a new server, at the end.",
 )
 @click.option(
     "--speed-drift",
     type=click.FloatRange(0),
     default=SPEED_DRIFT,
     show_default=True,
-    help="How much faster or slower than a new server it may be, as a fraction.",
+    help="Allowed difference in speed from a new server, as a fraction.",
 )
-@click.option("--attacks", is_flag=True, help="Attack the server meanwhile, and count its process from outside.")
+@click.option("--attacks", is_flag=True, help="Attack the server, and measure its process from outside.")
 @device_option
 @json_option
 def soak_server_command(model: str, attacks: bool, as_json: bool, **options: Any) -> None:
-    """Load a server of MODEL (default: shakespeare) for long, and see that it stays as it was.
+    """Load a server of MODEL (default: shakespeare) for a long time, and check that it does not change.
 
-    Clients ask for chats, completions, scores, embeddings, structured answers and adapters at once, make mistakes,
-    and go away in the middle. From time to time they pause, and the server's process is counted as by 'soak', after
-    a warm-up of a tenth of the run. Between two samples each request comes equally often. At the end every request is
-    sent once more, alone, to a new server: all answers of the run have to be that one, letter for letter. The run ends
-    with --tokens or with --seconds, once each request of the round has come. The exit status is 1 if anything did not
-    stay.
+    Clients request chats, completions, scores, embeddings, structured output and adapters at once, send bad requests,
+    and disconnect early. At intervals they pause, and the server's process is measured as in 'soak', after a warm-up of
+    a tenth of the run. Between two samples each request is sent equally often. At the end every request is sent once
+    more, alone, to a new server: all answers of the run must equal that one. The run ends with --tokens or --seconds,
+    after a full round of requests. The exit status is 1 if a check fails.
 
-    Its speed over the run is printed but not judged, since a machine's speed varies over an hour. A new server is
-    started beside it at the end, and both have every request in turns: it has to be as fast as that one.
+    The speed over the run is printed but not checked, because a machine's speed varies over an hour. Instead, a new
+    server is started at the end, and requests alternate between both: they must be equally fast.
 
-    With --attacks, 'glinfer serve' itself runs for --seconds, and other clients attack it: damaged and huge requests,
-    slow, broken and silent connections, one that fills the queue, and floods. Answers have to be those from before the
-    attack, the process may not grow from the second quarter of the samples to the last, nothing may be left after the
-    attack, and SIGTERM ends it while requests hang. --tokens, --pairs and --speed-drift do not count here.
+    With --attacks, 'glinfer serve' runs for --seconds while clients attack it with malformed and huge requests, slow,
+    broken and silent connections, a full queue, and floods. Answers must equal those from before the attack, the
+    process must not grow from the second quarter of the samples to the last, nothing may be left after the attack, and
+    SIGTERM must end the server while requests hang. --tokens, --pairs and --speed-drift have no effect.
 
     \b
     python -m qa soak-server

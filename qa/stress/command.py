@@ -33,7 +33,7 @@ _DEFAULT_SECONDS = 60.0
     type=click.FloatRange(min=0),
     default=_DEFAULT_SECONDS,
     show_default=True,
-    help="How long each format is repeated on each renderer; the first round is always finished.",
+    help="Duration for each format on each renderer; the first round always finishes.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed repeats the same rounds."
@@ -58,8 +58,8 @@ def stress_command(
     """Repeat textures, kernels and tokens of MODEL under load, and compare bit for bit.
 
     Each round fills textures of random sizes with random bits and reads them back, runs kernels on random shapes, and
-    runs the same tokens alone and by two sessions in turns, while draws of the model are in flight. At the end
-    OpenGL's objects are counted.
+    runs the same tokens in one session and in two alternating sessions, while draws of the model are in flight. At
+    the end OpenGL objects are counted.
 
     \b
     python -m qa stress model.gab --seconds 60
@@ -67,7 +67,7 @@ def stress_command(
 
     \b
     Exit status:
-      0  everything gave the same bits, and nothing was left behind
+      0  all bits are equal, and no OpenGL object was leaked
       1  something differs, or OpenGL reported an error
       2  bad input, or nothing could be run
     """

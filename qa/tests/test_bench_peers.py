@@ -63,9 +63,9 @@ def test_beside_peers_it_is_the_command_of_glinfer() -> None:
 
 def test_what_does_not_go_together(small: Path, capsys: Capture) -> None:
     for arguments, words in (
-        (["--plan", "reference", "--peers", "torch"], "--peers belongs to --plan fast"),
+        (["--plan", "reference", "--peers", "torch"], "--peers needs --plan fast"),
         (["--peers", "numpy"], "unknown peer 'numpy'"),
-        (["--lengths", "3", "--peers", "torch"], "--lengths belongs to --plan reference"),
+        (["--lengths", "3", "--peers", "torch"], "--lengths needs --plan reference"),
     ):
         assert words in refused(capsys, small, *arguments)
 

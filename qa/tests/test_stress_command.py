@@ -72,8 +72,8 @@ def test_options_that_make_no_sense(small: Path, capsys: pytest.CaptureFixture[s
         (["--seconds", "nan"], "--seconds is nan"),
         (["--seconds", "-1"], "Invalid value for '--seconds'"),
         (["--seed", "-1"], "Invalid value for '--seed'"),
-        (["--all-weights", "--weights", "q8"], "--all-weights checks every format; leave --weights out"),
-        (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave --device out"),
+        (["--all-weights", "--weights", "q8"], "--all-weights checks every format; leave out --weights"),
+        (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave out --device"),
         (["--stress", "3"], "No such option"),
     ):
         assert run(["stress", str(small), *options]) == 2

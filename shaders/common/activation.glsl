@@ -1,7 +1,7 @@
 // Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form, 3 SiLU, 4 tanh; four
 // numbers at a time, without conditions: SwiftShader's compiler needs milliseconds for each.
-// Each is 0 below the number where float32 has no normal number for it, at -Inf too, which is the limit there. The selection
-// drops what overflows on the way. A NaN is below no number and stays, by the x that multiplies or is divided.
+// Each is 0 below the x at which float32 has no normal number for the result, and so at -Inf, where that is the limit. The
+// selection drops overflowed intermediates. A NaN passes through, because x is a factor or a dividend.
 #include "common/tanh.glsl"
 
 // 0.5 x (1 + tanh(u)) is x / (1 + exp(-2u)): the same function without cancellation where tanh is near -1, and without

@@ -1,4 +1,4 @@
-// The place that a fragment writes, in passes over blocks.
+// The block and lane that a fragment writes, in passes over blocks.
 #include "common/blocks.glsl"
 #include "common/quad.glsl"
 #include "common/fetch.glsl"
@@ -19,13 +19,13 @@ Place output_place() {
     int quad = (inner.x >> 1) + 2 * (inner.y >> 1);
     int lane = 4 * quad + (inner.x & 1) + 2 * (inner.y & 1);
 #ifdef OUT_ASIDE
-    // A block that several slots share belongs to the first of them.
+    // A shared block belongs to the first slot that shares it.
     if (texel.y >= OUT_ASIDE_LINE) {
         place -= (OUT_ASIDE_LINE >> 2) * OUT_COLUMNS;
         return Place(OUT_EVERY * (place % OUT_ASIDE_SLOTS), OUT_ASIDE + place / OUT_ASIDE_SLOTS, lane);
     }
 #endif
-    // One of the two steps is 1, the other the number of places between two of them.
+    // One of the two steps is 1; the other is the distance of two slots or blocks.
 #if OUT_BLOCK_STEP == 1
     int slot = place / OUT_SLOT_STEP, block = place % OUT_SLOT_STEP;
 #else

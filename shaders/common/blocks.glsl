@@ -13,7 +13,7 @@ ivec2 block_origin(int slot, int block, int tiles, int pitch, int slot_step, int
     return ivec2((block % tiles) * pitch + 4 * (place % columns), 4 * (place / columns));
 }
 
-// The place of a block that several slots share, copy number `slot` of `slots`, from line `line` on.
+// The place of copy `slot` of `slots` copies of a shared block, from line `line` on.
 ivec2 aside_origin(int slot, int block, int slots, int columns, int line) {
     int place = block * slots + slot;
     return ivec2(4 * (place % columns), line + 4 * (place / columns));

@@ -1,13 +1,13 @@
-// Floats in bytes, as glinfer/quant/bytes.py says: int8 with a scale for each group of 32, a bfloat16, which is the upper half
-// of a float. A texel of scales has those of a block of 64, the first in its first two bytes.
+// Floats in bytes, see glinfer/quant/bytes.py: int8 with a scale for each group of 32. A scale is a bfloat16, the upper half of
+// a float. A texel of scales has the two of a block of 64, the first in its first two bytes.
 
-// The bits of the largest absolute value of four floats and of `peak`; those of a NaN are larger than all others.
+// The bits of the largest absolute value of four floats and `peak`; the bits of NaN are the largest.
 uint peak_of(uint peak, vec4 v) {
     uvec4 sizes = floatBitsToUint(v) & 0x7fffffffu;
     return max(peak, max(max(sizes.x, sizes.y), max(sizes.z, sizes.w)));
 }
 
-// The bits of the scale of a group whose largest absolute value has the bits `peak`: 1/127 of it, rounded up.
+// The bits of a group's scale: 1/127 of its largest absolute value, which has the bits `peak`, rounded up.
 uint scale_bits(uint peak) {
     if (peak >= 0x7f800000u) return 0x7fc0u;
     float size = uintBitsToFloat(peak);

@@ -1,5 +1,5 @@
-// Changes to the logits of a row by the table `changes` (glinfer/ops/fused/changes.py), where CHANGED is defined: the most
-// tokens that the row has in `picks` and not in the table.
+// Penalties and biases of a row's logits from the table `changes` (glinfer/ops/fused/changes.py). CHANGED is the limit for
+// tokens of the row that are in `picks` but not yet in the table.
 #ifdef CHANGED
 #include "common/picked.glsl"
 uniform sampler2D changes;
@@ -10,10 +10,10 @@ uniform int first_slot;
 struct Changes {
     bool any;
     vec4 penalties;  // repetition, 1 / repetition, presence, frequency
-    int ahead[CHANGED];  // tokens that are in no table yet, or -1
+    int ahead[CHANGED];  // tokens that are not in the table yet, or -1
 };
 
-// The changes of row `source` of the table, by the word of a row whose token goes to slot `slot` of picks.
+// The changes in row `source` of the table, by the change word of a row that writes slot `slot` of picks.
 Changes changes_of(uint word, int source, int slot) {
     Changes found;
     found.any = word != 0u;
@@ -24,7 +24,7 @@ Changes changes_of(uint word, int source, int slot) {
     return found;
 }
 
-// The logit of a token that has this (bias, code) in the table.
+// The changed logit of a token with this (bias, code) in the table.
 float changed(Changes by, float logit, int token, vec2 change) {
     float ahead = 0.0;
     for (int i = 0; i < CHANGED; i++) ahead += by.ahead[i] == token ? 1.0 : 0.0;

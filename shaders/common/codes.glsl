@@ -1,8 +1,8 @@
-// The numbers of codes of four bits (glinfer/quant/tables.py): a polynomial in u = code - TABLE_CENTRE of degree
-// TABLE_DEGREE, which is rounded to the nearest whole number if its degree is above 1; its error is always below 0.45.
-// TABLE_C0 is a whole number, so that a compiler may join it with the constants of the rounding.
+// The values of four-bit codes (glinfer/quant/tables.py): a polynomial in u = code - TABLE_CENTRE of degree
+// TABLE_DEGREE, rounded to the nearest whole number if its degree is above 1; its error is always below 0.45.
+// TABLE_C0 is a whole number, so that compilers can fold it into the constants of the rounding.
 #if MANTISSA
-// A byte as a float: codes and rounding without conversions, which GPUs do at an eighth of the speed at which they compute.
+// A byte as a float, without a conversion instruction, which GPUs run at an eighth of the arithmetic rate.
 #define CODES(bits) (uintBitsToFloat((bits) | 0x4b000000u) - (8388608.0 + float(TABLE_CENTRE)))
 #else
 #define CODES(bits) vec4(ivec4(bits) - TABLE_CENTRE)

@@ -1,10 +1,10 @@
 // Layouts and sums of the passes of a delta rule (glinfer/ops/fused/delta.py). A row of x has q | k | v | G | beta of one token,
-// each from a whole block on; the texels at which all but q begin are X_K, X_V, X_G and X_BETA. A row of cache has k | G | u | S of one token,
-// from C_G, C_U and C_S on: the correction u that the token writes, and one row of the state at the beginning of its span of
-// SPAN tokens. G is the sum of the logarithms of the decays from the beginning of the span on. Row r of x is that of row r of
-// the table of rows; with ALONE there is one, of the token at position, in a sequence that begins in the cache's first slot.
-// A token reads the state at the beginning of the span before its own, whose rows are stored in that span, and the
-// corrections of the tokens from there on.
+// each from a whole block on; k, v, G and beta begin at texels X_K, X_V, X_G and X_BETA. A row of cache has k | G | u | S of one
+// token, from C_G, C_U and C_S on: the correction u that the token writes, and one row of the state at the start of its span of
+// SPAN tokens. G is the sum of the logarithms of the decays from the start of the span on. Row r of x belongs to row r of the
+// table of rows; with ALONE there is one row, of the token at position, in a sequence at the cache's first slot.
+// A token reads the state at the start of the previous span, whose rows are stored in that span, and the corrections of
+// the tokens since then.
 #if ALONE
 uniform int position;
 #define POSITION_OF(row) position
@@ -22,12 +22,12 @@ vec4 given(int row, int texel) {
     return FETCH(x, from, ivec2(X_WIDTH, X_HEIGHT));
 }
 
-// The logarithm of the decay of a row since the beginning of its span.
+// The logarithm of a row's decay since the start of its span.
 float own_decay(int row, int head) {
     return given(row, X_G + (head >> 2))[head & 3];
 }
 
-// The share of a row's correction that is written (beta).
+// The written share of a row's correction (beta).
 float share(int row, int head) {
     return given(row, X_BETA + (head >> 2))[head & 3];
 }
@@ -42,18 +42,18 @@ vec4 kept(int slot, int texel) {
     return FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));
 }
 
-// The same logarithm of the token in a slot.
+// The logarithm of the decay of the token in a slot, since the start of its span.
 float kept_decay(int slot, int head) {
     return kept(slot, C_G + (head >> 2))[head & 3];
 }
 #endif
 
-// The first texel of the head of keys that a head of values has: those that share one follow each other, or take turns.
+// The first texel of a value head's key head; value heads that share one are consecutive or interleaved.
 int key_of(int head) {
     return (IN_TURN == 1 ? head % KEY_HEADS : head / (HEADS / KEY_HEADS)) * KEY_TEXELS;
 }
 
-// The first token that the one at `position` reads apart from a state.
+// The first token whose correction the token at `position` reads.
 int first_seen(int position) {
     return max(position / SPAN - 1, 0) * SPAN;
 }
@@ -61,7 +61,7 @@ int first_seen(int position) {
 #ifdef SCORES_WIDTH
 uniform sampler2D scores;
 
-// The weights of the tokens 4 · texel to 4 · texel + 3, counted among the tokens that a row sees, for its key or its query.
+// The weights of tokens 4 · texel to 4 · texel + 3 of the tokens that a row sees, for its key or its query.
 vec4 weights(int row, int head, int texel) {
     int block = head * SPAN_BLOCKS + (texel >> 4);
     ivec2 from = block_origin(row, block, SCORES_TILES, SCORES_PITCH, SCORES_SLOT_STEP, SCORES_BLOCK_STEP, SCORES_COLUMNS) +
@@ -70,8 +70,8 @@ vec4 weights(int row, int head, int texel) {
 }
 
 #ifdef CACHE_WIDTH
-// The state before tokens from `stop` on, times the vector of a row of x that begins at texel `vector`: four elements
-// of values, number `texel` over all heads.
+// The state before token `stop`, times the vector of a row of x that begins at texel `vector`: four elements of the
+// values, at texel `texel` over all heads.
 vec4 recalled(int row, int vector, int texel, int stop) {
     int position = POSITION_OF(row), base = BASE_OF(row);
     int head = texel / VALUE_TEXELS, first = first_seen(position);
@@ -114,7 +114,7 @@ int first_row(int row) {
 #endif
 
 #if defined(SCORES_WIDTH) && PIECE
-// The number of the token of a row among those that it sees.
+// The index of a row's own token among the tokens that it sees.
 int own_number(int row) {
     int position = POSITION_OF(row);
     return position - first_seen(position);

@@ -1,5 +1,5 @@
 // EACH_INPUT(DO) serves passes that join PARTS inputs (1 to 8). GLSL has no arrays of samplers with computed indices, so DO
-// is a macro, expanded once for each input with its sampler, its place in its texture, and the START and SIZE of the
+// is a macro, expanded for each input with its sampler, its position in its texture, and the START and SIZE of the
 // draw.
 #define INPUT0(DO) DO(x0, X0_TEXELS, X0_WIDTH, X0_HEIGHT, START0, SIZE0)
 #define INPUT1(DO) DO(x1, X1_TEXELS, X1_WIDTH, X1_HEIGHT, START1, SIZE1)

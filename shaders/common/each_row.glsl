@@ -1,6 +1,6 @@
 // EACH_ROW(DO) serves passes that compute ROWS rows at once, row ROWS · slot + n into target n. GLSL has no arrays of
-// samplers or targets with computed indices, so DO is a macro, expanded once for each row n with the names of its input,
-// its second input, its target, a texel, six sums, and its number.
+// samplers or targets with computed indices, so DO is a macro, expanded for each row n with the names of its input, second
+// input, target, texel and six sums, and its number.
 #define ROW(DO, n, X, R, Y, V, A, B, C, D, E, F, S) DO(n, X, R, Y, V, A, B, C, D, E, F, S)
 #define ROW0(DO) ROW(DO, 0, x0, r0, y0, v0, a0, b0, c0, d0, e0, f0, s0)
 #define ROW1(DO) ROW(DO, 1, x1, r1, y1, v1, a1, b1, c1, d1, e1, f1, s1)

@@ -1,6 +1,6 @@
-// The places of tensors of any shape, four elements a texel, as glinfer/gl/layouts/flat.py computes them: the texels of all
-// rows are numbered in order. A tensor X has X_TEXELS texels a row and is stored in a texture of X_WIDTH × X_HEIGHT; the width is
-// a power of two. The last texel of a row is padded with zeros, which every pass that writes a tensor keeps.
+// The layout of tensors of any shape, four elements a texel, as in glinfer/gl/layouts/flat.py: the texels of all rows are
+// numbered in order. A tensor X has X_TEXELS texels a row in a texture of X_WIDTH × X_HEIGHT; the width is a power of two.
+// The last texel of a row is padded with zeros, which every pass that writes the tensor must keep.
 precision highp float;
 precision highp int;
 precision highp sampler2D;

@@ -1,9 +1,9 @@
 // One round of a product over a matrix in GGML's blocks, in the layout of glinfer/gl/layouts/grouped.py: 128 inputs in four
 // groups of 32. A fragment takes one group for 16 outputs (QUAD), or all four groups for its own four outputs.
 // FORM_LOW is 4 or 8 bits a number, FORM_HIGH the words above the lowest four bits, FORM_SCALES the kind of a group's
-// scales, OFFSET the number that is subtracted from each number. Sums of whole numbers times inputs are scaled eight inputs
-// at a time. Numbers keep their place in their word, and the inputs are divided by its power of two. With FORM_TABLE they
-// are codes of four bits, whose numbers common/codes.glsl computes.
+// scales, OFFSET a number to subtract from each number. Sums of whole numbers times inputs are scaled eight inputs at a
+// time. Numbers are not shifted in their word; the inputs are divided by that power of two instead. With FORM_TABLE they
+// are four-bit codes, whose values common/codes.glsl computes.
 #define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
 uniform highp usampler2D weight;
 
@@ -20,7 +20,7 @@ uniform highp usampler2D weight;
 #define HALVED (FORM_SCALES == SCALES_BYTES || FORM_SCALES >= SCALES_FOUR_BITS && FORM_SCALES <= SCALES_SIGNED_BYTES)
 #define LOW_TEXELS (FORM_LOW / 4)
 
-// Whole numbers of fewer than 23 bits as floats. GPUs convert at an eighth of the speed at which they compute.
+// Whole numbers of fewer than 23 bits as floats. GPUs run conversions at an eighth of the arithmetic rate.
 #if defined(MANTISSA) && MANTISSA
 #define NUMBER(bits) (uintBitsToFloat((bits) | 0x4b000000u) - 8388608.0)
 #else
@@ -34,13 +34,13 @@ uniform highp usampler2D weight;
 #include "common/codes.glsl"
 #endif
 
-// The factors of four outputs' numbers in the first and in the second half of a group, and the terms that are added for
-// each unit of the inputs' sum.
+// The factors of four outputs' numbers in the first and the second half of a group, and the terms to add for each unit
+// of the inputs' sum.
 struct Scales {
     vec4 first, second, least_first, least_second;
 };
 
-// Texel n of a lane's line; the places of the numbers' upper bits and of the scales.
+// Texel n of a lane's line, and the positions of the numbers' upper bits and of the scales.
 #define LINE_TEXEL(n) FETCH(weight, (line + ivec2(8 * (n), 0)), WEIGHT_SIZE)
 #ifndef HIGH_TEXEL
 #define HIGH_TEXEL(n) LINE_TEXEL(HIGH_AT + (n))
@@ -55,7 +55,7 @@ vec4 second_half(uvec4 words) {
     return vec4(unpackHalf2x16(words.x).y, unpackHalf2x16(words.y).y, unpackHalf2x16(words.z).y, unpackHalf2x16(words.w).y);
 }
 
-// The scales of accumulator a; `halves` are what a block shares, and `pairs` the texel with its small scales.
+// The scales of accumulator a; `halves` has the scales of a whole block, and `pairs` is the texel with its small scales.
 Scales scales_of(uvec4 words, uvec4 halves) {
 #if FORM_SCALES == SCALES_HALF
     vec4 d = first_half(words);
@@ -97,7 +97,7 @@ uvec4 small_scales(uvec4 texel, int a) {
     uvec2 pair = (a & 1) == 0 ? texel.xy : texel.zw;
     return uvec4(pair.x & 0xffffu, pair.x >> 16, pair.y & 0xffffu, pair.y >> 16);
 }
-// The scales that blocks of the outputs of accumulator a share; with QUAD they lie with the member that owns the outputs.
+// The block scales of the outputs of accumulator a; with QUAD the member that owns the outputs has them.
 #if SHARED_BY_QUAD
 #define SHARED_TEXEL(a) FETCH(weight, (line + ivec2(8 * SHARED_AT + (a) - member, 0)), WEIGHT_SIZE)
 #else
@@ -111,7 +111,7 @@ uvec4 small_scales(uvec4 texel, int a) {
 #define SCALES_OF(a) scales_of(LINE_TEXEL(SCALES_AT + (a)), uvec4(0u))
 #endif
 
-// Four outputs' numbers times eight inputs: `v` are inputs 4w to 4w + 3 of the group, `e` those 16 further on.
+// Four outputs' numbers times eight inputs: `v` has inputs 4w to 4w + 3 of the group, `e` the inputs 16 further on.
 #if FORM_LOW == 8
 vec4 bytes_times(uvec4 words, vec4 x) {
 #if defined(MANTISSA) && MANTISSA
@@ -124,7 +124,7 @@ vec4 bytes_times(uvec4 words, vec4 x) {
 #endif
 }
 #elif FORM_TABLE
-// Four codes, one a byte, at the lower nibble of each byte.
+// The values of four codes, in the lower nibble of each byte.
 vec4 codes_times(uvec4 words, vec4 x) {
     return (table_numbers(CODES(words & 15u)) * x.x + table_numbers(CODES((words >> 8) & 15u)) * x.y) +
            (table_numbers(CODES((words >> 16) & 15u)) * x.z + table_numbers(CODES((words >> 24) & 15u)) * x.w);
@@ -166,7 +166,7 @@ float sum_of(vec4 x) {
     return (x.x + x.y) + (x.z + x.w);
 }
 
-// The words of accumulator a, of all of a group, and those that go with inputs 4w to 4w + 3 of it and 16 further on.
+// The words of accumulator a: those of a whole group, and those of its inputs 4w to 4w + 3 and 16 further on.
 #if FORM_LOW == 8
 #define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(2 * (4 * (w) + (a))), other = LINE_TEXEL(2 * (4 * (w) + (a)) + 1);
 #define FIRST_TIMES(w, V) bytes_times(word, V)
@@ -197,5 +197,5 @@ float sum_of(vec4 x) {
 #define GROUP_TIMES(w, s, V, E) (s.first * (FIRST_TIMES(w, V) + SECOND_TIMES(w, E)))
 #define LEAST_TIMES(s, V, E) (s.least_first * ((V) + (E)))
 #endif
-// Whether terms are added for the inputs' sum.
+// Whether there are terms for the inputs' sum.
 #define HAS_LEAST (!FORM_TABLE && (FORM_SCALES != SCALES_HALF || OFFSET != 0))

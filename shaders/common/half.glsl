@@ -1,5 +1,5 @@
-// x as the nearest float16, ties to even, which a target of float16 then holds without rounding; OpenGL leaves the rounding
-// open, and drivers cut off. Numbers from 65520 on become infinite, those below 2^-14 multiples of 2^-24, and NaN stays.
+// x as the nearest float16, ties to even, so that a float16 target stores it exactly; OpenGL leaves its rounding open, and
+// drivers truncate. Numbers from 65520 on become infinite, those below 2^-14 multiples of 2^-24, and NaN stays.
 float nearest_half(float x) {
     uint bits = floatBitsToUint(x);
     uint size = bits & 0x7fffffffu;
@@ -8,7 +8,7 @@ float nearest_half(float x) {
     if (size >= 0x38800000u) {
         size = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
     } else {
-        uint cut = min(126u - (size >> 23), 25u);  // 14 to 25 of the 24 bits lie below 2^-24
+        uint cut = min(126u - (size >> 23), 25u);  // 14 to 25 of the 24 bits are below 2^-24
         uint digits = (size & 0x7fffffu) | 0x800000u;
         uint steps = (digits + (1u << (cut - 1u)) - 1u + ((digits >> cut) & 1u)) >> cut;
         size = floatBitsToUint(float(steps) * 5.9604644775390625e-8);
@@ -16,8 +16,8 @@ float nearest_half(float x) {
     return uintBitsToFloat((bits & 0x80000000u) | size);
 }
 
-// The output of a pass, rounded where OUT_HALF says that the target holds half floats. Numbers beyond them become NaN, since
-// an infinite key could hide behind a score of -inf, whose weight is zero.
+// The output of a pass, rounded if OUT_HALF (the target has half floats). Numbers beyond their range become NaN, because the
+// score of an infinite key could be -inf, whose weight of zero would hide it.
 #ifdef OUT_HALF
 vec4 stored(vec4 y) {
     vec4 halves = vec4(nearest_half(y.x), nearest_half(y.y), nearest_half(y.z), nearest_half(y.w));

@@ -1,7 +1,7 @@
-// The term that a LoRA adapter adds to a product: up @ t, where shaders/lora_down.frag has computed t = down @ x. t is in
-// blocks, a slot a row of the run; up in lines as glinfer/gl/layouts/packing.py says, the matrices of all adapters side by
-// side: LORA_STEPS steps of 16 ranks each, and with LORA_BIASED one step more, whose first number is the adapter's
-// bias, added after the norm. Adapter 0 adds nothing and costs nothing: its loop runs no step.
+// The term that a LoRA adapter adds to a product: up @ t, with t = down @ x from shaders/lora_down.frag. t is in blocks, a
+// slot for each row of the run; up is in lines (glinfer/gl/layouts/packing.py), the matrices of all adapters side by side.
+// Each has LORA_STEPS steps of 16 ranks, and with LORA_BIASED one step more, whose first number is the adapter's bias,
+// added after the norm. Adapter 0 adds nothing and runs no step.
 uniform sampler2D lora_t;
 uniform sampler2D lora_up;
 #ifdef LORA_BY_ROW
@@ -13,13 +13,13 @@ uniform int adapter;
 #define LORA_PLACES LORA_T_TILES, LORA_T_PITCH, LORA_T_SLOT_STEP, LORA_T_BLOCK_STEP, LORA_T_COLUMNS
 #define LORA_UP(texel) FETCH(lora_up, (line + ivec2(8 * (texel), 0)), ivec2(LORA_UP_WIDTH, LORA_UP_HEIGHT))
 
-// The line of an adapter's step for a texel of outputs.
+// The line of a step of an adapter, for a texel of outputs.
 ivec2 low_rank_line(int block, int lane, int number, int step) {
     int before = (2 * block + (lane >> 3)) * LORA_ALL_STEPS + (number - 1) * (LORA_STEPS + LORA_BIASED);
     return line_at(before + step, LORA_UP_COLUMNS, 8 * 16) + ivec2(lane & 7, 0);
 }
 
-// The sum for texel `lane` of block `block` of the matrix's outputs, of the ranks from step `first` of the row of t on.
+// The sum for texel `lane` of output block `block`, over the ranks from step `first` of the row of t on.
 vec4 low_rank(int block, int lane, int row, int number, int first) {
     vec4 total = vec4(0.0);
     int steps = number > 0 ? LORA_STEPS : 0;

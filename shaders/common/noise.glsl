@@ -1,7 +1,7 @@
 // Gumbel noise of one token at one step, the same as glinfer/ops/noise.py; change the two together.
 //
-// noise_key is one number per step, from noise_key() there. Integers and u agree with it to the last bit; the
-// noise itself to the last bit or two, since a compiler may join a product and a sum into one rounding.
+// noise_key is one number per step, from noise_key() there. Integers and u agree to the last bit, the noise to
+// the last bit or two, since compilers may fuse a product and a sum.
 precision highp float;
 precision highp int;
 
@@ -14,8 +14,8 @@ uint mix_bits(uint h) {
     return h ^ (h >> 16);
 }
 
-// logf of Moshier's Cephes library, for normal x > 0. Drivers' built-in log is wrong by some 2^-22 just below 1, and
-// the largest noise, which decides what is drawn, comes from there.
+// logf of Moshier's Cephes library, for normal x > 0. Drivers' log has errors of about 2^-22 just below 1, where the
+// largest noise, which decides the draw, comes from.
 float natural_log(float x) {
     int bits = floatBitsToInt(x);
     int exponent = (bits - 0x3f3504f3) >> 23;

@@ -1,6 +1,6 @@
 #version 300 es
-// One triangle over the whole viewport, as in triangle.vert, for each instance of the draw; the fragments get the number of
-// their instance.
+// One triangle over the whole viewport, as in triangle.vert, for each instance of the draw; fragments get their instance's
+// number.
 flat out int part;
 
 void main() {

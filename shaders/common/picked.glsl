@@ -1,5 +1,5 @@
-// The best of the 16 candidates that shaders/pick.frag wrote to one slot of picks: the largest score, and of equal scores
-// the lowest id.
+// The best of the 16 candidates that shaders/pick.frag wrote to one slot of picks: the largest score, in ties the lowest
+// id.
 uniform sampler2D picks;
 
 int best_candidate(int slot) {

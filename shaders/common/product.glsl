@@ -1,6 +1,6 @@
-// The common parts of products of matrices: which matrices of a batch meet, and the finish of a sum.
+// The common parts of matrix products: the pairs of matrices in a batch, and the finish of a sum.
 // y[b, m] = x[x batch of b, m] · weight[weight batch of b]; a batch index has three axes, the last two of sizes BATCH1 and
-// BATCH2, along which x and weight step as X_BATCH and WEIGHT_BATCH say (0 where they are broadcast).
+// BATCH2, along which x and weight step by X_BATCH and WEIGHT_BATCH (0 broadcasts).
 #include "common/flat.glsl"
 #include "common/activation.glsl"
 #ifdef CAP
@@ -30,8 +30,8 @@ const float MASKED = -1e30;
 #endif
 
 // activation(SCALE · sum + bias) + residual at (row, texel) of the output, whose matrices have M rows. With CAP it is bounded
-// by common/soft_cap.glsl. With CAUSAL columns after offset + row are MASKED,
-// and with WINDOW those before the last WINDOW columns up to there.
+// by common/soft_cap.glsl. With CAUSAL columns after offset + row are MASKED, and with WINDOW
+// also those before the last WINDOW columns up to it.
 vec4 finished(vec4 sum, ivec2 at) {
     vec4 v = sum * SCALE;
 #ifdef BIAS

@@ -1,11 +1,11 @@
 // Sums over the four fragments of a quad, through derivatives.
 //
-// Loops that lead to an exchanged value must take the same number of steps in all four fragments. Where the edge of a
-// triangle crosses a quad, the fragments beyond it serve the others' derivatives only, and llvmpipe of Mesa 25 ends a loop
-// as soon as no fragment inside the triangle continues, even if those beyond it have steps left.
+// Loops before an exchange must take the same number of steps in all four fragments. At the edge of a triangle, the
+// fragments outside only serve derivatives, and llvmpipe of Mesa 25 ends a loop as soon as no fragment inside the
+// triangle continues, even if fragments outside have steps left.
 //
-// The value v of the neighbour across, or along, in a fragment's quad. All four fragments take the derivative outside any
-// condition, where it is defined; every fragment of a block takes part, so quads are whole.
+// The value v of the horizontal, or the vertical, neighbour in the quad. All four fragments take the derivative outside
+// of conditions, where it is defined. Every fragment of a block takes part, so quads are complete.
 vec4 across(vec4 v, int lane) {
     vec4 d = dFdx(v);
     return v + ((lane & 1) == 0 ? d : -d);
@@ -37,7 +37,7 @@ vec4 quad_sum(vec4 v, int lane) {
     return v + along(v, lane);
 }
 
-// Each fragment has four parts, one for each member of its quad; each member gets the sum of its own.
+// Each fragment has four parts, one for each member of its quad; each member gets the sum of its parts.
 vec4 quad_share(vec4 part[4], int lane) {
     bool right = (lane & 1) != 0, upper = (lane & 2) != 0;
     vec4 low = (right ? part[1] : part[0]) + across(right ? part[0] : part[1], lane);

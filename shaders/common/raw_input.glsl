@@ -1,6 +1,6 @@
-// Inputs that are bare sums of the product before (RAW in shaders/gemv.frag): the reader multiplies them by the norm, adds
-// the bias, which x_consts has, and applies the activation. With X_GATED blocks of a gate alternate with those that it
-// multiplies. The last block has the sum of the squares of the product's X_DIM inputs and, with X_CENTRED, their sum.
+// Inputs that are raw sums of an earlier product (RAW in shaders/gemv.frag): the reader multiplies them by the norm, adds
+// the bias in x_consts, and applies the activation. With X_GATED, blocks of gates alternate with the blocks that they
+// multiply. The last block has the sum of the squares of the product's X_DIM inputs and, with X_CENTRED, their sum.
 #include "common/activation.glsl"
 #include "common/lines.glsl"
 #if X_BIASED

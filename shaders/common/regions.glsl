@@ -1,6 +1,6 @@
-// Places in tensors that are regions of a larger texture. The region of X begins at texel (X_AT_X, X_AT_Y) of its texture,
-// and X_WIDTH and X_HEIGHT are then the size of that texture; without these defines X has a texture of its own. IN_X is
-// the texel of a place in X, and OUT_TEXEL the place in the output that the fragment writes.
+// Texels of tensors that are regions of a larger texture. The region of X begins at texel (X_AT_X, X_AT_Y) of a texture of
+// X_WIDTH × X_HEIGHT texels; without these defines X is a whole texture. IN_X maps a position in X to its texel, and
+// OUT_TEXEL is the position in the output that the fragment writes.
 #ifdef X_AT_X
 #define IN_X(place) ((place) + ivec2(X_AT_X, X_AT_Y))
 #else

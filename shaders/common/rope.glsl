@@ -1,6 +1,6 @@
-// Rotary positions of four elements of a head, two pairs that follow each other: (a, b) becomes (a cos - b sin, a sin + b
-// cos). The table rope has a row for each position, as many floats as a head with its padding: cos, sin of each pair.
-// Among the texels of a row, KEY_TEXELS of keys come first and those of queries from QUERY_AT on; others stay.
+// Rotary positions of four elements of a head, two adjacent pairs: (a, b) becomes (a cos - b sin, a sin + b cos). The
+// table rope has a row for each position, with as many floats as a padded head: cos and sin of each pair.
+// Of the texels of a row, the first KEY_TEXELS are keys, and those from QUERY_AT on queries; others stay.
 uniform sampler2D rope;
 
 vec4 turned(vec4 y, int texel, int position) {

@@ -1,14 +1,14 @@
-// The experts that a row chooses by the outputs of its router: the USED largest of EXPERTS logits, of equal ones the first.
-// Needs ROUTED(t), texel t of the EXPERT_TEXELS texels of the row's logits. Each choice scans the logits once,
-// so nothing is sorted or kept.
+// The experts that a row chooses by its router's outputs: the USED largest of EXPERTS logits, in ties the first.
+// Needs ROUTED(t), texel t of the EXPERT_TEXELS texels of the row's logits. Each choice scans the logits once, without
+// sorting.
 struct Choice {
-    int expert;     // number `rank` of the chosen ones
+    int expert;     // choice number `rank`
     float logit;
     float largest;  // of all logits
     float total;    // of exp(logit - largest), with NORMALISED over the chosen ones, else over all
 };
 
-// Whether an expert comes after number `at`, whose logit is `last`, in the order of choice.
+// Whether an expert comes after expert `at`, with logit `last`, in the order of choice.
 bool comes_after(float logit, int expert, float last, int at) {
     return logit < last || (logit == last && expert > at);
 }

@@ -1,7 +1,7 @@
-// The table of a run's rows, described in glinfer/ops/fused/rows.py: two texels a row, INFO_TEXELS. The first has the row's
-// token, its position in its sequence, the cache slot where that sequence begins, and a target or the number of an adapter;
-// the second the numbers for the choice of its next token. ANGLES_OF is the row of the tables of angles by which a row turns;
-// with ROPE_SET, the positions of one of two sets, a bit says that it is in the second.
+// The table of a run's rows (glinfer/ops/fused/rows.py), two texels a row. The first has the row's token, its
+// position in its sequence, the cache slot where the sequence begins, and a target token or the number of an adapter; the
+// second has the numbers for the choice of its next token. ANGLES_OF is a row's row in the tables of angles; with ROPE_SET,
+// the number of positions in one of two sets, a bit selects the second set.
 uniform highp usampler2D rows;
 #define ROW_TEXEL(row, i) \
     FETCH(rows, ivec2(((row) / ROWS_STACK) * ROWS_TEXELS + (i), (row) % ROWS_STACK), ivec2(ROWS_WIDTH, ROWS_HEIGHT))

@@ -1,5 +1,5 @@
-// The rows that are reduced or normalised: x [rows, COLS], or with ADDS x + residual. With CAUSAL row r is a query of a
-// matrix of scores, `query_rows` of them a head, and only columns up to its own position, first_query + r mod query_rows,
+// Rows to reduce or normalise: x [rows, COLS], or with ADDS x + residual. With CAUSAL row r is a query in a matrix of
+// scores, `query_rows` queries a head, and only columns up to its position, first_query + r mod query_rows,
 // count.
 uniform sampler2D x;
 #if ADDS

@@ -1,7 +1,7 @@
 #version 300 es
-// Puts one point on each texel of a table that a texel of gradients is added to: point number p is texel p of the
-// gradients [ids, columns], and goes to the row of the table that its id names. Ids are whole numbers [rows, IDS_COLS].
-// A point whose id names no row of the table goes outside the viewport.
+// Moves a point for each texel of gradients to its texel of a table: point p is texel p of the gradients [ids,
+// columns], and its id names the row of the table. Ids are integers [rows, IDS_COLS].
+// Points with invalid ids go outside the viewport.
 precision highp float;
 precision highp int;
 precision highp isampler2D;

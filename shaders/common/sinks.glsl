@@ -1,6 +1,6 @@
-// The sinks of attention's heads, in the one row of a table: with SINKS a head's softmax has one logit more, to which no value
-// belongs (Xiao et al. 2024). LEAST_SCORE is what a search for the largest score begins with, and SINK_WEIGHT what the sink
-// adds to the sum of exponents. Without SINKS both are as if there were none.
+// Attention sinks, one row with a logit for each head: with SINKS a head's softmax has this further logit, which has no value
+// (Xiao et al. 2024). LEAST_SCORE is the start of a search for the largest score, and SINK_WEIGHT the sink's term in the
+// sum of exponentials. Without SINKS both have no effect.
 #ifdef SINKS
 uniform sampler2D sinks;
 

@@ -1,24 +1,24 @@
-// Statistics of a row, or of a part of one, in one texel. STAT says which:
+// Statistics of a row, or of a part of a row, in one texel. STAT selects them:
 //   SUM        (sum of x, 0, 0, 0)
 //   SQUARES    (sum of x², 0, 0, 0)
-//   MOMENTS    (some x of the row, mean - that x, sum of (x - mean)², how many x): digits survive far from 0
-//   LARGEST    (the largest x, the first column that has it, 0, 0): NaN counts as larger than all others
-//   EXPONENTS  (the largest x but at least LOWEST, sum of exp(x - it), 0, 0): a sum of 0 says that every x is -Inf
+//   MOMENTS    (some x of the row, mean - that x, sum of (x - mean)², number of x): digits survive far from 0
+//   LARGEST    (the largest x, its first column, 0, 0): NaN counts as the largest
+//   EXPONENTS  (the largest x but at least LOWEST, sum of exp(x - it), 0, 0): the sum is 0 if every x is -Inf
 #define SUM 0
 #define SQUARES 1
 #define MOMENTS 2
 #define LARGEST 3
 #define EXPONENTS 4
 
-const float LOWEST = -3.4028234663852886e38;  // of the finite numbers: the difference of two infinities is NaN
+const float LOWEST = -3.4028234663852886e38;  // finite, since the difference of two infinities is NaN
 const uint MINUS_INFINITY = 0xff800000u;
 
-// Tested by its bits, since compilers may assume that there is no NaN.
+// Tests the bits, since compilers may assume that no number is NaN.
 bool is_nan(float v) {
     return (floatBitsToUint(v) & 0x7fffffffu) > 0x7f800000u;
 }
 
-// Whether b is larger than a, NaN being larger than all others.
+// Whether b is larger than a, with NaN as the largest.
 bool beats(float b, float a) {
     return b > a || (is_nan(b) && !is_nan(a));
 }

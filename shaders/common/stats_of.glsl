@@ -1,8 +1,8 @@
-// The statistics of rows whose parts lie side by side in the tensor `stats`, see common/stats.glsl.
+// The statistics of rows whose parts are side by side in the tensor `stats`, see common/stats.glsl.
 #include "common/stats.glsl"
 uniform sampler2D stats;
 
-const int TOGETHER = 16;  // parts that are merged first, so that a small number is rarely added to a large one
+const int TOGETHER = 16;  // parts to merge first, so that small numbers are rarely added to large ones
 
 vec4 part_of(int row, int part) {
     return TEXEL(stats, row * STATS_TEXELS + part, STATS_WIDTH, STATS_HEIGHT);

@@ -2,7 +2,7 @@
 // AXISn_SIZE places, and a step along it adds (AXISn_A, AXISn_B). The outermost axis, OUTER_A and OUTER_B, has no size.
 #define WALK(SIZE, A, B) sum += int(rest % uint(SIZE)) * ivec2(A, B); rest /= uint(SIZE);
 
-// The two numbers of the walk at its place `number`.
+// The two numbers of the walk at step `number`.
 ivec2 walked(int number) {
     uint rest = uint(number);
     ivec2 sum = ivec2(0);

@@ -1,5 +1,5 @@
 // Rows of a table of embeddings, four floats a texel: from a table of floats (RowLayout in glinfer/gl/layouts/blocks.py), or
-// with TABLE_FORMAT from a packed matrix (glinfer/gl/layouts/grouped.py), which a product may read too.
+// with TABLE_FORMAT from a packed matrix (glinfer/gl/layouts/grouped.py), which products also read.
 #if TABLE_FORMAT
 #define SHARED_BY_QUAD QUAD_TABLE
 #include "common/grouped.glsl"
@@ -37,7 +37,7 @@ vec4 table_row(int row, int column) {
 #if FORM_SCALES == SCALES_HALF || FORM_SCALES == SCALES_BYTES
     return factor * numbers;
 #else
-    // A minimum of the whole group is stored with its first half.
+    // The minimum of a whole group is stored with its first half.
     float least = (t < 4 || !HALVED ? s.least_first : s.least_second)[output_number];
     return factor * numbers + least;
 #endif

@@ -1,5 +1,5 @@
-// tanh: near 0, where 1 - 2 / (exp(2u) + 1) would lose digits, its series, good to 3e-8; beyond 10 it is 1 in float32, and some
-// drivers' own tanh overflows. A NaN stays.
+// tanh: near 0 its series, good to 3e-8, since 1 - 2 / (exp(2u) + 1) would lose digits there; beyond 10 it is 1 in float32,
+// where some drivers' tanh overflows. A NaN stays.
 vec4 tanh_of(vec4 u) {
     vec4 size = abs(u), square = u * u;
     vec4 series = u * (1.0 + square * (-0.3333333333 + square * (0.1333333333 + square * (-0.05396825397 + square * 0.02186948854))));

@@ -35,9 +35,9 @@
 #define COLUMN_Z w2
 #define COLUMN_W w3
 #else
-// Whole numbers of 32 bits as floats, times UNIT. By conversion they come as they are; GPUs convert at an eighth of
-// the speed at which they compute, so with MANTISSA their upper 23 bits are put into the mantissa of a float from 1
-// to 2 instead, the sign bit flipped: 1.5 + number / 2^32.
+// 32-bit integers as floats, times UNIT. Conversion gives their value, but GPUs run it at an eighth of the arithmetic
+// rate. With MANTISSA their upper 23 bits, with the sign bit flipped, become the mantissa of a float from 1 to 2
+// instead: 1.5 + number / 2^32.
 #if MANTISSA
 #define UNIT 2.3283064365386963e-10
 vec4 float_of(uvec4 shifted) {
@@ -57,7 +57,7 @@ vec4 float_of(uvec4 shifted) {
 #define FOURTH(w) vec4(ivec4((w) << 24))
 #endif
 #if WEIGHTS == WEIGHTS_I16
-// Integers of a file keep their value, so the lower numbers in the word are masked.
+// A file's integers must keep their value, so mask the lower numbers in the word.
 #define COLUMN_X FIRST(w0 & 0xffff0000u)
 #define COLUMN_Y SECOND_HALF(w0)
 #define COLUMN_Z FIRST(w1 & 0xffff0000u)
@@ -88,8 +88,8 @@ vec4 float_of(uvec4 shifted) {
 #define PIECE_WORDS WORDS w0
 #endif
 
-// A sum and the product of a piece with four inputs. With FUSED the columns are added one after the other, each by a
-// fused multiply-add on a GPU; two pairs of columns take two products, two fused multiply-adds and two sums.
+// Adds the product of a piece and four inputs to a sum. With FUSED, columns are added one by one, each by a fused
+// multiply-add on GPUs; two pairs of columns take two products, two fused multiply-adds and two sums.
 vec4 with_piece(vec4 sum, PIECE_WORDS, vec4 x) {
 #if FUSED
     return (((sum + COLUMN_X * x.x) + COLUMN_Y * x.y) + COLUMN_Z * x.z) + COLUMN_W * x.w;

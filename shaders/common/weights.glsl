@@ -1,14 +1,14 @@
-// Weights in any format: a table [rows, inputs] of floats (FORMAT 0), or the words that glinfer/quant/ggml.py makes of
+// Weights in any format: a table [rows, inputs] of floats (FORMAT 0), or the words that glinfer/quant/ggml.py makes from
 // blocks; quant/formats.py numbers the formats, and SECTION0 to SECTION3 are the texels of a row where its sections begin.
 // A row is read in groups of GROUP_TEXELS texels of four weights: group_of() fetches a group, group_weights() gives its
 // texel j, without branches where j is a constant. All weights after the end of a row are zero.
 //
-// The weights are GGML's, bit for bit. A scale is a half float of 11 significant bits, and the whole numbers that it is
-// multiplied by have together 3 (Q4_0), 4 (Q4_1, Q5_0), 5 (Q5_1), 6 (Q2_K), 7 (Q8_0, Q3_K), 10 (Q4_K), 11 (Q5_K) or 12
-// (Q6_K: 7 and 5) bits at most: their products are exact in a float's 24 bits. So only the difference from a minimum,
-// itself such a product, is rounded, once, whether or not it is fused with the product. A row's scale is a float, and
-// its one product rounds once. Of codes the number of the table has 7 bits at most, and its factor 6: no product is rounded.
-// Subnormal floats, which OpenGL may take for zero, are no scale but perhaps a row's, or one of MXFP4.
+// The weights are GGML's, bit for bit. A scale is a half float of 11 significant bits, and the integers that multiply it
+// have together at most 3 (Q4_0), 4 (Q4_1, Q5_0), 5 (Q5_1), 6 (Q2_K), 7 (Q8_0, Q3_K), 10 (Q4_K), 11 (Q5_K) or 12 bits
+// (Q6_K: 7 and 5), so their products are exact in a float's 24 bits. Only the difference from a minimum, which is such a
+// product too, is rounded, once, whether or not it is fused with the product. A row's scale is a float, and its single
+// product rounds once. Values of codes have at most 7 bits, and their factors 6, so these products are exact.
+// OpenGL may flush subnormal floats to zero; only scales of rows and of MXFP4 can be subnormal.
 #include "common/flat.glsl"
 
 #define BF16 1
@@ -36,7 +36,7 @@
 #define IQ1_S 23
 #define TQ1_0 24
 #define TQ2_0 25
-// Formats of codes of four bits, and those whose blocks of 256 glinfer/quant/coded.py takes apart.
+// Formats with four-bit codes, and those whose blocks of 256 glinfer/quant/coded.py splits.
 #define HAS_TABLE (FORMAT >= IQ4_NL)
 #define CODED (FORMAT >= IQ4_XS)
 
@@ -48,8 +48,8 @@
 uniform highp WEIGHT_SAMPLER weight;
 #define WEIGHT_TEXEL(row, texel) TEXEL(weight, (row) * WEIGHT_TEXELS + (texel), WEIGHT_WIDTH, WEIGHT_HEIGHT)
 
-// With MANTISSA whole numbers become floats as the lower bits of 2^23 + number: GPUs convert at an eighth of the speed
-// at which they compute.
+// With MANTISSA integers become floats as the lower bits of 2^23 + number, because GPUs run conversions at an eighth of
+// the arithmetic rate.
 #ifndef MANTISSA
 #define MANTISSA 0
 #endif
@@ -91,7 +91,7 @@ const int GROUP_TEXELS = 8;
 #endif
 
 #ifdef QUANT_TEXELS
-// Texel `texel` of the row's section of weights, which need not end with a group.
+// Texel `texel` of the row's section of weights, which may end inside a group.
 uvec4 quant_texel(int row, int texel) {
 #if FORMAT == Q8_ROW && QUANT_TEXELS % 2 == 0 || QUANT_TEXELS % 4 == 0
     return WEIGHT_TEXEL(row, texel);
@@ -150,14 +150,14 @@ vec4 weights_at(int row, int texel) {
     return group_weights(group_parts(row, texel >> 3, ivec4((texel >> 1) & 3)), texel & 7);
 }
 #else
-// Two halves of 16 whole numbers, a byte each, in the order of the weights, with the scale of each half (x, y) and the
-// minimum that is subtracted after it (z, w).
+// Two halves of 16 numbers, a byte each, in the order of the weights, with the scale of each half (x, y) and the minimum
+// to subtract after scaling (z, w).
 struct Group {
     uvec4 half0, half1;
     vec4 scales;
 };
 
-// The number that is subtracted from the numbers before they are scaled.
+// The number to subtract before scaling.
 #if FORMAT == Q4_0
 #define LEAST 8
 #elif FORMAT == Q5_0
@@ -172,14 +172,14 @@ struct Group {
 #define LEAST 0
 #endif
 
-// A half float, the index-th of a section of them.
+// The index-th half float of a section.
 float half_at(int row, int section, int index) {
     uvec4 words = WEIGHT_TEXEL(row, section + (index >> 3));
     vec2 pair = unpackHalf2x16(words[(index >> 1) & 3]);
     return (index & 1) == 0 ? pair.x : pair.y;
 }
 
-// Two half floats, the index-th pair of a section of them.
+// The index-th pair of half floats of a section.
 vec2 pair_at(int row, int section, int index) {
     uvec4 words = WEIGHT_TEXEL(row, section + (index >> 2));
     return unpackHalf2x16(words[index & 3]);
@@ -190,7 +190,7 @@ vec2 two_bytes(uint word) {
     return vec2(ivec2(uvec2(word, word >> 8) & 255u));
 }
 
-// Sixteen bits as the fifth bit of sixteen bytes: the product has bit i of four at 4 + 8 · i, and no two bits meet.
+// Sixteen bits as the fifth bits of sixteen bytes: the product moves bit i of four to 4 + 8 · i, without collisions.
 uvec4 fifth_bits(uint bits) {
     return (((uvec4(bits) >> uvec4(0, 4, 8, 12)) & 15u) * 0x02040810u) & 0x10101010u;
 }
@@ -234,7 +234,7 @@ uvec4 group_numbers(int row, int group, int part) {
 #endif
 }
 
-// The scales of a group's halves, and the minima that are subtracted after them.
+// The scales of a group's halves, and the minima to subtract after scaling.
 vec4 group_scales(int row, int group) {
     int block = group >> 3, g = group & 7;  // of a format with 256 weights a block
 #if FORMAT == Q8_ROW
@@ -261,13 +261,13 @@ vec4 group_scales(int row, int group) {
     vec2 pair = pair_at(row, SECTION2, group);
     return vec4(pair.xx, -pair.yy);
 #elif FORMAT == Q2_K
-    // A byte for every half: four bits of scale, then four of minimum.
+    // A byte for each half: four bits of scale, then four of minimum.
     uvec4 words = WEIGHT_TEXEL(row, SECTION1 + block);
     uint bytes = words[g >> 1] >> (16 * (g & 1));
     vec2 both = pair_at(row, SECTION2, block);
     return vec4(both.x * two_bytes(bytes & 0x0f0fu), both.y * two_bytes((bytes >> 4) & 0x0f0fu));
 #elif FORMAT == Q3_K
-    // Six bits for every half, less 32: the lower four as nibbles of eight bytes, the upper two in four bytes.
+    // Six bits for each half, minus 32: the lower four bits are nibbles of eight bytes, the upper two are in four bytes.
     uvec4 words = WEIGHT_TEXEL(row, SECTION2 + block);
     int shift = 16 * (g & 1);
     uint low = ((g & 2) == 0 ? words.x : words.y) >> (shift + 4 * (g >> 2));
@@ -275,8 +275,8 @@ vec4 group_scales(int row, int group) {
     vec2 six_bits = two_bytes((low & 0x0f0fu) | ((high & 0x0303u) << 4));
     return vec4(unpackHalf2x16(words.w).x * (six_bits - 32.0), 0.0, 0.0);
 #elif FORMAT == Q4_K || FORMAT == Q5_K
-    // Six bits of scale and of minimum for every group: those of groups 0 to 3 in four bytes each; of the others the
-    // lower four bits share a byte, and the upper two are the upper two of those bytes.
+    // Six bits of scale and of minimum for each group. Groups 0 to 3 have them in four bytes each; the lower four bits of
+    // the others share a byte, and their upper two bits are the upper two bits of those first bytes.
 #if FORMAT == Q4_K
     uvec4 words = WEIGHT_TEXEL(row, SECTION1 + block);
 #else

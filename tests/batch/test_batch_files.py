@@ -378,9 +378,9 @@ class TestFinished:
         changed = [dict(line) for line in TestRun.LINES]
         changed[2]["prompt"] = "e"
         said = self.refused(out, read(tmp_path, *changed))
-        assert f"{out}:2: prompt 3 (p.jsonl:3), its options or the model were others when this was made; " in said
+        assert f"{out}:2: prompt 3 (p.jsonl:3), its options or the model have changed since this was made; " in said
         out.write_bytes(out.read_bytes() * 2)
-        assert f'{out}:5: prompt "i" has a result before this one; ' in self.refused(out, lines)
+        assert f'{out}:5: prompt "i" has an earlier result in this file; ' in self.refused(out, lines)
 
     def test_an_unfinished_one_may_change(self, done: tuple[list[PromptLine], Path], tmp_path: Path) -> None:
         _, out = done

@@ -79,7 +79,7 @@ class TestResults:
         assert " tok/s · " in err
         assert " draws · OpenGL ES 3." in err
         assert err.count("\n") == 1
-        nothing = f"nothing to do: all lines are finished in {out}; --restart starts over\n"
+        nothing = f"nothing to do: {out} has all results; --restart starts over\n"
         command = [small, "--batch", prompts, "--out", out, *OPTIONS]
         assert batch(capsys, *command) == ("", nothing)
         told = json.loads(batch(capsys, *command, "--json")[0])
@@ -143,17 +143,17 @@ class TestGoingOn:
         with monkeypatch.context() as patch:
             patch.setattr(ResultFile, "write", write_some)
             _, err = batch(capsys, *arguments, status=130)
-        assert err.rstrip() == f"interrupted: {after} of 6 lines are finished in {out}; the same command goes on"
+        assert err.rstrip() == f"interrupted: {out} has {after} of 6 results; the same command resumes"
         assert len(results(out)) == after
         with out.open("ab") as file:
             file.write(b'{"id": "las')
         _, err = batch(capsys, *arguments)
-        before = f", {after} before" if after else ""
+        before = f", {after} earlier" if after else ""
         assert err.startswith(f"{6 - after} line{'s' if after < 5 else ''} done{before} · ")
         assert results(out) == results(whole)
 
     OTHERS = (
-        (["--temperature", "0.5"], "its options or the model were others when this was made"),
+        (["--temperature", "0.5"], "its options or the model have changed since this was made"),
         (["--weights", "q8"], 'its results were made with weights "auto" (now "q8"); '),
         (["--gelu", "erf"], 'its results were made with gelu null (now "erf"); '),
         (["MODEL"], 'its results were made with model "'),
@@ -191,13 +191,13 @@ class TestRefused:
         return err
 
     REFUSED = (
-        (["text", "--batch", "FILE", "--out", "OUT"], "--batch takes its prompts from a file; leave out PROMPT"),
-        (["--ids", "1", "--batch", "FILE", "--out", "OUT"], "--batch takes its prompts from a file"),
+        (["text", "--batch", "FILE", "--out", "OUT"], "--batch reads its prompts from a file; leave out PROMPT"),
+        (["--ids", "1", "--batch", "FILE", "--out", "OUT"], "--batch reads its prompts from a file"),
         (["--batch", "FILE"], "--batch needs --out FILE"),
         (["--batch", "-", "--out", "OUT"], "--batch needs a file, not standard input"),
-        (["text", "--out", "OUT"], "--out belongs to --batch FILE"),
-        (["text", "--slots", "2"], "--slots belongs to --batch FILE"),
-        (["--ids", "1", "--memory", "2"], "--memory belongs to --batch FILE"),
+        (["text", "--out", "OUT"], "--out needs --batch FILE"),
+        (["text", "--slots", "2"], "--slots needs --batch FILE"),
+        (["--ids", "1", "--memory", "2"], "--memory needs --batch FILE"),
         (["--batch", "FILE", "--out", "OUT", "--slots", "0"], "Invalid value for '--slots': 0"),
         (["--batch", "FILE", "--out", "OUT", "--temperature", "-1"], "glinfer: temperature is -1.0"),
         (["--batch", "FILE", "--out", "OUT", "--stop", ""], "glinfer: stop string 0 is empty"),

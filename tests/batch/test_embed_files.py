@@ -136,7 +136,7 @@ class TestCommand:
         assert np.array_equal(np.load(out), expected)
         part.write_bytes(b"x" * 600)
         assert run(command) == 2
-        assert "this was made of another model, file or option" in capsys.readouterr().err
+        assert "this was made with another model, file or option" in capsys.readouterr().err
         assert part.read_bytes() == b"x" * 600
         assert run([*command, "--restart"]) == 0
 
@@ -154,10 +154,10 @@ class TestCommand:
         for asked, change, said in (
             (model, {"--out": str(tmp_path / "a.txt")}, "the name ends in '.txt'; expected"),
             (model, {"--out": str(tmp_path / "no" / "a.npy")}, "there is no such folder"),
-            (model, {"--in": str(tmp_path / "empty.txt")}, "found no text in it"),
+            (model, {"--in": str(tmp_path / "empty.txt")}, "found no texts in the file"),
             (model, {"--dimensions": "99"}, "dimensions is 99; expected"),
             (model, {"--prompt-name": "x"}, "there is no prompt 'x'"),
-            (small, {}, "this model continues texts"),
+            (small, {}, "this model generates text"),
             (ranker, {}, "scores pairs of texts"),
         ):
             assert run(["embed", str(asked), *(part for pair in {**given, **change}.items() for part in pair)]) == 2

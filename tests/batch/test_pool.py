@@ -26,7 +26,7 @@ from glinfer.batch import process
 from glinfer.batch.devices import parse_devices, usual_processes
 from glinfer.batch.lines import LineResult
 from glinfer.batch.local import MAX_RETRIES, LocalSetup
-from glinfer.batch.pool import MAX_STARTS, Answered, Died, Events, Member, Pool, Ready, Refused, result_told
+from glinfer.batch.pool import MAX_STARTS, Answered, Died, Events, Member, Pool, Ready, Refused, result_json
 from glinfer.batch.process import ProcessMember
 from glinfer.batch.requests import RequestLine, answered
 from glinfer.cli.app import run
@@ -64,7 +64,7 @@ class Fake(Member):
 
     def told(self, line: RequestLine) -> dict[str, Any]:
         self.held.remove(line)
-        return result_told(answered(line, 200, "", {"usage": {"prompt_tokens": 2, "completion_tokens": 1}}))
+        return result_json(answered(line, 200, "", {"usage": {"prompt_tokens": 2, "completion_tokens": 1}}))
 
     def close(self) -> None:
         self.closed = True
@@ -138,7 +138,7 @@ class TestDeaths:
         assert len(held[0]) > 1
         assert held[-1] == {5}, "it was not alone the last time"
         assert found[5].data["response"] is None
-        said = "the processes that ran it died, 3 times: SIGKILL"
+        said = "the processes that ran it died 3 times: SIGKILL"
         assert found[5].data["error"] == {"code": "process_died", "message": said}
         _, found = ran(Fakes(3, 4, 5, 17), 20, members)
         assert sorted(number for number, each in found.items() if each.failed) == [3, 4, 5, 17]
@@ -147,7 +147,7 @@ class TestDeaths:
         fakes = Fakes(unready=MAX_STARTS - 1)
         ran(fakes, 5, members=1)
         fakes = Fakes(unready=MAX_STARTS)
-        with pytest.raises(ContextError, match="died 5 times in turn before it was ready: SIGSEGV"):
+        with pytest.raises(ContextError, match="died 5 times in a row before it was ready: SIGSEGV"):
             ran(fakes, 5, members=1)
         assert all(member.closed for member in fakes.members)
 
@@ -168,7 +168,7 @@ class TestDeaths:
             for each in pool.run(lines(6)):
                 found.append(each.line.number)
                 dead = fakes.members[0]
-                told = result_told(answered(each.line, 200, "", {}))
+                told = result_json(answered(each.line, 200, "", {}))
                 pool._events.put((dead, Answered(6, told)))
                 pool._events.put((dead, Died("again")))
         assert sorted(found) == [1, 2, 3, 4, 5, 6]
@@ -188,7 +188,7 @@ class TestMembers:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
     ) -> None:
         start = self.starting(monkeypatch, tmp_path / "python", f"printf '{said}\\n'; exec cat > /dev/null")
-        with pytest.raises(ContextError, match="died 5 times in turn before it was ready: what it says is not a "):
+        with pytest.raises(ContextError, match="died 5 times in a row before it was ready: its output is not a "):
             Pool([start]).__enter__()
 
     def test_a_process_that_cannot_be_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ class TestProcesses:
     @pytest.mark.slow
     def test_one_whose_results_nobody_reads_any_more_ends_without_a_word(self, tmp_path: Path) -> None:
         """Each would say a line of its own where their parent was killed."""
-        told = json.dumps(self.setup(tmp_path / "none.gab").told()).encode() + b"\n"
+        told = json.dumps(self.setup(tmp_path / "none.gab").to_json()).encode() + b"\n"
         command, pipe = [sys.executable, "-m", "glinfer.batch.process"], subprocess.PIPE
         with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe) as process:
             assert process.stdout is not None
@@ -252,7 +252,7 @@ class TestProcesses:
     ) -> None:
         broken, source, out = tmp_path / "broken.gab", tmp_path / "in.jsonl", tmp_path / "out.jsonl"
         broken.write_bytes(small.read_bytes()[:-4])
-        source.write_text(json.dumps(self.request(1).told()) + "\n")
+        source.write_text(json.dumps(self.request(1).to_json()) + "\n")
         assert run(["run-batch", "-i", str(source), "-o", str(out), "--devices", "0", f"m={broken}"]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1

@@ -87,7 +87,7 @@ class TestCluster:
         self, cluster: Any, expected: dict[str, Any], small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-        source.write_text("".join(json.dumps(each.told()) + "\n" for each in requests()))
+        source.write_text("".join(json.dumps(each.to_json()) + "\n" for each in requests()))
         arguments = ["run-batch", "-i", str(source), "-o", str(out), "--ray", cluster.address]
         assert run([*arguments, f"m={small}"]) == 0
         assert capsys.readouterr().err.startswith(f"{COUNT} lines done · ")
@@ -117,6 +117,6 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps(requests()[0].told()) + "\n")
+    source.write_text(json.dumps(requests()[0].to_json()) + "\n")
     assert run(["run-batch", "-i", str(source), "-o", str(tmp_path / "o"), "--ray", "auto", f"m={small}"]) == 2
     assert "--ray needs the package ray, which is not installed; pip install" in capsys.readouterr().err

@@ -103,7 +103,7 @@ class TestLines:
         first, second = RequestForm().read(path)
         assert (first.number, first.key, first.url, first.body) == (1, "request-1", "/v1/chat/completions", CHAT)
         assert (second.number, second.key, second.url) == (3, "request-2", "/v1/completions")
-        assert first.told() == request("request-1")
+        assert first.to_json() == request("request-1")
         assert {"/v1/chat/completions", "/v1/completions", "/v1/score"} <= set(URLS)
         assert not {"/v1/models", "/tokenize", "/health"} & set(URLS)
 
@@ -228,7 +228,7 @@ class TestRestart:
     def test_a_changed_request_is_named(self, done: tuple[Path, Path]) -> None:
         source, out = done
         written(out.parent, request("r0"), request("r1", url="/v1/completions"), request("r2"))
-        with pytest.raises(InputError, match=r'out\.jsonl:2: request "r1" \(.*in\.jsonl:2\) was another when'):
+        with pytest.raises(InputError, match=r'out\.jsonl:2: request "r1" \(.*in\.jsonl:2\) has changed since'):
             run(source, out)
 
     def test_other_files_in_the_way_stay(self, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ class TestShards:
     def test_what_is_a_part_and_what_is_none(self) -> None:
         assert str(Shard.parse("2/8")) == "2/8"
         for text in ("", "0/2", "3/2", "1", "1/0", "a/b", "-1/2", "1/2/3", "1.0/2", "1/" + "9" * 12):
-            with pytest.raises(InputError, match="expected a part and their number, from 1/8 to 8/8, say"):
+            with pytest.raises(InputError, match="expected a part and the number of parts, such as 1/8"):
                 Shard.parse(text)
 
 

@@ -167,7 +167,7 @@ class TestAnswers:
         assert told == {"input": str(source), "out": str(out), "errors": None, "shard": "1/1", **counts}
         assert set(results(out)) == {"text", "no-model"}
         _, err = batch(capsys, "-i", source, "-o", out, f"m={small}")
-        assert err == f"nothing to do: all lines are finished in {out}; --restart starts over\n"
+        assert err == f"nothing to do: {out} has all results; --restart starts over\n"
 
 
 class TestRefused:
@@ -179,8 +179,11 @@ class TestRefused:
         (["-i", "IN", "-o", "OUT", "--shard", "3/2", "MODEL"], 'the shard is "3/2"'),
         (["-i", "IN", "-o", "OUT", "--slots", "0", "MODEL"], "Invalid value for '--slots'"),
         (["-i", "IN", "-o", "OUT", "none.gab"], "none.gab: cannot read it"),
-        (["-i", "IN", "-o", "OUT", "MODEL", "MODEL"], "two models have the name small"),
-        (["-i", "IN", "-o", "OUT", "--tokenizer", "t.bpe", "MODEL", "b=MODEL"], "--tokenizer belongs to one model"),
+        (["-i", "IN", "-o", "OUT", "MODEL", "MODEL"], "two models with the name small"),
+        (
+            ["-i", "IN", "-o", "OUT", "--tokenizer", "t.bpe", "MODEL", "b=MODEL"],
+            "--tokenizer needs a single MODEL, found 2",
+        ),
         (["-i", "IN", "-o", "IN", "MODEL"], "this is the input itself"),
         (["-i", "none", "-o", "OUT", "MODEL"], "none: cannot read it: No such file"),
     )
@@ -247,7 +250,7 @@ class TestFaults:
         assert status == 130
         found = results(out)
         assert 0 < len(found) < 9
-        assert errors.strip() == f"interrupted: {len(found)} of 9 lines are finished in {out}; the same command goes on"
+        assert errors.strip() == f"interrupted: {out} has {len(found)} of 9 results; the same command resumes"
 
 
 def test_a_line_whose_work_fails_ends_too(

@@ -91,11 +91,11 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: Capture, speaker: Path) -> Ta
 
 def test_a_talk_is_saved_and_goes_on(piped: Talk, prompts: list[str], tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
-    assert piped(f"hi\n/save {file}\n") == f"yes\n  2 messages written to {file}\n"
+    assert piped(f"hi\n/save {file}\n") == f"yes\n  saved 2 messages to {file}\n"
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
     saved = json.loads(file.read_text())
     assert saved == {"format": "glinfer-chat", "version": 1, "model": "speaker", "messages": messages}
-    assert piped(f"/load {file}\nmore\n", "-n", "1").startswith(f"  2 messages read from {file}\n")
+    assert piped(f"/load {file}\nmore\n", "-n", "1").startswith(f"  loaded 2 messages from {file}\n")
     assert prompts[-1] == "<|user|>hi<|end|><|assistant|>yes<|end|><|user|>more<|end|><|assistant|>"
     piped(f"/load {file}\n/reset\n/save {file}\n")
     assert json.loads(file.read_text())["messages"] == []
@@ -112,8 +112,8 @@ def test_a_file_that_is_no_talk_is_one_line_and_changes_nothing(
         None: "cannot read it: No such file",
         "[]": "found a JSON list; expected an object",
         "{": "found no JSON",
-        '{"messages": []}': "this is not a conversation that /save wrote; name another file",
-        '{"format": "glinfer-chat", "messages": 5}': "this is not a conversation that /save wrote",
+        '{"messages": []}': "this is not a conversation saved by /save; give another file",
+        '{"format": "glinfer-chat", "messages": 5}': "this is not a conversation saved by /save",
         '{"format": "glinfer-chat", "messages": [5]}': "message 0 is int; expected a mapping",
         f'{{"format": "glinfer-chat", "messages": [{said}]}}': "the last message is the user's",
         f'{{"format": "glinfer-chat", "messages": [{system}, {said}, {reply}]}}': "no place for a system prompt",
@@ -134,7 +134,7 @@ def test_a_file_of_something_else_is_not_replaced(typed: Talk, tmp_path: Path) -
     file.write_text("mine")
     out = typed("hi", f"/save {file}", f"/save {tmp_path / 'nowhere' / 'x.json'}", "/save", "/load")
     assert file.read_text() == "mine"
-    for words in ("found no JSON", "cannot write it", "/save needs the name of", "/load needs the name of a file"):
+    for words in ("found no JSON", "cannot write it", "/save needs a file name", "/load needs a file name"):
         assert words in out
 
 
@@ -151,7 +151,7 @@ def test_messages_of_several_lines(piped: Talk, prompts: list[str]) -> None:
 
 
 def test_settings(piped: Talk, typed: Talk) -> None:
-    system = "  no system prompt\n  the system prompt is taken out\n"
+    system = "  no system prompt\n  system prompt removed\n"
     out = piped("/max-tokens 2\nhi\n/min-p 0.5\n/system\n/system none\n")
     assert out == f"  max_tokens is 2\nye\n  min_p is 0.5\n{system}"
     out = typed("/max-tokens 0", "/max-tokens x", "/system Be kind.", "/regen")
@@ -166,14 +166,14 @@ def test_a_terminal_gets_a_header_marks_and_counts(typed: Talk) -> None:
     assert out.startswith("speaker · gab · context 64 tokens · OpenGL ES ")
     assert out.splitlines()[1] == "Type a message, /help for commands, /quit to leave."
     assert "yes\n  9 draws/token · 4 tokens · " in out
-    assert "ye\n  [cut at 2 tokens; /max-tokens changes that]\n" in out
-    assert "\n  [cut: the context of 64 tokens is full; /reset empties it]\n" in out
+    assert "ye\n  [stopped at 2 tokens; /max-tokens changes the limit]\n" in out
+    assert "\n  [stopped: the context of 64 tokens is full; /reset clears it]\n" in out
     assert out.count("OpenGL") == 1, "the renderer is in the header alone"
 
 
 def test_ctrl_c_clears_the_line_first_and_then_leaves(typed: Talk, prompts: list[str]) -> None:
     out = typed("a\\", KeyboardInterrupt, "hi", KeyboardInterrupt, "/help", KeyboardInterrupt, EOFError)
-    assert out.count("(Ctrl-C again, Ctrl-D or /quit leaves)") == 3
+    assert out.count("(to leave, press Ctrl-C again or Ctrl-D, or type /quit)") == 3
     assert prompts == ["<|user|>hi<|end|><|assistant|>"], "what was on the line is gone"
     typed(KeyboardInterrupt, KeyboardInterrupt, "hi", status=130)
     typed('"""a', KeyboardInterrupt, KeyboardInterrupt, "hi", status=130)

@@ -154,7 +154,7 @@ class TestGenerate:
         assert "full" not in err
         out, err = ran(capsys, *arguments, "--max-tokens", "40")
         assert out.count(",") == 39
-        assert err.startswith("the context of 64 tokens was full: the oldest 64 were dropped · ")
+        assert err.startswith("context of 64 tokens full: dropped the oldest 64 · ")
         told = ran_json(capsys, *arguments, "--max-tokens", "40")
         assert (told["finish_reason"], told["dropped"], told["tokens"]) == ("length", 64, 40)
 
@@ -227,8 +227,8 @@ class TestDraws:
         llama = "family=llama,blocks=2,heads=2,dim=8,inner=8,vocab=300"
         for config, fast, reference, line in (
             ("gab", 39, 244, "fast plan 39 draws/token (fused passes, cached keys and values) · reference plan 244 ("),
-            ("gab,blocks=1", 9, 44, "reference plan 44 (the published passes, the whole sequence each token)"),
-            (llama, 15, 55, "reference plan about 55 (one operation after another, the whole sequence each token)"),
+            ("gab,blocks=1", 9, 44, "reference plan 44 (published passes, the whole sequence for each token)"),
+            (llama, 15, 55, "reference plan about 55 (unfused passes, the whole sequence for each token)"),
         ):
             for plan in ("fast", "reference"):
                 command = ("draws", "--config", config, "--plan", plan)
@@ -238,7 +238,7 @@ class TestDraws:
                 assert line in ran(capsys, *command)[0]
         out, _ = ran(capsys, "draws", "--config", "gab,blocks=1", "--weights", "q8", "--cache", "q8")
         assert "fast plan 10 draws/token" in out
-        assert "reference plan 44 (the published passes" in out
+        assert "reference plan 44 (published passes" in out
 
     def test_a_plan_that_a_model_lacks_is_not_counted(self, capsys: Capture) -> None:
         command = ("draws", "--config", "family=bert,blocks=1,heads=2,dim=8,vocab=300")
@@ -261,7 +261,7 @@ class TestDraws:
         reference = ("draws", model, "--plan", "reference")
         out, _ = ran(capsys, *reference)
         assert re.search(r"^lm_head +strided_copy, row_stats, normalize, matmul +4 +300×1 ", out, re.MULTILINE)
-        assert "an estimate for a renderer with the plainest kernels" in out
+        assert "an estimate for a renderer with the simplest kernels" in out
         assert "an estimate" not in ran(capsys, "draws", model)[0]
         counted, measured = ran_json(capsys, *reference), ran_json(capsys, *reference, "--measure")
         assert (counted["estimate"], measured["estimate"]) == (True, False)
@@ -319,9 +319,9 @@ class TestInfo:
         model = random_file(tmp_path / "long.safetensors", f"{shape},context=9000")
         out, _ = ran(capsys, "info", model)
         assert re.search(r"^max_position_embeddings +9000 *$", out, re.MULTILINE)
-        assert re.search(r"^context +4096 of the model's 9000 positions; --context takes more", out, re.MULTILINE)
+        assert re.search(r"^context +4096 of the model's 9000 positions; --context changes this", out, re.MULTILINE)
         assert re.search(r"^tokenizer +no: no tokenizer was given", out, re.MULTILINE)
-        assert re.search(r"^sampling +its files name none", out, re.MULTILINE)
+        assert re.search(r"^sampling +none in its files", out, re.MULTILINE)
         (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "eos_token_id": [7, 8]}')
         told = ran_json(capsys, "info", model, "--context", "100")["model"]
         assert (told["config"]["max_position_embeddings"], told["context"]) == (9000, 100)
@@ -426,7 +426,7 @@ class TestConvert:
         erf = dataclasses.replace(load_checkpoint(small), config=load_checkpoint(small).config.with_gelu("erf"))
         save_checkpoint(erf, tmp_path / "erf.safetensors")
         _, err = ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "erf.gab", "--no-tokenizer")
-        assert err == "note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf\n"
+        assert err == "note: .gab cannot record that this model has the erf form of GELU; run it with --gelu erf\n"
 
 
 class TestDemo:
@@ -461,7 +461,7 @@ class TestDemo:
         said = "".join(ran(capsys, "demo", "--model", small, "--max-tokens", "5"))
         assert question + first + "\n" in said
         assert ("/help for commands" in said) == terminal
-        assert ("2 messages written to talk.json" in said) == terminal
+        assert ("saved 2 messages to talk.json" in said) == terminal
         assert list(typed) == ([] if terminal else ["/system", "/save talk.json", "/quit"])
 
     def test_without_a_model_it_is_shakespeare(self, capsys: Capture) -> None:

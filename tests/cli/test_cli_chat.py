@@ -128,13 +128,13 @@ def test_halves_of_a_control_token_on_both_sides_of_a_border_stay_apart(
 
 def test_slash_commands_good_and_bad_answer_on_one_line(small: Path, chat: Any, prompts: list[list[int]]) -> None:
     good = {
-        "/reset": "the conversation is forgotten",
+        "/reset": "conversation cleared",
         "/temperature 0": "temperature is 0.0",
         "  /temperature   2  ": "temperature is 2.0",
         "/top-k 5": "top_k is 5",
         "/top-p 0.9": "top_p is 0.9",
         "/seed 5": "seed is 5",
-        "/seed NONE": "every reply draws a new seed",
+        "/seed NONE": "every reply uses a new seed",
         "/think": "thinking is on",
     }
     bad = {
@@ -147,10 +147,10 @@ def test_slash_commands_good_and_bad_answer_on_one_line(small: Path, chat: Any, 
         "/top-p 2": "top_p is 2.0; expected a number from 0 to 1",
         "/seed -1": "seed is -1; expected a whole number",
         "/seed x": "seed is 'x'; expected a whole number",
-        "/nonsense": "there is no command /nonsense; /help lists them",
-        "/": "there is no command /; /help lists them",
-        "/Reset": "there is no command /Reset; did you mean /reset? /help lists them",
-        "/exit": "there is no command /exit; did you mean /quit? /help lists them",
+        "/nonsense": "unknown command /nonsense; /help lists all commands",
+        "/": "unknown command /; /help lists all commands",
+        "/Reset": "unknown command /Reset; did you mean /reset? /help lists all commands",
+        "/exit": "unknown command /exit; did you mean /quit? /help lists all commands",
     }
     status, out, err = chat("\n".join(good), small)
     assert (status, err) == (0, "")
@@ -173,7 +173,7 @@ def test_settings_change_the_replies_that_follow(small: Path, chat: Any) -> None
     greedy = ["--temperature", "0", "--max-tokens", "6"]
     reply = chat("hi\n", small, *greedy)[1]
     _, out, _ = chat("/temperature 0\nhi\n/reset\nhi\n", small, "--max-tokens", "6")
-    assert out == f"  temperature is 0.0\n{reply}  the conversation is forgotten\n{reply}"
+    assert out == f"  temperature is 0.0\n{reply}  conversation cleared\n{reply}"
     seeded = chat("hi\n", small, "--seed", "5", "--max-tokens", "6")[1]
     assert chat("/seed 5\nhi\n", small, "--max-tokens", "6")[1] == f"  seed is 5\n{seeded}"
     assert seeded != reply
@@ -186,7 +186,7 @@ def test_the_oldest_turns_are_left_out_when_the_context_is_full(
     messages = [f"number {turn} of them" for turn in range(6)]
     status, out, err = chat("\n".join(messages) + "\n", small, "--max-tokens", "8", "--seed", "1")
     assert (status, err) == (0, "")
-    assert "  (the context is full: the oldest turn was left out)\n" in out
+    assert "  (context full: dropped the oldest turn)\n" in out
     assert all(len(prompt) + 8 <= 64 for prompt in prompts)
     assert len(prompts) == 6
     for prompt, message in zip(prompts, messages, strict=True):

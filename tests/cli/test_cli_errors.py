@@ -213,7 +213,7 @@ class TestPrompts:
 
     def test_one_prompt_and_no_more(self, small: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8"))
-        nothing = "found neither a PROMPT nor --file nor --ids"
+        nothing = "found no PROMPT, --file or --ids"
         assert f"{nothing}, and standard input is empty; give one of them" in refused("generate", small)
         monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
         for arguments, found in (
@@ -229,7 +229,7 @@ class TestPrompts:
         assert "Missing argument 'MODEL'" in refused("generate")
         assert "Missing argument 'MODEL'" in refused("chat")
         for arguments in (["generate", small, "text", "-m", small], ["chat", small, "-m", small]):
-            assert "--model stands in place of the argument MODEL; leave out" in refused(*arguments)
+            assert "found --model and the argument" in refused(*arguments)
 
     def test_a_file_with_a_prompt(self, small: Path, refused: Refused, tmp_path: Path) -> None:
         assert "nowhere.txt: cannot read it" in refused("generate", small, "-f", tmp_path / "nowhere.txt")
@@ -267,7 +267,7 @@ BAD_OPTIONS: dict[str, dict[str, str]] = {
     "convert MODEL": {"": "Missing argument 'TARGET'"},
     "--nonsense": {"": "No such option"},
     "verify": {"": "found neither a MODEL nor --config; give one"},
-    "verify MODEL": {"--tokens 3": "--tokens and --ids belong to --draws", "--ids 3": "--tokens and --ids belong to"},
+    "verify MODEL": {"--tokens 3": "--tokens and --ids need --draws", "--ids 3": "--tokens and --ids need"},
     "verify MODEL --draws": {
         "--ids 3 --tokens 3": "found both --tokens and --ids; give one",
         "--tokens 0": "--tokens is 0; expected 1 to 64",
@@ -281,10 +281,10 @@ BAD_OPTIONS: dict[str, dict[str, str]] = {
     "bench MODEL --plan reference": {
         "--lengths 1,x": "found 'x' in the lengths",
         "--lengths=": "lengths",
-        "--lengths 1,65": "sequence length 65 is not within 1 to 64",
+        "--lengths 1,65": "found a sequence length of 65; expected 1 to 64",
         "--runs 0": "Invalid value for '--runs': 0",
     },
-    "demo": {"--tokenizer x.bpe": "--tokenizer belongs to --model"},
+    "demo": {"--tokenizer x.bpe": "--tokenizer needs --model"},
     "demo --model MODEL": {"--max-tokens 0": "Invalid value for '--max-tokens': 0"},
 }
 

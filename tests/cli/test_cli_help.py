@@ -53,9 +53,7 @@ class TestHelp:
             assert run([name, "--help"], group) == 0
             out = capsys.readouterr().out
             assert out.startswith(f"Usage: {group.program} {name}")
-            # Only examples, which are copied as they are, may be longer.
-            long = [line.lstrip() for line in out.splitlines() if len(line) > 80]
-            assert all(line.startswith((f"{group.program} ", "glinfer ")) for line in long)
+            assert [line for line in out.splitlines() if len(line) > 80] == []
 
     def test_help_imports_no_command(self) -> None:
         code = (
@@ -73,7 +71,7 @@ class TestSuggestions:
             ("generat m hi", "No such command 'generat'; did you mean generate? (see 'glinfer --help')"),
             ("export m", "No such command 'export'; did you mean export-web? (see 'glinfer --help')"),
             ("xyzzy", "No such command 'xyzzy' (see 'glinfer --help')"),
-            ("look m --text hi", "No such option: --text; give it without a name: glinfer look MODEL [TEXT]"),
+            ("look m --text hi", "No such option: --text; it is an argument: glinfer look MODEL [TEXT]"),
             ("generate m --temprature 1", "No such option: --temprature; did you mean --temperature?"),
             ("info --xyzzy", "No such option: --xyzzy (see 'glinfer info --help')"),
             ("profile --compare a", "Option '--compare' requires 2 arguments (see 'glinfer profile --help')"),

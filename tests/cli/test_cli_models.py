@@ -279,7 +279,9 @@ class TestBadInput:
         for command in ("info", "draws", "generate --ids 1", "verify", "eval --text text.txt"):
             name, *more = command.split()
             for context in (0, 97):
-                assert "this model has 1 to 96 positions" in refused(f"{name} hf --context {context}", *more)
+                assert "expected 1 to 96, the positions of this model" in refused(
+                    f"{name} hf --context {context}", *more
+                )
 
     def test_shapes_that_are_none(self, refused: Any) -> None:
         for shape, said in (
@@ -331,7 +333,7 @@ class TestBadInput:
             ("generate hf hen --tokenizer g.bpe", "they must be the pair that was trained together"),
             ("generate hf/tokenizer.json hen", "hf/tokenizer.json: found another kind of file"),
             ("generate g.bpe hen", "this is a BPE1 tokenizer file"),
-            ("bench q8.gguf --contexts 100 --runs 1", "no context is left to time"),
+            ("bench q8.gguf --contexts 100 --runs 1", "found no context within this model's"),
             (f"verify hf --config {SHAPE}", "found both a MODEL and --config"),
         ):
             assert said in refused(line)

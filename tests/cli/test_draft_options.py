@@ -48,7 +48,7 @@ def test_generate_says_the_same_and_counts_guesses(repeating: Path, capsys: Capt
     text, told = said(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram")
     assert text == plain
     assert "guesses" not in before
-    right, drafted = map(int, re.search(r" tokens · (\d+) of (\d+) guesses right · ", told).groups())  # type: ignore[union-attr]
+    right, drafted = map(int, re.search(r" tokens · (\d+) of (\d+) drafts accepted · ", told).groups())  # type: ignore[union-attr]
     assert 10 < right <= drafted
     assert float(told.split(" draws/token")[0].split()[-1]) < 9, "9 draws for each without them"
     out, _ = said(capsys, "generate", repeating, "one two three", "-n", "45", "--speculate", "ngram", "--json")
@@ -64,7 +64,7 @@ def test_a_draft_model_is_loaded_beside(small: Path, repeating: Path, tmp_path: 
     for draft in (repeating, copy):
         text, told = said(capsys, "generate", small, "one", "-n", "20", "--seed", "3", "--draft", draft)
         assert text == plain
-        assert "guesses right" in told
+        assert "drafts accepted" in told
 
 
 def test_chat_takes_them(repeating: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_batch_takes_no_drafts(small: Path, tmp_path: Path, capsys: Capture) -
     batch = ["--batch", tmp_path / "prompts.jsonl", "--out", tmp_path / "out.jsonl"]
     for option in (["--speculate", "ngram"], ["--draft", "x"]):
         _, told = said(capsys, "generate", small, *batch, *option, status=2)
-        assert f"{option[0]} is for one prompt at a time; leave it out beside --batch" in told
+        assert f"{option[0]} needs a single prompt; leave out {option[0]} or --batch" in told
 
 
 class TestBench:
@@ -137,17 +137,17 @@ class TestBench:
 
         monkeypatch.setattr(drafting, "_text", other)
         out, _ = said(capsys, "bench", repeating, "--speculate", "ngram", "--runs", "1")
-        assert "guesses: ngram · model gab · weights f32 · median (fastest–slowest) of 1 texts, in turns" in out
+        assert "drafts: ngram · model gab · weights f32 · median (fastest–slowest) of 1 texts, interleaved" in out
         assert out.count(" NO") == 4
 
     def test_what_does_not_go_together(self, small: Path, capsys: Capture) -> None:
         for arguments, words in (
-            (["--contexts", "8"], "--contexts does not go with --speculate, which times texts; leave it out"),
-            (["--batch", "2"], "--batch does not go with --speculate"),
-            (["--lengths", "2"], "--lengths does not go with --speculate"),
-            (["--ceiling"], "--ceiling does not go with --speculate"),
-            (["--every-option"], "--every-option does not go with --speculate"),
-            (["--weights", "f32,q8"], "found 2 weight formats beside --speculate; give one of them"),
+            (["--contexts", "8"], "--speculate times texts and cannot be combined with --contexts; leave one out"),
+            (["--batch", "2"], "--speculate times texts and cannot be combined with --batch"),
+            (["--lengths", "2"], "--speculate times texts and cannot be combined with --lengths"),
+            (["--ceiling"], "--speculate times texts and cannot be combined with --ceiling"),
+            (["--every-option"], "--speculate times texts and cannot be combined with --every-option"),
+            (["--weights", "f32,q8"], "found 2 weight formats with --speculate; expected one"),
             (["--draft", "x"], "found both speculate and a draft model"),
             (["--plan", "reference"], "drafts need the fast plan"),
         ):
@@ -159,6 +159,6 @@ class TestBench:
         path = random_file(tmp_path / "tiny.gab", "vocab=300,dim=32,heads=4,blocks=1,context=24")
         write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
         _, told = said(capsys, "bench", path, "--speculate", "ngram", status=2)
-        assert re.search(r"a task takes \d+ tokens and its answer 40; found a context of 24", told)
+        assert re.search(r"found a context of 24 tokens; expected \d+ for a task and 40 for its answer", told)
         _, told = said(capsys, "bench", "--speculate", "ngram", status=2)
-        assert "--speculate times texts; name a MODEL with a tokenizer" in told
+        assert "--speculate times texts; give a MODEL with a tokenizer" in told

@@ -122,21 +122,21 @@ CONTINUES: list[Callable[[Model], Any]] = [
 
 
 def test_refusals(folder: Path, model: Model) -> None:
-    continues = "this model embeds texts, and continues none; use embed or rerank"
+    continues = "this model embeds texts and does not generate any; use embed or rerank"
     for run, said in (*REFUSED, *((run, continues) for run in CONTINUES)):
         with pytest.raises(InputError, match=said) as caught:
             run(model)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="the numpy executor runs models that continue texts; leave executor out"):
+    with pytest.raises(InputError, match="the numpy executor does not run models that embed texts; leave executor out"):
         glinfer.load(folder, executor="numpy")
     with pytest.raises(InputError, match="a model that embeds texts has no reference plan"):
         glinfer.load(folder, plan="reference")
 
 
 def test_a_model_that_continues_texts_embeds_none(shared_gab: Model) -> None:
-    with pytest.raises(InputError, match="this model continues texts, and has no vectors of them"):
+    with pytest.raises(InputError, match="this model generates text and makes no vectors"):
         shared_gab.embed("hello")
-    with pytest.raises(InputError, match="this model continues texts"):
+    with pytest.raises(InputError, match="this model generates text"):
         shared_gab.rerank("a", ["b"])
 
 

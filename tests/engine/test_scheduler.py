@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from glinfer.engine.scheduler import MIN_REUSED, Event, Scheduler
 from glinfer.errors import ContextError, InputError, NumbersError
 from glinfer.gl.readback import Readback
 from glinfer.models.session import Session
+from glinfer.text.reply import ChatPart
 
 pytestmark = pytest.mark.gl
 
@@ -195,6 +197,24 @@ class TestAsAlone:
             "".join(event.text for event in events if event.sequence is stopped)
             == expected[: expected.index(expected[4:6])]
         )
+
+    def test_events_wait_until_they_are_due(self, model: Model) -> None:
+        """The next event then has everything since the last; the end never waits, nor does a piece of a call."""
+        request = BatchRequest("Once upon", {"max_tokens": 12, "seed": 1})
+        with model.scheduler(slots=2) as scheduler:
+            pieces = [scheduler.insert(request), scheduler.insert(request)]
+            events = [event for event in scheduler.next() if event.sequence is pieces[0]]
+            pieces[0].due = math.inf
+            while len(pieces[0].ids) < 5:
+                events += [event for event in scheduler.next() if event.sequence is pieces[0]]
+            assert len(events) == 1
+            pieces[0].parts.append(ChatPart("call", ""))
+            events += [event for event in scheduler.next() if event.sequence is pieces[0]]
+            assert [len(event.ids) for event in events] == [1, 5]
+            events += [event for event in finished(scheduler) if event.sequence is pieces[0]]
+        assert [len(event.ids) for event in events] == [1, 5, 6]
+        assert [token for event in events for token in event.ids] == pieces[1].ids
+        assert "".join(event.text for event in events) == pieces[1].result.text
 
 
 class TestPieces:
@@ -430,7 +450,7 @@ class TestQueue:
     def test_cancelling_what_is_none_of_its_own(self, model: Model) -> None:
         with model.scheduler(slots=1) as one, model.scheduler(slots=1) as other:
             each = one.insert(BatchRequest([1], {"max_tokens": 3}))
-            with pytest.raises(InputError, match="there is no such sequence to cancel"):
+            with pytest.raises(InputError, match="found a sequence of another scheduler"):
                 other.cancel(each)
             assert not each.ended
 

@@ -129,7 +129,7 @@ def test_a_whole_row_under_a_mask(model: Model) -> None:
 
 def test_a_text_that_is_cut(model: Model) -> None:
     given: Any = {"json_schema": SCHEMA, "max_tokens": 8, "seed": 1}
-    with pytest.raises(StructureError, match="ends after 8 tokens and has not the structure") as caught:
+    with pytest.raises(StructureError, match="ends after 8 tokens and does not match the requested") as caught:
         model.generate("ROMEO:", **given)
     partial = model.generate("ROMEO:", **given, incomplete="partial")
     assert caught.value.text == partial
@@ -160,7 +160,7 @@ def test_a_full_context(model: Model) -> None:
 
 def test_what_does_not_go_together(model: Model) -> None:
     for given in ({"speculate": "ngram"}, {"draft": model}):
-        with pytest.raises(InputError, match="regex does not go with guesses; leave out speculate and draft"):
+        with pytest.raises(InputError, match="found regex together with speculation; leave out speculate and draft"):
             model.stream("a", regex="b", **given)  # type: ignore[call-overload]
     with pytest.raises(InputError, match="found both json_schema and regex"):
         model.stream("a", regex="b", json_schema={})

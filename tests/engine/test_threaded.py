@@ -128,10 +128,10 @@ def test_other_methods_run_on_the_thread(threaded: ThreadedModel, model: Model) 
     assert threaded.generate([1], max_tokens=5) == model.generate([1], max_tokens=5, temperature=0)
     with pytest.raises(InputError, match=r"sampling is int"):
         threaded.sampling = 3
-    with pytest.raises(InputError, match=r"what session\(\) gives belongs to the model's thread; use it in call"):
+    with pytest.raises(InputError, match=r"the result of session\(\) belongs to the model's thread; use it in call"):
         threaded.session()
     for waits in (lambda _: threaded.generate([1]), lambda _: threaded.close()):
-        with pytest.raises(ContextError, match="this is the thread of the model, which cannot wait for itself"):
+        with pytest.raises(ContextError, match="this is the model's thread, which cannot wait for itself"):
             threaded.call(waits)
 
 

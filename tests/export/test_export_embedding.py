@@ -118,7 +118,7 @@ def test_what_cannot_embed_in_a_page_is_refused_in_one_line(web: Path, tmp_path:
     with pytest.raises(FormatError, match="a library of the page is missing"):
         library_files(tmp_path)
     write_bert(tmp_path / "two", architectures=["BertForSequenceClassification"], id2label={"0": "x", "1": "y"})
-    with pytest.raises(InputError, match="this model gives 2 scores for a pair of texts; expected a single one"):
+    with pytest.raises(InputError, match="this model gives 2 scores for a pair of texts; expected one"):
         export_web(tmp_path / "two", tmp_path / "site")
     assert not (tmp_path / "site").exists()
 

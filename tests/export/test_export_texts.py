@@ -94,19 +94,19 @@ def test_what_a_page_lacks_is_said(web: Path, tmp_path: Path) -> None:
     assert "Once upon a time" in made.plan["model"]["examples"]
     made = export_web(written(tmp_path / "bad", "{% if %}"), tmp_path / "out")
     (note,) = made.notes
-    assert note == f"the site continues texts and does not chat: {made.plan['model']['why']}"
+    assert note == f"the site generates text but does not chat: {made.plan['model']['why']}"
     assert "the model's chat template cannot be used" in note
     assert made.plan["model"]["tokenizer"] is True
     steps = pre_tokenizers.Sequence([pre_tokenizers.UnicodeScripts(), pre_tokenizers.ByteLevel()])
     changes = {"pre_tokenizer": json.loads(steps.__getstate__())}
     made = export_web(written(tmp_path / "scripts", **changes), tmp_path / "out")
-    why = "the page does not know the pre_tokenizer UnicodeScripts of this model's tokenizer"
+    why = "the page does not support the pre_tokenizer UnicodeScripts of this model's tokenizer"
     assert (made.notes, made.plan["model"]["why"]) == ((f"the site takes token ids only: {why}",), why)
     assert made.plan["model"]["tokenizer"] is False
     (web / "libraries" / "markdown-it.js").unlink()
     made = export_web(written(tmp_path / "unformatted"), tmp_path / "out")
     (note,) = made.notes
-    assert note.startswith("the page shows answers as they are written, without formatting: a library of the page is")
+    assert note.startswith("the page shows answers as plain text, without formatting: a library of the page is")
     assert made.plan["model"]["chat"] is not None
     assert (made.folder / "answers.js").read_bytes() == (web / "answers.js").read_bytes()
     (web / "libraries" / "jinja.js").unlink()

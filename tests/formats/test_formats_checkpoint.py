@@ -104,7 +104,7 @@ def test_packed_random_weights_are_in_the_formats_of_files() -> None:
     [
         (SMALL, ("BF16",), "models of gab have no packed matrices; leave out the formats of files"),
         (OF_EXPERTS, ("Q4_K",), "embed_tokens.weight has 64 weights, which are not whole blocks of Q4_K"),
-        (dataclasses.replace(OF_EXPERTS, hidden_size=256), ("IQ2_XXS",), "nothing here packs floats as IQ2_XXS"),
+        (dataclasses.replace(OF_EXPERTS, hidden_size=256), ("IQ2_XXS",), "floats cannot be packed as IQ2_XXS"),
     ],
 )
 def test_packed_random_weights_refuse_what_has_no_blocks(

@@ -213,7 +213,7 @@ def test_a_driver_that_moderngl_refuses_is_refused_and_let_go(
         raise error
 
     monkeypatch.setattr(moderngl, "create_context", refuse)
-    with pytest.raises(ContextError, match=rf"no OpenGL ES 3.0 .*{error}"):
+    with pytest.raises(ContextError, match=rf"the driver lacks OpenGL ES 3.0 .*{error}"):
         open_device()
     assert contexts
     assert all(context.released for context in contexts)

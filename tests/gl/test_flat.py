@@ -95,7 +95,7 @@ def test_another_view_of_the_same_texels(rows: int, cols: int, largest: int, oth
     texels = rows * layout.row_texels
     if texels % other:
         with refused(
-            rf"a {rows}×{cols} matrix does not lie in its texels as one of {other}×{4 * (texels // other) + 4} does"
+            rf"a {rows}×{cols} matrix cannot share its texels with one of {other}×{4 * (texels // other) + 4}"
         ):
             layout.seen_as(other, 4 * (texels // other) + 4)
         return

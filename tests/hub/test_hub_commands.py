@@ -68,12 +68,12 @@ def test_models_lists_what_the_cache_has_and_remove_removes_it(
     gone = told(capsys, "remove", f"{NAME}:q4_0")
     assert (gone["commits"], gone["bytes"]) == ([repo.commit], len(other))
     assert [each.name for each in cache.rglob("*.gguf")] == ["small-Q8_0.gguf"]
-    assert f"removed {NAME} at {repo.commit[:12]}: 39,680 B are free again" in said(capsys, "remove", NAME)
+    assert f"removed {NAME} at {repo.commit[:12]}: freed 39,680 B" in said(capsys, "remove", NAME)
     assert not (cache / "models--org--small-GGUF").exists()
     assert not [each for each in told(capsys, "models") if each["name"] == NAME]
     assert told(capsys, "remove", f"org/small@{folder.commit}")["commits"] == [folder.commit]
     assert run(["remove", "org/small"]) == 2
-    assert "does not have it; 'glinfer models' lists what it has" in capsys.readouterr().err
+    assert "does not have it; 'glinfer models' lists its models" in capsys.readouterr().err
 
 
 def test_weights_that_two_commits_share_stay_while_one_needs_them(hub: Hub, gguf: bytes, cache: Path) -> None:
@@ -90,10 +90,10 @@ def test_weights_that_two_commits_share_stay_while_one_needs_them(hub: Hub, gguf
 @each_case(
     ("line", "words"),
     [
-        (["remove", "shakespeare"], "this model comes with glinfer, and is not removed"),
-        (["pull", "shakespeare"], "this model comes with glinfer, and is not fetched"),
-        (["remove", "."], "found a path; models of a hub are removed by their names, such as org/name"),
-        (["pull", "nobody"], "found no name of a model on a hub; expected org/name"),
+        (["remove", "shakespeare"], "this model is part of glinfer and cannot be removed"),
+        (["pull", "shakespeare"], "this model is part of glinfer and cannot be downloaded"),
+        (["remove", "."], "found a path; models of a hub are removed by name, such as org/name"),
+        (["pull", "nobody"], "this is not the name of a model on a hub; expected org/name"),
         (["remove", "org/nobody"], "does not have it"),
     ],
 )
@@ -109,7 +109,7 @@ def test_parts_of_a_download_are_removed_too(hub: Hub, cache: Path, capsys: Capt
     blobs = cache / "models--org--small-GGUF" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{'a' * 64}.incomplete").write_bytes(b"x" * 500)
-    assert "500 B are free again" in said(capsys, "remove", NAME)
+    assert "freed 500 B" in said(capsys, "remove", NAME)
     assert not blobs.parent.exists()
 
 
@@ -158,14 +158,14 @@ def test_a_bench_reports_the_commit_and_can_leave_weights_where_they_are(
     short = ("--contexts", "4", "--runs", "1")
     report = told(capsys, "bench", NAME, "--no-fetch", *short)
     assert report["origin"]["commit"] == repo.commit
-    zeros = "the weights were not fetched: zeros took their place, so that only greedy decoding means anything"
+    zeros = "the weights were not downloaded and are zeros: only greedy decoding is meaningful"
     assert (report["notes"], list(report["samplings"])) == ([zeros], ["greedy"])
     assert not cache.exists()
     report = told(capsys, "bench", NAME, *short)
     assert (report["origin"]["commit"], report["notes"]) == (repo.commit, [])
     for line in (["bench", "--no-fetch"], ["bench", NAME, "--no-fetch", "--plan", "reference"]):
         assert run(line) == 2
-        assert "--no-fetch times the fast plan of a MODEL alone" in capsys.readouterr().err
+        assert "--no-fetch times only the fast plan of a MODEL" in capsys.readouterr().err
 
 
 @pytest.mark.slow

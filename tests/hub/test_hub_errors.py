@@ -51,14 +51,14 @@ def test_a_gated_one_names_its_page(hub: Hub, said: Said, gguf: bytes, monkeypat
     for token in ("", "hf_other"):
         monkeypatch.setenv("HF_TOKEN", token)
         line = said()
-        assert f"gated: accept its terms at {hub.url}/{NAME}, then set HF_TOKEN to a token of yours" in line
+        assert f"gated: accept its terms at {hub.url}/{NAME}, then set HF_TOKEN to your token" in line
 
 
 def test_a_token_that_is_unknown(hub: Hub, said: Said, gguf: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(NAME, {"m-Q8_0.gguf": gguf})
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     line = said()
-    assert "does not know the token in HF_TOKEN, or of 'hf auth login'; renew it" in line
+    assert "rejects the token in HF_TOKEN or from 'hf auth login'; renew it" in line
     assert "hf_wrong" not in line
 
 
@@ -71,13 +71,13 @@ def test_a_revision_or_a_file_that_is_not_there(hub: Hub, said: Said, gguf: byte
 @each_case(
     ("status", "headers", "words"),
     [
-        (429, {"Retry-After": "30"}, "was asked too often (429); try again in 30 seconds, or with HF_TOKEN set"),
-        (429, {"Retry-After": "9" * 30}, "was asked too often (429); try again later"),
-        (503, {}, "has a fault of its own (503); try again later"),
+        (429, {"Retry-After": "30"}, "received too many requests (429); try again in 30 seconds, or with HF_TOKEN set"),
+        (429, {"Retry-After": "9" * 30}, "received too many requests (429); try again later"),
+        (503, {}, "has an internal error (503); try again later"),
         (403, {"X-Error-Message": "No \x07 entry"}, "forbids it ('No \\x07 entry'); see "),
-        (407, {}, "the proxy asks for a name and a password; put them into HTTPS_PROXY"),
+        (407, {}, "the proxy requires a name and a password; put them into HTTPS_PROXY"),
         (418, {}, "answered with status 418; check HF_ENDPOINT"),
-        (200, {"Content-Encoding": "gzip"}, "sent it packed as 'gzip', unasked; check the proxy"),
+        (200, {"Content-Encoding": "gzip"}, "sent it compressed as 'gzip'; expected it uncompressed; check the proxy"),
     ],
 )
 def test_answers_of_the_hub(hub: Hub, said: Said, status: int, headers: dict[str, str], words: str) -> None:
@@ -168,7 +168,7 @@ def test_without_the_package_its_extra_is_named(hub: Hub, said: Said, monkeypatc
         monkeypatch.setitem(sys.modules, name, None)
     for command in ("pull", "info", "draws"):
         line = said(command=command)
-        assert line.startswith(f"{NAME}: models of a hub are fetched with the package huggingface_hub")
+        assert line.startswith(f"{NAME}: fetching models of a hub needs the package huggingface_hub")
         assert "[hub]" in line
     assert not hub.asked
 
@@ -183,7 +183,7 @@ def test_an_old_client_is_told(hub: Hub, said: Said, monkeypatch: pytest.MonkeyP
 def test_offline_nothing_is_asked(hub: Hub, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     line = said()
-    assert "HF_HUB_OFFLINE is set, and the cache does not have it whole; unset it, or fetch the model with" in line
+    assert "HF_HUB_OFFLINE is set, and the cache does not have the whole model; unset it, or fetch" in line
     assert f"'glinfer pull {NAME}'" in line
     assert not hub.asked
 

@@ -107,7 +107,7 @@ class TestAPublicHub:
         public.add(NAME, {"m.gguf": gguf})
         other = f"http://other.example:{public.url.rpartition(':')[2]}/hop2"
         leading_to(public, "/hop1", other, public.address("storage"))
-        with pytest.raises(HubError, match=r"sends to 127\.0\.0\.1, which is in a private network"):
+        with pytest.raises(HubError, match=r"redirects to 127\.0\.0\.1, which is in a private network"):
             found_model(NAME)
         assert {"/hop1", "/hop2"} <= set(public.paths("hub"))
         assert not public.paths("storage")
@@ -115,7 +115,7 @@ class TestAPublicHub:
     def test_nor_to_a_name_that_has_another_address_when_it_is_connected_to(self, public: Hub, gguf: bytes) -> None:
         public.add(NAME, {"m.gguf": gguf})
         leading_to(public, f"http://storage.example:{public.address('storage').rpartition(':')[2]}/x")
-        with pytest.raises(HubError, match=r"sends to storage\.example, which is in a private network"):
+        with pytest.raises(HubError, match=r"redirects to storage\.example, which is in a private network"):
             found_model(NAME)
         assert not public.paths("storage")
 
@@ -128,7 +128,7 @@ class TestAPublicHub:
                 and each.reply(302, {"Location": f"{each.path}&again"}, b"")
             )
         )
-        with pytest.raises(HubError, match=r"sends to 127\.0\.0\.1"):  # where the weights are
+        with pytest.raises(HubError, match=r"redirects to 127\.0\.0\.1"):  # where the weights are
             found_model(NAME)
         assert any("again" in path for path in public.paths("hub"))
 

@@ -130,7 +130,7 @@ def test_figures_of_other_engines_have_none(model: Model, capsys: pytest.Capture
     assert (other.token_limit, other.prefill_limit, found.ceiling) == (None, None, CEILING)
     show_limits(found)
     figures = [line.split("  ")[1].strip() for line in capsys.readouterr().out.splitlines() if "glinfer" in line]
-    assert figures == ["token, read back", "token, pipelined", "prompt", "3 together"]
+    assert figures == ["token, read back", "token, pipelined", "prompt", "batch of 3"]
 
 
 def test_a_cache_in_bytes_is_fetched_with_its_scales(small: Path) -> None:

@@ -119,10 +119,10 @@ def test_weights_alone_open_no_device(capsys: Capture, tmp_path: Path, small: Pa
 
 def test_bad_input_is_told_in_one_line_and_nothing_is_written(capsys: Capture, tmp_path: Path, small: Path) -> None:
     for arguments, complaint in (
-        ([], "there is no text to look at"),
+        ([], "found no text to run"),
         (["a", "--ids", "1"], "found both a TEXT and --ids"),
-        (["a", "--what", "weights"], "runs nothing"),
-        (["a", "--what", "tokens"], "'tokens' to look at"),
+        (["a", "--what", "weights"], "does not run the model"),
+        (["a", "--what", "tokens"], "unknown kind of picture 'tokens'"),
         (["a", "--layers", "2"], "blocks 0 to 1"),
         (["--ids", "1,x"], "found 'x'"),
         (["--ids", "1,300"], "ids 0 to 299"),

@@ -164,7 +164,7 @@ class TestRefused:
             ({}, [300], InputError, "token 0 of the prompt is 300"),
             ({"device": "99"}, IDS, ContextError, "B: there is no EGL device 99"),
             (reference, IDS, InputError, "B: the reference plan keeps its weights in f32"),
-            ({"context": 65}, IDS, GlinferError, "B: a context of 65 was asked for"),
+            ({"context": 65}, IDS, GlinferError, "B: the context is 65; expected 1 to"),
         ):
             with pytest.raises(kind, match=expected):
                 diff(RunConfig(bare), RunConfig(bare, **side), ids)
@@ -213,8 +213,10 @@ class TestRuns:
         assert ["block", "0"] in rows
         assert ["block", "1"] in rows
         last = said.splitlines()[-1]
-        assert last.startswith("DIFFERS: the first name beyond the tolerance of 0.0001 is blocks.1.resid_mid.centred (")
-        assert last.endswith("which draw h.1.attn.out_proj completes")
+        assert last.startswith(
+            "DIFFERS: the first tensor beyond the tolerance of 0.0001 is blocks.1.resid_mid.centred ("
+        )
+        assert last.endswith("completed by draw h.1.attn.out_proj")
         assert picture.read_bytes().startswith(b"\x89PNG")
 
     def test_json(self, small: Path, capsys: Capture) -> None:
@@ -245,15 +247,15 @@ class TestRuns:
     def test_a_reference_side_says_that_it_skips(self, bare: Path, capsys: Capture) -> None:
         ids = ",".join(map(str, range(40)))
         said = ran(capsys, bare, "--b", "plan=reference,context=40", "--ids", ids, "--trace", 1)
-        assert "at 32 positions of 40 tokens, evenly spread (the reference plan runs all tokens for each" in said
+        assert "at 32 evenly spread positions of 40 tokens (the reference plan runs all tokens for each" in said
         assert "over 1 token;" in said
 
 
 def test_bad_input_is_told_in_one_line(bare: Path, small: Path, tmp_path: Path, capsys: Capture) -> None:
     for arguments, expected in (
-        ((), "give one of --prompt, --ids and --text"),
-        (("--ids", "1", "--prompt", "x"), "give one of --prompt, --ids and --text"),
-        (("--text", "x", "--ids", "1"), "give one of --prompt, --ids and --text"),
+        ((), "expected exactly one of --prompt, --ids and --text"),
+        (("--ids", "1", "--prompt", "x"), "expected exactly one of --prompt, --ids and --text"),
+        (("--text", "x", "--ids", "1"), "expected exactly one of --prompt, --ids and --text"),
         (("--ids", "1,x"), "found 'x' in the token ids"),
         (("--ids", ""), "the prompt is empty"),
         (("--prompt", "text"), "no tokenizer was given"),
@@ -264,7 +266,7 @@ def test_bad_input_is_told_in_one_line(bare: Path, small: Path, tmp_path: Path, 
         (("--ids", "1", "--tolerance", "-1"), "the tolerance is -1.0"),
         (("--ids", "1", "--tolerance", "nan"), "the tolerance is nan"),
         (("--ids", "1", "--positions", "0"), "--positions"),
-        (("--ids", "1", "--plot", "out.svg"), "ends in .png"),
+        (("--ids", "1", "--plot", "out.svg"), "ending in .png"),
         (("--text", "nowhere.txt"), "nowhere.txt: cannot read it"),
         (("nowhere.gab", "--ids", "1"), "B: nowhere.gab: cannot read it"),
     ):

@@ -68,9 +68,9 @@ class TestTensors:
             (VECTOR, changed(VECTOR, [3]), "rows", "1 of 40 elements differ, the first is 3"),
             (MATRIX, np.zeros_like(MATRIX), "zero", "B is zero"),
             (np.zeros_like(VECTOR), VECTOR, "zero", "A is zero"),
-            (MATRIX, MATRIX * np.float32(1 + 3e-7), "digits", "only last digits differ"),
-            (MATRIX, near, "changed", "B is near A"),
-            (MATRIX, other, "unrelated", "B has other numbers"),
+            (MATRIX, MATRIX * np.float32(1 + 3e-7), "digits", "only the last digits differ"),
+            (MATRIX, near, "changed", "B is close to A"),
+            (MATRIX, other, "unrelated", "B is unrelated to A"),
         ):
             found = compared("name", a, b)
             assert (found.kind, found.what) == (kind, what)
@@ -238,13 +238,13 @@ class TestReport:
         assert report.first_beyond is not None
         assert (report.first_different.name, report.first_beyond.name) == ("blocks.0.attn.q", "blocks.0.resid_post")
         assert not report.passed
-        assert "blocks.0.resid_post (3.00e-03), which draw d completes" in verdict(report)
+        assert "blocks.0.resid_post (3.00e-03), completed by draw d" in verdict(report)
 
     def test_logits_beyond_the_tolerance_fail_by_themselves(self, report: DiffReport) -> None:
         only = dataclasses.replace(report, passes=report.passes[:2])
         assert only.first_beyond is None
         assert not only.passed
-        assert verdict(only).startswith("DIFFERS: no name does beyond 0.0025, but the logits along the text")
+        assert verdict(only).startswith("DIFFERS: tensors are within 0.0025, but logits along the text are not")
         assert dataclasses.replace(only, tolerance=0.5).passed
 
     @pytest.mark.slow
@@ -259,7 +259,11 @@ class TestReport:
         assert len(list(tmp_path.iterdir())) == 3
 
     def test_a_picture_that_cannot_be_is_refused(self, tmp_path: Path) -> None:
-        for name, expected in (("out.jpg", "ends in .png"), ("out", "ends in .png"), ("no/out.png", "no such folder")):
+        for name, expected in (
+            ("out.jpg", "ending in .png"),
+            ("out", "ending in .png"),
+            ("no/out.png", "no such folder"),
+        ):
             with pytest.raises(InputError, match=expected):
                 check_picture(tmp_path / name)
 
@@ -287,7 +291,7 @@ class TestSettings:
 
     def test_bad_settings_are_told(self) -> None:
         for text, expected in (
-            ("wieghts=q8", "unknown setting 'wieghts' in --b; expected key=value with a key of plan, weights"),
+            ("wieghts=q8", "unknown setting 'wieghts' in --b; expected KEY=VALUE with a key of plan, weights"),
             ("q8", "unknown setting 'q8'"),
             ("weights", "'weights' in --b has no value"),
             ("weights=", "'weights=' in --b has no value"),

@@ -132,7 +132,7 @@ def test_llama_cpps_files_are_read(tmp_path: Path) -> None:
         return str(caught.value).partition(": ")[2]
 
     assert refusal(good, "model").startswith("its general.type is 'model'; expected 'imatrix'")
-    assert refusal({"blk.9.attn_q.weight.in_sum2": squares}).startswith("found importance of no matrix of this model")
+    assert refusal({"blk.9.attn_q.weight.in_sum2": squares}).startswith("found no importance of this model's matrices")
     short = {**good, "blk.1.attn_q.weight.in_sum2": squares[:, :7]}
     assert "is F32 [1, 7]; expected F32 with 64 numbers and a count" in refusal(short)
     assert "has numbers that are not mean squares" in refusal({**good, "blk.1.attn_q.weight.in_sum2": -squares})
@@ -146,7 +146,7 @@ def test_what_cannot_be_used_is_refused(files: tuple[Path, Path], tmp_path: Path
         importance_from(tmp_path / "binary", model, config)
     with pytest.raises(FormatError, match=r"missing.txt: cannot read it: No such file"):
         importance_from(tmp_path / "missing.txt", model, config)
-    with pytest.raises(InputError, match="has no tokens; expected some thousands"):
+    with pytest.raises(InputError, match="has no tokens; expected thousands"):
         importance_of_text(small, "")
     assert run(["convert", str(model), str(tmp_path / "o.gguf"), "--imatrix", str(text)]) == 2
     assert not (tmp_path / "o.gguf").exists()

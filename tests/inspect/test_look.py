@@ -135,12 +135,12 @@ class TestWanted:
 
     def test_what_is_not_there_is_refused(self) -> None:
         for options, complaint in (
-            ({"layers": "3"}, "no block is called '3'; this model has blocks 0 to 1"),
-            ({"layers": "5-9"}, "no block is called '5-9'"),
-            ({"layers": "last"}, "no block is called 'last'"),
-            ({"layers": ","}, "no block was named"),
-            ({"what": "lens,lenses"}, "'lenses' to look at"),
-            ({"what": ","}, "nothing to look at"),
+            ({"layers": "3"}, "found no block '3'; this model has blocks 0 to 1"),
+            ({"layers": "5-9"}, "found no block '5-9'"),
+            ({"layers": "last"}, "found no block 'last'"),
+            ({"layers": ","}, "found no block in the list"),
+            ({"what": "lens,lenses"}, "unknown kind of picture 'lenses'"),
+            ({"what": ","}, "found no kind of picture"),
             ({"top": 0}, "at least 1"),
         ):
             with pytest.raises(InputError, match=re.escape(complaint)):

@@ -86,7 +86,7 @@ class TestTimes:
         monkeypatch.setattr(profile_measure, "_GROWTH_SECONDS", 0.0)
         found = profile(engine, runs=1, growth=True)
         assert [point.tokens for point in found.growth] == [1]
-        assert found.notes == ("growth is measured up to 1 tokens only: more would take too long",)
+        assert found.notes == ("growth is measured up to 1 tokens; longer sequences would take too long",)
 
     @pytest.mark.slow
     def test_ceilings_are_measured_where_bytes_are_read(self, device: Device) -> None:
@@ -132,7 +132,7 @@ class TestPlans:
         assert len(found.draws) == 9 * 2 - 4
         assert all(each.kind != "lm_head" for each in found.draws)
         assert len(found.notes) == int(rows < tokens)
-        assert all(f"a prompt of {tokens} tokens takes several runs" in note for note in found.notes)
+        assert all(f"a prompt of {tokens} tokens needs several runs" in note for note in found.notes)
 
     @tiered("prompt", [40, None])
     def test_textures_are_those_that_the_device_holds(self, device: Device, prompt: int | None) -> None:
@@ -186,7 +186,7 @@ class TestClocks:
 
     def test_a_clock_that_is_always_disturbed_is_told(self, engine: Engine, monkeypatch: Patch) -> None:
         monkeypatch.setattr(TimestampQueries, "disjoint", lambda _: True)
-        with pytest.raises(InputError, match=r"was disturbed in all runs; time by fences \(--timing fence\)"):
+        with pytest.raises(InputError, match=r"was disturbed in all runs; use --timing fence"):
             profile(engine, runs=2, timing="gpu")
         found = profile(engine, runs=2)
         assert found.timing == FENCES
@@ -199,7 +199,7 @@ class TestClocks:
             )
             found = profile(engine, runs=2)
             assert found.timing == FENCES, scale
-            assert "do not add up to the time that passes" in found.notes[0]
+            assert "do not add up to the elapsed time" in found.notes[0]
             assert profile(engine, runs=2, timing="gpu").timing == TIMESTAMPS
 
     def test_a_renderer_without_timestamps(self, engine: Engine, monkeypatch: Patch) -> None:
@@ -221,8 +221,8 @@ def test_bad_options_are_refused(engine: Engine) -> None:
         ({"prompt_tokens": 100}, "prompt_tokens is 100; expected 1 to 64"),
         ({"runs": 0}, "runs is 0; expected 1 to 10000"),
         ({"timing": "sundial"}, "timing is 'sundial'; expected one of auto, gpu, fence"),
-        ({"tokens": 3, "prompt_tokens": 3}, "prompt_tokens and tokens do not go together"),
-        ({"growth": True, "prompt_tokens": 3}, "prompt_tokens and growth do not go together"),
+        ({"tokens": 3, "prompt_tokens": 3}, "prompt_tokens and tokens cannot be combined"),
+        ({"growth": True, "prompt_tokens": 3}, "prompt_tokens and growth cannot be combined"),
     ):
         with pytest.raises(InputError, match=complaint):
             profile(engine, **options)
@@ -268,7 +268,7 @@ def test_each_shows_every_draw(capsys: Capture) -> None:
 
 def test_fences_and_growth_are_shown(capsys: Capture) -> None:
     text, _ = output(capsys, *SHAPE, *QUICK, "--timing", "fence", "--growth")
-    assert "timed by CPU fences, a fence of " in text
+    assert "timed by CPU fences minus a fence of " in text
     table = text[text.index("tokens") :].splitlines()[1:4]
     assert [row.split()[0] for row in table] == ["1", "16", "64"]
 
@@ -318,7 +318,7 @@ class TestCompare:
         rows = {line.split()[0]: line for line in text.splitlines() if line}
         assert " → " in rows["attn.qkv"]
         assert rows["total"].split()[1] == "9"
-        assert "note: the two differ in weights: f32 before, q8 after" in text
+        assert "note: the reports differ in weights: f32 before, q8 after" in text
 
     def test_as_json_and_as_a_page(self, reports: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
         text, _ = output(capsys, "--compare", *reports, "--json", "--html", tmp_path / "c.html")
@@ -328,10 +328,10 @@ class TestCompare:
     def test_bad_reports_and_other_arguments_are_refused(self, reports: tuple[Path, Path], capsys: Capture) -> None:
         for more in (["shakespeare"], SHAPE, ["--trace", "t.json"]):
             _, error = output(capsys, *more, "--compare", *reports, status=2)
-            assert error == "glinfer: --compare takes two reports; leave MODEL, --config and --trace out\n"
+            assert error == "glinfer: --compare runs no model; leave out MODEL, --config and --trace\n"
         _, error = output(capsys, "--compare", reports[0], __file__, status=2)
         assert error.count("\n") == 1
-        assert "found no JSON; expected what 'glinfer profile --json' has printed" in error
+        assert "found no JSON; expected the output of 'glinfer profile --json'" in error
 
 
 class TestRefusals:
@@ -341,7 +341,7 @@ class TestRefusals:
             (["shakespeare", *SHAPE], "found both a MODEL and --config; give one of them"),
             (["no_such_model"], "there is no such file, and no bundled model of that name"),
             ([*SHAPE, "--tokens", "65"], "tokens is 65; expected 1 to 64"),
-            ([*SHAPE, "--tokens", "2", "--prompt-tokens", "2"], "do not go together"),
+            ([*SHAPE, "--tokens", "2", "--prompt-tokens", "2"], "cannot be combined"),
             ([*SHAPE, "--plan", "reference", "--weights", "q8"], "the reference plan keeps its weights in f32"),
             (["--config", "dim=1000000"], "the largest texture here is"),
             (["--compare", "one.json"], "requires 2 arguments"),

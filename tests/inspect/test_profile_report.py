@@ -412,24 +412,24 @@ class TestCompare:
         assert (rows["pick"].before.ms, rows["lm_head"].after.ms) == (0.0, 0.0)
         assert made.total.before.ms == pytest.approx(4.0)
         assert made.total.after.read == 1_003_000
-        assert made.notes == ("the two differ in weights: f32 before, q8 after",)
+        assert made.notes == ("the reports differ in weights: f32 before, q8 after",)
         text = comparison_page(made)
         assert Page(text).tags["svg"] == 2
-        assert "the two differ in weights" in text
+        assert "the reports differ in weights" in text
         assert json.loads(json.dumps(made.to_json()))["total"]["before"]["draws"] == 4
 
     def test_what_is_no_report_is_refused(self, tmp_path: Path) -> None:
         for text, found in (
             ("", "no JSON"),
             ("[" * 100_000, "no JSON"),
-            ("[]", "other JSON"),
-            ('{"traceEvents": []}', "other JSON"),
+            ("[]", "JSON of another kind"),
+            ('{"traceEvents": []}', "JSON of another kind"),
             ('{"report": "glinfer profile", "version": 99}', "version 99"),
             ('{"report": "glinfer profile", "version": 1}', "damaged"),
         ):
             (tmp_path / "x.json").write_text(text)
             with pytest.raises(
-                FormatError, match=rf"x.json: found .*{found}.*; expected what 'glinfer profile --json'"
+                FormatError, match=rf"x.json: found .*{found}.*; expected the output of 'glinfer profile --json'"
             ):
                 read_summary(tmp_path / "x.json")
 

@@ -166,11 +166,11 @@ class TestSameness:
         for value in (np.nan, np.inf, 3.01, -3.0):
             found = self.EXPECTED.copy()
             found[0, 2] = value
-            assert "other logits" in difference(found, self.EXPECTED)
+            assert "different logits" in difference(found, self.EXPECTED)
 
     def test_another_likeliest_token_is_not(self) -> None:
         expected = np.array([[1.0, 1.00001]], dtype=np.float32)
-        assert "another token" in difference(expected[:, ::-1], expected)
+        assert "different likeliest token" in difference(expected[:, ::-1], expected)
 
 
 def test_a_hopeless_candidate_is_not_measured_to_the_end() -> None:
@@ -238,7 +238,7 @@ class TestSearch:
         report = tune(device, load_checkpoint(small), "f32", seconds=1e-9)
         assert (report.tuned.kernels, report.trials, report.finished) == (default_for(device), (), False)
         for seconds in (0.0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(InputError, match="seconds to tune in"):
+            with pytest.raises(InputError, match="found a time limit of"):
                 tune(device, load_checkpoint(small), "f32", seconds=seconds)
 
 
@@ -290,7 +290,7 @@ class TestRows:
         report = tune(device, load_checkpoint(long), "f32", seconds=1000, shader_root=root)
         assert report.tuned.kernels == default_for(device)
         (refused,) = (trial for trial in report.trials if trial.change == {"rows_per_draw": 2})
-        assert "other logits" in refused.verdict
+        assert "different logits" in refused.verdict
         assert device.live_objects() == {}
 
 
@@ -307,7 +307,7 @@ class TestCommand:
         favour(monkeypatch, unroll=2)
         assert run(["tune", str(small)]) == 0
         out = capsys.readouterr().out
-        for words in ("unroll 2", " trials in ", "kept in "):
+        for words in ("unroll 2", " trials in ", "saved in "):
             assert words in out
         config = load_checkpoint(small).config
         key = TuningKey.of(device, config, "f32")

@@ -272,8 +272,8 @@ class TestErrors:
 
     def test_options_that_make_no_sense(self, small: Path, capsys: Capture) -> None:
         for options, words in (
-            (["--all-weights", "--weights", "q8"], "--all-weights checks every format; leave --weights out"),
-            (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave --device out"),
+            (["--all-weights", "--weights", "q8"], "--all-weights checks every format; leave out --weights"),
+            (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave out --device"),
             (["--plan", "reference", "--weights", "q8"], "the reference plan keeps its weights in f32"),
         ):
             assert run(["verify", str(small), *options]) == 2

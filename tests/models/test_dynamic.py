@@ -37,11 +37,11 @@ def test_a_context_may_be_as_long_as_the_factor_says(tmp_path: Path) -> None:
     assert config.with_context(96).max_position_embeddings == config.with_context(96).most_positions == 96
     assert config.with_context(96).with_context(30).long_after == TRAINED
     assert config.with_context(10).long_after == 0
-    with pytest.raises(ConfigError, match="a context of 97 was asked for; this model has 1 to 96 positions"):
+    with pytest.raises(ConfigError, match="the context is 97; expected 1 to 96, the positions of this model"):
         config.with_context(97)
     for other in (None, {"type": "linear", "factor": 4.0}):
         plain = read(tmp_path / "o", rope_scaling=other)
-        with pytest.raises(ConfigError, match="this model has 1 to 24 positions"):
+        with pytest.raises(ConfigError, match="the context is 25; expected 1 to 24"):
             plain.with_context(25)
 
 

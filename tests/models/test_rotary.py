@@ -55,7 +55,7 @@ def test_a_context_that_the_model_has_not_is_one_line(path: Path) -> None:
     for context in (0, -1, CONTEXT + 1, 1 << 40, 2.5, "8"):
         with pytest.raises(
             GlinferError,
-            match=rf"\Aa context of '?{context}'? was asked for; this model has 1 to {CONTEXT} positions\Z",
+            match=rf"\Athe context is '?{context}'?; expected 1 to {CONTEXT}, the positions of this model\Z",
         ):
             glinfer.load(path, context=context)
 

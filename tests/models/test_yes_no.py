@@ -113,7 +113,7 @@ def test_what_stands_around_a_text_is_not_cut(causal: tuple[Path, int, int]) -> 
     found = [each.ids for each in encoder.framed(PAIR, QUERY, TEXTS)]
     assert found == prompts(causal[0], TEXTS)
     assert len(found[3]) == CONTEXT
-    with pytest.raises(InputError, match=r"have \d+ tokens; expected fewer than 420, so that there is room"):
+    with pytest.raises(InputError, match=r"have \d+ tokens; expected fewer than 420, to leave room"):
         encoder.framed(PAIR, "why " * 400, TEXTS)
 
 

@@ -153,7 +153,7 @@ def test_weights_beyond_the_scales_are_refused(gguf: Any, name: str, largest: fl
 
 def test_formats_of_grids_are_not_packed(gguf: Any) -> None:
     for name in set(GGML) - set(PACKABLE):
-        with pytest.raises(InputError, match=f"^nothing here packs floats as {name}; give its blocks as bytes"):
+        with pytest.raises(InputError, match=f"^floats cannot be packed as {name}; give its blocks as bytes"):
             pack(np.zeros((1, 256)), name)
 
 

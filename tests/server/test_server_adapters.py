@@ -130,13 +130,13 @@ def test_bad_adapters_are_refused_in_a_line(
     (tmp_path / "in.jsonl").write_text('{"prompt": "abc", "lora": "c"}\n')
     batch = ("generate", model, "--batch", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl")
     for arguments, words in (
-        ((*generate, *adapters), "expected one, as all text here"),
+        ((*generate, *adapters), "expected one for the whole text"),
         ((*generate, *adapters, *adapters[:2]), "two adapters with the name a"),
         ((*generate, "--lora", tmp_path / "none"), "no such adapter"),
         ((*generate, "--lora", folder / "a", "--plan", "reference"), "beside the fast plan"),
-        (("draws", "--config", "blocks=2", "--lora", folder / "a"), "--lora belongs to a MODEL"),
-        (("serve", model, "shakespeare", "--lora", folder / "a"), "--lora belongs to one model"),
-        (("serve", f"a={model}", "--port", 0, *adapters), "two models have the name a"),
+        (("draws", "--config", "blocks=2", "--lora", folder / "a"), "--lora needs a MODEL"),
+        (("serve", model, "shakespeare", "--lora", folder / "a"), "--lora needs a single MODEL, found 2"),
+        (("serve", f"a={model}", "--port", 0, *adapters), "two models with the name a"),
         ((*convert, "--lora-scale", 2), "without --lora"),
         ((*convert, "--lora", folder / "a", "--lora-scale", "nan"), "expected a number"),
         ((*batch, *adapters), "no adapter 'c'"),

@@ -11,6 +11,8 @@ import openai
 import pytest
 from running_server import HELLO, Running, opening
 
+from glinfer.server import worker
+
 pytestmark = pytest.mark.gl
 
 LONG: Any = [{"role": "user", "content": "x" * 20}]
@@ -43,6 +45,15 @@ def test_in_pieces(client: openai.OpenAI) -> None:
     assert chunks[-2].choices[0].finish_reason == "stop"
     assert (chunks[-1].choices, chunks[-1].usage.completion_tokens) == ([], 5)
     assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_streams_that_run_together_have_fewer_pieces(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its first token at once, and here the others at its end."""
+    monkeypatch.setattr(worker, "EVENT_SECONDS", 1000)
+    found = dict[int, list[str]]()
+    for chunk in client.chat.completions.create(model="speaker", messages=HELLO, n=2, stream=True):
+        found.setdefault(chunk.choices[0].index, []).append(chunk.choices[0].delta.content or "")
+    assert [list(filter(None, pieces)) for pieces in found.values()] == [["h", "éy"]] * 2
 
 
 def test_counts_in_every_piece(client: openai.OpenAI) -> None:

@@ -20,9 +20,9 @@ REFUSED: list[tuple[list[str], str]] = [
     (["nothing.gab"], "glinfer: nothing.gab: "),
     (["small.gab", "--host", "0.0.0.0"], "glinfer: --host 0.0.0.0 lets other machines in; give an --api-key"),
     (["small.gab", "--api-key", "x", "--no-api-key"], "glinfer: found both an API key and --no-api-key"),
-    (["a=small.gab", "a=small.gab"], "glinfer: two models have the name a; name one with NAME=MODEL"),
+    (["a=small.gab", "a=small.gab"], "glinfer: found two models with the name a; rename one with NAME=MODEL"),
     (["small.gab", "--host", "203.0.113.1", "--api-key", "x"], "glinfer: cannot serve on 203.0.113.1, port 0: "),
-    (["a=small.gab", "b=small.gab", "--tokenizer", "x"], "glinfer: --tokenizer belongs to one model"),
+    (["a=small.gab", "b=small.gab", "--tokenizer", "x"], "glinfer: --tokenizer needs a single MODEL, found 2"),
     (["small.gab", "--plan", "reference"], "glinfer: several prompts together need the fast plan"),
     (["small.gab", "--page", "nowhere"], "glinfer: Invalid value for '--page'"),
     ([], "glinfer: Missing argument '[NAME=]MODEL…'"),
@@ -43,7 +43,7 @@ def test_a_missing_package_is_named(capsys: Capture, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("glinfer.cli.serve.find_spec", lambda name: None if name == "uvicorn" else find(name))
     assert run(["serve", "shakespeare"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("glinfer: serving needs the package uvicorn, which is not installed; pip install ")
+    assert err.startswith("glinfer: serve needs the package uvicorn, which is not installed; pip install ")
     assert "[server]" in err
 
 
@@ -84,7 +84,7 @@ def test_options_and_what_it_says(
     assert run(["serve", f"mine={small}", "--port", "0", "--page", str(tmp_path), *arguments]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("serving mine at http://127.0.0.1:")
-    assert out[1] == "ready: mine, 2 places of 64 tokens"
+    assert out[1] == "ready: mine, 2 slots of 64 tokens"
     (server,) = made
     access = server.options.access
     assert (access.keys, access.hosts, server.options.grace) == (("one", "two"), ("my.example",), 1.5)

@@ -97,7 +97,7 @@ def test_beside_a_model_that_continues(server: Running, vectors: Any) -> None:
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("/v1/embeddings", {"model": "small", "input": "a"}, "continues texts"),
+    ("/v1/embeddings", {"model": "small", "input": "a"}, "generates text"),
     ("/v1/embeddings", {"model": "ranker", "input": "a"}, "use rerank"),
     ("/v1/embeddings", {"model": "embedder", "input": "a", "dimensions": 99}, "dimensions is 99"),
     ("/v1/embeddings", {"model": "embedder", "input": [[99]]}, "this vocabulary has ids"),
@@ -105,7 +105,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/embeddings", {"model": "embedder", "input": "a", "prompt_name": "x"}, "no prompt 'x'"),
     ("/v1/embeddings", {"model": "embedder", "input": "a", "encoding_format": "int8"}, "encoding_format"),
     ("/v1/rerank", {"model": "embedder", "query": "a", "documents": []}, "documents"),
-    ("/v1/rerank", {"model": "small", "query": "a", "documents": ["b"]}, "continues texts"),
+    ("/v1/rerank", {"model": "small", "query": "a", "documents": ["b"]}, "generates text"),
     ("/v1/completions", {"model": "embedder", "prompt": "a"}, "this model embeds texts"),
     ("/v1/score", {"model": "embedder", "input": "a cat"}, "this model embeds texts"),
     ("/v1/attention", {"model": "embedder", "prompt": "a", "block": 0}, "this model embeds texts"),

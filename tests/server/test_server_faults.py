@@ -226,7 +226,7 @@ class TestCommands:
             worker.submit(channels[0], sequences)
             worker.work(channels[1], lambda model: iter(()))  # type: ignore[arg-type, return-value]
             for channel in channels:
-                with pytest.raises(ApiError, match=r"the model is being loaded|the server ends"):
+                with pytest.raises(ApiError, match=r"the model is being loaded|the server is shutting down"):
                     await asyncio.wait_for(channel.get(), 60)
             assert str(worker.failure) == "planted"
             assert worker.live == 0

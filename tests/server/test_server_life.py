@@ -80,7 +80,9 @@ def test_a_pool_has_all_of_its_threads_from_the_beginning(monkeypatch: pytest.Mo
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", few)
-    with pytest.raises(InputError, match=r"^can't start new thread: the server needs 3 for glinfer-test; allow more"):
+    with pytest.raises(
+        InputError, match=r"^can't start new thread: the server needs 3 threads for glinfer-test; raise"
+    ):
         thread_pool("glinfer-test", 3)
     assert names() == []
 
@@ -348,6 +350,6 @@ class TestEnd:
             server.wait(lambda: not server.server.worker._commands.empty())
             assert live(server)
             steps.go()
-            assert "took longer than its grace" in asked.rest()[-1]
+            assert "exceeded the grace period" in asked.rest()[-1]
             server.thread.join(120)
             server.server.end()  # harmless

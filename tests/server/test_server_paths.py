@@ -96,7 +96,7 @@ def test_errors_of_files_are_for_the_log(
 
     monkeypatch.setattr(FastEngine, "scorer", failing)
     found = json.loads(asked(served, "/v1/score", {"model": "strict", "input": "hello"}))["error"]
-    assert found["message"] == "the server failed; its log says where"
+    assert found["message"] == "the server failed; see its log"
     assert f"glinfer: strict: /{SECRET}/file: damaged\n" in capfd.readouterr().err
 
 

@@ -79,7 +79,7 @@ def test_arguments_spell_no_control_tokens(other: tuple[Running, Tokenizer]) -> 
         ({"chat_template_kwargs": {"messages": []}}, "no argument 'messages'"),
         ({"continue_final_message": True}, "is not a text of the assistant's"),
         ({**CONTINUED, "add_generation_prompt": True}, "found both add_generation_prompt and continue_final_message"),
-        ({"messages": None, "prompt": "x", "add_generation_prompt": False}, "are for messages"),
+        ({"messages": None, "prompt": "x", "add_generation_prompt": False}, "need messages"),
     ],
 )
 def test_refused(other: tuple[Running, Tokenizer], body: Any, words: str) -> None:

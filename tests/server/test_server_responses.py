@@ -67,10 +67,10 @@ def test_events(client: openai.OpenAI) -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"),
     ({"background": True}, "background is not supported"),
-    ({"text": {"format": {"type": "json_schema"}}}, "text.format has a schema if its type is json_schema"),
-    ({"text": {"format": {"type": "text", "schema": {}}}}, "and only then"),
+    ({"text": {"format": {"type": "json_schema"}}}, "text.format needs a schema exactly if its type is json_schema"),
+    ({"text": {"format": {"type": "text", "schema": {}}}}, "exactly if its type is json_schema"),
     ({"text": {"format": {"type": "sound"}}}, "found 'sound'"),
-    ({"tool_choice": "required"}, "and there are none; send tools too"),
+    ({"tool_choice": "required"}, "but the request has no tools; send them"),
     ({"tool_choice": "required", "tools": [{"type": "function", "name": "now"}]}, "has no place for tools"),
     ({"tools": [{"type": "function", "name": "what now"}]}, "tools.0.function.name: found 'what now'"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "none are kept"),

@@ -99,7 +99,7 @@ for _ in range(120):
 
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "sound"}}, "response_format", "found 'sound'"),
-    ({"response_format": {"type": "json_schema"}}, "response_format", "has a json_schema if"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "needs a json_schema exactly if"),
     ({"guided_json": {"not": {}}}, "guided_json", '"not"'),
     ({"guided_json": DEEP}, "guided_json", "nested more than"),
     ({"guided_regex": "(a"}, "guided_regex", "unclosed"),

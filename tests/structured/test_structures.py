@@ -284,16 +284,16 @@ def test_compiling_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(compiler_module, "MAX_COMPILE_SECONDS", 1)
     many = {"type": "object", "properties": {f"p{place}": {"type": "string"} for place in range(10_000)}}
     structure = Structure("json_schema", json.dumps(many))
-    with pytest.raises(StructureError, match=r"cannot be used: its compiling was (stopped|not done)"):
+    with pytest.raises(StructureError, match=r"cannot be used: its compilation (was stopped|did not finish)"):
         Compiler(words, words.vocab_size).constraint(structure)
 
 
 def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
     def dies(*_: object, **__: object) -> Any:
-        raise ProcessError("was stopped (status -11); it may have 5 seconds and 1024 MiB")
+        raise ProcessError("was stopped (status -11); its limits are 5 seconds and 1024 MiB")
 
     monkeypatch.setattr(compiler_module, "answer_of", dies)
-    with pytest.raises(StructureError, match=r"regex cannot be used: its compiling was stopped \(status -11\)"):
+    with pytest.raises(StructureError, match=r"regex cannot be used: its compilation was stopped \(status -11\)"):
         begun(compiler, regex="never seen before")
 
 

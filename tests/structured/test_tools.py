@@ -140,5 +140,5 @@ def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call>[").name == "list"
     assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
     assert tool_form("{{ tools }} <|start|>assistant to=functions.{{ x }}<|channel|>").name == "harmony"
-    with pytest.raises(StructureError, match="form that is not known"):
+    with pytest.raises(StructureError, match="tool calls in an unknown form"):
         tool_form("{{ tools }}")

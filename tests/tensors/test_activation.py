@@ -100,7 +100,7 @@ REFUSED: list[tuple[Callable[[Any, Tensor, Tensor, Tensor], object], str]] = [
     (lambda o, x, y, i: o.silu(i), "silu: x is [2, 3] of int32; expected float32 or float16"),
     (
         lambda o, x, y, i: o.gelu_gate(x),
-        "gelu_gate: x is [2, 3]; without up expected [..., 2·N], the gate and what it lets by",
+        "gelu_gate: x is [2, 3]; without up expected [..., 2·N], the gate and the gated values",
     ),
     (
         lambda o, x, y, i: o.gelu_new_gate(y, out=x),

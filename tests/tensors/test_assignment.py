@@ -169,8 +169,8 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         (lambda: whole.__setitem__(0, 1.5),
          "x[index] = value: found float64 from 1.5 to 1.5; int32 cannot hold that exactly"),
         (lambda: packed.__setitem__(0, 1),
-         "x[index] = value: x is [2, 32] of Q8_ROW, whose elements lie in blocks; make it "
-         "again"),
+         "x[index] = value: x is [2, 32] of Q8_ROW, which is packed; make a new "
+         "tensor"),
         (lambda: x.__setitem__(0, packed), "x[index] = value: value is [2, 32] of Q8_ROW; dequantize it first"),
         (lambda: dev.ops.assign(np.zeros(3), 0, 1), "assign: x is ndarray; make a tensor of it with "
          "device.tensor(x)"),
@@ -229,7 +229,7 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
     rows, half = [Taken(8, 2, 2, 1, 1, 0)], Taken(8, 2, 4, 1, 0, 1)
     with pytest.raises(PlanError, match="draw d: whole has format rgba32i and out rgba32f"):
         assign("d", "d", whole, out, rows, half, kernels=dev.kernels)
-    with pytest.raises(PlanError, match="the index takes a part of a texel; expected a copy of the rows"):
+    with pytest.raises(PlanError, match="the index cuts texels; expected a copy of the rows"):
         assign("d", "d", value, out, rows, half, kernels=dev.kernels)
     many = [Taken(2, 0, 2, 2, 0, 0)] * (MAX_AXES + 1)
     with pytest.raises(PlanError, match="over 6 axes that do not join; at most 5"):

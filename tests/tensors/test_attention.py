@@ -100,7 +100,7 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         ),
         (
             lambda: dev.ops.attention(q, q, q, causal=True, offset=-1),
-            "attention: offset is -1; expected how many keys come before that of query 0",
+            "attention: offset is -1; expected the number of keys before that of query 0",
         ),
     ):
         with pytest.raises(InputError, match=f"^{message}"):

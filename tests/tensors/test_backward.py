@@ -97,8 +97,8 @@ def test_tables_that_take_no_gradients(dev: Device) -> None:
         (dev.zeros((5, 3)), None, "into is [5, 3] of float32; expected [5, 4] of float32"),
         (dev.zeros((5, 4)), 6, "into is [5, 4] of float32; expected [6, 4] of float32"),
         (dev.zeros((5, 4), "float16"), None, "into is [5, 4] of float16; expected [5, 4] of float32"),
-        (dev.zeros((20,)), None, "vocab is None; expected how many rows the table has"),
-        (None, None, "vocab is None; expected how many rows the table has"),
+        (dev.zeros((20,)), None, "vocab is None; expected the number of rows of the table"),
+        (None, None, "vocab is None; expected the number of rows of the table"),
         (grad, None, "into is read or written by this call already; give it another tensor"),
     ):
         for method in METHODS:
@@ -134,7 +134,7 @@ def test_a_device_that_cannot_blend_gathers(dev: Device, monkeypatch: pytest.Mon
     assert backward(dev, ids, grad, 2)[0].tolist() == [[0, 0, 0], [2, 2, 2]]
     assert drawn == ["scatter", "gather"]
     with pytest.raises(
-        InputError, match="method is 'scatter', but this device cannot blend 32-bit floats; take 'gather'"
+        InputError, match="method is 'scatter', but this device cannot blend 32-bit floats; use 'gather'"
     ):
         backward(dev, ids, grad, 2, "scatter")
 
@@ -150,8 +150,8 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         ([1.0, 2.0], (2, 4), {}, r"ids is \[2\] of float32 and grad is \[2, 4\]; expected ids"),
         ([[1, 2]], (2, 4), {}, r"ids is \[1, 2\] of int32 and grad is \[2, 4\]"),
         (1, (), {}, r"ids is \[\] of int32 and grad is \[\]"),
-        ([1, 2], (2, 4), {"vocab": 0}, "vocab is 0; expected how many rows the table has"),
-        ([1, 2], (2, 4), {"vocab": 2.0}, "vocab is 2.0; expected how many rows the table has"),
+        ([1, 2], (2, 4), {"vocab": 0}, "vocab is 0; expected the number of rows of the table"),
+        ([1, 2], (2, 4), {"vocab": 2.0}, "vocab is 2.0; expected the number of rows of the table"),
         ([1, 2], (2, 4), {"method": "sort"}, "there is no method 'sort'; known: scatter, gather"),
     ):
         with dev.tensor(ids) as places, dev.tensor(np.zeros(shape, np.float32)) as grad:
@@ -225,7 +225,7 @@ def test_draws_that_do_not_fit_are_refused() -> None:
     ids, grad, sums, counts = (table[name] for name in ("ids", "grad", "sums", "counts"))
     for method, accumulates in (("scatter", False), ("scatter", True), ("gather", False)):
         options = {"method": method, "accumulates": accumulates, "before": sums, "kernels": one.kernels}
-        with pytest.raises(PlanError, match=f"draw add: {method} takes a copy of the sums only where gather adds"):
+        with pytest.raises(PlanError, match=f"draw add: found {method}; only gather that accumulates needs"):
             add_gradients("add", "add", ids, grad, sums, counts, **options)
     with pytest.raises(PlanError, match="draw add: gradients are added by 'sort'; known: scatter, gather"):
         OneDraw("sort")

@@ -179,14 +179,14 @@ def test_results_of_half_floats_and_out(dev: Device) -> None:
 def test_bad_calls_are_refused(dev: Device) -> None:
     x = dev.tensor(ROWS)
     for run, message in (
-        (lambda: dev.ops.max(x), "max: x is [3, 0], whose rows have no elements, so that none is the largest"),
-        (lambda: dev.ops.argmax(x), "argmax: x is [3, 0], whose rows have no elements, so that none is the largest"),
+        (lambda: dev.ops.max(x), "max: x is [3, 0], whose rows have no elements and so no largest one"),
+        (lambda: dev.ops.argmax(x), "argmax: x is [3, 0], whose rows have no elements and so no largest one"),
         (lambda: dev.ops.top_k(x, 1), "top_k: k is 1 and x is [3, 0]; expected k from 1 to 0"),
         (lambda: dev.ops.scale(x, 1.0, out=dev.zeros((3, 1))), "scale: out is [3, 1] of float32; the result is [3, 0] "
          "of float32"),
         (lambda: dev.ops.matmul(x, x), "matmul: x is [3, 0] and y is [3, 0]; they sum over 0 and 3 elements"),
         (lambda: dev.ops.matmul(x, dev.zeros((0, 2)), bias=dev.zeros(3)), "matmul: bias is [3]; expected [2]"),
-        (lambda: dev.ops.attention(x, x, x), "attention: q is [3, 0], without columns whose number sets the scale; "
+        (lambda: dev.ops.attention(x, x, x), "attention: q is [3, 0], without columns to set the scale; "
          "give a scale"),
         (lambda: x.reshape(2, -1, 0), "reshape: a tensor [3, 0] of 0 elements cannot become [2, -1, 0]"),
         (lambda: x[0, 0], "x[index]: x is [3, 0] and the index [0, 0]; 0 is not a slice, and the axis has no elements"),

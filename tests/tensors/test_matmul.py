@@ -116,7 +116,7 @@ def test_without_blending_nothing_blends(dev: Device) -> None:
     assert "split_k" not in {strategy.name for strategy in candidates(product, dev.kernels, blends=False)}
     check(dev, normal(4, 4096), normal(4096, 4))
     told = pytest.raises(
-        InputError, match=r"^matmul: strategy split_k cannot compute 1 products of 4×64 and 64×4 here; leave"
+        InputError, match=r"^matmul: strategy split_k cannot compute 1 products of 4×64 and 64×4 here; omit"
     )
     with dev.tensor(normal(4, 64)) as x, dev.tensor(normal(64, 4)) as y, told:
         dev.ops.matmul(x, y, strategy="split_k")
@@ -154,11 +154,11 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         ),
         (
             lambda: ops.matmul(x, y, strategy=Strategy("packed", targets=8)),
-            "matmul: draw matmul: 8 targets take as many rows; found matrices of 3",
+            "matmul: draw matmul: 8 targets need as many rows; found matrices of 3",
         ),
         (lambda: ops.matmul(x, y, activation="relu"), f"matmul: there is no activation 'relu'; known: {names}"),
         (lambda: ops.matmul(x, y, bias=x), r"matmul: bias is \[3, 4\]; expected \[5\]"),
-        (lambda: ops.matmul(x, y, residual=x), r"matmul: residual is \[3, 4\]; expected \[3, 5\], as the result"),
+        (lambda: ops.matmul(x, y, residual=x), r"matmul: residual is \[3, 4\]; expected \[3, 5\], like the result"),
         (lambda: ops.matmul(x, whole), r"matmul: y is \[3\] of int32; expected float32 or float16"),
         (
             lambda: ops.linear(x, y),

@@ -163,9 +163,9 @@ def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
         (lambda x, y, z: Norm("batch"), "there is no norm 'batch'; known: layer, rms, softmax, log_softmax"),
         (
             lambda x, y, z: Norm("rms", residual=x),
-            "a residual, and where the sum with it goes, come together",
+            "residual and added must be given together",
         ),
-        (lambda x, y, z: Norm("rms", causal=Causal(1, 0)), "only softmax can stop at a column"),
+        (lambda x, y, z: Norm("rms", causal=Causal(1, 0)), "norm rms has causal rows; only softmax supports them"),
         (lambda x, y, z: Norm("rms", eps=-1.0), "eps is -1.0 and offset 0.0; expected numbers, eps ≥ 0"),
         (lambda x, y, z: Norm("rms", weight=y), r"draw n: weight is \[6, 4\]; expected \[1, 8\]"),
         (lambda x, y, z: Norm("rms", residual=y, added=z), r"draw n: residual is \[6, 4\]; expected \[6, 8\]"),

@@ -88,7 +88,7 @@ def test_what_does_not_go_together(dev: Device) -> None:
         (lambda: whole + 1, "add: x is .* of int32; expected float32 or float16"),
         (lambda: 1 - whole, "subtract: y is .* of int32; expected float32 or float16"),
         (lambda: -whole, "scale: x is .* of int32"),
-        (lambda: x * np.zeros(7), "tensor: found an array of float64, which no texture holds"),
+        (lambda: x * np.zeros(7), "tensor: found an array of float64, which textures cannot hold"),
         (lambda: x * dev.tensor(np.ones((3, 32), np.float32), "Q8_0"), "multiply: y is .*; dequantize it first"),
     ):
         with pytest.raises(InputError, match=rf"\A{message}"):

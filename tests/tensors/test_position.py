@@ -212,7 +212,7 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         ((8,), {}, r"rope: x is \[8\]; expected \[..., sequence, 1 heads × their elements\]"),
         ((3, 8), {"heads": 3}, r"rope: x is \[3, 8\]; expected \[..., sequence, 3 heads × their elements\]"),
         ((3, 8), {"heads": 0}, "rope: heads is 0; expected a whole number from 1 on"),
-        ((3, 7), {}, r"rope: 7 elements of each head of x \[3, 7\] are to turn in pairs; expected an even rotary_dim"),
+        ((3, 7), {}, r"rope: 7 elements of each head of x \[3, 7\] cannot form pairs; expected an even rotary_dim"),
         ((3, 8), {"rotary_dim": 10}, "rope: 10 elements of each head .* expected an even rotary_dim from 2 to 8"),
         ((3, 8), {"offset": -1}, "rope: offset is -1; expected a whole number from 0 on"),
         ((3, 8), {"offset": 7, "length": 9}, "rope: x has positions 7 to 9; expected them from 0 to 8, below length"),
@@ -288,6 +288,6 @@ def test_draws_that_do_not_fit_are_refused() -> None:
             plan.build()
 
     refuses(r"draw d: x is \[4, 9\]; expected \[any, 8\]", (4, 9), (10, 4), heads=2)
-    refuses("draw d: heads of 4 elements have no 6 that turn in pairs", (4, 8), (10, 6), heads=2)
+    refuses("draw d: cannot rotate 6 of 4 elements of a head in pairs", (4, 8), (10, 6), heads=2)
     refuses("draw d: 4 rows are not a whole number of sequences of 3", (4, 8), (10, 8), sequence=3)
     refuses("draw d: position 10 is not in a table of 10 positions", (4, 8), (10, 8), position=10)

@@ -57,8 +57,8 @@ def test_what_does_not_fit_is_refused(dev: Device) -> None:
     for given, message in (
         ((q, dev.zeros((5, 1, 4)), v, g, g), r"gated_delta_rule: q is \[5, 2, 4\], k \[5, 1, 4\], v \[5, 4, 6\]"),
         ((q, q, v, g, dev.zeros((5, 2))), r"beta \[5, 2\]; expected q and k \[\.\.\., S, G, D_K\]"),
-        ((*[dev.zeros((5, 3, 4))] * 2, v, g, g), r"4 heads of values and 3 of keys with 4 elements; expected a multi"),
-        ((long, long, v, g, g), rf"keys with {MAX_KEY_ELEMENTS + 1} elements; expected a multiple .* 1 to 256"),
+        ((*[dev.zeros((5, 3, 4))] * 2, v, g, g), r"4 value heads and 3 key heads with 4 elements; expected a multi"),
+        ((long, long, v, g, g), rf"key heads with {MAX_KEY_ELEMENTS + 1} elements; expected a multiple .* 1 to 256"),
         ((dev.tensor(np.zeros((5, 2, 4), np.int32)), q, v, g, g), r"q is \[5, 2, 4\] of int32; expected float32 or"),
     ):
         with pytest.raises(InputError, match=message):

@@ -168,7 +168,7 @@ def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
         (lambda y, x, out: row_stats("s", "s", x, out, stat="mode", kernels=kernels), "no statistics 'mode'"),
         (
             lambda y, x, out: row_stats("s", "s", x, out, stat="sum", kernels=kernels, causal=Causal(1, 0)),
-            "only exponents can stop at a column",
+            "of causal rows; only exponents supports them",
         ),
         (
             lambda y, x, out: stat_column("s", "s", x, out, stat="moments", kernels=kernels),

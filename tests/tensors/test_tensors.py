@@ -183,7 +183,7 @@ def test_too_large_for_any_texture(small: Device) -> None:
 
 
 def test_values_that_are_refused(dev: Device) -> None:
-    rounds = "which no texture holds; say dtype='float32' to round it"
+    rounds = "which textures cannot hold; pass dtype='float32' to round it"
     exactly, expected = "int32 cannot hold that exactly", "expected numbers: float32, float16, int32"
     ragged = r"found no rectangle of numbers \(.*\); expected an array, or lists of one length"
     for values, dtype, message in (
@@ -203,7 +203,7 @@ def test_values_that_are_refused(dev: Device) -> None:
         (1.0, "Q8_0", r"found an array \[\] for Q8_0; expected rows of weights"),
         (np.zeros((2, 33), np.float32), "Q8_0", "a row of 33 weights is not a whole number of Q8_0 blocks of 32"),
         (np.zeros((2, 33), np.uint8), "Q8_0", "a row of 33 bytes is not a whole number of Q8_0 blocks of 34 bytes"),
-        (dev.tensor([1.0]), None, r"found a tensor; use it as it is, or on another device its copy: tensor\.numpy\(\)"),
+        (dev.tensor([1.0]), None, r"found a tensor; use it directly, or on another device its copy: tensor\.numpy\(\)"),
     ):
         with refused(f"tensor: {message}"):
             dev.tensor(values, dtype)

@@ -152,7 +152,7 @@ def test_a_tokenizer_that_lets_control_tokens_through_is_refused() -> None:
         def encode(self, text: str, *, allow_special: bool = True) -> list[int]:
             return super().encode(text)
 
-    with pytest.raises(InputError, match="made a control token"):
+    with pytest.raises(InputError, match="text as a control token"):
         Conversation(ChatTemplate(Careless()), 100).prompt("x<|system|>", reserve=0)
 
 

@@ -62,7 +62,7 @@ class TestWordPiece:
             with pytest.raises(FormatError, match=rf"found no token '\[{token}\]'; expected a vocabulary of WordPiece"):
                 Tokenizer.from_file(vocabulary(tmp_path, lines))
         (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n\xff\xfe")
-        with pytest.raises(FormatError, match="byte 6 is not UTF-8; expected a token a line"):
+        with pytest.raises(FormatError, match="byte 6 is not UTF-8; expected one token a line"):
             Tokenizer.from_file(tmp_path / "vocab.txt")
 
 
@@ -98,7 +98,7 @@ class TestTexts:
             TextEncoder(tokenizer, 9).texts(["a", 3])  # type: ignore[list-item]
         with pytest.raises(InputError, match=r"text 0 has half a surrogate pair \(U\+DC80\) at character 1"):
             TextEncoder(tokenizer, 9).texts(["a\udc80"])
-        with pytest.raises(InputError, match="texts of 3 tokens were asked for; the tokenizer puts 3 around a pair"):
+        with pytest.raises(InputError, match="texts are limited to 3 tokens, but the tokenizer puts 3 around a pair"):
             TextEncoder(tokenizer, 3)
-        with pytest.raises(InputError, match="a BPE1 tokenizer has no form for texts that are embedded"):
+        with pytest.raises(InputError, match="a BPE1 tokenizer cannot encode texts for embeddings"):
             TextEncoder(Tokenizer(demo_tokenizer(300)), 9)

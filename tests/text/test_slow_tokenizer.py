@@ -136,7 +136,7 @@ class TestSentencePiece:
             (message({1: message({1: b"\xff"})}), "is not a SentencePiece model, or a damaged one"),
             (sentencepiece({40: -1}, {}), "it has no unknown token, which Unigram needs"),
             (sentencepiece({3: 3}, {}), "found a SentencePiece model of words or characters"),
-            (sentencepiece(BPE | {24: 1}, {}), "with spaces behind words, or too large; expected BPE or Unigram"),
+            (sentencepiece(BPE | {24: 1}, {}), "with spaces after words, or too large; expected BPE or Unigram"),
             (sentencepiece(BPE, {2: b"\x01\x02\x03"}), "precompiled_charsmap is damaged"),
         ],
     )
@@ -191,8 +191,8 @@ class TestWords:
                 lambda: self.folder(tmp_path) and (folder / "vocab.json").write_text('{"a": -1}'),
                 "vocab.json has no ids",
             ),
-            (lambda: (folder / "vocab.json").write_text('{"a": 0}'), "its merges do not go with its tokens"),
-            (lambda: (folder / "merges.txt").write_bytes(b"\xff"), "its merges do not go with its tokens"),
+            (lambda: (folder / "vocab.json").write_text('{"a": 0}'), "its merges do not match its tokens"),
+            (lambda: (folder / "merges.txt").write_bytes(b"\xff"), "its merges do not match its tokens"),
             (lambda: (folder / "merges.txt").unlink(), "merges.txt"),
         ):
             damage()

@@ -78,7 +78,7 @@ class TestBadTemplates:
             ("{{ messages[5].content }}", "no element 5"),
             ("{{ messages + 1 }}", "can only concatenate list"),
             ("{{ raise_exception('no\nsuch role') }}", "no such role"),
-            ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "calls itself without end"),
+            ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "calls itself endlessly"),
             ("{% for a in range(10**9) %}{% endfor %}", "Range too big"),
             ("{% for a in range(99999) %}{{ 'abcdefgh' * 99 }}{% endfor %}", "more than 4194304 characters"),
             ("{% include '/etc/hostname' %}", "no loader"),
@@ -114,7 +114,7 @@ class TestBadTemplates:
     def test_one_that_runs_for_ever_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(templates, "MAX_RENDER_SECONDS", 1)
         endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-        with pytest.raises(InputError, match=r"was (stopped|not done after 2 seconds)"):
+        with pytest.raises(InputError, match=r"(was stopped|did not finish in 2 seconds)"):
             made(endless).render([USER])
 
     def test_what_is_no_text_or_far_too_long_is_refused(self) -> None:
@@ -202,7 +202,7 @@ class TestFinding:
             find_template(tmp_path)
         self.put(tmp_path)
         (tmp_path / "chat_template.jinja").write_bytes(b"a\xff")
-        with pytest.raises(FormatError, match=r"chat_template\.jinja: found no UTF-8 at byte 1"):
+        with pytest.raises(FormatError, match=r"chat_template\.jinja: byte 1 of 2 is not UTF-8"):
             find_template(tmp_path)
         (tmp_path / "chat_template.jinja").write_text("x" * (4 * MAX_TEMPLATE_CHARACTERS + 9))
         with pytest.raises(InputError, match=r"chat_template\.jinja: the chat template has"):

@@ -46,7 +46,7 @@ export async function load(base, { canvas = computingCanvas(), ...options } = {}
  */
 export function wordsFor(plan, tokenizer) {
   if (plan.driver === "encode" && tokenizer) return new WordTokenizer(tokenizer, plan.embedding);
-  throw new GlinferError("this site continues texts; expected one of a model that embeds them");
+  throw new GlinferError("this site has a model that generates text; expected an embedding model");
 }
 
 /** A model that makes vectors of texts, bound to WebGL2. */
@@ -99,7 +99,7 @@ export class EmbeddingModel {
    */
   async embed(texts, { promptName, prompt, dimensions, normalize, signal, onProgress = () => {} } = {}) {
     const { normalizes } = this.plan.embedding;
-    if (this.ranks) throw new GlinferError("this model scores pairs of texts, and has no vectors of them; use rerank");
+    if (this.ranks) throw new GlinferError("this model scores pairs of texts and has no vectors; use rerank");
     if (dimensions !== undefined && !(Number.isInteger(dimensions) && dimensions >= 1 && dimensions <= this.dimensions)) {
       throw new GlinferError(`dimensions is ${dimensions}; expected a whole number from 1 to ${this.dimensions}`);
     }

@@ -31,7 +31,7 @@ export class WordTokenizer {
     const other = probes.find(([text, ids]) => this.encode(text).join() !== ids.join()) ?? ranks?.probes.find(isOther);
     if (other) {
       const text = JSON.stringify(other[0]);
-      throw new GlinferError(`this browser finds other tokens than Python in ${text}; this model cannot embed texts here`);
+      throw new GlinferError(`this browser tokenizes ${text} differently from Python; this model cannot embed texts here`);
     }
   }
 
@@ -79,7 +79,7 @@ export class WordTokenizer {
     const room = this.most - behind.length;
     const taken = this.library.ids(start).length;
     if (taken >= room) {
-      throw new GlinferError(`the query and what stands around it have ${taken + behind.length} tokens; expected fewer than ${this.most}`);
+      throw new GlinferError(`the query and the prompt around it have ${taken + behind.length} tokens; expected fewer than ${this.most}`);
     }
     const ids = [...this.library.ids(start + this.read(text)).slice(0, room), ...behind];
     return { ids, types: ids.map(() => 0) };

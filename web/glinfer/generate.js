@@ -167,7 +167,7 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
 async function* alone(model, sampler, options) {
   const { speculate = model.speculate } = options;
   if (checkSpeculation(speculate) !== null) model.requireDrafts();
-  if (model.writing) throw new GlinferError("another text of this model is not at its end; leave its loop, or abort it");
+  if (model.writing) throw new GlinferError("this model is still generating another text; leave its loop, or abort it");
   model.writing = true;
   try {
     yield* generate(model, sampler, { ...options, speculate });

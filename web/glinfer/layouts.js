@@ -73,7 +73,7 @@ export function region(layout, rows, cols) {
       if (layout.aside) return [layout.width, layout.height];
       return [layout.width, BLOCK_EDGE * Math.ceil(placesOf(layout, rows) / layout.columns)];
     default:
-      throw new GlinferError(`nothing is known of parts of the layout ${layout.kind}`);
+      throw new GlinferError(`the layout ${layout.kind} has no known parts`);
   }
 }
 

@@ -24,7 +24,7 @@ const EXTENSIONS = {
 export function computingCanvas() {
   if (typeof document !== "undefined") return document.createElement("canvas");
   if (typeof OffscreenCanvas !== "undefined") return new OffscreenCanvas(1, 1);
-  throw new GlinferError("there is no WebGL2 here; load the model in a page of a browser");
+  throw new GlinferError("there is no WebGL2 here; load the model in a browser page");
 }
 
 /**
@@ -82,8 +82,8 @@ export function limitsOf(gl, minimum = false) {
 export function missing(gl, requires, { minimum = false } = {}) {
   if (!gl) {
     return [
-      "This browser offers no WebGL2. Use a current browser, and see that hardware acceleration or " +
-        "software rendering is not turned off in its settings.",
+      "This browser has no WebGL2. Use a current browser, and check that hardware acceleration or " +
+        "software rendering is not disabled in its settings.",
     ];
   }
   const found = [];

@@ -49,7 +49,7 @@ export async function load(base, { canvas = computingCanvas(), ...options } = {}
  */
 export function textsFor(plan, tokenizer) {
   if (plan.driver !== "encode") return textsOf(plan.model, tokenizer);
-  throw new GlinferError("this site embeds texts; expected one of a model that continues them");
+  throw new GlinferError("this site has an embedding model; expected a model that generates text");
 }
 
 /**
@@ -254,7 +254,7 @@ export class Model {
   /** Raises an error where the site has no plan that checks guesses. */
   requireDrafts() {
     if (this.drafts) return;
-    const why = this.plan.driver === "fast" ? "has no plan for guesses" : "computes all tokens anew each time";
+    const why = this.plan.driver === "fast" ? "has no plan for drafts" : "computes all tokens again each time";
     throw new GlinferError(`this site ${why}; leave speculate out, or export the model again with the plan fast`);
   }
 
@@ -359,7 +359,7 @@ export class Model {
 
   /** Raises an error on an empty sequence, and makes room for the newest token. */
   requireTokens() {
-    if (!this.ids.length) throw new GlinferError("the model holds no tokens; give it at least one");
+    if (!this.ids.length) throw new GlinferError("the model has no tokens; give it at least one");
     this.makeRoom();
   }
 

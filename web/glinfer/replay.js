@@ -10,7 +10,7 @@ import { beginAll } from "./program.js";
 import { Framebuffer, pendingError, Texture, ZEROS } from "./textures.js";
 
 const LOST =
-  "The browser took the graphics context away (the driver was reset, or memory ran out). Reload the page to go on.";
+  "The browser dropped the graphics context (the driver was reset, or memory ran out). Reload the page to continue.";
 
 /** The bindings before the first draw: none, so that `issue` sets all of them. */
 const unbound = () => ({ framebuffer: null, program: null, viewport: "", bound: [], blending: false });

@@ -105,7 +105,7 @@ export class IdTokenizer {
    */
   encode(text) {
     const ids = (text.match(/\d+/g) ?? []).map(Number);
-    if (!ids.length) throw new GlinferError("this model came without a tokenizer; write token ids, such as: 12 7 300");
+    if (!ids.length) throw new GlinferError("this model has no tokenizer here; write token ids, such as 12 7 300");
     return ids;
   }
 

@@ -341,6 +341,6 @@ function compareBand(entry, spec, { y, lines }, found, bytes) {
 
 function changed(why) {
   return new GlinferError(
-    `the weights are no longer those that were loaded: ${why}; reload the page to use the new file, or put the old one back`,
+    `the weights have changed since they were loaded: ${why}; reload the page to use the new file, or restore the old one`,
   );
 }

@@ -28,11 +28,11 @@ export class AttentionView {
     $("layer").replaceChildren(...names.map((name, index) => new Option(name, String(index))));
     const told =
       lines === "tokens"
-        ? "Each line is a token of the text, the newest at the bottom"
-        : "Each line is one of the block's heads, which look at different things";
+        ? "Each row is a token of the text, the newest at the bottom"
+        : "Each row is one head of the block; heads look at different things";
     $("attention-hint").textContent =
-      "Before each token the model weighs all those before it, in several blocks one after another. " +
-      `${told}; each column is a token that it looks at, the newest at the right. The stronger the colour, the more it counts.`;
+      "For each token the model weighs all earlier tokens, in several blocks one after another. " +
+      `${told}. Each column is a token that it looks at, the newest on the right. A stronger colour means more weight.`;
   }
 
   /** The picture that is chosen. */
@@ -44,7 +44,7 @@ export class AttentionView {
   paint(picture, attention) {
     this.painted = attention;
     paintAttention($("picture"), attention, accent());
-    const label = `Attention of ${this.names[picture]}: ${attention.rows} lines over ${attention.cols} tokens`;
+    const label = `Attention of ${this.names[picture]}: ${attention.rows} rows over ${attention.cols} tokens`;
     $("picture").setAttribute("aria-label", label);
   }
 

@@ -7,7 +7,7 @@ import { LocalEngine } from "./local.js";
 import { keepPage, leavePage } from "./offline.js";
 import { takeThread } from "./thread.js";
 
-const LOST = "The browser took the graphics context away, and the model with it.";
+const LOST = "The browser dropped the graphics context, and the model with it.";
 
 /** An engine of the page, see page.js. */
 export class BrowserEngine {
@@ -132,14 +132,14 @@ function aboutOf({ model, requires }) {
   const { name, parameters, weights, cache, plan, config, draws_per_token: draws, licence } = model;
   return {
     name,
-    about: `${name}, a language model, runs on this computer, inside this page. Nothing that you write leaves it.`,
+    about: `The language model ${name} runs on this computer, inside this page. What you write stays here.`,
     card: [
       ["Model", name],
       ["Parameters", `${(parameters / 1e6).toFixed(1)} million numbers, in ${config.num_hidden_layers} blocks`],
       ["Weights", weights],
-      ["Context", `${config.max_position_embeddings} tokens, kept as ${cache}`],
+      ["Context", `${config.max_position_embeddings} tokens, stored as ${cache}`],
       ["Vocabulary", `${config.vocab_size} tokens`],
-      ["Computed", `with WebGL2, ${draws} draws a token by the plan “${plan}”`],
+      ["Computed", `with WebGL2, ${draws} draws per token with the plan “${plan}”`],
       ["Needs", `textures of ${requires.max_texture_size} texels a side`],
       ["Licence", licence],
     ],

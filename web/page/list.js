@@ -12,11 +12,11 @@ const WIDE = "(min-width: 60rem)"; // as in style.css
 
 function item({ id, title }, current, handlers) {
   const rename = async () => {
-    const given = await ask("Another name for this conversation", { yes: "Rename", value: title });
+    const given = await ask("New name for this conversation", { yes: "Rename", value: title });
     if (given?.trim()) handlers.rename(id, given);
   };
   const remove = async () => {
-    if ((await ask(`Delete “${title}”? It cannot be had back.`, { yes: "Delete" })) !== null) handlers.remove(id);
+    if ((await ask(`Delete “${title}”? This cannot be undone.`, { yes: "Delete" })) !== null) handlers.remove(id);
   };
   const open = button(title, () => handlers.open(id), { className: "title", dir: "auto" });
   if (current) open.setAttribute("aria-current", "true");
@@ -39,8 +39,8 @@ export function showList(kept, handlers) {
   $("kept-count").textContent = kept.list.length ? ` (${kept.list.length})` : "";
   $("delete-all").hidden = kept.list.length === 0;
   $("kept-hint").textContent = kept.lasts
-    ? "Kept in this browser alone, until you delete them."
-    : "This browser keeps nothing for this page: they are gone when it is closed.";
+    ? "Stored only in this browser, until you delete them."
+    : "This browser stores nothing for this page: they are lost when it is closed.";
   if (had && !$("kept").contains(document.activeElement)) $("kept-title").focus();
 }
 
@@ -51,7 +51,7 @@ export function startList(kept, handlers) {
   wide.addEventListener("change", fit);
   fit();
   $("delete-all").addEventListener("click", async () => {
-    const text = `Delete all ${kept.list.length} conversations? They cannot be had back.`;
+    const text = `Delete all ${kept.list.length} conversations? This cannot be undone.`;
     if ((await ask(text, { yes: "Delete all" })) !== null) handlers.clear();
   });
 }

@@ -53,7 +53,7 @@ class TurnView {
     const given = this.asked.querySelector(".given");
     const actions = this.asked.querySelector(".actions");
     const field = element("textarea", { value: this.turn.message, rows: 3, dir: "auto" });
-    field.setAttribute("aria-label", "Your text, anew");
+    field.setAttribute("aria-label", "Edit your text");
     const end = () => {
       form.remove();
       given.hidden = actions.hidden = false;
@@ -64,8 +64,8 @@ class TurnView {
       end();
       done(this, field.value);
     };
-    const buttons = [button("Send anew", send), button("Cancel", end)];
-    const hint = element("small", { textContent: "What came after it is dropped." });
+    const buttons = [button("Send again", send), button("Cancel", end)];
+    const hint = element("small", { textContent: "Everything after it is deleted." });
     const form = element("div", { className: "edit" }, field, element("div", { className: "row" }, ...buttons, hint));
     field.addEventListener("keydown", (event) => {
       if (event.key === "Escape") end();
@@ -133,7 +133,7 @@ export class Log {
   markLeft(count) {
     document.querySelector("#log .left-out")?.remove();
     if (!count) return;
-    const text = "There was no more room: the model does not see what is above.";
+    const text = "The context was full: the model does not see the messages above.";
     this.views[count]?.asked.prepend(element("p", { className: "left-out hint", textContent: text }));
   }
 }

@@ -37,7 +37,7 @@ import { openStore } from "./store.js";
 import { startTheme } from "./theme.js";
 import { invite, showCard } from "./welcome.js";
 
-const RELOAD_PAUSE = 60_000; // milliseconds between two times that a lost model is loaded again by itself
+const RELOAD_PAUSE = 60_000; // minimum milliseconds between automatic reloads of a lost model
 const SAVE_PAUSE = 2000; // milliseconds between two times that an answer is kept while it is written
 
 /** The page's state, and what an engine may do with it. */
@@ -110,7 +110,7 @@ export class Page {
     this.reloaded = performance.now();
     try {
       await this.engine.load();
-      this.say("The model was lost, and is ready again. What was not written to its end can be regenerated.");
+      this.say("The model was lost and has been loaded again. Unfinished replies can be regenerated.");
     } catch (error) {
       this.interrupted(sentence(error.message));
     }
@@ -292,9 +292,9 @@ export class Page {
     try {
       const same = await this.kept.save(conversation);
       showList(this.kept, this.handlers);
-      if (!same) this.say("Another tab has changed or deleted this conversation: what was written here is kept as a new one.");
+      if (!same) this.say("Another tab changed or deleted this conversation; this version is stored as a new one.");
     } catch (error) {
-      this.showProblems([`This conversation cannot be kept: ${error.message}. Delete some others, or copy what you need.`]);
+      this.showProblems([`This conversation cannot be stored: ${error.message}. Delete some others, or copy what you need.`]);
     }
   }
 

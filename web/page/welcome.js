@@ -1,4 +1,4 @@
-/** What the page says of a model: its kind of input, with examples, and its card. */
+/** How the page describes a model: its kind of input, with examples, and its card. */
 
 import { $, button, element, sentence } from "./elements.js";
 
@@ -9,19 +9,19 @@ import { $, button, element, sentence } from "./elements.js";
  */
 export function invite({ takes, examples, vocabulary, why }, choose) {
   const kinds = {
-    chat: "Ask something, or click on one of these. It is a small model: it writes fluently, and often makes things up.",
-    text: "This model continues a text; it does not answer questions. Write a beginning, or click on one of these.",
+    chat: "Ask a question, or choose one of these. This is a small model: it writes fluently, but often makes things up.",
+    text: "This model continues a text; it does not answer questions. Write the start of one, or choose one of these.",
     ids:
-      "The words of this model are not on this page, only their numbers (token ids). " +
-      `Write some whole numbers from 0 to ${vocabulary - 1}, with spaces between them.`,
+      "This model has no tokenizer here, so it works with numbers (token ids). " +
+      `Write whole numbers from 0 to ${vocabulary - 1}, separated by spaces.`,
   };
-  $("message-label").textContent = { chat: "Your message", text: "A text to continue", ids: "Token ids" }[takes];
+  $("message-label").textContent = { chat: "Your message", text: "Text to continue", ids: "Token ids" }[takes];
   $("invitation").textContent = why ? `${kinds[takes]} ${sentence(why)}` : kinds[takes];
   $("examples").replaceChildren(...examples.map((text) => button(text, () => choose(text))));
 }
 
 /**
- * Shows facts with their names; those that are not known are left out.
+ * Shows facts with their names, except unknown ones.
  * @param {[string, string|undefined][]} rows
  */
 export function showCard(rows) {

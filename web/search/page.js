@@ -66,7 +66,7 @@ class SearchPage {
     const canvas = document.createElement("canvas");
     canvas.addEventListener("webglcontextlost", () => {
       this.close();
-      this.showError(new GlinferError("the browser took the graphics context away; reload the page to go on"));
+      this.showError(new GlinferError("the browser dropped the graphics context; reload the page to continue"));
     });
     await leavePage(this.asked);
     const inWords = progressInWords();
@@ -84,9 +84,9 @@ class SearchPage {
     this.shared.plan = plan;
     document.title = `${name} – glinfer`;
     $("about").textContent =
-      `Search in your texts by what they mean. The model, ${name}, runs on this computer, inside this page; nothing leaves it.`;
+      `Search your texts by meaning. The model, ${name}, runs on this computer, inside this page; nothing leaves it.`;
     $("facts").textContent =
-      `${name} has ${(parameters / 1e6).toFixed(1)} million numbers (parameters), kept as ${weights}, and runs with WebGL2.`;
+      `${name} has ${(parameters / 1e6).toFixed(1)} million numbers (parameters), stored as ${weights}, and runs with WebGL2.`;
   }
 
   /** Nothing more can be run. */
@@ -151,7 +151,7 @@ class SearchPage {
     if (!leftOut.length) return;
     const names = leftOut.slice(0, NAMED).join(", ") + (leftOut.length > NAMED ? " …" : "");
     $("left-out").textContent =
-      `${counted(leftOut.length, "file")} left out, as they are no plain text in UTF-8 or longer than ${LARGEST / 1e6} MB: ${names}`;
+      `${counted(leftOut.length, "file")} skipped (not plain text in UTF-8, or longer than ${LARGEST / 1e6} MB): ${names}`;
     $("left-out").hidden = false;
   }
 

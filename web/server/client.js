@@ -2,8 +2,8 @@
 
 import { GlinferError } from "../glinfer/errors.js";
 
-const GONE = "the server does not answer; see whether 'glinfer serve' still runs, and try again";
-const BROKE = "the connection to the server broke; see whether 'glinfer serve' still runs, and send the message again";
+const GONE = "the server does not answer; check that 'glinfer serve' is running, and try again";
+const BROKE = "the connection to the server broke; check that 'glinfer serve' is running, and send the message again";
 
 /** What the server has refused, with its status and code. */
 export class ServerError extends GlinferError {

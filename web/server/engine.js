@@ -89,7 +89,7 @@ export class ServerEngine {
     this.model = page.shared.model = model;
     page.describe({
       name: model.id,
-      about: `${model.id}, a language model that runs on the server of this page.`,
+      about: `The language model ${model.id} runs on the server of this page.`,
       card: cardOf(model),
       sampling: model.sampling,
     });

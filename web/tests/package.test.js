@@ -90,7 +90,7 @@ describe("the package", { skip }, () => {
 
   test("can be imported where there is no browser, and says then what it needs", async () => {
     const { load, forget, GlinferError } = await import(pathToFileURL(path.join(installed, "index.js")));
-    const wanted = { name: "GlinferError", message: "there is no WebGL2 here; load the model in a page of a browser" };
+    const wanted = { name: "GlinferError", message: "there is no WebGL2 here; load the model in a browser page" };
     await assert.rejects(load("http://localhost/site/"), wanted);
     await assert.rejects(load("http://localhost/site/", { worker: false }), (error) => error instanceof GlinferError);
     await forget("http://localhost/site/");

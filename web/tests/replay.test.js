@@ -99,7 +99,7 @@ test("a context that is gone is told before anything is asked of it", () => {
   const { gl } = context({ isContextLost: () => gone });
   const replay = new Replay(gl, PLAN, FILES);
   gone = true;
-  assert.throws(() => replay.begin(PLAN.companions.drafted.draws), /The browser took the graphics context away/);
+  assert.throws(() => replay.begin(PLAN.companions.drafted.draws), /The browser dropped the graphics context/);
 });
 
 test("a page that nobody sees does not wait for timers, and one that is seen does", { timeout: 60_000 }, async () => {

@@ -145,7 +145,7 @@ test("a text that goes on over a full context, and one that was cut back, are th
 
 test("guesses of one's own are checked, and refused where they cannot be", () => {
   const model = modelOf(64, 100);
-  assert.throws(() => model.accept([50], null), /holds no tokens/);
+  assert.throws(() => model.accept([50], null), /has no tokens/);
   model.prefill([50]);
   const right = model.driver.choose([50], 5);
   assert.deepEqual(model.accept([...right.slice(0, 3), 99, 98], null), right.slice(0, 4));
@@ -155,7 +155,7 @@ test("guesses of one's own are checked, and refused where they cannot be", () =>
   whole.prefill([1, 2, 3, 4, 5, 6]);
   assert.equal(whole.accept(whole.driver.choose(whole.ids, 9), null).length, 3); // no more than there is room for
   model.driver.drafted = null;
-  assert.throws(() => model.accept([1], null), /this site has no plan for guesses/);
+  assert.throws(() => model.accept([1], null), /this site has no plan for drafts/);
 });
 
 test("a text says how it is guessed, or the model does, in one of the ways that there are", async () => {
@@ -169,5 +169,5 @@ test("a text says how it is guessed, or the model does, in one of the ways that 
   const none = modelOf(256, 100);
   none.driver.drafted = null;
   assert.equal(await take(none, {}), false);
-  await assert.rejects(() => take(none, { speculate: "ngram" }), /has no plan for guesses/);
+  await assert.rejects(() => take(none, { speculate: "ngram" }), /has no plan for drafts/);
 });

@@ -159,7 +159,7 @@ export class LibraryTokenizer {
       }
       const other = this.probes.find((probe) => probe[name] && made.ids(probe.text).join() !== probe[name].join());
       if (other) {
-        throw new GlinferError(`this browser finds other tokens than Python in ${JSON.stringify(other.text)}; give token ids`);
+        throw new GlinferError(`this browser tokenizes ${JSON.stringify(other.text)} differently from Python; give token ids`);
       }
       this.made.set(name, made);
     }

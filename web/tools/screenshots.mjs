@@ -89,7 +89,7 @@ async function write(page) {
 /** Asks for the picture of attention, and waits for it. */
 async function lookAt(page) {
   await page.click("#look");
-  await page.waitForSelector("#picture[aria-label*='lines over']");
+  await page.waitForSelector("#picture[aria-label*='rows over']");
 }
 
 /** Pictures of what a command serves. */

@@ -1,1 +1,1 @@
-"""How matrices, vectors, caches and packed weights lie in textures: pure NumPy, no GL."""
+"""Texture layouts of matrices, vectors, caches and packed weights: pure NumPy, no GL."""

@@ -5,12 +5,12 @@ GPUs shade 2×2 quads of fragments and llvmpipe 4×4 stamps, so a texture one te
 floats. In a matrix [slots, cols] each slot (a vector, or a token of a cache) has as many whole blocks as it needs; the
 rest of the last block is padding and stays zero.
 
-Block b of a slot lies in **tile** ``b mod tiles``. llvmpipe gives one thread to each tile of 64×64 texels, so several
+Block b of a slot is in **tile** ``b mod tiles``. llvmpipe gives one thread to each tile of 64×64 texels, so several
 tiles spread the work on one vector over the cores; a GPU needs one tile. shaders/common/blocks.glsl computes the same
-places.
+positions.
 
-A cache may hold its floats in bytes, four of them a texel (:mod:`glinfer.quant.bytes`). Behind the blocks of numbers a
-slot then has blocks of scales: texel t of them has the two scales of block t, the first in its first two bytes.
+A cache may hold its floats as bytes, four a texel (:mod:`glinfer.quant.bytes`). Blocks of scales then follow the blocks
+of numbers in each slot: their texel t has the two scales of block t, the first in its first two bytes.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ def lane_offsets() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """A [rows, cols] matrix whose every row is a slot of ``blocks`` blocks.
+    """A [rows, cols] matrix with each row in a slot of ``blocks`` blocks.
 
     Attributes:
         rows: slots.
         cols: floats of a slot.
-        tiles: tiles that the blocks of one slot are spread over in turn.
-        pitch: texels from tile to tile.
+        tiles: number of tiles among which a slot's blocks alternate.
+        pitch: texels from one tile to the next.
         columns: blocks side by side within a tile.
-        slot_step, block_step: distance in blocks of a tile between two slots, and between two blocks of one slot:
-            either the blocks of a slot lie together, or one block of all slots does.
-        aside: blocks at the end of a slot that ``every`` slots share, where the slot written last wins: a cache's
-            queries, which no later run reads.
-        every: slots of one sequence, which share the blocks aside; 1 where slots belong to no sequences.
-        format_name: ``rgba32f`` or ``rgba16f``, or ``rgba8i`` for bytes with scales, which are kept aside by no layout.
+        slot_step, block_step: distance, in blocks of a tile, between two slots and between two blocks of one slot.
+            Either the blocks of a slot are adjacent, or the same block of all slots is.
+        aside: blocks at the end of a slot that ``every`` slots share; the last write wins. A cache keeps its queries
+            there, which no later run reads.
+        every: slots of one sequence, which share the blocks aside; 1 without sequences.
+        format_name: ``rgba32f`` or ``rgba16f``, or ``rgba8i`` for bytes with scales, which have no blocks aside.
     """
 
     rows: int
@@ -92,10 +92,10 @@ class BlockLayout:
     ) -> BlockLayout:
         """A layout within ``max_texture_size`` texels a side that spreads the blocks of a slot over tiles.
 
-        It has at most as many ``tiles`` as a texture holds side by side, and doubles them until all blocks fit.
+        ``tiles`` is first limited to what the texture's width holds, then doubled until all blocks fit.
 
         Raises:
-            PlanError: the matrix is empty or too large, or the pitch is no whole number of blocks.
+            PlanError: the matrix is empty or too large, or the pitch is not a whole number of blocks.
         """
         blocks = _checked_blocks(shape)
         if pitch < BLOCK_EDGE or pitch % BLOCK_EDGE:
@@ -117,10 +117,10 @@ class BlockLayout:
         every: int = 1,
         format_name: str = "rgba32f",
     ) -> BlockLayout:
-        """A layout with the same block of all slots together, for a cache that is read block by block over many slots.
+        """A layout that groups the same block of all slots, for a cache that is read block by block over many slots.
 
-        Every line holds a multiple of 16 slots, so 16 slots from a multiple of 16 on lie side by side. The blocks kept
-        ``aside`` lie in lines of their own behind all others.
+        Every line holds a multiple of 16 slots, so 16 slots that start at a multiple of 16 are side by side. The
+        blocks ``aside`` have separate lines after all others.
 
         Raises:
             PlanError: the matrix is empty or too large.
@@ -163,17 +163,17 @@ class BlockLayout:
 
     @cached_property
     def blocks(self) -> int:
-        """Blocks of one slot, of scales too."""
+        """Blocks of one slot, scales included."""
         return blocks_for(self.cols) + self.scale_blocks
 
     @cached_property
     def kept_blocks(self) -> int:
-        """Blocks that every slot has of its own."""
+        """Blocks of one slot without the blocks aside."""
         return self.blocks - self.aside
 
     @property
     def kept_cols(self) -> int:
-        """Columns that every slot has of its own, padding included."""
+        """Columns of one slot without the blocks aside, padding included."""
         return BLOCK_FLOATS * self.kept_blocks
 
     @cached_property
@@ -183,11 +183,11 @@ class BlockLayout:
 
     @cached_property
     def kept_height(self) -> int:
-        """Lines of the blocks that every slot has of its own."""
+        """Height in texels without the blocks aside."""
         return BLOCK_EDGE * -(-self.places_of(self.rows) // self.columns)
 
     def places_of(self, rows: int) -> int:
-        """Blocks of one tile from its first to the last of ``rows`` slots, without the blocks aside."""
+        """Blocks of one tile up to the last one of ``rows`` slots, without the blocks aside."""
         return (rows - 1) * self.slot_step + (-(-self.kept_blocks // self.tiles) - 1) * self.block_step + 1
 
     @cached_property
@@ -243,7 +243,7 @@ class BlockLayout:
         return np.where(kept, x, BLOCK_EDGE * (place % self.columns)), np.where(kept, y, y_aside)
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """Width and height of the texels from the origin that hold the first ``rows`` slots."""
+        """Width and height in texels of a rectangle at the origin that holds the first ``rows`` slots."""
         check_part(self, rows, cols)
         if self.aside:
             return self.width, self.height
@@ -251,11 +251,11 @@ class BlockLayout:
 
     @property
     def slot_is_rectangular(self) -> bool:
-        """Whether a slot is a column of blocks, and its blocks aside, if there are any, a line of them."""
+        """Whether a slot is a column of blocks, and its blocks aside a line."""
         return self.in_one_line and (not self.aside or (self.aside_slots == 1 and self.aside <= self.columns))
 
     def slot_rectangles(self, slot: int) -> list[tuple[int, int, int, int]]:
-        """Rectangles (x, y, width, height) in texels that hold one slot, where :attr:`slot_is_rectangular`."""
+        """Rectangles (x, y, width, height) in texels that hold one slot, if :attr:`slot_is_rectangular`."""
         column = BLOCK_EDGE * slot, 0, BLOCK_EDGE, BLOCK_EDGE * self.kept_blocks
         return [column, *([(0, self.kept_height, BLOCK_EDGE * self.aside, BLOCK_EDGE)] if self.aside else [])]
 
@@ -291,12 +291,12 @@ class BlockLayout:
         return texels
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
-        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        """The matrix [rows, cols] from the texels of ``region(rows, cols)``; the inverse of pack."""
         x, y = self.places(rows)
         return self.elements(texels[y, x])[:, :cols]
 
     def elements(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The elements [rows, cols] of slots out of the texels [rows, blocks × 16, 4] that :meth:`places` names."""
+        """The elements [rows, cols] of slots, from their texels [rows, blocks × 16, 4] at :meth:`places`."""
         lanes: npt.NDArray[Any] = texels.reshape(len(texels), -1)
         if not self.scale_blocks:
             return lanes[:, : self.cols]
@@ -305,12 +305,12 @@ class BlockLayout:
         return from_bytes(lanes[:, : BLOCK_FLOATS * held], scales)[:, : self.cols]
 
     def _in_bytes(self, floats: npt.NDArray[np.float32]) -> npt.NDArray[np.int8]:
-        """The bytes [rows, 64 · blocks] of whole blocks of floats, those of their scales behind them."""
+        """Quantise whole blocks of floats to bytes [rows, 64 · blocks], followed by the bytes of their scales."""
         numbers, scales = to_bytes(floats)
         found = np.zeros((len(floats), BLOCK_FLOATS * self.blocks), dtype=np.int8)
         found[:, : floats.shape[1]] = numbers
-        behind = scales.astype("<u2").view(np.int8)
-        found[:, floats.shape[1] :][:, : behind.shape[1]] = behind
+        tail = scales.astype("<u2").view(np.int8)
+        found[:, floats.shape[1] :][:, : tail.shape[1]] = tail
         return found
 
 
@@ -324,11 +324,11 @@ def copied_rectangles(
     """
     for layout in (source, target):
         if not isinstance(layout, BlockLayout) or layout.slot_step != 1 or layout.tiles != 1:
-            raise PlanError("only slots whose blocks lie together over all slots are copied")
+            raise PlanError("cannot copy slots of this layout; expected one made by by_block")
     assert isinstance(source, BlockLayout)
     assert isinstance(target, BlockLayout)
     if source.kept_blocks != target.kept_blocks or not 0 <= rows <= min(source.rows - first, target.rows - to):
-        raise PlanError(f"no {rows} slots of {source.kept_blocks} blocks to copy from {first} to {to}")
+        raise PlanError(f"cannot copy {rows} slots of {source.kept_blocks} blocks from slot {first} to slot {to}")
     if source.in_one_line and target.in_one_line:
         size = BLOCK_EDGE * rows, BLOCK_EDGE * source.kept_blocks
         return [(BLOCK_EDGE * first, 0, BLOCK_EDGE * to, 0, *size)] if rows else []
@@ -349,8 +349,8 @@ def copied_rectangles(
 class RowLayout:
     """A [rows, cols] table that is read a row at a time, four numbers a texel.
 
-    Rows lie below each other, in stacks side by side where they exceed the texture's height. ``format_name`` is a key
-    of :data:`glinfer.gl.layouts.matrix.FORMATS` with four channels, and the matrix is of its type.
+    Rows are stacked, in several stacks side by side if they exceed the texture's height. ``format_name`` is a key of
+    :data:`glinfer.gl.layouts.matrix.FORMATS` with four channels, and the matrix has its type.
     """
 
     rows: int
@@ -360,10 +360,10 @@ class RowLayout:
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> RowLayout:
-        """A layout that fits textures of ``max_texture_size`` texels a side.
+        """A layout in textures of at most ``max_texture_size`` texels a side.
 
         Raises:
-            PlanError: it does not.
+            PlanError: the table does not fit.
         """
         made = cls(*shape, min(shape[0], max_texture_size), format_name)
         if made.width > max_texture_size:
@@ -413,7 +413,7 @@ class RowLayout:
         return self.width, min(rows, self.stack)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w, 4] of the whole table; of a table in one stack also of its first rows alone."""
+        """Texels [h, w, 4] of the whole table, or of the first rows of a table in one stack."""
         part = self.rows == self.stack and matrix.ndim == 2 and 1 <= len(matrix) <= self.rows
         rows = len(matrix) if part else self.rows
         if matrix.shape != (rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
@@ -431,7 +431,7 @@ class RowLayout:
         return texels.reshape(-1, self.width, 4)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
-        """The first rows out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        """The first rows from the texels of ``region(rows, cols)``; the inverse of pack."""
         stacks = -(-self.rows // self.stack)
         flat = texels.reshape(-1, stacks, self.texels * 4).transpose(1, 0, 2)
         if rows > self.stack:

@@ -2,9 +2,9 @@
 
 A tensor is a matrix [rows, cols]: its last axis runs along the columns, all other axes, row-major, along the rows. Each
 row is padded with zeros to whole texels of four elements, and the texels of all rows are numbered in order: texel t
-lies at (t mod width, t div width), and the width is a power of two. So a vector of 4096 elements lies like a matrix of
-64×64, every fragment of a pass has work to do, and an edge may be longer than the largest texture. Short lines give
-llvmpipe many tiles of 64×64 texels for its threads. shaders/common/flat.glsl computes the same places.
+is at (t mod width, t div width), and the width is a power of two. So a vector of 4096 elements is stored like a 64×64
+matrix, and every fragment of a pass has work. An edge may be longer than the largest texture. Short lines give
+llvmpipe many tiles of 64×64 texels for its threads. shaders/common/flat.glsl computes the same positions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, check_part, check_rows
 
 LANES = 4
-_MAX_WIDTH = 256  # where the texture's height allows it
+_MAX_WIDTH = 256  # if the texture's height allows it
 _MIN_WIDTH = 4
 
 
@@ -40,7 +40,7 @@ class FlatLayout:
     Attributes:
         rows, cols: the matrix, in elements.
         width, height: the texture, in texels; the width is a power of two.
-        format: of the texture.
+        format: the texture's format.
     """
 
     rows: int
@@ -51,7 +51,7 @@ class FlatLayout:
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> FlatLayout:
-        """The layout of a matrix on a renderer whose textures may be ``max_texture_size`` texels a side.
+        """The layout of a matrix in textures of at most ``max_texture_size`` texels a side.
 
         Raises:
             PlanError: the matrix is empty, or does not fit one texture.
@@ -73,7 +73,7 @@ class FlatLayout:
 
     @classmethod
     def without_elements(cls, shape: tuple[int, int], format_name: str) -> FlatLayout:
-        """The layout of a matrix with an edge of 0, which takes no texel."""
+        """The layout of a matrix with an edge of 0, which has no texels."""
         return cls(*shape, _MIN_WIDTH, 0, FORMATS[format_name])
 
     @property
@@ -90,10 +90,10 @@ class FlatLayout:
         """The same texels as another matrix.
 
         Raises:
-            PlanError: its texels are not the same.
+            PlanError: the other matrix has a different number of texels.
         """
         if rows * texels_for(cols) != self.rows * self.row_texels:
-            raise PlanError(f"a {self.rows}×{self.cols} matrix does not lie in its texels as one of {rows}×{cols} does")
+            raise PlanError(f"a {self.rows}×{self.cols} matrix cannot share its texels with one of {rows}×{cols}")
         return replace(self, rows=rows, cols=cols)
 
     def defines(self, name: str) -> list[tuple[str, int]]:
@@ -101,7 +101,7 @@ class FlatLayout:
         return [(f"{name}_TEXELS", self.row_texels), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """Width and height in texels of whole lines from the origin on that hold [0:rows, 0:cols].
+        """Width and height in texels of the whole lines that hold [0:rows, 0:cols].
 
         Raises:
             PlanError: the matrix has no such part.
@@ -113,7 +113,7 @@ class FlatLayout:
         """Texels [h, w, 4] of the first ``len(matrix)`` rows; bits are kept, padding is zero.
 
         Raises:
-            PlanError: the matrix has other columns, no or too many rows, or another type than the layout.
+            PlanError: the matrix has the wrong columns, no rows or too many, or the wrong type.
         """
         check_rows(self, matrix)
         width, height = self.region(*matrix.shape)
@@ -123,6 +123,6 @@ class FlatLayout:
         return texels.reshape(height, width, LANES)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
-        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        """The matrix [rows, cols] from the texels of ``region(rows, cols)``; the inverse of pack."""
         used = texels.reshape(-1, LANES)[: rows * self.row_texels]
         return used.reshape(rows, self.row_texels * LANES)[:, :cols]

@@ -1,10 +1,10 @@
 """The layout of matrices in GGML's blocks for products, sorted into groups of 32 weights; pure NumPy, no GL.
 
 A line holds half a block of outputs (8 lanes, see :mod:`glinfer.gl.layouts.blocks`) and one round: 32 outputs × 128
-inputs, which are four groups. Its texels follow the order in which shaders/common/grouped.glsl reads them: the low bits
-of the numbers, word by word; then the bits above; then the scales. A texel holds a word of each of four outputs. With
-``quad`` each fragment of a quad takes one of the four groups for all 16 outputs of the quad; otherwise each fragment
-takes all groups for its own four outputs.
+inputs, which are four groups. shaders/common/grouped.glsl reads its texels in order: the low bits of the numbers, word
+by word; then the bits above; then the scales. A texel holds a word of each of four outputs. With ``quad`` each fragment
+of a quad computes one of the four groups for all 16 outputs of the quad; otherwise each fragment computes all groups
+for its own four outputs.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def words_for(weights: str, inputs: int) -> int:
 
 @dataclass(frozen=True)
 class GroupedLayout(LineLayout):
-    """The words [rows, cols] of a matrix in blocks, as :func:`glinfer.quant.ggml.words_of` makes them, or
-    ``wide_words``.
+    """The words [rows, cols] of a matrix in GGML's blocks, made by ``words_of`` or ``wide_words`` of
+    :mod:`glinfer.quant.ggml`.
 
     Attributes:
         rows: outputs; padded to whole blocks of 64.
@@ -66,7 +66,7 @@ class GroupedLayout(LineLayout):
 
     @classmethod
     def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GroupedLayout:
-        """The layout of an [outputs, inputs] matrix on a renderer with such textures.
+        """The layout of an [outputs, inputs] matrix in textures of at most ``max_texture_size`` texels a side.
 
         Raises:
             PlanError: it does not fit one texture.
@@ -84,7 +84,7 @@ class GroupedLayout(LineLayout):
 
     @property
     def form(self) -> GroupForm:
-        """How the format's blocks are sorted."""
+        """The sorted form of the format's blocks."""
         return group_form(self.weights)
 
     @property
@@ -94,7 +94,7 @@ class GroupedLayout(LineLayout):
 
     @property
     def paired(self) -> tuple[int, int]:
-        """The texels of a lane, from the first on and up to the second, whose words hold the scales of two outputs."""
+        """First texel of a lane whose words hold the scales of two outputs each, and the texel after the last one."""
         scales = self._places()[2]
         return (scales.start, scales.stop) if self.form.shared else (0, 0)
 
@@ -128,7 +128,7 @@ class GroupedLayout(LineLayout):
         return self._lines.join(lines)
 
     def _strips(self) -> Iterator[tuple[int, GroupedLayout]]:
-        """Layouts of a few blocks each, with the first block of each, so that a CPU's cache holds what is sorted."""
+        """The first block and the layout of strips of a few blocks, small enough to be sorted in a CPU's cache."""
         each = max(1, _STRIP_BYTES // (4 * BLOCK_FLOATS * self.cols))
         for first in range(0, self._lines.blocks, each):
             blocks = min(each, self._lines.blocks - first)
@@ -146,7 +146,7 @@ class GroupedLayout(LineLayout):
         return lines.reshape(self._lines.blocks, -1, self._lines.line, 4)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
-        """The words [rows, cols]; the reverse of pack."""
+        """The words [rows, cols]; the inverse of pack."""
         lines = self._lines.split(texels).reshape(*self._outputs[:2], self._rounds, -1, _LANES, 4)
         low, high, scale, shared = (lines[:, :, :, place] for place in self._places())
         groups = self._groups_from(low, high, scale, shared)
@@ -173,7 +173,7 @@ class GroupedLayout(LineLayout):
         return ordered.reshape(*self._outputs[:2], self._rounds, words, 4, _LANES, 4)
 
     def _restored(self, ordered: Words, words: int) -> Words:
-        """The reverse of :meth:`_ordered`."""
+        """The inverse of :meth:`_ordered`."""
         shaped = ordered.reshape(*self._outputs[:2], self._rounds, words, 4, 2, 4, 4)
         back = shaped.transpose(0, 1, 5, 4, 7, 2, 6, 3) if self.quad else shaped.transpose(0, 1, 5, 6, 7, 2, 4, 3)
         groups = -(-self.inputs // GROUP)

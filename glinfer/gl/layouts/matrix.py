@@ -1,8 +1,8 @@
 """The layout of a matrix in a texture, one element a texel; pure NumPy, no GL.
 
-A matrix [rows, cols] is stored row-major, one element a texel. Where both edges fit the renderer's largest
-texture the texel of element (r, c) is simply (x=c, y=r). Where one does not (WebGL2 guarantees 2048 texels a
-side and no more), the elements are wrapped: element i = r·cols + c lies at (i mod width, i div width).
+A matrix [rows, cols] is stored row-major, one element a texel. If both edges fit the renderer's largest
+texture, the texel of element (r, c) is (x=c, y=r). Otherwise (WebGL2 guarantees only 2048 texels a side)
+the elements are wrapped: element i = r·cols + c is at (i mod width, i div width).
 Shaders read both through shaders/common/matrix.glsl.
 """
 
@@ -37,7 +37,7 @@ class TexelFormat:
 
     @cached_property
     def bytes_per_texel(self) -> int:
-        """Bytes of texture memory that one texel takes."""
+        """Bytes of texture memory of one texel."""
         return int(np.dtype(self.dtype).itemsize) * self.channels
 
     @cached_property
@@ -63,10 +63,10 @@ FORMATS = {
 
 
 class TexelLayout(Protocol):
-    """Where the elements of a [rows, cols] matrix lie in a texture.
+    """The positions of a [rows, cols] matrix's elements in a texture.
 
-    :class:`Layout` keeps one element a texel, :mod:`glinfer.gl.layouts.flat` four elements of a tensor of any shape;
-    the other modules beside it hold the layouts of blocked vectors and packed weights.
+    :class:`Layout` keeps one element a texel, :mod:`glinfer.gl.layouts.flat` four elements of a tensor of any shape.
+    The other modules of the package hold the layouts of blocked vectors and packed weights.
     """
 
     @property
@@ -97,7 +97,7 @@ class TexelLayout(Protocol):
         """Texels [h, w] or [h, w, 4] of the first ``len(matrix)`` rows."""
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
-        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``."""
+        """The matrix [rows, cols] from the texels of ``region(rows, cols)``."""
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height in texels of a rectangle at the origin that holds [0:rows, 0:cols]."""
@@ -117,7 +117,7 @@ def check_rows(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
     """Refuse rows that the layout cannot hold.
 
     Raises:
-        PlanError: it has other columns, no or too many rows, or another type than the layout.
+        PlanError: the matrix has the wrong columns, no rows or too many, or the wrong type.
     """
     expected = np.dtype(layout.format.dtype)
     if matrix.ndim != 2 or matrix.shape[1] != layout.cols or not 1 <= matrix.shape[0] <= layout.rows:
@@ -138,7 +138,7 @@ class Layout:
 
     @classmethod
     def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> Layout:
-        """The layout of a matrix on a renderer whose textures may be ``max_texture_size`` texels a side.
+        """The layout of a matrix in textures of at most ``max_texture_size`` texels a side.
 
         Raises:
             PlanError: the matrix is empty, or does not fit one texture even when wrapped.
@@ -158,7 +158,7 @@ class Layout:
 
     @property
     def wrapped(self) -> bool:
-        """Whether elements are wrapped at the texture's edge, as the module's docstring tells."""
+        """Whether elements are wrapped at the texture's edge, see the module's docstring."""
         return self.width != self.cols
 
     @property
@@ -186,7 +186,7 @@ class Layout:
         """Texels [h, w] of the first ``len(matrix)`` rows; bits are kept, padding is zero.
 
         Raises:
-            PlanError: the matrix has other columns, no or too many rows, or another type than the layout.
+            PlanError: the matrix has the wrong columns, no rows or too many, or the wrong type.
         """
         check_rows(self, matrix)
         if not self.wrapped:
@@ -197,7 +197,7 @@ class Layout:
         return texels.reshape(height, width)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
-        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        """The matrix [rows, cols] from the texels of ``region(rows, cols)``; the inverse of pack."""
         if not self.wrapped:
             return texels[:rows, :cols]
         return texels.reshape(-1)[: rows * self.cols].reshape(rows, self.cols)[:, :cols]

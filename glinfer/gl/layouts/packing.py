@@ -1,9 +1,9 @@
 """The layout of a matrix of packed words for products; pure NumPy, no GL.
 
 A fragment of shaders/gemv.frag adds up the products of 4×4 pieces (4 outputs × 4 inputs), four pieces a step. The
-texture holds the pieces in the order in which they are read: a line is half a block (8 lanes, see
-:mod:`glinfer.gl.layouts.blocks`; llvmpipe computes 8 at once) and one step, 32 outputs × 16 inputs, and the lines of
-all steps of a half follow each other, so that a renderer streams the weights from memory once, front to back.
+texture holds the pieces in reading order. A line is half a block (8 lanes, see :mod:`glinfer.gl.layouts.blocks`;
+llvmpipe computes 8 at once) and one step: 32 outputs × 16 inputs. The lines of all steps of a half are consecutive, so
+a renderer streams the weights from memory once, front to back.
 
 A **word** is one float32 or half float, or 32 bits with two 16-bit or four 8-bit weights, along the inputs. Word e of
 the 4 inputs of a piece, for its 4 outputs, is one RGBA texel; ``texels`` counts the texels of a piece.
@@ -23,14 +23,14 @@ from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
 from glinfer.quant.formats import WORD_FORMATS
 from glinfer.quant.threads import in_threads
 
-_STRIP_BYTES = 1 << 18  # of rows that are sorted together: a CPU's cache holds them
+_STRIP_BYTES = 1 << 18  # of rows sorted together, which fit a CPU's cache
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of equal width, ``columns`` of them side by side: the fewest that keep within the texture's height.
+    """Lines of equal width in ``columns`` columns, as few as the texture's height allows.
 
-    A renderer that keeps a texture row by row reads the lines from memory front to back, whatever ``columns`` is.
+    For any ``columns``, a renderer that stores textures row by row reads the lines from memory front to back.
     """
 
     blocks: int
@@ -43,7 +43,7 @@ class Lines:
         """Lines of ``line`` texels within a texture.
 
         Raises:
-            PlanError: they do not fit; the message says that ``what`` needs them.
+            PlanError: they do not fit; the message names ``what``.
         """
         columns = -(-blocks * lines_per_block // max_texture_size)
         if (rounded := 1 << (columns - 1).bit_length()) * line <= max_texture_size:
@@ -74,14 +74,14 @@ class Lines:
         return texels.reshape(self.height, self.width, 4)
 
     def split(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The reverse of join."""
+        """The inverse of join."""
         lines = texels.reshape(-1, self.line, 4)[: self.blocks * self.lines_per_block]
         return lines.reshape(self.blocks, self.lines_per_block, self.line, 4)
 
 
 @dataclass(frozen=True)
 class LineLayout:
-    """A matrix laid out in lines, and the sizes that follow from them."""
+    """A matrix laid out in lines, which determine its sizes."""
 
     rows: int
     cols: int
@@ -89,7 +89,7 @@ class LineLayout:
 
     @property
     def format(self) -> TexelFormat:
-        """RGBA32F, unless a layout says otherwise."""
+        """RGBA32F, unless a subclass overrides it."""
         return FORMATS["rgba32f"]
 
     @property
@@ -118,10 +118,10 @@ class LineLayout:
         return self.width * self.height * self.format.bytes_per_texel
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """The whole texture, since no smaller rectangle holds the first rows.
+        """The whole texture, because no smaller rectangle holds the first rows.
 
         Raises:
-            PlanError: a part of the matrix is asked for.
+            PlanError: only a part of the matrix is requested.
         """
         if (rows, cols) != (self.rows, self.cols):
             raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
@@ -141,8 +141,8 @@ class GemvLayout(LineLayout):
         rows: outputs; padded to whole blocks of 64.
         cols: words of one output, a multiple of ``texels``; inputs are padded to whole blocks of 64.
         weights: a key of :data:`glinfer.quant.formats.WORD_FORMATS`.
-        quad: whether each fragment of a quad takes a quarter of the inputs for all 16 outputs of the quad, to be added
-            up at the end; otherwise each takes all inputs for its own 4 outputs.
+        quad: whether each fragment of a quad sums a quarter of the inputs for all 16 outputs of the quad, to be added
+            up at the end; otherwise each sums all inputs for its own 4 outputs.
     """
 
     weights: str
@@ -150,7 +150,7 @@ class GemvLayout(LineLayout):
 
     @classmethod
     def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GemvLayout:
-        """The layout of an [outputs, inputs] matrix on a renderer with such textures.
+        """The layout of an [outputs, inputs] matrix in textures of at most ``max_texture_size`` texels a side.
 
         Raises:
             PlanError: it does not fit one texture.
@@ -182,7 +182,7 @@ class GemvLayout(LineLayout):
     @property
     def _order(self) -> tuple[int, ...]:
         # Texel order in a line: which accumulator, word, quad of the half, member of the quad. With quad, the
-        # accumulator is the member that will own the outputs and the lane's own member says which inputs.
+        # accumulator is the member that will own the outputs, and the lane's own member selects the inputs.
         return (0, 1, 5, 3, 7, 2, 6, 4) if self.quad else (0, 1, 5, 6, 7, 2, 3, 4)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -213,7 +213,7 @@ class GemvLayout(LineLayout):
         return self._lines.join(lines.reshape(shape[0], self._lines.lines_per_block, self._lines.line, 4))
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
-        """The words [rows, cols]; the reverse of pack."""
+        """The words [rows, cols]; the inverse of pack."""
         shape = self._pieces()
         ordered = self._lines.split(texels).reshape([shape[axis] for axis in self._order])
         words = ordered.transpose(np.argsort(self._order)).reshape(shape[0] * BLOCK_FLOATS, -1)
@@ -225,9 +225,9 @@ class GemvLayout(LineLayout):
 class ConstantLayout(LineLayout):
     """The constants of each output of a product, [rows, 1 to 6]: scales, sum of weights, bias, in this order.
 
-    With ``scales`` there are four scales, one for each group of inputs; with ``sums`` the sum of the output's weights;
-    the bias always. Group g holds the inputs i with ``(i div 4) mod 4 == g``, which member g of a quad reads, so that
-    four scales cost no more than one a row.
+    ``scales`` adds four scales, one for each group of inputs, and ``sums`` the sum of the output's weights; the bias is
+    always present. Group g holds the inputs i with ``(i div 4) mod 4 == g``, which member g of a quad reads, so four
+    scales cost no more than one a row.
     """
 
     quad: bool
@@ -259,7 +259,7 @@ class ConstantLayout(LineLayout):
         return self._lines.join(np.concatenate(parts, axis=1)[:, None])
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
-        """The constants [rows, cols]; the reverse of pack."""
+        """The constants [rows, cols]; the inverse of pack."""
         lines = self._lines.split(texels)[:, 0].reshape(self._lines.blocks, self.cols, BLOCK_TEXELS, 4)
         blocks = self._lines.blocks
         found = np.empty((blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)

@@ -1,1 +1,1 @@
-"""Benchmarks: engines timed in turns, medians after a warm-up."""
+"""Benchmarks: interleaved timing of engines, medians after a warm-up."""

@@ -1,7 +1,8 @@
 """Benchmark of decoding and prefill: the fast plan in several weight formats, and other engines.
 
-All engines hold the same model and are timed in one call, in short turns: decoding token by token at the end of full
-contexts, prefill of a prompt, and decoding many sequences together, by each sampling. Warm-ups do not count.
+All engines hold the same model and are timed in one call, interleaved in short blocks: decoding token by token at the
+end of full contexts, prefill of a prompt, and decoding many sequences together, for each sampling. Warm-ups do not
+count.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from glinfer.quant.formats import DEFAULT_CACHE
 
 @dataclass(frozen=True)
 class EngineReport:
-    """One timed engine; None where it does not apply to engines other than glinfer. Times in seconds, sizes in bytes.
+    """One timed engine; None if not applicable to engines other than glinfer. Times in seconds, sizes in bytes.
 
     Attributes:
         label: name in the rows.
@@ -43,12 +44,12 @@ class EngineReport:
         programs: distinct compiled programs.
         compile_seconds: from the last weight's upload to the first token.
         load_seconds: from the checkpoint's path to a bound plan, on an open device.
-        first_token_seconds: from the checkpoint's path to a token in Python, opening of the device included.
+        first_token_seconds: from the checkpoint's path to a token in Python, including the opening of the device.
         texture_bytes: textures of the decoding plan, by kind.
         weight_bytes: weights that one token fetches.
         weight_texture: texture format of most of them.
         kernels: kernel options.
-        startup: seconds of each of :data:`glinfer.models.stages.STAGES` that there was, up to the first token.
+        startup: seconds of each stage of :data:`glinfer.models.stages.STAGES` up to the first token.
     """
 
     label: str
@@ -67,12 +68,12 @@ class EngineReport:
 
 @dataclass(frozen=True)
 class DecodeRow(Report):
-    """One engine at one context length, by one sampling.
+    """One engine at one context length, with one sampling.
 
     ``decode`` and ``pipelined`` are milliseconds a token with each token read back, and with one readback for a block;
-    ``of_greedy`` is the speed as a share of greedy decoding's, each by its faster way; ``prefill`` is milliseconds from
-    a prompt of ``context`` tokens to the next token's logits in Python, whatever the sampling. The limits are
-    lower bounds of a token and of the prompt, None for engines other than glinfer, and where no ceilings were measured.
+    ``of_greedy`` is the speed relative to greedy decoding, each by its faster way; ``prefill`` is milliseconds from a
+    prompt of ``context`` tokens to the next token's logits in Python, for any sampling. The limits are lower bounds of
+    a token and of the prompt; None for other engines, and if no ceilings were measured.
     """
 
     derived = ("tokens_per_second", "prefill_tokens_per_second", "bytes_per_second")
@@ -106,11 +107,11 @@ class DecodeRow(Report):
 
 @dataclass(frozen=True)
 class BatchRow(Report):
-    """Several sequences decoded together by one sampling, at the context length of a :class:`DecodeRow` of the engine.
+    """Several sequences decoded together with one sampling, at the context length of one of the engine's rows.
 
-    ``step`` is milliseconds for one token of each, read back; ``of_greedy`` the speed as a share of greedy decoding's;
-    ``single_tokens_per_second`` the speed of that row, None where one text alone was not timed with this sampling;
-    ``draws`` the draw calls of a step, and ``limit`` its lower bounds, where ceilings were measured.
+    ``step`` is milliseconds for one token of each, read back; ``of_greedy`` the speed relative to greedy decoding;
+    ``single_tokens_per_second`` the speed of that :class:`DecodeRow`, None if one text was not timed with this
+    sampling; ``draws`` the draw calls of a step, and ``limit`` its lower bounds, if ceilings were measured.
     """
 
     derived = ("tokens_per_second", "times_single")
@@ -132,7 +133,7 @@ class BatchRow(Report):
 
     @property
     def times_single(self) -> float | None:
-        """Speed relative to one sequence alone, read token by token."""
+        """Speed relative to a single sequence, read token by token."""
         single = self.single_tokens_per_second
         return None if single is None else self.tokens_per_second / single
 
@@ -141,8 +142,8 @@ class BatchRow(Report):
 class DecodeReport(Report):
     """Engines on one machine.
 
-    ``notes`` tell what was left out, ``ceiling`` holds the renderer's ceilings, ``origin`` the commit of a hub's model,
-    ``samplings`` all options of each sampling by its name.
+    ``notes`` list omissions, ``ceiling`` has the renderer's ceilings, ``origin`` the commit of a hub's model, and
+    ``samplings`` all options of each sampling by name.
     """
 
     plan: str
@@ -186,14 +187,14 @@ def load_fast(
     """Load a model for timing, up to its first token; the caller closes the model.
 
     Args:
-        path: a checkpoint, or as for :func:`glinfer.engine.loading.load_model`.
+        path: a checkpoint, or a path for :func:`glinfer.engine.loading.load_model`.
         weights: the weight format.
         device: an open device.
         cache: the format of keys and values.
         gelu: overrides the checkpoint's form.
         opening_seconds: time of opening the device, a part of the time to the first token.
-        imports_seconds: time of Python before that, which counts in ``startup`` alone.
-        samplings: how the decoder chooses tokens.
+        imports_seconds: Python's time before that, which counts only in ``startup``.
+        samplings: samplings of the decoder.
         on_progress: receives (uploaded bytes, bytes).
     """
     started = uploaded = time.perf_counter()
@@ -208,7 +209,7 @@ def load_fast(
             with stage("plan"):
                 prepared = prepare(path, device, "fast", weights, cache=cache)
             engine = prepared.bind(device, on_upload=note)
-            reason = "weights that are noise have no tokenizer; use token ids"
+            reason = "random weights have no tokenizer; use token ids"
             model = Model(Loaded(engine, None, reason, (), False, USUAL))
         else:
             model = load_model(path, weights=weights, cache=cache, gelu=gelu, device=device, on_upload=note)
@@ -243,15 +244,15 @@ def load_fast(
 
 
 def texture_formats(models: Mapping[str, Model]) -> list[str]:
-    """List the texture formats that the figures of some models fetch, whose ceilings their limits need."""
+    """List the texture formats that some models fetch; limits need their ceilings."""
     works = [token_work(model, 1) for model in models.values()]
     return list(dict.fromkeys(name for work in works for name, size in work.fetched.items() if size))
 
 
 def with_limits(report: DecodeReport, models: Mapping[str, Model], ceiling: CeilingReport) -> DecodeReport:
-    """Add ceilings to a report, and to each figure of these models, which are given by label, its lower bounds.
+    """Add ceilings to a report, and lower bounds to each figure of these models, which are given by label.
 
-    A token's are those of the first one of a block, which sees the fewest tokens.
+    The bounds of a token are those of the first one in a block, which sees the fewest tokens.
     """
 
     def first(context: int) -> int:
@@ -278,23 +279,23 @@ def with_limits(report: DecodeReport, models: Mapping[str, Model], ceiling: Ceil
 
 
 def contexts_within(config: ModelConfig, contexts: Sequence[int]) -> tuple[list[int], list[str]]:
-    """Sort the context lengths that a model can hold, with a note for each that it cannot.
+    """Sort the context lengths that a model supports, with a note for each that it does not.
 
     Raises:
-        InputError: none is left, or one is below 1.
+        InputError: none remains, or one is below 1.
     """
     longest = config.max_position_embeddings
     if any(context < 1 for context in contexts):
         raise InputError(f"found a context of {min(contexts)} tokens; expected at least 1")
     kept = sorted({context for context in contexts if context <= longest})
     if not kept:
-        raise InputError(f"no context is left to time; expected some within 1 to {longest}, the context of this model")
+        raise InputError(f"found no context within this model's; expected lengths from 1 to {longest}")
     dropped = sorted(set(contexts) - set(kept))
-    return kept, [f"a context of {context} tokens is left out: this model holds {longest}" for context in dropped]
+    return kept, [f"a context of {context} tokens is skipped: this model supports {longest}" for context in dropped]
 
 
 def batch_context(kept: Sequence[int], wanted: int) -> int:
-    """Choose the context length of batches: the wanted one, or else the longest below it that is timed."""
+    """Choose the context length of batches: the wanted one, else the longest timed one below it."""
     return max((context for context in kept if context <= wanted), default=min(kept))
 
 
@@ -309,20 +310,20 @@ def bench_decoding(
     batches_at: int = 0,
     on_progress: Progress = no_progress,
 ) -> DecodeReport:
-    """Time engines that hold the same model, in turns.
+    """Time engines that hold the same model, interleaved.
 
     Args:
         engines: the timed engines with their facts.
         config: the model's shape.
-        contexts: lengths in tokens; those beyond the model's context are left out.
-        runs: counted runs of each.
+        contexts: lengths in tokens; lengths beyond the model's context are skipped.
+        runs: timed runs of each.
         renderer: version and name for the report.
-        batches: batches by the label of their engine, with room for ``batches_at`` tokens in each sequence.
+        batches: batches by the label of their engine, with space for ``batches_at`` tokens in each sequence.
         batches_at: context length at which batches are timed, see :func:`batch_context`.
         on_progress: receives (finished turns, turns).
 
     Raises:
-        InputError: no engine, run or context is left to time.
+        InputError: there is no engine, run or context to time.
     """
     if runs < 1 or not engines:
         raise InputError(f"found {runs} runs of {len(engines)} engines; expected at least one of each")

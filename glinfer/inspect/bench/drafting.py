@@ -1,4 +1,4 @@
-"""Benchmark of speculative decoding: texts that copy from their prompts, and open ones, with drafts and without."""
+"""Benchmark of speculative decoding: texts that copy from their prompts, and open ones, with and without drafts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TASKS = {
     "summarise": f"Summarise this text in two sentences, with its own words:\n\n{_PASSAGE}",
     "open": "Write a short story about a painter who moves to a city that she does not know.",
 }
-"""The tasks that are timed, by name: three that are grounded in a text, and one that is not."""
+"""Timed tasks by name: three that are based on a text, and one that is not."""
 _PAUSE_SECONDS = 0.02
 
 
@@ -43,8 +43,8 @@ class DraftRow(Report):
         tokens: tokens of the text.
         plain: milliseconds a token without drafts.
         guessed: milliseconds a token with drafts.
-        drafted: guesses in the newest run.
-        accepted: those of them that were right.
+        drafted: drafted tokens in the last run.
+        accepted: accepted ones of these.
         same: whether all runs gave the same tokens.
     """
 
@@ -61,18 +61,18 @@ class DraftRow(Report):
 
     @property
     def acceptance(self) -> float | None:
-        """The share of guesses that were right; None without any."""
+        """Share of accepted drafts; None without drafts."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def times_plain(self) -> float:
-        """Speed relative to that without drafts."""
+        """Speed relative to decoding without drafts."""
         return self.plain.median / self.guessed.median
 
 
 @dataclass(frozen=True)
 class DraftReport(Report):
-    """Speculative decoding of one model on one machine; ``drafts`` is what guesses."""
+    """Speculative decoding of one model on one machine; ``drafts`` names the source of drafts."""
 
     model: str
     weights: str
@@ -91,14 +91,14 @@ def bench_drafts(
     seed: int = 1,
     on_progress: Progress = no_progress,
 ) -> DraftReport:
-    """Time texts with drafts and without, in turns; the first of each warms up and is not counted.
+    """Time texts with and without drafts, interleaved; the first of each is a warm-up and not counted.
 
     Args:
-        model: with a tokenizer; a chat model gets the tasks as messages.
-        drafts: ``speculate`` or ``draft``, as :meth:`glinfer.engine.model.Model.stream` takes them.
-        runs: counted runs of each.
-        tokens: the most tokens of a text.
-        seed: of sampled texts.
+        model: a model with a tokenizer; a chat model gets the tasks as messages.
+        drafts: ``speculate`` or ``draft`` of :meth:`glinfer.engine.model.Model.stream`.
+        runs: timed runs of each.
+        tokens: maximum tokens of a text.
+        seed: seed of sampled texts.
         on_progress: receives (finished texts, texts).
 
     Raises:
@@ -126,7 +126,7 @@ def bench_drafts(
 
 
 def _text(model: Model, task: str, *, max_tokens: int, **options: Any) -> tuple[list[int], GenerationStats]:
-    """The answer to a task, as a reply where the model can chat, read as a whole."""
+    """Generate the whole answer to a task, as a chat reply if the model can chat."""
     stream: ChatStream | TextStream
     try:
         stream = model.stream_chat(task, max_tokens=max_tokens, **options)
@@ -137,8 +137,8 @@ def _text(model: Model, task: str, *, max_tokens: int, **options: Any) -> tuple[
     if stats.prompt_tokens + max_tokens > context:
         stream.close()
         raise InputError(
-            f"a task takes {stats.prompt_tokens} tokens and its answer {max_tokens}; found a context of {context}; "
-            "take a model with a longer one"
+            f"found a context of {context} tokens; expected {stats.prompt_tokens} for a task and {max_tokens} for its "
+            "answer; use a model with a longer context"
         )
     if isinstance(stream, ChatStream):
         stream.reply()

@@ -34,7 +34,7 @@ EVERY_OPTION: Samplings = {
 
 
 def structured(schema: str) -> Samplings:
-    """Default sampling under a mask that allows any text, so that the text stays the same, and with a JSON schema."""
+    """Default sampling under a mask that allows any text, which does not change the text, and with a JSON schema."""
     given = {"seed": 1, "incomplete": PARTIAL}
     return {
         "any text, masked": {**given, "regex": "(?s:.*)", "stop_ids": ()},
@@ -50,13 +50,13 @@ class Decoder(Protocol):
         """Name in the report."""
 
     def prefill(self, ids: Sequence[int]) -> object:
-        """Empty the cache and run ``ids`` together; returns the logits after the last one, in host memory."""
+        """Empty the cache and run ``ids`` at once; returns the logits after the last one, in host memory."""
 
     @property
     def ways(self) -> Mapping[tuple[str, bool], Callable[[int, int], list[int]]]:
-        """Functions that append a token and up to a number of chosen ones, and return those.
+        """Functions that append a token and up to a number of chosen ones, and return the chosen ones.
 
-        The keys are the sampling, and whether all tokens are read back together.
+        The keys are the sampling, and whether all tokens are read back at once.
         """
 
     def rewind(self, length: int) -> None:
@@ -71,7 +71,7 @@ class OpenedDecoder(Decoder, Protocol):
 
 
 class FastDecoder:
-    """The fast plan as a decoder, by those of some samplings that :meth:`glinfer.engine.model.Model.stream` takes."""
+    """The fast plan as a decoder, with the samplings that :meth:`glinfer.engine.model.Model.stream` supports."""
 
     def __init__(self, label: str, model: Model, samplings: Samplings) -> None:
         """Start without tokens."""
@@ -157,8 +157,8 @@ def room_for(
     Args:
         config: the model's shape.
         sizes: sequences of each batch; all batches share the memory that one gets by default.
-        context: tokens.
-        max_texture_size: of the renderer, in texels.
+        context: tokens of each sequence.
+        max_texture_size: limit of the renderer, in texels.
         cache: the format of keys and values.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Lower bounds of the timed figures: how long fetching, multiplying, and the passes themselves take at least.
+"""Lower bounds of the timed figures: the minimum times of fetching, multiplying, and issuing passes.
 
-Each bound is an amount of work over a rate that passes which do nothing else reach on the renderer
+Each bound is an amount of work over the peak rate of passes that do nothing else on the renderer
 (:mod:`glinfer.inspect.ceiling`). A figure cannot be faster than the largest of its three bounds, its **limit**. The
-amounts are the least that the computation needs: each weight and each cached key and value fetched once a run, the
-multiply-adds of the model's matrices and of attention, without padding, norms and the unpacking of weights.
+amounts are the minimum that the computation needs: each weight and each cached key and value is fetched once per run,
+and multiply-adds count the model's matrices and attention, without padding, norms and the unpacking of weights.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from glinfer.ops.spec import DrawSpec
 from glinfer.quant.formats import CACHE_FORMATS, GROUP
 
 _TABLES = {"wte", "wpe", "rope", "weight"}
-"""Samplers of embedding tables: a token reads one row, unless a product reads the whole."""
+"""Samplers of embedding tables: a token reads one row, unless a product reads the whole table."""
 _LOOKUPS = {"embed_token", "embed_rows"}
-"""The ops that read a row of a table; all others with a weight are products."""
+"""Ops that read a row of a table; all other ops with a weight are products."""
 _PARTS = ("fetch", "multiply", "passes")
 
 
 @dataclass(frozen=True)
 class Work:
-    """The least that one figure needs.
+    """Minimum work of one figure.
 
     Attributes:
         fetched: bytes by texture format.
-        multiply_adds: of float32.
-        passes: draws, each of which waits for the one before.
+        multiply_adds: float32 multiply-adds.
+        passes: draws, each of which waits for the previous one.
     """
 
     fetched: Mapping[str, int]
@@ -55,7 +55,7 @@ class Limit(Report):
     Attributes:
         fetch_ms: fetching alone, at the rate of textures of that format and size.
         multiply_ms: multiply-adds alone.
-        passes_ms: as many empty passes, each reading what the one before wrote.
+        passes_ms: as many empty passes, each reading the output of the previous one.
     """
 
     derived = ("bound_by", "limit_ms")
@@ -75,12 +75,12 @@ class Limit(Report):
         return max(self.fetch_ms, self.multiply_ms, self.passes_ms)
 
     def share(self, milliseconds: float) -> float:
-        """Return the limit as a share of a measured time: 1 where nothing is left to gain."""
+        """Return the limit as a share of a measured time; 1 is optimal."""
         return self.limit_ms / milliseconds
 
 
 def limit_of(work: Work, ceiling: CeilingReport) -> Limit:
-    """Return the lower bounds of some work; the ceilings have to cover its texture formats."""
+    """Return the lower bounds of some work; the ceilings must include its texture formats."""
     fetching = sum(size / ceiling.fetch(name, size).bytes_per_second for name, size in work.fetched.items() if size)
     multiplying = work.multiply_adds / ceiling.multiply_adds_per_second
     return Limit(1000.0 * fetching, 1000.0 * multiplying, ceiling.pass_us * work.passes / 1000.0)
@@ -112,13 +112,13 @@ def prompt_work(model: Model, tokens: int) -> Work:
     for end in ends:
         for name, size in _cached_bytes(config, model.cache, end).items():
             _add(fetched, name, size)
-    # The last token goes on in the decode plan, from its last block on.
+    # The last token continues in the decode plan, from its last block.
     rest = plan.draws[len(plan.draws) - tail_draws(plan, config) : len(plan.draws) - HEAD_DRAWS + 1]
     for name, size in weight_bytes(plan, edge, rest).items():
         _add(fetched, name, size)
     layers, head = _matrices(config)
     last = len(layers) - 1
-    # Of the last block a prompt needs no more than what it keeps for later tokens, but for its last token.
+    # In the last block, prompt tokens other than the last need only their cache entries.
     stored = _kept(config, last) * config.hidden_size
     if config.layer(last).convolves:
         stored *= 3  # one product has all three parts
@@ -144,8 +144,8 @@ def weight_bytes(plan: Plan, max_texture_size: int, draws: Sequence[DrawSpec] | 
 
     Args:
         plan: a fast plan.
-        max_texture_size: of the renderer, in texels a side.
-        draws: those that run; left out, all.
+        max_texture_size: limit of the renderer, in texels a side.
+        draws: draws that run; default: all.
     """
     uses = [(draw.op, *use) for draw in (plan.draws if draws is None else draws) for use in draw.inputs]
     # Tied embeddings are fetched whole by the product with the vocabulary matrix.
@@ -162,7 +162,7 @@ def weight_bytes(plan: Plan, max_texture_size: int, draws: Sequence[DrawSpec] | 
 
 
 def _expert_shares(plan: Plan) -> dict[str, float]:
-    """The share of the matrices of experts that the rows of one run fetch, if no two rows choose the same one."""
+    """Return the share of the expert matrices that the rows of one run fetch, if no two rows choose the same one."""
     found: dict[str, float] = {}
     for draw in plan.draws:
         sizes = dict(draw.defines)
@@ -178,7 +178,7 @@ def _add(found: dict[str, int], name: str, size: int) -> None:
 
 
 def _matrices(config: ModelConfig) -> tuple[list[int], int]:
-    """Multiply-adds of one row with the matrices of each layer, of so many experts as it uses, and the vocabulary's."""
+    """Count one row's multiply-adds with the matrices of each layer, the experts it uses, and the vocabulary matrix."""
     layers = [0] * config.num_hidden_layers
     for tensor in tensors_of(config):
         used = tensor.role not in ("gate", "up", "down") or int(tensor.letter or 0) < max(1, config.num_experts_per_tok)
@@ -188,7 +188,7 @@ def _matrices(config: ModelConfig) -> tuple[list[int], int]:
 
 
 def _seen(config: ModelConfig, layer: int, tokens: int) -> int:
-    """Tokens that the last of ``tokens`` sees in a layer."""
+    """Count the tokens that the last of ``tokens`` sees in a layer."""
     of = config.layer(layer)
     if of.delta is not None:
         span = DeltaHeads(of.delta).span
@@ -197,7 +197,7 @@ def _seen(config: ModelConfig, layer: int, tokens: int) -> int:
 
 
 def _kept(config: ModelConfig, layer: int) -> int:
-    """Numbers that a layer keeps of each token for later ones."""
+    """Count the numbers that a layer caches per token."""
     if config.layer(layer).convolves:
         return config.hidden_size
     if (rule := config.layer(layer).delta) is not None:
@@ -206,21 +206,21 @@ def _kept(config: ModelConfig, layer: int) -> int:
 
 
 def _attended(config: ModelConfig, layer: int, tokens: int) -> int:
-    """Multiply-adds of a layer's scores and weighted sums, convolution or delta rule, for the last of some tokens."""
+    """Count a layer's multiply-adds in attention, convolution or the delta rule, for the last of some tokens."""
     of = config.layer(layer)
     if of.convolves:
         return of.taps * config.hidden_size
     if (rule := of.delta) is not None:
-        # For a key and for a query: the state, then weights and corrections of the tokens behind it.
+        # For a key and for a query: the state, then weights and corrections of the tokens after it.
         each = rule.key * rule.value + _seen(config, layer, tokens) * (rule.key + rule.value)
         return of.taps * rule.channels + 2 * rule.heads * each
     return 2 * config.num_attention_heads * config.head_dim * _seen(config, layer, tokens)
 
 
 def _cached_bytes(config: ModelConfig, cache: str, tokens: int) -> dict[str, int]:
-    """Bytes of keys and values, by texture format, that the last of ``tokens`` tokens sees in all layers.
+    """Count the bytes of keys and values, by texture format, that the last of ``tokens`` tokens sees in all layers.
 
-    Those of delta rules are float32.
+    Delta rules keep float32.
     """
     found: dict[str, int] = {}
     for layer in range(config.num_hidden_layers):

@@ -56,8 +56,8 @@ def bench(
 ) -> BenchReport:
     """Time the reference plan at several sequence lengths.
 
-    The lengths take turns, so that a machine that slows down slows all of them. The first round warms up (some drivers
-    compile at the first draw) and does not count.
+    The lengths are interleaved, so that a slowdown of the machine affects all of them. The first round is a warm-up
+    (some drivers compile at the first draw) and does not count.
 
     Raises:
         InputError: a length is outside the context, or no run or length is given.
@@ -67,7 +67,7 @@ def bench(
     context = model.config.max_position_embeddings
     outside = [length for length in lengths if not 1 <= length <= context]
     if outside:
-        raise InputError(f"sequence length {outside[0]} is not within 1 to {context}, the context of this model")
+        raise InputError(f"found a sequence length of {outside[0]}; expected 1 to {context}, the context of this model")
     sequences = [[int(token) for token in example_ids(model.config, length)] for length in lengths]
     times: list[list[float]] = [[] for _ in lengths]
     total = (runs + 1) * len(lengths)

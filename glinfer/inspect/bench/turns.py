@@ -1,6 +1,6 @@
-"""Interleaved timing of engines at one context length: each takes its turn, over and over, after a warm-up.
+"""Interleaved timing of engines at one context length, after a warm-up.
 
-A machine that slows down for a while slows all engines alike.
+A temporary slowdown of the machine then affects all engines equally.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from glinfer.inspect.bench.engines import BatchDecoder, Decoder
 BLOCK_TOKENS = 16
 """Tokens that an engine decodes in a turn."""
 
-_PAUSE_SECONDS = 0.02  # before a turn, because threads of other engines spin for a while after theirs
+_PAUSE_SECONDS = 0.02  # before a turn, because threads of other engines still spin after theirs
 _PREFILL_SECONDS = 3.0  # time for the counted prefills of one engine at one length, after the first
 
 
 @dataclass
 class Times:
-    """Milliseconds of one engine: for a prompt, for a token by each of its ways, and for a step of each of its batches.
+    """Milliseconds of one engine: for a prompt, for a token in each way, and for a step of each batch.
 
-    ``batches`` has a mapping by sampling for each of them.
+    ``batches`` has a mapping by sampling for each batch.
     """
 
     prefill: list[float] = field(default_factory=list)
@@ -43,18 +43,18 @@ class Turns:
         on_progress: Progress,
         batches: Sequence[Sequence[BatchDecoder]] = (),
     ) -> None:
-        """Prepare ``runs`` counted runs of each engine.
+        """Prepare ``runs`` timed runs of each engine.
 
         Args:
             engines: the timed engines.
             ids: the prompt, as long as the context.
-            runs: counted runs of each.
+            runs: timed runs of each.
             on_progress: receives (finished turns, turns).
             batches: the batches of each engine, by its position; default: none.
         """
         self.engines, self.ids, self.runs, self.on_progress = engines, ids, runs, on_progress
         self.batches = batches or [() for _ in engines]
-        # One token before the block warms up where there is one; the block ends where the context is full.
+        # The token before the block, if any, is a warm-up; the block ends when the context is full.
         self.count = min(BLOCK_TOKENS, max(1, len(ids) - 1))
         self.start = len(ids) - self.count
         self.done = 0
@@ -63,14 +63,14 @@ class Turns:
         self.times = [Times(batches=[defaultdict(list) for _ in held]) for held in self.batches]
 
     def run(self) -> list[Times]:
-        """Return the counted times of each engine."""
+        """Return the times of each engine, without warm-ups."""
         self._prefill()
         for held in self.batches:
             for batch in held:
                 batch.prefill(self.ids)
         for run in range(self.runs + 1):
             for engine, held, times in zip(self.engines, self.batches, self.times, strict=True):
-                if run == 1:  # the first ones have warmed up
+                if run == 1:  # the first ones were warm-ups
                     times.tokens.clear()
                     for steps in times.batches:
                         steps.clear()
@@ -116,6 +116,6 @@ class Turns:
                     started = time.perf_counter()
                     engine.prefill(self.ids)
                     taken = 1000.0 * (time.perf_counter() - started)
-                    if run > 0:  # the first one warms up: it compiles, and allocates
+                    if run > 0:  # the first one is a warm-up: it compiles and allocates
                         found.append(taken)
                 self._advance()

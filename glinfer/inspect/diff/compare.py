@@ -1,7 +1,7 @@
-"""Two runs compared: models, plans, weight formats or renderers, over the same tokens.
+"""Comparison of two runs over the same tokens: of models, plans, weight formats or renderers.
 
 Tensors that both plans can capture (:mod:`glinfer.models.capture.names`) are compared in the order of computation, then
-the predictions along the text. The models are open one after the other, so that memory holds the larger of the two,
+the predictions along the text. The models are opened one after the other, so that memory holds the larger of the two,
 captured tensors of the first tokens, and the compared logits. Both devices are opened first, so that a missing one is
 reported at once.
 """
@@ -83,7 +83,7 @@ def diff(
     Args:
         side_a: one run; errors are relative to its values.
         side_b: the other run.
-        prompt: ids, or text for A's tokenizer (B's, where A has none).
+        prompt: ids, or text for A's tokenizer (B's, if A has none).
         tokens: number of first tokens to run; default: all.
         shorten: without ``tokens``, cut a prompt longer than the context instead of refusing it.
         tolerance: default: :data:`SAME_FORMAT` for equal formats of weights and caches, else :data:`OTHER_FORMAT`.
@@ -139,7 +139,7 @@ def diff(
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A side whose files were read."""
+    """A side whose files are read."""
 
     name: str
     side: RunConfig
@@ -192,14 +192,14 @@ def _encoded(text: str, a: _Loaded, b: _Loaded) -> list[int]:
         pairs = zip(*found, strict=False)
         place = next((place for place, (one, other) in enumerate(pairs) if one != other), min(map(len, found)))
         raise InputError(
-            f"the two tokenizers split this text differently, from token {place} on; expected one way for both models; "
+            f"the two tokenizers split this text differently, from token {place} on; expected equal tokens; "
             "give the tokens themselves as ids"
         )
     return found[0]
 
 
 def spread(count: int, positions: int | None, *, whole: bool, vocab: int) -> list[int]:
-    """Choose evenly spread positions out of ``count``, the last one among them.
+    """Choose evenly spread positions out of ``count``, including the last one.
 
     ``whole`` says whether a side runs all tokens for each position; ``vocab`` logits are kept for each.
     """
@@ -316,7 +316,7 @@ def _words(tokenizer: Tokenizer | None, ids: Sequence[int], along: Predictions) 
 def compare_passes(a: CapturedRun, b: CapturedRun) -> Iterator[TensorError]:
     """Compare the tensors captured on both sides, in A's order of computation.
 
-    A stream centred on one side is compared without its mean. Where one side has more rows, the last ones are compared.
+    A stream centred on one side is compared without its mean. If one side has more rows, the last ones are compared.
     """
     for name, x in a.arrays.items():
         base = name.removesuffix(CENTRED)
@@ -356,12 +356,12 @@ def _place(index: tuple[int, ...], before: int) -> ElementPosition:
 
 
 def _site(index: tuple[int, ...] | None, first: int, sites: int) -> int:
-    """Find the draw that computed an element: each of several has its share of the first axis."""
+    """Find the draw that computed an element; several draws share the first axis equally."""
     return -1 if index is None or sites == 1 else index[0] // (first // sites)
 
 
 def farthest(found: Array, expected: Array) -> tuple[float, tuple[int, ...] | None]:
-    """Return :func:`glinfer.models.oracle.relative_error` and its index; None where nothing differs."""
+    """Return :func:`glinfer.models.oracle.relative_error` and its index; None if nothing differs."""
     error = relative_errors(found, expected)
     place = int(error.argmax())
     worst = float(error.flat[place])

@@ -63,8 +63,8 @@ def _passes(axes: Axes, report: DiffReport) -> None:
             axes.annotate("×", (place, 1.0), xycoords=("data", "axes fraction"), color=colour, ha="center", va="top")
     axes.axhline(report.tolerance, color=_LIMIT, linestyle="--", linewidth=1.2, label=f"tolerance {report.tolerance:g}")
     first = report.first_beyond
-    found = "nothing is beyond the tolerance" if first is None else f"the first beyond the tolerance is {first.name}"
-    axes.set_title(f"Names of both plans as they are computed; {found}", fontsize=10, loc="left")
+    found = "all are within the tolerance" if first is None else f"the first beyond the tolerance is {first.name}"
+    axes.set_title(f"Tensors of both plans in order of computation; {found}", fontsize=10, loc="left")
     axes.set_ylabel("largest difference,\nrelative to A's largest value", fontsize=9)
     begins = _begins([each.name for each in report.passes])
     every = -(-len(begins) // _MAX_BLOCKS)
@@ -98,7 +98,7 @@ def _along(axes: Axes, report: DiffReport) -> None:
     other = [number for number, at in enumerate(positions) if at.top_a != at.top_b and math.isfinite(heights[number])]
     if other:
         where = [places[number] for number in other], [heights[number] for number in other]
-        axes.plot(*where, linestyle="none", color=_LIMIT, marker="X", markersize=8, label="another likeliest token")
+        axes.plot(*where, linestyle="none", color=_LIMIT, marker="X", markersize=8, label="different likeliest token")
     known = [value for value in kl if math.isfinite(value)]
     mean = f"mean {sum(known) / len(known):.2g} nats" if known else "no number"
     same = f"the same token is likeliest at {report.along.agreement:.1%}"
@@ -109,15 +109,15 @@ def _along(axes: Axes, report: DiffReport) -> None:
         axes.set_xticks(places, labels, fontsize=8, rotation=90, family=FONT)
         for label in axes.get_xticklabels():
             label.set_parse_math(False)
-        axes.set_xlabel("behind this token", fontsize=9)
+        axes.set_xlabel("after this token", fontsize=9)
     else:
-        axes.set_xlabel("behind the token at this position", fontsize=9)
+        axes.set_xlabel("after the token at this position", fontsize=9)
     axes.set_xlim(places[0] - 0.5, places[-1] + 0.5)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def _log_axis(axes: Axes, values: Sequence[float]) -> float:
-    """Set a logarithmic axis; returns where zero is drawn, on a line of its own below the values."""
+    """Set a logarithmic axis; returns the position of zero, on a separate line below the values."""
     known = [value for value in values if math.isfinite(value) and value > 0]
     low, high = (min(known), max(known)) if known else (1e-7, 1e-6)
     bottom, top = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1

@@ -17,7 +17,7 @@ from glinfer.quant.formats import DEFAULT_CACHE
 
 @dataclass(frozen=True)
 class RunFacts(Report):
-    """Facts on one side's run; ``kept`` lists the formats of its matrices in textures."""
+    """Facts on one side's run; ``kept`` lists the texture formats of its matrices."""
 
     model: str
     plan: str
@@ -47,11 +47,11 @@ class TensorError:
     """Difference of one captured tensor between both sides.
 
     Attributes:
-        name: see :mod:`glinfer.models.capture.names`; ends in ``.centred`` where either side subtracts the mean.
-        error: largest difference, relative to the largest unmasked value of A; None where the shapes differ.
+        name: see :mod:`glinfer.models.capture.names`; ends in ``.centred`` if either side subtracts the mean.
+        error: largest difference, relative to the largest unmasked value of A; None if the shapes differ.
         identical: whether all bits are equal.
         place: position of the largest difference; None without one.
-        draw: the draw that completes the tensor, where both plans have the same draws.
+        draw: the draw that completes the tensor, if both plans have the same draws.
         shapes: shapes on both sides.
     """
 
@@ -63,7 +63,7 @@ class TensorError:
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
 
     def beyond(self, tolerance: float) -> bool:
-        """Check that it differs by more than ``tolerance``."""
+        """Whether it differs by more than ``tolerance``."""
         return self.error is None or not self.error <= tolerance
 
 
@@ -143,10 +143,10 @@ class DiffReport(Report):
     Attributes:
         a, b: facts on both runs.
         ids: tokens that both ran.
-        words: text of each token in the report, where a tokenizer exists.
+        words: text of each token in the report, if there is a tokenizer.
         tolerance: relative error up to which tensors count as equal.
         config: fields of the configurations that differ, with both values.
-        weights: differences of the files; None where both sides have the same file.
+        weights: differences of the files; None if both sides have the same file.
         passes: tensors captured in both plans over the first ``traced`` tokens, in the order of computation.
         only_a, only_b: names that only one plan has.
         along: predictions along the whole text.

@@ -1,4 +1,4 @@
-"""Two checkpoints compared tensor by tensor: errors, and a guess at what transformed each tensor."""
+"""Comparison of two checkpoints tensor by tensor: errors, and a guess at what transformed each tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float32]
 _EXACT = 1e-6  # error of a scaled or shifted matrix, rounded to float32
 _CLOSE = 1e-3  # error of a transposed matrix, rounded to half floats
 _IN_BLOCKS = 0.3  # error of the coarsest formats, relative to the largest weight
-_ALIKE = 0.99  # correlation of a matrix with itself in such a format
+_ALIKE = 0.99  # correlation of a matrix with its rounding to such a format
 _UNRELATED = 0.3
 _FEW = 0.25  # share of rows up to which "some rows differ"
 
@@ -121,7 +121,7 @@ def _guess(a: Floats, b: Floats, facts: _Statistics, formats: tuple[str, str]) -
         if _all(a, b, lambda x, y, to=rounded: np.array_equal(x, to(y))):  # type: ignore[misc]
             return "rounded", f"A is B rounded to {name}"
     if facts.relative <= _EXACT:
-        return "digits", "only last digits differ"
+        return "digits", "only the last digits differ"
     if a.ndim == 2 and a.shape[0] == a.shape[1] and _transposed(a, b):
         return "transposed", "B is A transposed"
     if facts.off_by(b, a, scale=facts.scale, shift=0.0) <= _EXACT:
@@ -139,15 +139,15 @@ def _apart(facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
             return "format", f"B is A in {in_b}"
         return "format", f"A is B in {in_a}" if in_b == "F32" else f"A is in {in_a}, B in {in_b}"
     if correlation < _UNRELATED:
-        return "unrelated", "B has other numbers"
-    return "changed", "B is near A"
+        return "unrelated", "B is unrelated to A"
+    return "changed", "B is close to A"
 
 
 @dataclass(frozen=True)
 class _Statistics:
     """Statistics of two tensors of one shape, in float64.
 
-    ``scale`` and ``shift`` bring A nearest to B, each without the other; ``largest`` is the largest absolute
+    ``scale`` and ``shift`` each bring A closest to B without the other; ``largest`` is the largest absolute
     difference, ``peak_a`` and ``peak_b`` are the largest absolute weights.
     """
 
@@ -187,7 +187,7 @@ class _Statistics:
 
 
 def _pieces(a: Floats, b: Floats) -> Iterator[tuple[Floats, Floats]]:
-    """Yield both a few rows at a time."""
+    """Yield both tensors a few rows at a time."""
     step = max(1, PIECE_ELEMENTS // max(1, a[0].size))
     for first in range(0, len(a), step):
         yield a[first : first + step], b[first : first + step]

@@ -71,11 +71,11 @@ class Drawing:
         self.streams: dict[str, Floats] = {}
 
     def label(self, token: int) -> str:
-        """Label a predicted token; −1 is none."""
+        """Label a predicted token; −1 means none."""
         return NO_TOKEN if token < 0 else token_label(token, self.tokenizer)
 
     def add(self, kind: str, layer: int | None, name: str, sheet: Sheet, title: str, alt: str) -> None:
-        """Save a picture as ``kind/name.png``, and for dark pages as ``kind/name-dark.png``."""
+        """Save a picture as ``kind/name.png``, and a dark version as ``kind/name-dark.png``."""
         files = {"file": f"{kind}/{name}.png", "dark": f"{kind}/{name}-dark.png"}
         (self.folder / kind).mkdir(exist_ok=True)
         width, height = sheet.save(*(self.folder / file for file in files.values()))
@@ -139,7 +139,7 @@ class Drawing:
         if ATTENTION in what:
             needed.append("blocks.*.attn.*")
             if not any(name.endswith("attn.probs") for name in names):
-                raise InputError("this plan gives no attention probabilities; load the model with plan='reference'")
+                raise InputError("this plan has no attention probabilities; load the model with plan='reference'")
         chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in needed)]
         heads = config.num_attention_heads * (2 * length + 6 * config.head_dim)
         floats = length * (heads + 6 * config.hidden_size + 3 * config.intermediate_size)
@@ -156,7 +156,7 @@ class Drawing:
         seen = pictures.seen_keys(length, self.checkpoint.config.layer(layer).window)
         title = f"Attention of block {layer}"
         alt = f"{title}: maps of {heads} heads over {length} tokens."
-        for key, words in (("to_previous", "the token before"), ("to_first", "the first token")):
+        for key, words in (("to_previous", "the previous token"), ("to_first", "the first token")):
             shares = [-1.0 if each[key] is None else float(each[key] or 0.0) for each in numbers]
             if max(shares) >= 0:
                 alt += f" Head {np.argmax(shares)} looks most at {words}, {100 * max(shares):.0f}% on average."
@@ -167,7 +167,7 @@ class Drawing:
 
     def hidden(self, layer: int | None, stream: Floats) -> None:
         """Draw a residual stream [S, D]."""
-        title = "Stream behind the embedding" if layer is None else f"Stream behind block {layer}"
+        title = "Stream after the embedding" if layer is None else f"Stream after block {layer}"
         alt = f"{title}: a heat map of {stream.shape[0]} tokens by {stream.shape[1]} features."
         name = "embed" if layer is None else f"block-{layer:03d}"
         self.add(HIDDEN, layer, name, pictures.hidden(stream, self.labels, title), title, alt)
@@ -199,7 +199,7 @@ class Drawing:
                 [row[part] for row in words], seen.probs[:, part], hits[:, part], rows, self.labels[part], first
             )
             title = f"Logit lens, positions {first} to {end - 1}"
-            alt = f"{title}: the likeliest next token by layer. {rows[-1]} says {', '.join(words[-1][part])}."
+            alt = f"{title}: the likeliest next token by layer. {rows[-1]}: {', '.join(words[-1][part])}."
             self.add(LENS, None, f"positions-{first:03d}", sheet, title, alt)
         own = seen.top(len(rows) - 1, _FOLLOWED)
         sheet = pictures.lens_last(top, rows, [(self.label(token), seen.last[:, token]) for token, _ in own])
@@ -225,7 +225,7 @@ class Drawing:
         return [{"id": token, "label": self.label(token), "probability": prob} for token, prob in tokens]
 
     def weights(self, max_texture_size: int) -> None:
-        """Draw the weights, a picture for each block, where they are wanted."""
+        """Draw the weights, one picture per block, if requested."""
         if WEIGHTS not in self.options.what:
             return
         textures = texture_sizes(self.checkpoint, max_texture_size)
@@ -233,7 +233,7 @@ class Drawing:
             names = [name for name in weight_shapes(self.checkpoint.config) if layer_of(name) == layer]
             found = [summarize_weight(self.checkpoint, name, textures[name]) for name in names]
             self.found["weights"] += [each.to_json() for each in found]
-            where = "outside of the blocks" if layer is None else f"of block {layer}"
+            where = "outside the blocks" if layer is None else f"of block {layer}"
             alt = f"Thumbnails and histograms of the {len(found)} weights {where}."
             name = "outside" if layer is None else f"block-{layer:03d}"
             self.add(WEIGHTS, layer, name, pictures.weights(found, f"Weights {where}"), f"Weights {where}", alt)

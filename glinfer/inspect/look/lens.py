@@ -1,7 +1,7 @@
 """The logit lens predicts the next token from each layer's residual stream.
 
 The stream goes through the final norm and the vocabulary matrix (nostalgebraist 2020, "interpreting GPT: the logit
-lens"). Everything is float64 NumPy over the checkpoint, with the oracles of the ops that a plan would draw, and without
+lens"). Everything is computed in float64 NumPy from the checkpoint, with the oracles of a plan's ops and without
 OpenGL. The vocabulary is processed in pieces, so that neither its matrix in float64 nor all logits are in memory.
 """
 
@@ -40,8 +40,8 @@ class Lens:
     """Predictions of L streams at S positions.
 
     Attributes:
-        ids: [L, S], the likeliest token; -1 where the stream is not finite.
-        probs: [L, S], its probability; NaN where the stream is not finite.
+        ids: [L, S], the likeliest token; -1 if the stream is not finite.
+        probs: [L, S], its probability; NaN if the stream is not finite.
         last: [L, vocab] probabilities at the last position.
     """
 
@@ -55,14 +55,14 @@ class Lens:
 
 
 def likeliest(probs: Floats, count: int) -> list[tuple[int, float]]:
-    """Return (token, probability) of the largest of probabilities [vocab]; nothing if one of them is not finite."""
+    """Return (token, probability) of the largest probabilities [vocab]; empty if one is not finite."""
     if not np.isfinite(probs).all():
         return []
     return [(int(token), float(probs[token])) for token in np.argsort(-probs, kind="stable")[:count]]
 
 
 def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating]]) -> Lens:
-    """Apply the lens to streams [S, D], each from behind the embedding or a block.
+    """Apply the lens to streams [S, D], each taken after the embedding or a block.
 
     Raises:
         InputError: a stream's width is not the model's, or its length not the first one's.
@@ -73,7 +73,7 @@ def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating
         if stream.shape != (length, width) or not length:
             raise InputError(f"found a stream {list(stream.shape)}; expected [{max(1, length)}, {width}]")
     if not streams:
-        raise InputError("found no stream to look through; expected at least one")
+        raise InputError("found no streams; expected at least one")
     rows = np.concatenate(streams).astype(np.float64)
     best, total = np.full(len(rows), -np.inf), np.zeros(len(rows))
     ids = np.zeros(len(rows), dtype=np.int64)

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.floating]
 ATTENTION, HIDDEN, LENS, WEIGHTS = KINDS = ("attention", "hidden", "lens", "weights")
 """Kinds of pictures."""
 DEFAULT_TOP = 8
-"""Likeliest tokens that are listed by default."""
+"""Default number of likeliest tokens to list."""
 
 
 class CapturableModel(Protocol):
@@ -52,7 +52,7 @@ class LookOptions:
     Attributes:
         what: some of :data:`KINDS`.
         layers: the blocks to draw.
-        top: how many of the likeliest tokens are listed.
+        top: number of likeliest tokens to list.
     """
 
     what: tuple[str, ...]
@@ -71,17 +71,17 @@ class LookOptions:
         kinds = [part.strip() for part in (what or ",".join(KINDS)).split(",") if part.strip()]
         for kind in kinds:
             if kind not in KINDS:
-                raise InputError(f"there is nothing called {kind!r} to look at; expected some of {','.join(KINDS)}")
+                raise InputError(f"found an unknown kind of picture {kind!r}; expected some of {','.join(KINDS)}")
         if top < 1:
             raise InputError(f"the number of likeliest tokens is {top}; expected at least 1")
         chosen = tuple(kind for kind in KINDS if kind in kinds)
         if not chosen:
-            raise InputError(f"nothing to look at was named; expected some of {','.join(KINDS)}")
+            raise InputError(f"found no kind of picture; expected some of {','.join(KINDS)}")
         return cls(chosen, _layers(layers, config.num_hidden_layers), min(top, config.vocab_size))
 
     @property
     def runs(self) -> bool:
-        """Whether the model has to run, which needs a text."""
+        """Whether the model must run, which requires a text."""
         return self.what != (WEIGHTS,)
 
 
@@ -94,10 +94,10 @@ def _layers(text: str | None, count: int) -> tuple[int, ...]:
         else:
             found = {number for number in range(count) if fnmatchcase(str(number), part)}
         if not found:
-            raise InputError(f"no block is called {part!r}; this model has blocks 0 to {count - 1}")
+            raise InputError(f"found no block {part!r}; this model has blocks 0 to {count - 1}")
         chosen |= found
     if not chosen:
-        raise InputError(f"no block was named; this model has blocks 0 to {count - 1}")
+        raise InputError(f"found no block in the list; this model has blocks 0 to {count - 1}")
     return tuple(sorted(chosen))
 
 

@@ -1,6 +1,6 @@
 """``glinfer look`` fills a folder with pictures of one run of a model, ``look.json`` and a page to browse them.
 
-The folder changes only when everything is drawn; files of other origin in it stay.
+The folder changes only when everything is drawn; other files in it are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from glinfer.notebook import picture
 FORMAT, VERSION = "glinfer-look", 1
 """``format`` and ``version`` in ``look.json``."""
 DATA, PAGE = "look.json", "index.html"
-_MAX_SHOWN, _WIDEST = 8, 900  # pictures that a notebook shows, and pixels of their width
+_MAX_SHOWN, _WIDEST = 8, 900  # number of pictures in a notebook, and their width in pixels
 _OWN_PICTURE = re.compile(r"[a-z]+/[a-z0-9-]+\.png")
 
 
@@ -36,11 +36,11 @@ class LookResult(dict[str, Any]):
     """The contents of ``look.json``; a dictionary that shows its pictures in a notebook.
 
     Attributes:
-        folder: where the pictures and the page are.
+        folder: the folder of the pictures and the page.
     """
 
     def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
-        """Keep what was written to ``folder``."""
+        """Keep the document that was written to ``folder``."""
         super().__init__(document)
         self.folder = folder
 
@@ -74,11 +74,11 @@ def look(
         checkpoint: the model's weights.
         folder: new, empty, or the output of an earlier run.
         options: which pictures to draw.
-        model: the same model with its reference plan; may be left out when only weights are drawn.
-        prompt: text or at most MAX_LOOK_TOKENS ids; may be left out when only weights are drawn.
+        model: the same model with its reference plan; optional if only weights are drawn.
+        prompt: text or at most MAX_LOOK_TOKENS ids; optional if only weights are drawn.
         about: further facts on the model for the page and ``look.json``, such as its name and the renderer.
-        max_texture_size: of the renderer; decides the layout of weights.
-        force: write into a folder with other files, which stay unless they have a picture's name.
+        max_texture_size: limit of the renderer, which determines the layout of weights.
+        force: write into a folder with other files, which are kept unless they have a picture's name.
         on_progress: receives (drawn pictures, pictures).
 
     Raises:
@@ -90,7 +90,7 @@ def look(
     ids: list[int] = []
     if options.runs:
         if model is None or prompt is None:
-            raise InputError("a text to run is needed for everything but --what weights; give one, or --ids")
+            raise InputError("found no text to run; give one or --ids, or use --what weights")
         ids = prompt_ids(model, prompt)
     from glinfer.inspect.figures import plain_style
     from glinfer.inspect.look.drawing import Drawing
@@ -117,7 +117,7 @@ def look(
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Render the page for the contents of ``look.json``; style and script are in it, pictures beside it."""
+    """Render the page for the contents of ``look.json``, with embedded style and script and linked pictures."""
     return rendered("look.html.j2", scripts=["look.js"], styles=["look.css"], **document)
 
 
@@ -127,14 +127,14 @@ def check_drawing() -> None:
     Raises:
         InputError: matplotlib is not installed.
     """
-    require_matplotlib("glinfer look draws with matplotlib, which is not installed")
+    require_matplotlib("glinfer look needs matplotlib, which is not installed")
 
 
 def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
-    """Check that a folder may be made or filled; returns its real path.
+    """Check that a folder can be created or filled; returns its real path.
 
     Raises:
-        InputError: it is a file, or has files that no earlier run wrote, and ``force`` is not set.
+        InputError: it is a file, or it has files of other origin and ``force`` is not set.
     """
     target = Path(os.path.realpath(folder))
     try:
@@ -145,10 +145,10 @@ def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
         if force or not any(target.iterdir()) or earlier_pictures(target) is not None:
             return target
     except OSError as error:
-        raise InputError(f"{shown(folder)}: cannot look into this folder: {reason(error)}") from None
+        raise InputError(f"{shown(folder)}: cannot read this folder: {reason(error)}") from None
     raise InputError(
-        f"{shown(folder)}: this folder has files that are not earlier output of 'glinfer look'; name a new or empty "
-        "folder, or give --force to write between them"
+        f"{shown(folder)}: this folder has files that are not earlier output of 'glinfer look'; give a new or empty "
+        "folder, or use --force to keep these files"
     )
 
 
@@ -163,7 +163,7 @@ def earlier_pictures(folder: Path) -> list[str] | None:
     pictures = found.get("pictures")
     entries = [each for each in pictures if isinstance(each, dict)] if isinstance(pictures, list) else []
     names = [each.get(key) for each in entries for key in ("file", "dark")]
-    # The file may come from anybody: only names that this module could have written are ever removed.
+    # The file is untrusted: remove only names that this module could have written.
     return [name for name in names if isinstance(name, str) and _OWN_PICTURE.fullmatch(name)]
 
 
@@ -175,7 +175,7 @@ def filling(target: Path) -> Iterator[Path]:
     ``target`` stays unchanged.
 
     Raises:
-        FormatError: the operating system reports an error inside the block (a full disk, say).
+        FormatError: the operating system reports an error inside the block, such as a full disk.
     """
     made = not target.exists()
     try:

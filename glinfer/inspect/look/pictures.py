@@ -1,6 +1,6 @@
 """Pictures of ``glinfer look``: functions from arrays to sheets, see :class:`glinfer.inspect.figures.Sheet`.
 
-Sizes follow from the numbers of tokens, heads and layers, so that pictures of one kind match and labels have room.
+Sizes follow from the numbers of tokens, heads and layers, so that pictures of one kind match and labels fit.
 Colour-blind readers can tell the colours apart: viridis and cividis for magnitudes, red and blue on both sides of a
 white zero for signed values, Okabe and Ito's for categories.
 """
@@ -38,22 +38,22 @@ Floats = npt.NDArray[np.floating]
 MARKERS = "osD^vPX*"
 MAGNITUDE, CERTAINTY = "viridis", "cividis"
 POSITIONS = 32
-"""Positions in one lens picture; longer texts take several."""
+"""Positions in one lens picture; longer texts need several."""
 
 _GAP = 0.12  # inches between things
-_PANEL = (1.5, 4.8, 3.4)  # edge of an attention map: minimum, maximum, and without room for labels
+_PANEL = (1.5, 4.8, 3.4)  # edge of an attention map: minimum, maximum, and without labels
 _WIDEST = 13.0
 _LEGEND = 1.5
-_IMAGE, _STRIP, _PLOT = 2.56, 0.9, 2.5  # a matrix, the room for a vector, and a histogram
+_IMAGE, _STRIP, _PLOT = 2.56, 0.9, 2.5  # a matrix, the space for a vector, and a histogram
 _PIXELS = 64  # pixels of the edge of a map in the overview
-_FLOOR = 0.5  # bottom of a histogram's logarithmic scale, so that a single weight shows
+_FLOOR = 0.5  # bottom of a histogram's logarithmic scale, so that a single weight is visible
 _MIN_SHOWN = 1e-6  # probability on a logarithmic axis
 _PARTS = {0.0: "0", 0.25: ".25", 0.5: ".5", 0.75: ".75", 1.0: "1"}
 _SHARES = {0.0: "0", 0.01: ".01", 0.05: ".05", 0.1: ".1", 0.25: ".25", 0.5: ".5", 1.0: "1"}
 
 
 def _probability() -> Normalize:
-    # Square roots show shares of a few percent beside 1, because most heads look at many tokens.
+    # Square roots make shares of a few percent visible, because most heads look at many tokens.
     return PowerNorm(0.5, 0.0, 1.0)
 
 
@@ -134,7 +134,7 @@ def attention_overview(maps: Sequence[np.ma.MaskedArray], layers: Sequence[int],
 
 
 def hidden(stream: Floats, labels: Sequence[str], title: str) -> Sheet:
-    """Draw the stream [S, D] behind one layer: a row for each token, a column for each feature."""
+    """Draw the stream [S, D] after one layer: a row for each token, a column for each feature."""
     length, width = stream.shape
     high = min(max(1.0, length * LINE), 7.0)
     ticks = thinned(labels, high)
@@ -145,7 +145,7 @@ def hidden(stream: Floats, labels: Sequence[str], title: str) -> Sheet:
     per = -(-width // round(wide * 100))
     shown = np.ma.masked_invalid(_farthest(stream, per))
     beyond = (
-        f"values reach from {_text(float(finite.min()))} to {_text(float(finite.max()))}"
+        f"values range from {_text(float(finite.min()))} to {_text(float(finite.max()))}"
         if finite.size
         else "no value is finite"
     )
@@ -177,7 +177,7 @@ def _numbers_below(sheet: Sheet, left: float, top: float, width: float, low: flo
 
 
 def _farthest(stream: Floats, per: int) -> Floats:
-    """Keep the value farthest from 0 of each ``per`` columns, so that single large features show."""
+    """Keep the value farthest from 0 of each ``per`` columns, so that single large features are visible."""
     if per <= 1:
         return stream
     padded = np.pad(stream, ((0, 0), (0, -stream.shape[1] % per))).reshape(len(stream), -1, per)
@@ -186,7 +186,7 @@ def _farthest(stream: Floats, per: int) -> Floats:
 
 
 def norms(values: Floats, layers: Sequence[str], labels: Sequence[str]) -> Sheet:
-    """Draw the norms [L, S] of the streams behind L layers."""
+    """Draw the norms [L, S] of the streams after L layers."""
     wide = min(max(6.0, len(labels) * 0.3), 14.0)
     high = len(layers) * 0.24
     ticks = thinned(labels, wide)
@@ -196,7 +196,7 @@ def norms(values: Floats, layers: Sequence[str], labels: Sequence[str]) -> Sheet
     low, top = (float(known.min()), float(known.max())) if known.size else (1.0, 2.0)
     many = top / low > 30
     norm: Normalize = LogNorm(low, top) if many and top > low else Normalize(0.0, top)
-    note = "The Euclidean norm of the stream behind each layer, at each position" + (" (logarithmic)." if many else ".")
+    note = "The Euclidean norm of the stream after each layer, at each position" + (" (logarithmic)." if many else ".")
     sheet = Sheet(named + wide, high + below, "Norm of the stream", note)
     ends = {low: f"{low:.3g}", top: f"{top:.3g}"} if many else {0.0: "0", top / 2: f"{top / 2:.3g}", top: f"{top:.3g}"}
     sheet.bar(norm, MAGNITUDE, "norm", ends)
@@ -212,7 +212,7 @@ def lens(
 ) -> Sheet:  # fmt: skip
     """Draw the likeliest token [L, S] of each layer at each position, and its probability [L, S].
 
-    ``hits`` [L, S] marks tokens that really follow; ``labels`` are the tokens at the positions from ``first`` on.
+    ``hits`` [L, S] marks tokens that follow in the text; ``labels`` are the tokens at the positions from ``first`` on.
     """
     words = [[short(guess, 7) for guess in row] for row in guesses]
     longest = max(len(word) for row in words for word in row)
@@ -222,9 +222,7 @@ def lens(
     named, below = room(rows), room(under)
     wide, high = len(labels) * cell, len(layers) * line
     which = f", positions {first} to {first + len(labels) - 1}"
-    note = (
-        "What each layer would say next. Below: the token at the position. Orange frame: it is the token that follows."
-    )
+    note = "Next token predicted by each layer. Below: the token at the position. Orange frame: the token that follows."
     sheet = Sheet(named + wide, high + below, f"Logit lens{which}", note)
     norm = Normalize(0.0, 1.0)
     sheet.bar(norm, CERTAINTY, "probability", _PARTS)
@@ -318,7 +316,7 @@ def weights(looks: Sequence[WeightSummary], title: str) -> Sheet:
     step = _IMAGE + _PLOT + 0.95
     note = (
         "Left: the weight in its rows and columns; 99% of the pixels lie within the scale. "
-        "Right: how many weights lie where (logarithmic); the line is 0."
+        "Right: histogram of the weights (logarithmic); the line is 0."
     )
     placed: list[tuple[WeightSummary, float, float, float]] = []
     top = 0.0

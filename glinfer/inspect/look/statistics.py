@@ -1,6 +1,6 @@
 """Statistics of tensors and weights for ``look.json``: ranges, moments, counts of odd values, thumbnails, histograms.
 
-Weights are read and unpacked a few rows at a time, so that even the largest takes little memory.
+Weights are read and unpacked a few rows at a time, so that even the largest needs little memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Stats = dict[str, float | int | None]
 BINS = 64
 """Bars of a histogram."""
 MAX_EDGE = 128
-"""Pixels of a thumbnail's longer edge, at most."""
+"""Maximum pixels of a thumbnail's longer edge."""
 
 
 @dataclass
@@ -85,8 +85,8 @@ def statistics(name: str, array: Floats) -> dict[str, Any]:
 def attention_numbers(probs: Floats) -> list[dict[str, float | None]]:
     """Describe where each attention head [heads, S, S] looks, as means over the queries.
 
-    ``entropy_bits`` is 0 where every query looks at one token. ``to_first``, ``to_itself`` and ``to_previous`` are
-    probabilities; ``to_first`` and ``to_previous`` leave out the first query, and are None for a single token.
+    ``entropy_bits`` is 0 if every query looks at one token. ``to_first``, ``to_itself`` and ``to_previous`` are
+    probabilities; ``to_first`` and ``to_previous`` exclude the first query, and are None for a single token.
     """
     found: list[dict[str, float | None]] = []
     for head in probs.astype(np.float64):
@@ -109,9 +109,9 @@ class WeightSummary:
 
     Attributes:
         name: the tensor's name.
-        layer: the block that it belongs to; None for embeddings, the final norm and the vocabulary matrix.
+        layer: its block; None for embeddings, the final norm and the vocabulary matrix.
         shape: rows and columns, [1, n] for a vector.
-        format: in the file, ``F32`` or one of :data:`glinfer.formats.packed.PACKED_FORMATS`.
+        format: its format in the file, ``F32`` or one of :data:`glinfer.formats.packed.PACKED_FORMATS`.
         texture: width, height and texel format of its texture in the reference plan.
         image: [h, w] thumbnail. A matrix's pixel is the mean of absolute values, because signed means are near 0
             everywhere; a vector's pixel is the signed mean.
@@ -157,7 +157,7 @@ def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int
     plan: Plan
     if is_published(config, formats):
         plan = plan_for(config, "reference", max_texture_size=edge)
-    else:  # weights lie alike for any number of rows
+    else:  # the layout of weights does not depend on the number of rows
         plan = reference_plans(config, "file", formats, KernelOptions(), edge).of(1)
     layouts = {tensor.name: tensor.layout_within(edge) for tensor in plan.of_kind("weight")}
     return {name: (layout.width, layout.height, layout.format.name) for name, layout in layouts.items()}
@@ -190,14 +190,14 @@ def summarize_weight(checkpoint: Checkpoint, name: str, texture: tuple[int, int,
             across = np.add.reduceat(values, starts, axis=1)
             into[lines[begins]] += np.add.reduceat(across, begins, axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        image = sums / pixels  # NaN where nothing is finite
+        image = sums / pixels  # NaN if nothing is finite
     return WeightSummary(
         name, layer_of(name), shape, checkpoint.formats()[name], texture, image, block, counts, edges, stats
     )
 
 
 def block_of(shape: tuple[int, int]) -> tuple[int, int]:
-    """Choose how many (rows, columns) a thumbnail's pixel averages: equally many, unless the matrix is very thin."""
+    """Choose how many (rows, columns) a thumbnail's pixel averages: a square, unless the matrix is very thin."""
     per = -(-max(shape) // MAX_EDGE)
     rows, cols = (min(per, max(1, edge * 4 // MAX_EDGE)) for edge in shape)
     return rows, cols

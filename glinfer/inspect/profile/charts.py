@@ -21,10 +21,10 @@ from glinfer.inspect.profile.traffic import TextureUse
 from glinfer.inspect.report import megabytes
 
 _WIDTH, _NARROW = 10.0, 3.6  # inches of a figure, and of one for phones, at 72 SVG units each
-_LABEL_DRAWS = 0.022  # of a chart's width: the room of a block's number
-_SQUASHED = 4.0  # times the time of nine draws in ten: a scale that shows more squashes them
-_NAMED = 3  # draws beyond the scale whose time is written
-_RATE_TEXT = 0.17  # of the largest rate: the room of the text beside a bar
+_LABEL_DRAWS = 0.022  # of a chart's width: the space for a block's number
+_SQUASHED = 4.0  # multiple of the 90th percentile that the scale shows; more would squash most draws
+_NAMED = 3  # draws beyond the scale that are labelled with their time
+_RATE_TEXT = 0.17  # of the largest rate: the space for the text next to a bar
 
 FAMILIES = {
     "attention": OKABE_ITO[0],
@@ -46,7 +46,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart for the page, and another form of it for phones; ``name`` begins its ids."""
+    """A chart for the page, and a narrow version for phones; its ids begin with ``name``."""
 
     name: str
     title: str
@@ -108,7 +108,7 @@ def family_of(kind: str) -> str:
 
 @contextmanager
 def _bars(labels: Sequence[str], each: float, width: float, unit: str = "milliseconds") -> Iterator[tuple[Chart, Axes]]:
-    """Make a chart of horizontal bars, ``each`` inches high; on a phone text takes room above each bar."""
+    """Make a chart of horizontal bars, ``each`` inches high; on a phone text is above each bar."""
     narrow = width == _NARROW
     chart = Chart(width, (each + 0.18 * narrow) * len(labels) + (1.5 if narrow else 1.1))
     axes = chart.axes[0]
@@ -122,7 +122,7 @@ def _bars(labels: Sequence[str], each: float, width: float, unit: str = "millise
 
 
 def _scale(axes: Axes, most: float, room: float) -> None:
-    """End the scale of bars at ``room`` times the longest, where text stands beside them."""
+    """End the scale of bars at ``room`` times the longest, if text is next to them."""
     axes.set_xlim(0, (1.03 if _is_narrow(axes) else room) * most)
 
 
@@ -139,8 +139,8 @@ def _kinds(report: ProfileReport, width: float = _WIDTH) -> Figure:
     kinds = report.kinds
     largest = max(kinds, key=lambda kind: kind.ms)
     caption = (
-        f"The draws of one run by kind, in the order of the plan. Most time goes to {largest.kind}: "
-        f"{largest.ms:.2f} ms, {largest.share:.0%}. A draw's time goes from the end of the one before to its own end."
+        f"The draws of one run by kind, in the order of the plan. Most time is spent in {largest.kind}: "
+        f"{largest.ms:.2f} ms, {largest.share:.0%}. A draw's time is from the end of the previous draw to its own end."
     )
     with _bars([kind.kind for kind in kinds], 0.29, width) as (chart, axes):
         for place, kind in enumerate(kinds):
@@ -162,7 +162,7 @@ def _draws(report: ProfileReport, width: float = _WIDTH) -> Figure:
     longer = [each for each in draws if each.ms > top]
     if longer:
         which = "A draw is" if len(longer) == 1 else f"{len(longer)} draws are"
-        caption += f" {which} longer than the scale: cut off at its top, with the time above it."
+        caption += f" {which} longer than the scale and cut off, with the time above."
     axes = chart.axes[0]
     for each in draws:
         shown = min(each.ms, top)
@@ -182,7 +182,7 @@ def _draws(report: ProfileReport, width: float = _WIDTH) -> Figure:
             text = f"block {name}" if turn == 0 and len(places) > 0.08 * room else name
             axes.annotate(text, (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8)
     if spans:
-        caption += " Numbers above the chart, and the shading, are blocks."
+        caption += " Shading and the numbers above mark blocks."
     axes.set_ylim(0, (1.06 + 0.09 * min(len(longer), _NAMED)) * top)
     axes.set_xlim(-0.8, len(draws) - 0.2)
     axes.set_xlabel("draw, in the order of the plan")
@@ -193,7 +193,7 @@ def _draws(report: ProfileReport, width: float = _WIDTH) -> Figure:
 
 
 def scale_top(times: Sequence[float]) -> float:
-    """The largest time that a scale shows in full: the longest draw, unless it would squash all others."""
+    """Return the largest time that the scale shows in full: the longest draw, unless it would squash all others."""
     ordered = sorted(times)
     most = ordered[-1] or 1.0
     usual = ordered[int(0.9 * (len(ordered) - 1))]
@@ -203,7 +203,7 @@ def scale_top(times: Sequence[float]) -> float:
 
 
 def _cut_off(axes: Axes, draw: DrawProfile, count: int, top: float, number: int) -> None:
-    """Mark a bar as longer than the scale, and write its time above the bars; each further one a line lower."""
+    """Mark a bar as longer than the scale, and write its time above the bars; later ones a line lower."""
     axes.plot([draw.index - 0.9, draw.index + 0.9], [0.94 * top, 0.97 * top], color=PAGE, linewidth=3)
     if number >= _NAMED:
         return
@@ -228,12 +228,12 @@ def _block(draw: DrawProfile) -> str:
 def _rates(report: ProfileReport, width: float = _WIDTH) -> Figure:
     """Draw bytes read a second by kind, with a mark at the renderer's ceiling."""
     kinds = report.kinds
-    caption = "Bytes read a second, each texel in use counted once, however often it is fetched."
+    caption = "Bytes read per second; each texel in use counts once, even if it is fetched repeatedly."
     if report.ceilings:
         measured = ", ".join(f"{rate.format} {rate.bytes_per_second / 1e9:.1f} GB/s" for rate in report.ceilings)
         caption += (
-            f" The mark beside a bar is what a pass that only fetches reaches here ({measured}). Textures small enough "
-            "for a cache may go beyond it; draws that compute much for each texel stay far below."
+            f" The mark next to a bar is the rate of a pass that only fetches ({measured}). Textures that fit into a "
+            "cache may exceed it; draws that compute a lot per texel stay far below."
         )
     rates = [kind.bytes_per_second / 1e9 for kind in kinds]
     ceilings = [rate / kind.of_ceiling if kind.of_ceiling else 0.0 for kind, rate in zip(kinds, rates, strict=True)]
@@ -246,7 +246,7 @@ def _rates(report: ProfileReport, width: float = _WIDTH) -> Figure:
             if ceiling:
                 axes.plot([ceiling, ceiling], [place - 0.42, place + 0.42], color=TEXT, linewidth=2)
             chart.tip(bar, f"{kind.kind}: reads {kind.bytes_read:,} bytes in {kind.ms:.3f} ms, {text}")
-            # Beside the bar, or beyond the mark where both would be at the same place.
+            # Next to the bar, or after the mark if both would overlap.
             end = ceiling if rate < ceiling < rate + _RATE_TEXT * most else rate
             _beside(axes, end, place, text)
         _scale(axes, most, 1.2)
@@ -259,8 +259,8 @@ def _growth(report: ProfileReport, width: float = _WIDTH) -> Figure:
     chart = Chart(width, *shape)
     first, last = points[0], points[-1]
     caption = (
-        f"From {first.wall_ms:.2f} ms and {megabytes(first.bytes_read)} read at place {first.tokens} to "
-        f"{last.wall_ms:.2f} ms and {megabytes(last.bytes_read)} at place {last.tokens}."
+        f"From {first.wall_ms:.2f} ms and {megabytes(first.bytes_read)} read at position {first.tokens} to "
+        f"{last.wall_ms:.2f} ms and {megabytes(last.bytes_read)} at position {last.tokens}."
     )
     times, sizes = chart.axes
     places = [point.tokens for point in points]
@@ -278,7 +278,7 @@ def _growth(report: ProfileReport, width: float = _WIDTH) -> Figure:
     sizes.set_ylabel("megabytes read")
     for axes in chart.axes:
         axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
-        axes.set_xlabel("place in the sequence, tokens")
+        axes.set_xlabel("position in the sequence, tokens")
         axes.grid()
         axes.set_xscale("log", base=2)
         axes.set_xticks(places)
@@ -289,12 +289,12 @@ def _growth(report: ProfileReport, width: float = _WIDTH) -> Figure:
 
 
 def _memory(report: ProfileReport, width: float = _WIDTH) -> Figure:
-    """Draw a mosaic of all textures, to scale by bytes, those of one part of the model together."""
+    """Draw a mosaic of all textures, to scale by bytes, grouped by part of the model."""
     height = 5.2
     kinds = ", ".join(f"{kind} {megabytes(size)}" for kind, size in report.memory["kind"].items())
     caption = (
-        f"Every texture that the run needs, to scale by bytes, those of one part of the model together: {kinds}. "
-        "A pointer held over a tile shows its name and size."
+        f"Every texture of the run, to scale by bytes, grouped by part of the model: {kinds}. Hover over a tile to see "
+        "its name and size."
     )
     chart = Chart(width, height + 0.35)
     axes = chart.axes[0]
@@ -333,7 +333,7 @@ def _tile(chart: Chart, axes: Axes, texture: TextureUse, box: Box) -> None:
 def mosaic(sizes: Sequence[float], box: Box) -> list[Box]:
     """Divide a box into boxes of proportional areas, none of them very long.
 
-    The sizes are in falling order. Squarified treemaps: Bruls, Huizing and van Wijk 2000.
+    The sizes are in descending order. Squarified treemaps: Bruls, Huizing and van Wijk 2000.
     """
     x, y, wide, high = box
     scale = wide * high / sum(sizes) if sum(sizes) else 0.0

@@ -1,4 +1,4 @@
-"""Two profiles compared, before and after, from the JSON that ``glinfer profile --json`` prints."""
+"""Comparison of two profiles, before and after, from the output of ``glinfer profile --json``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from glinfer.inspect.report import Cell, Table, columns, megabytes
 from glinfer.limits import MAX_PROFILE_BYTES
 
 _ALIKE = ("renderer", "config", "plan", "weights", "what", "tokens", "timing")
-"""Fields in which both reports should agree; a note tells of those that differ."""
+"""Fields that should be equal in both reports; notes list the differences."""
 
 
 @dataclass(frozen=True)
 class KindTotals:
-    """Totals over the draws of one kind in one report: number, milliseconds, bytes read and written."""
+    """Totals over the draws of one kind in one report: number, milliseconds, bytes read, bytes written."""
 
     draws: int = 0
     ms: float = 0.0
@@ -40,7 +40,7 @@ class ProfileSummary:
 
 @dataclass(frozen=True)
 class CompareRow(Report):
-    """One kind of draw before and after; zeros where a report has none."""
+    """One kind of draw before and after; zeros if a report has none."""
 
     derived = ("change_ms",)
 
@@ -50,13 +50,13 @@ class CompareRow(Report):
 
     @property
     def change_ms(self) -> float:
-        """Milliseconds added; negative where it became faster."""
+        """Milliseconds added; negative if it became faster."""
         return self.after.ms - self.before.ms
 
 
 @dataclass(frozen=True)
 class ProfileComparison:
-    """Two compared reports; ``notes`` tell in what they differ beside the times."""
+    """Two compared reports; ``notes`` list differences other than times."""
 
     before: ProfileSummary
     after: ProfileSummary
@@ -93,7 +93,7 @@ class ProfileComparison:
 
 
 def _both(before: str, after: str) -> str:
-    """Join two texts by an arrow where they differ."""
+    """Join two texts by an arrow if they differ."""
     return after if before == after else f"{before} → {after}"
 
 
@@ -107,7 +107,7 @@ def compare(before: AnyPath, after: AnyPath) -> ProfileComparison:
     kinds = dict.fromkeys(kind for side in reversed(sides) for kind in side.kinds)
     rows = tuple(CompareRow(kind, *(side.kinds.get(kind, KindTotals()) for side in sides)) for kind in kinds)
     notes = [
-        f"the two differ in {name}: {_short(sides[0].facts[name])} before, {_short(sides[1].facts[name])} after"
+        f"the reports differ in {name}: {_short(sides[0].facts[name])} before, {_short(sides[1].facts[name])} after"
         for name in _ALIKE
         if sides[0].facts[name] != sides[1].facts[name]
     ]
@@ -130,7 +130,7 @@ def read_summary(path: AnyPath) -> ProfileSummary:
     except (ValueError, RecursionError):
         raise _not_a_report(path, "no JSON") from None
     if not isinstance(found, dict) or found.get("report") != REPORT:
-        raise _not_a_report(path, "other JSON")
+        raise _not_a_report(path, "JSON of another kind")
     if found.get("version") != VERSION:
         raise _not_a_report(path, f"a report of version {_short(found.get('version'))}, not {VERSION}")
     try:
@@ -140,7 +140,7 @@ def read_summary(path: AnyPath) -> ProfileSummary:
 
 
 def _not_a_report(path: AnyPath, found: str) -> FormatError:
-    return FormatError(f"{shown(path)}: found {found}; expected what 'glinfer profile --json' has printed")
+    return FormatError(f"{shown(path)}: found {found}; expected the output of 'glinfer profile --json'")
 
 
 def _summary(found: Mapping[str, Any]) -> ProfileSummary:

@@ -1,8 +1,8 @@
 """Profiles: times every draw of one run of a plan, and counts the bytes that it reads and writes.
 
-Runs in which every draw is timed (:mod:`glinfer.gl.timers`) alternate with plain runs of the same token, so that the
-times of draws can be compared with the time that the token really takes. Runs are summarised by their median, a draw by
-the mean over the middle third of its runs. Runs neither upload the token nor read anything back.
+Runs in which every draw is timed (:mod:`glinfer.gl.timers`) alternate with plain runs of the same token. The times of
+draws can thus be compared with the real time of the token. Runs are summarised by their median, a draw by the mean
+over the middle third of its runs. Runs neither upload the token nor read anything back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Given = tuple[Mapping[str, Array], Mapping[str, int | float]]
 TOKEN_RUN, PROMPT_RUN, SEQUENCE_RUN = "token", "prompt", "sequence"
 """Kinds of runs: one token after others, several tokens of a prompt, a whole sequence."""
 TIMINGS = ("auto", "gpu", "fence")
-"""Values of ``timing``: timestamps where the renderer has good ones, else fences; timestamps; fences."""
+"""Values of ``timing``: timestamps if the renderer has good ones, else fences; timestamps; fences."""
 
 _SECONDS = 2.0  # time for all runs, unless their number is given
 _MIN_RUNS, _MAX_RUNS = 5, 100  # number of runs, unless given
@@ -69,11 +69,11 @@ def profile(
     """Profile one token of a model, or the prefill of a prompt.
 
     Args:
-        model: a model, whose own sequence stays intact, or an engine, whose caches are overwritten.
+        model: a model, whose sequence stays intact, or an engine, whose caches are overwritten.
         tokens: position of the token in the sequence, counted from 1; the sequence's length with the reference plan.
-            Default: 128, or the context where that is less.
+            Default: 128, or the context if that is less.
         prompt_tokens: profile the prefill of a prompt of this length instead.
-        runs: number of plain runs, and of profiled ones; default: as many as take about two seconds.
+        runs: number of plain runs, and of profiled ones; default: as many as fit into about two seconds.
         timing: one of :data:`TIMINGS`.
         ceiling: also measure the fastest rate of fetching texels.
         growth: also measure other positions of the sequence, within 20 seconds.
@@ -89,7 +89,7 @@ def profile(
         raise InputError(f"runs is {runs!r}; expected 1 to {MAX_PROFILE_RUNS}")
     if prompt_tokens is not None and (tokens is not None or growth):
         other = "growth" if growth else "tokens"
-        raise InputError(f"prompt_tokens and {other} do not go together: {other} is about single tokens; leave one out")
+        raise InputError(f"prompt_tokens and {other} cannot be combined: {other} needs a single token; leave one out")
     engine = model.engine if isinstance(model, Model) else model
     device = engine.bound.device
     with PlanRuns(engine, apart=isinstance(model, Model)) as plan_runs:
@@ -187,7 +187,7 @@ class PlanRun:
         return self.session.plan.draws
 
     def write(self) -> None:
-        """Give the input tensors their contents."""
+        """Upload the input tensors."""
         for name, array in self.inputs.items():
             self.session.write(name, array)
 
@@ -197,10 +197,10 @@ class PlanRun:
 
 
 class PlanRuns:
-    """Makes the runs of an engine that can be profiled; use it in a ``with`` block, which releases their sessions."""
+    """Makes the runs of an engine for profiling; use it in a ``with`` block, which releases their sessions."""
 
     def __init__(self, engine: Engine, *, apart: bool = False) -> None:
-        """Use an engine; ``apart`` gives the runs their own caches, because the engine's hold a sequence."""
+        """Use an engine; ``apart`` gives the runs separate caches, because the engine's hold a sequence."""
         self.engine = engine
         self._held = ExitStack()
         self._bound = engine.bound
@@ -254,7 +254,7 @@ class PlanRuns:
         self._held.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
         (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
-        note = f"a prompt of {tokens} tokens takes several runs: this is the first of them, of {rows}"
+        note = f"a prompt of {tokens} tokens needs several runs; this is the first one, of {rows} tokens"
         notes = (note,) if rows < tokens else ()
         return self._made(PROMPT_RUN, rows, (self._bound, session), given, notes)
 
@@ -297,7 +297,7 @@ class Timings:
 
     @property
     def draws_ms(self) -> list[float]:
-        """Mean time of each draw over the middle runs; these add up to a usual run, which medians would not."""
+        """Mean time of each draw over the middle runs; means, unlike medians, add up to a typical run."""
         return [milliseconds(mean(each)) for each in zip(*(line.draws_ns for line in self.middle), strict=True)]
 
     @property
@@ -330,7 +330,7 @@ def measure(plan_run: PlanRun, device: Device, timing: str, runs: int | None, on
         plan_run: the run.
         device: its renderer.
         timing: one of :data:`TIMINGS`.
-        runs: number of each; default: as many as there is time for.
+        runs: number of each; default: as many as time allows.
         on_progress: receives (finished runs, runs).
 
     Raises:
@@ -346,7 +346,7 @@ def measure(plan_run: PlanRun, device: Device, timing: str, runs: int | None, on
             runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(_SECONDS / pair)))
         found = _in_turns(plan_run, device, timer, runs, on_progress)
     if not found.timelines:
-        raise InputError(f"the clock of {device.renderer} was disturbed in all runs; time by fences (--timing fence)")
+        raise InputError(f"the clock of {device.renderer} was disturbed in all runs; use --timing fence")
     found.notes = notes
     return found
 
@@ -405,7 +405,7 @@ def _timer(plan_run: PlanRun, device: Device, timing: str) -> tuple[Timer, list[
         timer.release()
         raise
     timer.release()
-    note = f"the timestamps of {device.renderer} do not add up to the time that passes; timed by fences"
+    note = f"the timestamps of {device.renderer} do not add up to the elapsed time; timed by fences"
     return _warm(FenceTimer(device, draws), plan_run), [note]
 
 
@@ -428,7 +428,7 @@ def _credible(timer: Timer, plan_run: PlanRun) -> bool:
 
 
 def places(context: int) -> list[int]:
-    """List positions at which growth is measured: 1, 16, 64, 256 and so on, and the last one."""
+    """List the positions at which growth is measured: 1, 16, 64, 256, … and the last one."""
     found = list(_FIRST_PLACES)
     while found[-1] * _PLACE_STEP < context:
         found.append(found[-1] * _PLACE_STEP)
@@ -438,21 +438,21 @@ def places(context: int) -> list[int]:
 def measure_growth(
     plan_runs: PlanRuns, device: Device, timing: str, on_progress: Progress
 ) -> tuple[list[GrowthPoint], list[str]]:
-    """Measure other positions within the time limit; returns them with a note on those left out."""
+    """Measure other positions within the time limit; returns them, with a note if some were skipped."""
     wanted = places(plan_runs.context)
     found, started = list[GrowthPoint](), time.perf_counter()
     for done, place in enumerate(wanted):
         on_progress(done, len(wanted))
         plan_run = None if found and _too_long(found[-1], place, started) else plan_runs.at(place)
         if plan_run is None:
-            return found, [f"growth is measured up to {found[-1].tokens} tokens only: more would take too long"]
+            return found, [f"growth is measured up to {found[-1].tokens} tokens; longer sequences would take too long"]
         found.append(_growth_point(plan_run, device, timing))
     on_progress(len(wanted), len(wanted))
     return found, []
 
 
 def _too_long(last: GrowthPoint, place: int, started: float) -> bool:
-    """Estimate, in proportion to the sequence, whether a position would exceed the time left for growth."""
+    """Estimate, in proportion to the sequence length, whether a position would exceed the remaining time."""
     seconds = last.wall_ms / 1000.0 * place / last.tokens
     return time.perf_counter() - started + _MIN_POSITION_RUNS * seconds > _GROWTH_SECONDS
 
@@ -476,7 +476,7 @@ def traffic_of(plan_run: PlanRun, device: Device) -> list[DrawTraffic]:
 
 
 def measure_fetch_rates(costs: Sequence[DrawTraffic], device: Device, on_progress: Progress) -> list[FetchRate]:
-    """Measure fetch rates of the formats in which most bytes are read, with textures of that total size."""
+    """Measure fetch rates of the formats of most bytes read, with textures of that total size."""
     sizes: dict[str, int] = {}
     for cost in costs:
         for read in cost.reads:

@@ -12,11 +12,11 @@ from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.report import ProfileReport
 
 Fact = tuple[str, str, str, str]
-"""A number in large letters: its name, the number with its unit, a remark, and a sentence on what it means."""
+"""A number in large type: name, number with unit, remark, and a sentence on its meaning."""
 
-_PLAIN = "The median time of one run, from the first draw to the result, without any measuring."
-_ALL_DRAWS = "The times of all draws, added up."
-_READ = "Bytes of texels that draws fetch in a run, each texel counted once a draw."
+_PLAIN = "Median time of one run, from the first draw to the result, without profiling."
+_ALL_DRAWS = "Sum of the times of all draws."
+_READ = "Bytes of texels that draws fetch in a run; each texel counts once per draw."
 
 
 def check_charts() -> None:
@@ -62,7 +62,7 @@ def comparison_page(comparison: ProfileComparison) -> str:
         facts=[
             ("a plain run", f"{after.wall_ms:.2f} ms", f"{before.wall_ms:.2f} ms before", _PLAIN),
             ("all draws", f"{total.after.ms:.2f} ms", f"{total.before.ms:.2f} ms before", _ALL_DRAWS),
-            ("draws", f"{total.after.draws}", f"{total.before.draws} before", "So many draw calls a run takes."),
+            ("draws", f"{total.after.draws}", f"{total.before.draws} before", "Number of draw calls in a run."),
             ("read", f"{total.after.read / 1e6:,.1f} MB", f"{total.before.read / 1e6:,.1f} MB before", _READ),
         ],
         notes=comparison.notes,
@@ -83,8 +83,8 @@ def write_page(path: AnyPath, page: str) -> None:
 
 def _rendered(facts: Sequence[Fact], **parts: Any) -> str:
     footer = (
-        f"Written by glinfer {__version__}. Times of runs are medians, those of draws means over the middle third of "
-        "the runs; a MB is 1,000,000 bytes."
+        f"Written by glinfer {__version__}. Times of runs are medians; times of draws are means over the middle third "
+        "of the runs. A MB is 1,000,000 bytes."
     )
     return rendered(
         "profile.html.j2", styles=["profile.css"], scripts=["sortable.js"], footer=footer, facts=facts, **parts
@@ -102,26 +102,26 @@ def _facts(report: ProfileReport) -> list[Fact]:
             "all issued after",
             f"{report.issue.median:.2f} ms",
             "of a plain run",
-            "Until then Python hands draws to the driver; a software renderer computes meanwhile.",
+            "Time for Python to issue all draws; a software renderer computes meanwhile.",
         ),
         ("all draws", f"{report.draws_ms:.2f} ms", f"{report.share_of_draws:.1%} of a plain run", _ALL_DRAWS),
         (
             "profiling costs",
             f"{report.overhead - 1:+.1%}",
             f"{report.profiled.median:.2f} ms a profiled run",
-            "A run in which every draw is timed takes this much longer.",
+            "How much longer a run takes if every draw is timed.",
         ),
         ("read", f"{report.bytes_read / 1e6:,.1f} MB", f"{report.bytes_written / 1e6:,.2f} MB written", _READ),
         (
             "fetch rate",
             f"{report.bytes_per_second / 1e9:.1f} GB/s",
             of_ceiling,
-            "The bytes read, over the time of all draws; the ceiling is what a pass that only fetches reaches.",
+            "Bytes read over the time of all draws; the ceiling is the rate of a pass that only fetches.",
         ),
         (
             "textures",
             f"{memory / 1e6:,.1f} MB",
             f"{len(report.textures)} of them",
-            "Texture memory for weights, keys and values, and what draws hand to each other.",
+            "Texture memory for weights, keys and values, and activations.",
         ),
     ]

@@ -27,7 +27,7 @@ class DrawProfile:
         outputs: tensors by attachment.
         rows, cols: size of the output matrix.
         defines: compile-time constants of the shader.
-        ms: time from the end of the draw before; mean over the middle third of the profiled runs.
+        ms: time from the end of the previous draw; mean over the middle third of the profiled runs.
         issue_ms: Python's time to issue it.
         bytes_read, bytes_written: totals.
     """
@@ -50,7 +50,7 @@ class DrawProfile:
 
 @dataclass(frozen=True)
 class KindProfile:
-    """Draws of one kind; ``share`` is of the time of all draws, ``of_ceiling`` None where none was measured."""
+    """Draws of one kind; ``share`` is of the time of all draws, ``of_ceiling`` None if no ceiling was measured."""
 
     kind: str
     shaders: tuple[str, ...]
@@ -91,10 +91,10 @@ class ProfileReport(Report):
         issue: a plain run, until all draws are issued.
         profiled: a profiled run.
         before_ms: a profiled run, until the renderer begins the first draw.
-        after_ms: a profiled run, from the end of the last draw until Python knows of it.
+        after_ms: a profiled run, from the end of the last draw until Python detects it.
         draws: every draw in order.
         textures: every texture that the run needs.
-        ceilings: fetch rates of the formats that matter; empty if not measured.
+        ceilings: fetch rates of the main formats; empty if not measured.
         growth: other positions of the sequence; empty if not measured.
         notes: reasons for parts that were left out.
         timeline: the profiled run of median time; not in the JSON.
@@ -127,7 +127,7 @@ class ProfileReport(Report):
     timeline: Timeline
 
     def __repr__(self) -> str:
-        """The run, its median time, and where it ran."""
+        """The run, its median time and its renderer."""
         return f"<ProfileReport: {self.subject}; {len(self.draws)} draws, {self.wall.median:.2f} ms; {self.renderer}>"
 
     def _repr_html_(self) -> str:
@@ -278,8 +278,8 @@ class ProfileReport(Report):
         ]
         names = ("draw", "name", "shader", "output", "ms", "issue µs", "read", "written")
         caption = (
-            "Outputs are columns×rows of a matrix. Issue is Python's time for the draw, in which a software renderer "
-            "draws what was issued before."
+            "Outputs are columns×rows of a matrix. Issue is Python's time to issue the draw; meanwhile, a software "
+            "renderer executes earlier draws."
         )
         headings = columns(*names, texts=("name", "shader"))
         return Table(f"Every draw ({len(rows)})", headings, rows, caption=caption, folded=True)
@@ -300,6 +300,6 @@ class ProfileReport(Report):
 
 
 def fetch_rate_of(draws: Sequence[DrawProfile]) -> float:
-    """Return bytes read a second, over the time of some draws; 0 where that time is 0."""
+    """Return bytes read a second, over the time of some draws; 0 if that time is 0."""
     milliseconds = sum(draw.ms for draw in draws)
     return 1000.0 * sum(draw.bytes_read for draw in draws) / milliseconds if milliseconds else 0.0

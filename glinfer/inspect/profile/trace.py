@@ -2,7 +2,7 @@
 
 One JSON object; ``traceEvents`` holds complete events (``X``, with ``ts`` and ``dur`` in microseconds), counters
 (``C``) and the names of process and tracks (``M``). Two tracks: Python issuing draws, and the draws, each of which
-begins where the one before ended. Source: "Trace Event Format", the Chromium project.
+begins when the previous one ends. Source: "Trace Event Format", the Chromium project.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _issuing(report: ProfileReport) -> Iterator[Event]:
 
 def _drawing(report: ProfileReport) -> Iterator[Event]:
     line = report.timeline
-    # A renderer's clock may be a little off the CPU's.
+    # A renderer's clock may differ slightly from the CPU's.
     bounds = [max(0, bound - line.start) for bound in line.bounds]
     whole = {"bytes_read": report.bytes_read, "bytes_written": report.bytes_written, "draws": len(report.draws)}
     yield _span(f"{report.what} {report.tokens}", "run", DRAW_TRACK, bounds[0], bounds[-1], whole)

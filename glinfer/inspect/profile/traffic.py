@@ -1,9 +1,9 @@
 """Memory traffic of draws and sizes of textures in bytes, computed from the plan without OpenGL.
 
 A draw **reads** each texel in use of its inputs once: whole weights, looked-up rows of embedding tables, cached tokens,
-and activations as last written. Repeated fetches of a texel count once: this is the least that memory has to deliver,
-not what goes through the texture units. A draw **writes** each texel that it covers once; a target that blending adds
-to is read as well.
+and activations as last written. Repeated fetches of a texel count once: this is the minimum traffic from memory, not
+the traffic of the texture units. A draw **writes** each texel that it covers once; a target that blending adds to is
+read as well.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DrawTraffic:
 
 @dataclass(frozen=True)
 class TextureUse:
-    """One texture: its tensor, the kind, the part of the model that it belongs to, and its size in texels."""
+    """One texture: its tensor, its kind, its part of the model, and its size in texels."""
 
     name: str
     kind: str
@@ -159,7 +159,7 @@ def _embed_token(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 
 def _cached_scores(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the cached keys of all tokens that the last one sees, and its queries, where they lie beside them."""
+    """Read the cached keys of all tokens that the last one sees, and its queries if they share the texture."""
     beside = 0 if "queries" in dict(spec.inputs) else heads_in(params).width
     return {"cache": _cached(flow, spec, _seen(params) + beside)}
 
@@ -175,7 +175,7 @@ def _seen(params: Params) -> int:
 
 
 def _cached(flow: _Flow, spec: DrawSpec, elements: int) -> int:
-    """Return the bytes that ``elements`` elements of a draw's cache take, with their scales."""
+    """Return the bytes of ``elements`` elements of a draw's cache, with their scales."""
     layout = flow.layout(spec.input("cache"))
     scales = 2 * -(-elements // GROUP) if isinstance(layout, BlockLayout) and layout.scale_blocks else 0
     return elements * layout.format.bytes_per_texel // layout.format.channels + scales
@@ -187,7 +187,7 @@ def _tiles(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 
 def _short_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the rows of the cache that each token sees; those of a prompt share theirs."""
+    """Read the rows of the cache that each token sees; the tokens of a prompt share rows."""
     rows = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1
     together = "strip_first" in flow.values or rows == 1
     seen = rows + int(params["LENGTH"]) - 1 if together else rows * int(params["LENGTH"])
@@ -195,7 +195,7 @@ def _short_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 
 def _delta_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the rows that each token's convolution sees, without the blocks aside."""
+    """Read the rows that each token's convolution sees, without the side blocks."""
     layout = flow.layout(spec.input("cache"))
     assert isinstance(layout, BlockLayout)
     rows = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1
@@ -204,14 +204,14 @@ def _delta_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 
 def _delta_seen(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the rows of the cache from the beginning of the span before each token's on; rows of a run share theirs."""
+    """Read the cache rows from the start of the span before each token's span; the rows of a run share them."""
     rows, span = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1, int(params["SPAN"])
     position = int(params["position"]) if params["ALONE"] else span
     return {"cache": flow.rows(spec.input("cache"), min(position, span + position % span) + rows)}
 
 
 def _delta_ends(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read keys and decays of the span before that of the rows of a run."""
+    """Read keys and decays of the span before the rows of a run."""
     heads = DeltaHeads.of(params)
     return {"cache": flow.rows(spec.input("cache"), heads.span, heads.u_at / heads.kept)}
 
@@ -275,11 +275,11 @@ _SPECIAL: Mapping[str, Special] = {
     "concat_head": _concat_head,
     "linear": _linear,
 }
-"""Ops that read only part of some inputs: functions to bytes by sampler, for those inputs."""
+"""Ops that read only part of some inputs: functions that return the bytes of those inputs by sampler."""
 
 
 def part_of(name: str, kind: str) -> str:
-    """Name the part of the model that a tensor belongs to, such as ``block 3``, or ``scratch`` by its kind."""
+    """Name the part of the model that a tensor belongs to, such as ``block 3``, or ``scratch``."""
     if kind == "activation":
         return "scratch"
     if kind == "input":

@@ -1,11 +1,10 @@
 """Tuning: a short measured search for the fastest kernel options of a model on a renderer.
 
-Coordinate descent (:mod:`glinfer.inspect.tune.search`) from the default: one option after the other is changed, each
-change is measured against the best so far, in turns, and kept where it wins; the search ends when a whole round brings
-nothing, or the time is up. Options of a single token's passes come first, by the time of a token; then those of passes
-over many rows, by the time of a prompt, which share the weights and caches of the former. A candidate wins only if its
-logits equal those of the plainest options, which share nothing between fragments; this finds drivers with inexact
-derivatives.
+Coordinate descent (:mod:`glinfer.inspect.tune.search`) from the default: one option after another is changed, measured
+interleaved with the best so far, and kept if it wins. The search ends after a whole round without a win, or at the time
+limit. Options of single-token passes come first, by the time of a token; then options of passes over many rows, by the
+time of a prompt, with the same weights and caches. A candidate wins only if its logits equal those of the plainest
+options, which share nothing between fragments; this detects drivers with inexact derivatives.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _DECODE_SHARE = 2 / 3  # share of the time for a single token's passes
 ROW_FIELDS = ("rows_per_draw", "row_tiles", "largest_cell", "blends", "chunk")
 """Options of passes over many rows, see :class:`glinfer.ops.kernels.KernelOptions`."""
 PROMPT, LONG_PROMPT = 512, 1024
-"""Tokens of the timed prompt, within the context; the long one is for ``chunk``, which no shorter prompt can judge."""
+"""Tokens of the timed prompt, within the context; ``chunk`` needs the long prompt."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,9 @@ class PromptTimes:
 
 @dataclass(frozen=True)
 class TuneReport:
-    """Result of a search; ``finished`` is False where the time ran out.
+    """Result of a search; ``finished`` is False if the time ran out.
 
-    ``prompt`` is None where the passes over many rows were not searched.
+    ``prompt`` is None if the passes over many rows were not searched.
     """
 
     key: TuningKey
@@ -112,7 +111,7 @@ def tune(
         checkpoint: the model.
         weights: a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
         seconds: approximate time limit, two thirds of it for single tokens; a trial that has begun is finished.
-        shader_root: another folder of shader files, for trying out changed shaders.
+        shader_root: another folder of shader files, to test changed shaders.
         on_progress: receives (elapsed milliseconds, time limit in milliseconds).
 
     Raises:
@@ -120,7 +119,7 @@ def tune(
         PlanError: the model does not fit the renderer.
     """
     if not 0 < seconds < MAX_TUNE_SECONDS:
-        raise InputError(f"found {seconds} seconds to tune in; expected more than 0, and less than a day")
+        raise InputError(f"found a time limit of {seconds} seconds; expected more than 0 and less than a day")
     started = time.perf_counter()
 
     def told(may_go_on: Callable[[], bool]) -> Callable[[], bool]:
@@ -167,7 +166,7 @@ def tune(
 
 
 class TokenCandidate:
-    """A model bound with some kernel options, which can be checked and timed by a token."""
+    """A model bound with some kernel options, checked and timed by a token."""
 
     def __init__(
         self,
@@ -197,7 +196,7 @@ class TokenCandidate:
         return {**self.session.plan.values_for(position + 1), "token": (7919 * position + 1) % self.vocab}
 
     def logits(self) -> Array:
-        """Return logits [positions, vocab] on both sides of a slot of scores, and at the end."""
+        """Return logits [positions, vocab] on both sides of a score slot's edge, and at the end."""
         found = []
         # Unwritten cache entries are zero for every candidate, so a few tokens suffice.
         for position in sorted({0, 1, 2, 62, 63, 64, 65, self.last - 1, self.last}):
@@ -207,7 +206,7 @@ class TokenCandidate:
         return np.stack(found)
 
     def milliseconds(self, tokens: int) -> float:
-        """Return the mean time of ``tokens`` tokens, each with the next choice read back."""
+        """Return the mean time of ``tokens`` tokens, with each choice read back."""
         values = self.values(self.last)
         started = time.perf_counter()
         for _ in range(tokens):
@@ -221,7 +220,7 @@ class TokenCandidate:
 
 
 class PromptCandidate:
-    """A chunk plan bound over a session of the fast plan, which can be checked and timed by a prompt."""
+    """A chunk plan bound over a session of the fast plan, checked and timed by a prompt."""
 
     def __init__(
         self, config: ModelConfig, root: Session, weights: str, kernels: KernelOptions, formats: Formats | None = None
@@ -245,7 +244,7 @@ class PromptCandidate:
         return self._session.logits()
 
     def logits(self) -> Array:
-        """Return the logits [1, vocab] after the prompt that is timed."""
+        """Return the logits [1, vocab] after the timed prompt."""
         return self.prefill(PROMPT)[None]
 
     def milliseconds(self, count: int, tokens: int = PROMPT) -> float:
@@ -262,7 +261,7 @@ class PromptCandidate:
 
 
 class PromptSearch(Search[PromptCandidate]):
-    """Searches :data:`ROW_FIELDS`; a prompt takes long, so each candidate is measured fewer times."""
+    """Searches :data:`ROW_FIELDS`; prompts are slow, so each candidate is measured fewer times."""
 
     rounds = 3
     patience = 1
@@ -301,7 +300,7 @@ class PromptSearch(Search[PromptCandidate]):
         return candidate.milliseconds(count, self._tokens)
 
     def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
-        """Measure a candidate, which replaces the best where it wins."""
+        """Measure a candidate, which replaces the best if it wins."""
         rows, before = (min(each.chunk, self._context) for each in (kernels, self.best.kernels))
         if "chunk" in change and rows == before:
             return Trial(dict(change), None, f"the same within a context of {self._context}")
@@ -313,7 +312,7 @@ class PromptSearch(Search[PromptCandidate]):
 
 
 def can_search(config: ModelConfig) -> bool:
-    """Check that a context is long enough for a chunk."""
+    """Whether a context is long enough for a chunk."""
     return config.max_position_embeddings > MAX_SINGLE_TOKENS
 
 

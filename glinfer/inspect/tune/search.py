@@ -1,4 +1,4 @@
-"""Coordinate descent over kernel options: candidates are bound, checked and measured in turns with the best."""
+"""Coordinate descent over kernel options: candidates are bound, checked and timed interleaved with the best."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glinfer.ops.spec import Array
 
 Change = Mapping[str, Any]
 
-_TOLERANCE = 1e-4  # relative to the largest logit: above the rounding of another order, below a wrong sum
+_TOLERANCE = 1e-4  # relative to the largest logit: above rounding of another order, below a wrong sum
 _MARGIN = 0.98  # largest share of the best time with which a candidate wins; more is noise
 _HOPELESS = 1.25  # ratio at which measuring a candidate ends early
 ROUNDS = 5
@@ -26,7 +26,7 @@ BLOCK_MS = 20.0  # duration of one side of a round
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate: the change, its time relative to the best one's, and the verdict."""
+    """One candidate: the change, its time relative to the best's, and the verdict."""
 
     change: dict[str, Any]
     ratio: float | None
@@ -59,20 +59,20 @@ C = TypeVar("C", bound=Candidate)
 
 
 def difference(found: Array, expected: Array) -> str:
-    """Describe why two sets of logits [positions, vocab] differ; empty where they agree."""
+    """Describe why two sets of logits [positions, vocab] differ; empty if they agree."""
     scale = float(np.abs(expected).max())
     error = float(np.abs(found - expected).max())
     if not error <= _TOLERANCE * scale:  # NaN fails too
-        return f"other logits: {error / scale:.1e} relative"
+        return f"different logits: {error / scale:.1e} relative"
     if not np.array_equal(found.argmax(axis=1), expected.argmax(axis=1)):
-        return "another token is the likeliest"
+        return "different likeliest token"
     return ""
 
 
 def ratios(
     best: Callable[[], float], candidate: Callable[[], float], rounds: int = ROUNDS, patience: int = 2
 ) -> list[float]:
-    """Measure times of a candidate relative to the best, in turns; ``patience`` rounds suffice for a hopeless one."""
+    """Time a candidate relative to the best, interleaved; a hopeless one is given up after ``patience`` rounds."""
     found: list[float] = []
     for _ in range(rounds):
         before = best()
@@ -176,13 +176,13 @@ class Search(Generic[C]):
         )
 
     def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
-        """Measure a candidate, which replaces the best where it wins."""
+        """Measure a candidate, which replaces the best if it wins."""
         started = time.perf_counter()
         candidate, problem = self.checked(kernels)
         if candidate is None:
             return Trial(dict(change), None, problem)
         found = self.compare(candidate)
-        if statistics.median(found) <= _MARGIN:  # one of many trials wins by luck, so measure again
+        if statistics.median(found) <= _MARGIN:  # among many trials one may win by luck, so measure again
             found += self.compare(candidate)
         ratio = statistics.median(found)
         won = ratio <= _MARGIN

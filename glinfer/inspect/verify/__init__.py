@@ -1,1 +1,1 @@
-"""Checks of a renderer: textures keep their bits, and draws compute what float64 does."""
+"""Checks of a renderer: textures keep their bits, and draws agree with float64."""

@@ -72,11 +72,11 @@ def verify_draws(
 ) -> list[DrawCheck]:
     """Run ids through the bound plan of an engine, and compare every draw of the last run with float64.
 
-    Each draw is compared on the GPU's own inputs, but for weights, of which the oracle takes those of
-    ``engine.source``. A plan over whole sequences takes one run, a plan with a cache one run a token, the last one draw
-    by draw, and then the choice among filtered tokens. Every target is filled with NaN first, which reveals unwritten
-    elements and strays; a target that a draw adds to keeps its contents. A model continues afterwards as it would have:
-    what its own caches held is computed again.
+    Each draw is compared on the GPU's own inputs, except that the oracle uses the weights of ``engine.source``. A plan
+    over whole sequences needs one run. A plan with a cache needs one run per token: the last one is compared draw by
+    draw, then the choice among filtered tokens. Every target is first filled with NaN, which reveals unwritten elements
+    and strays; a target that a draw adds to keeps its contents. Afterwards the model continues as before: the contents
+    of its caches are computed again.
 
     After each draw OpenGL's errors and state are checked, see :data:`glinfer.inspect.verify.state.KINDS`; in the runs
     before the last, only errors.
@@ -87,7 +87,7 @@ def verify_draws(
         on_check: receives each finished check.
         on_bound: receives the bound session before the first run. Tests plant faults here: write another matrix into a
             texture, set a filter, replace ``session.draws``.
-        before: called right before each draw of every run, after its inputs were read; another place to plant faults.
+        before: called right before each draw of every run, after its inputs were read; also for planting faults.
 
     Raises:
         InputError: the model cannot run the ids.
@@ -98,7 +98,7 @@ def verify_draws(
     checker = _DrawChecker(session, engine.source(), on_check, before)
     if on_bound is not None:
         on_bound(session)
-    drawn = noise_key(0, len(ids)), 1.25  # checks the noise in the choice of a token too
+    drawn = noise_key(0, len(ids)), 1.25  # also checks the noise in sampling
     *earlier, (inputs, values) = runs(session.plan, ids)
     for number, given in enumerate(earlier):
         checker.run(f"run {number + 1} of {len(earlier) + 1}", *given)
@@ -115,7 +115,7 @@ def verify_draws(
 
 
 def _numbers(layout: TexelLayout, held: Array) -> int:
-    """Count elements of a tensor that are not NaN; those that slots share, once."""
+    """Count elements of a tensor that are not NaN; elements that slots share count once."""
     found = ~np.isnan(held)
     if not isinstance(layout, BlockLayout) or not layout.aside:
         return int(np.count_nonzero(found))
@@ -225,7 +225,7 @@ class _DrawChecker:
             self.on_check(check)
 
     def changed_weights(self, spec: DrawSpec) -> Iterator[StateFault]:
-        """Find weights of a draw whose texture holds other bits than were uploaded."""
+        """Find weights of a draw whose texture has other bits than were uploaded."""
         for name in dict.fromkeys(spec.reads):
             if name not in self.weights:
                 continue
@@ -263,10 +263,10 @@ class _DrawChecker:
             self.session.write(name, matrix)
 
     def error(self, spec: DrawSpec, name: str, found: Array, expected: Array, allowed: Array | float) -> float:
-        """Return the error relative to the output's largest value; of a choice, of its scores if the ids are right.
+        """Return the error relative to the output's largest value; for a choice, of its scores if the ids are right.
 
-        ``allowed`` is the rounding to half floats. Two scores may be closer than the noise is exact, so an id is right
-        where it has the reported score.
+        ``allowed`` is the rounding to half floats. Two scores may differ by less than the error of the noise, so an id
+        is right if it has the reported score.
         """
         if spec.kind == "choice":
             return choice_error(name, found, expected)
@@ -284,9 +284,9 @@ class _DrawChecker:
 
 
 def choice_error(name: str, found: Array, expected: Array) -> float:
-    """The largest error of the four channels of an output of :mod:`glinfer.ops.fused.choice`.
+    """Return the largest error of the four channels of an output of :mod:`glinfer.ops.fused.choice`.
 
-    Copies of logits, ids and numbers that stand for none are equal, or the error is infinite.
+    Copied logits, ids and placeholder numbers must be equal; otherwise the error is infinite.
     """
     exact = {"choice.best": 4, "choice.facts": 2}.get(name, 0 if name.startswith("choice.") else 4)
     error = 0.0

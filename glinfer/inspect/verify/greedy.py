@@ -54,8 +54,8 @@ class GreedyCheck(Report):
 def verify_greedy(engine: Engine, checkpoint: Checkpoint, ids: Sequence[int], count: int) -> GreedyCheck:
     """Choose ``count`` tokens greedily on the device, then compare with the float64 oracle over the whole sequence.
 
-    The oracle computes a plan's passes in NumPy over the device's weights; over the checkpoint's own where they are
-    folded. Each token is predicted from those that the device chose before it.
+    The oracle computes a plan's passes in NumPy over the device's weights, or over the checkpoint's if those are
+    folded. It predicts each token from those that the device chose before.
 
     Args:
         engine: the bound plan of the model, which chooses tokens.
@@ -74,7 +74,7 @@ def verify_greedy(engine: Engine, checkpoint: Checkpoint, ids: Sequence[int], co
     sequence = [*checked, *chosen]
     run, limit = sequence[:-1], whole.config.long_after
     likeliest = _likeliest(whole, run, options.weights, options.cache)
-    if len(checked) <= limit < len(run):  # the first tokens are chosen after texts that turn by other angles
+    if len(checked) <= limit < len(run):  # early tokens use other rotary angles
         first = _likeliest(whole, run[:limit], options.weights, options.cache)
         likeliest = np.concatenate([first, likeliest[limit:]])
     likeliest = likeliest[len(checked) - 1 :]

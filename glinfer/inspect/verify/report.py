@@ -28,7 +28,7 @@ class VerifyRun(Report):
         renderer: version and name.
         textures: weights, read back from the bound textures after everything else has run.
         wrong_textures: inputs of draws that sample another texture than their plan names.
-        after: tokens that were generated before; None if none were asked for.
+        after: tokens that were generated before; None if not requested.
         special: special values.
         draws: draws against float64; empty if not checked.
         greedy: tokens against float64; None if not checked.
@@ -61,7 +61,7 @@ class VerifyRun(Report):
 
     @property
     def bad_textures(self) -> list[TextureCheck]:
-        """Textures that hold other bits than they should."""
+        """Textures with wrong bits."""
         return [check for check in self.textures if not check.passed]
 
     @property
@@ -112,7 +112,7 @@ class VerifyReport(Report):
     Attributes:
         model: source of the checkpoint.
         runs: the finished runs.
-        unusable: what could not be run.
+        unusable: renderers and formats that could not be run.
         load_refuses: reason why loading refuses the model, whose weights are not all finite; None if it does not.
         allow_nan: whether such weights are accepted.
         origin: repository, commit and file of a model in the cache of a hub; None for any other.

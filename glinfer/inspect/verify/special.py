@@ -1,4 +1,4 @@
-"""Bit patterns that careless paths change, stored in a texture and read back."""
+"""Bit patterns that careless code changes, stored in a texture and read back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPECIAL_BITS: dict[str, tuple[int, ...]] = {
     "denormals": (0x00000001, 0x80000001, 0x00400000, 0x007FFFFF, 0x807FFFFF),
     "extremes": (0x00800000, 0x80800000, 0x7F7FFFFF, 0xFF7FFFFF),
 }
-"""Float32 bit patterns that a careless path changes, by class."""
+"""Float32 bit patterns that careless code changes, by class."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def verify_special_values(device: Device) -> list[SpecialCheck]:
     """Store every special bit pattern in an R32F texture, and read back it and a copy made by a draw.
 
     Storage must keep every bit. OpenGL ES lets a draw flush denormals and change NaN bits, so the copy is reported but
-    not judged.
+    cannot fail.
     """
     bits = np.array([pattern for group in SPECIAL_BITS.values() for pattern in group], dtype=np.uint32)
     layout = Layout.of((1, bits.size), "r32f", device.limits.max_texture_size)

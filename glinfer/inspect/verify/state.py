@@ -30,9 +30,9 @@ KINDS = {
     "uniform": "a uniform has another value",
     "switch": "a capability such as GL_SCISSOR_TEST is enabled or disabled",
     "viewport": "another part of the target is drawn to",
-    "weight": "a weight's texture holds other bits than were uploaded; checked where a draw computes other values",
+    "weight": "a weight's texture has other bits than were uploaded; checked if a draw computes wrong values",
 }
-"""Kinds of faults of a draw beside wrong values."""
+"""Kinds of faults of a draw besides wrong values."""
 NO_ERROR = "GL_NO_ERROR"
 _CLAMPED, _NEAREST = "GL_CLAMP_TO_EDGE", "GL_NEAREST"
 _PARAMETERS = {"min filter": _NEAREST, "mag filter": _NEAREST, "wrap x": _CLAMPED, "wrap y": _CLAMPED}
@@ -109,7 +109,7 @@ class StateCheck:
                 yield StateFault("uniform", sampler, f"texture unit {unit}", f"texture unit {place}")
             bound, wanted = self._state.unit(unit), self._session.texture(tensor)
             name = self._called(bound.name)
-            apart = isinstance(wanted, Region) and bound.name == wanted.gl.glo  # from the target, as binding has proved
+            apart = isinstance(wanted, Region) and bound.name == wanted.gl.glo  # from the target, as binding checked
             if bound.name and bound.name in targets and not apart:
                 yield StateFault("feedback loop", name, f"sampled as {sampler} by the draw that renders to it", tensor)
             if bound.name != wanted.gl.glo:
@@ -158,7 +158,7 @@ class StateCheck:
 
 
 def low_precisions(source: str) -> dict[str, str]:
-    """Return the types that a fragment shader in GLSL ES declares with a lower precision than highp, and which."""
+    """Map the types that a fragment shader in GLSL ES declares below highp to their precision."""
     defaults = {kind: f"{precision}, the default of GLSL ES" for kind, precision in _DEFAULT_PRECISIONS.items()}
     found: dict[str, str] = {}
     for statement, given, kind in _PRECISION.findall(_COMMENT.sub("", source)):

@@ -38,19 +38,19 @@ class RendererChoice:
 
     @property
     def number(self) -> int | None:
-        """Number of the device; None where glinfer chooses it."""
+        """Number of the device; None if glinfer chooses it."""
         text = "" if self.device is None else str(self.device)
         return int(text) if text.isdecimal() else None
 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Selection of checks beside textures and special values.
+    """Selection of checks besides textures and special values.
 
     Attributes:
         draws: compare every draw with float64.
         ids: tokens before the checked draws and greedy tokens.
-        greedy: number of tokens compared with those that float64 finds likeliest; None for none.
+        greedy: number of greedy tokens to compare with float64; None for none.
         after: number of tokens to generate before the textures are compared; None for none.
     """
 
@@ -80,7 +80,7 @@ def every_renderer(api: str | None = None) -> list[RendererChoice]:
 
 
 def every_format(checkpoint: Checkpoint, plan: str) -> list[str]:
-    """List the weight formats that a plan of a model can have."""
+    """List the weight formats that a plan of a model supports."""
     found: dict[str, None] = {}
     for weights in (FROM_FILE, *WEIGHT_FORMATS):
         try:
@@ -105,11 +105,11 @@ def verify_everywhere(
 ) -> VerifyReport:
     """Check each weight format on each renderer.
 
-    Weights that are NaN or infinite are compared too, if the model is not run; the report says that loading refuses
-    them, and has not passed unless they are allowed.
+    NaN and infinite weights are compared too, if the model is not run; the report states that loading refuses them,
+    and fails unless they are allowed.
 
     Renderers that do not open, and formats that do not fit one, are reported as unusable, which is not a failure. An
-    error of OpenGL or of a shader ends a run, which then has failed.
+    error of OpenGL or of a shader ends a run, which then fails.
 
     Args:
         checkpoint: the model.
@@ -119,7 +119,7 @@ def verify_everywhere(
         plan: one of :data:`glinfer.models.choice.PLANS`.
         cache: one of :data:`glinfer.models.choice.CACHES`.
         limits: upper bounds on the limits of each renderer.
-        allow_nan: whether weights that are NaN or infinite are no failure.
+        allow_nan: whether NaN and infinite weights are allowed.
         on_progress: receives (check, finished items, items).
 
     Raises:
@@ -164,10 +164,10 @@ def _checked(
 ) -> VerifyRun:
     """Return the run with the results of all checks; an error of OpenGL or of a shader ends it.
 
-    All of them look at one bound engine, whose textures are compared before and after everything else.
+    All checks use one bound engine, whose textures are compared before and after everything else.
     """
     try:
-        with np.errstate(all="ignore"):  # weights that are no numbers are quantised here too
+        with np.errstate(all="ignore"):  # NaN and infinite weights are quantised here too
             prepared = prepare(checkpoint, device, run.plan, run.weights, cache=run.cache)
             engine = prepared.bind(device, on_upload=partial(on_progress, "uploading weights"))
         with Model(Loaded(engine, None, "only token ids are run here", (), False)) as model:
@@ -210,10 +210,10 @@ def _worse(before: TextureCheck, after: TextureCheck) -> TextureCheck:
 
 
 def use(model: Model, ids: Sequence[int], count: int) -> None:
-    """Generate ``count`` tokens after the ids: in a sequence, with a filter, and in a batch where the plan has one.
+    """Generate ``count`` tokens after the ids: in a sequence, with a filter, and in a batch if the plan supports it.
 
     Raises:
-        NumbersError: the model's output is broken.
+        NumbersError: the model produces NaN or infinite logits.
     """
     prompt = list(ids)
     model.generate(prompt, max_tokens=count, temperature=0)

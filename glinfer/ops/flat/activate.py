@@ -1,4 +1,4 @@
-"""Activations, and gates: activations that are multiplied with another tensor."""
+"""Activations, and gates: activations multiplied by another tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 
 
 def activation_number(draw: str, activation: str) -> int:
-    """The number that shaders/common/activation.glsl knows an activation by.
+    """The number of an activation in shaders/common/activation.glsl.
 
     Raises:
         PlanError: there is no such activation.
@@ -37,7 +37,7 @@ def activation(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """``out = activation(x)``, element by element; x and out [R, C], in float32 whatever their format.
+    """``out = activation(x)``, element by element; x and out [R, C], computed in float32.
 
     Raises:
         PlanError: there is no such activation, or a tensor has another layout.
@@ -68,9 +68,9 @@ def gate(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """``out = activation(gate) * up`` [R, N], computed in float32 whatever the formats.
+    """``out = activation(gate) * up`` [R, N], computed in float32.
 
-    The gate is x, and up a tensor of its own, both [R, N]; or x [R, 2·N] has both in each row, the gate in its first
+    The gate is x and up a separate tensor, both [R, N]; or x [R, 2·N] has both in each row, the gate in its first
     half, or without ``gate_first`` in its second. ``experts`` may bound both, see
     :class:`glinfer.families.layer.Experts`.
 

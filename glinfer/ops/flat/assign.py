@@ -19,12 +19,12 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, re
 
 @dataclass(frozen=True)
 class Taken:
-    """The places that an index takes of an axis, and what a step along them adds to the row and column of the value.
+    """The slice that an index selects from an axis, and its strides in the value's rows and columns.
 
     Attributes:
-        edge: places of the axis.
-        start, size, step: the places taken; the step is at least 1.
-        row, col: what is added.
+        edge: length of the axis.
+        start, size, step: the selected places; the step is at least 1.
+        row, col: the strides.
     """
 
     edge: int
@@ -36,17 +36,17 @@ class Taken:
 
     @property
     def whole(self) -> bool:
-        """Whether all places are taken."""
+        """Whether all places are selected."""
         return self.size == self.edge
 
     @property
     def last(self) -> int:
-        """The last place taken."""
+        """The last selected place."""
         return self.start + (self.size - 1) * self.step
 
 
 def joined_axes(axes: Sequence[Taken]) -> list[Taken]:
-    """The fewest axes that take the same elements, outermost first."""
+    """The fewest axes that select the same elements, outermost first."""
     found: list[Taken] = []
     for axis in axes:
         if axis.edge == 1:
@@ -64,7 +64,7 @@ def joined_axes(axes: Sequence[Taken]) -> list[Taken]:
 
 
 def rows_of(axes: Sequence[Taken]) -> tuple[int, int]:
-    """The first and the last row that axes of rows take."""
+    """The first and the last row that axes of rows select."""
     ends = [0, 0]
     for axis in axes:
         ends = [ends[0] * axis.edge + axis.start, ends[1] * axis.edge + axis.last]
@@ -72,7 +72,7 @@ def rows_of(axes: Sequence[Taken]) -> tuple[int, int]:
 
 
 def cuts_texels(columns: Taken) -> bool:
-    """Whether some texel holds both elements that are taken and others."""
+    """Whether some texel holds both selected and other elements."""
     end = columns.start + columns.size
     return columns.step != 1 or bool(columns.start % LANES) or (end != columns.edge and bool(end % LANES))
 
@@ -89,18 +89,18 @@ def assign(
     before: TensorSpec | None = None,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """``out[index] = value``, broadcast; elements that the index leaves out stay.
+    """``out[index] = value``, broadcast; other elements of out stay.
 
     Args:
-        name: of the draw.
-        kind: of the draw.
-        value: of out's format.
+        name: the draw's name.
+        kind: the draw's group in tables.
+        value: a tensor of out's format.
         out: the tensor that is changed.
-        rows: the axes of out's rows, as :func:`joined_axes` gives them.
+        rows: the axes of out's rows, from :func:`joined_axes`.
         columns: the axis of its columns.
         offset: row and column of the value where the walk begins.
-        before: a copy of the rows of out from the first row taken to the last; needed where :func:`cuts_texels`.
-        kernels: how passes are shaped.
+        before: a copy of out's rows from the first selected one to the last; required if :func:`cuts_texels`.
+        kernels: the renderer's kernel options.
 
     Raises:
         PlanError: the formats differ, there are too many axes, or the copy is missing.
@@ -110,7 +110,7 @@ def assign(
     if len(rows) > MAX_AXES:
         raise PlanError(f"found an index over {len(rows)} axes that do not join; at most {MAX_AXES} are possible")
     if before is None and cuts_texels(columns):
-        raise PlanError(f"draw {name}: the index takes a part of a texel; expected a copy of the rows")
+        raise PlanError(f"draw {name}: the index cuts texels; expected a copy of the rows")
     outer, *inner = rows
     aligned = columns.step == 1 and (columns.row, columns.col) == (0, 1)
     aligned = aligned and not any(col % LANES for col in (columns.start, offset[1], *(axis.col for axis in rows)))
@@ -140,7 +140,7 @@ def assign(
 
 
 def _axes_in(params: Params, size: tuple[int, int]) -> tuple[list[Taken], Taken]:
-    """The axes of the rows and that of the columns, out of a draw's defines."""
+    """The axes of the rows and the axis of the columns, from a draw's defines."""
 
     def taken(prefix: str, edge: int, start: str) -> Taken:
         numbers = [int(params[prefix + name]) for name in ("SIZE", "STEP", "A", "B")]
@@ -157,7 +157,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     axes, columns = _axes_in(params, (rows, cols))
     shapes.require(
         all(axis.start >= 0 and axis.size >= 1 and axis.last < axis.edge for axis in (*axes, columns)),
-        f"the index takes more than the {rows}×{cols} elements of output",
+        f"the index exceeds the {rows}×{cols} elements of output",
     )
     first, last = rows_of(axes)
     shapes.expect("before", last - first + 1, cols)

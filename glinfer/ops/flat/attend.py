@@ -16,7 +16,7 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 _FEW_FRAGMENTS, _FRAGMENTS, _MIN_PART_KEYS = 128, 1024, 32
-"""Keys are split where a draw has at most few fragments, into parts that make about as many as wanted."""
+"""Keys of draws with at most _FEW_FRAGMENTS fragments are split into parts, for about _FRAGMENTS fragments in all."""
 
 
 def attend(
@@ -38,13 +38,13 @@ def attend(
     scratch: Scratch,
     parts: int = 0,
 ) -> list[DrawSpec]:
-    """The draws of ``out = softmax(scale · q · kᵀ) · v``, one or two, which keep no matrix of scores.
+    """The one or two draws of ``out = softmax(scale · q · kᵀ) · v``, without a matrix of scores.
 
     Online softmax: Milakov and Gimelshein 2018, Dao et al. 2022 (FlashAttention).
 
     Args:
-        name: of the first draw; the second is ``<name>.weave``.
-        kind: what tables group by.
+        name: the first draw's name; the second is ``<name>.weave``.
+        kind: the draws' group in tables.
         q: [sequences · heads · queries, D], a flat tensor.
         k, v: [sequences · kv_heads · keys, D] and [same, E].
         out: [sequences · heads · queries, E].
@@ -53,14 +53,14 @@ def attend(
         scale: factor of the scores.
         causal: None, or the last key that query 0 sees, a number or a run value's name: query r sees keys up to
             ``causal + r``.
-        window: how many of these keys, up to the last one, a query sees; 0 for all.
-        kernels: how passes are shaped on the renderer.
+        window: limit for the keys that a query sees, up to its last one; 0 for all.
+        kernels: the renderer's kernel options.
         scratch: declares the tensors between the two draws.
-        parts: limit for the parts that the keys are split into, which run side by side (as in Flash-Decoding, Dao et
-            al. 2023); 0 for as many as give the renderer enough fragments.
+        parts: limit for the parts of the keys, which run in parallel (as in Flash-Decoding, Dao et al. 2023); 0 for
+            the number that gives the renderer enough fragments.
 
     Raises:
-        PlanError: the heads do not go together, a window has no end, or a tensor has another layout.
+        PlanError: the numbers of heads do not fit, a window lacks ``causal``, or a tensor has another layout.
     """
     if heads % kv_heads:
         raise PlanError(
@@ -100,14 +100,14 @@ def attend(
 def _weave(
     name: str, kind: str, targets: Sequence[TensorSpec], out: TensorSpec, parts: int, kernels: KernelOptions
 ) -> DrawSpec:
-    """The draw that puts the columns of all targets side by side, and joins the softmaxes of parts."""
+    """The draw that concatenates the columns of all targets, and merges the softmaxes of parts."""
     sources = [(f"x{i}", target) for i, target in enumerate(targets)]
     defines: list[Define] = [("ROWS", len(targets)), ("PARTS", parts), ("OUT_ROWS", out.shape[0])]
     return flat_draw(f"{name}.weave", kind, "weave", sources, [out], kernels=kernels, defines=defines)
 
 
 def _parts_for(fragments: int, keys: int) -> int:
-    """Parts that the keys are split into, for a draw of ``fragments`` fragments without parts."""
+    """Number of parts of the keys, for a draw of ``fragments`` fragments without parts."""
     return max(1, min(keys // _MIN_PART_KEYS, _FRAGMENTS // fragments)) if fragments <= _FEW_FRAGMENTS else 1
 
 
@@ -138,13 +138,13 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
             row[:, texels, :2] = stats
             found.append(row)
     gathered = np.concatenate(found)
-    # Behind its last texel every target has that once more: the last one of the row.
+    # Padding texels of a target repeat the last texel of the row.
     places = np.arange(targets * size[1] // LANES)
     kept = np.where((places == texels) & (parts > 1), texels, np.minimum(places, texels - 1))
-    dealt = gathered[:, kept].reshape(len(gathered), -1, targets, LANES)
+    by_texel = gathered[:, kept].reshape(len(gathered), -1, targets, LANES)
     if targets == 1 and parts == 1:
         return gathered[:, :texels].reshape(len(gathered), -1)[: size[0], : size[1]]
-    by_target = np.moveaxis(dealt, 2, 0).reshape(targets, len(gathered), size[1])
+    by_target = np.moveaxis(by_texel, 2, 0).reshape(targets, len(gathered), size[1])
     return by_target[0] if targets == 1 else by_target
 
 

@@ -1,4 +1,4 @@
-"""Convolutions along the rows of a tensor, each column by itself."""
+"""Depthwise convolutions along the rows of a tensor."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def causal_conv(
     The depthwise causal convolution of Mamba (Gu and Dao 2023) and of LFM2, without its activation.
 
     Args:
-        name: of the draw.
-        kind: of the draw.
+        name: the draw's name.
+        kind: the draw's group in tables.
         x, out: [R, C].
         taps: [length, C]; the last row multiplies the row itself.
         bias: [1, C].
-        sequence: rows of each sequence; all where it is left out.
-        kernels: how passes are shaped.
-        rows: rows of out that are written; all where it is left out.
+        sequence: rows of each sequence; all by default.
+        kernels: the renderer's kernel options.
+        rows: rows of out that are written; all by default.
 
     Raises:
         PlanError: a tensor has another layout.

@@ -12,9 +12,9 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 DELTA_EPS = 1e-6
-"""Added to the sum of the squares of queries and keys before they are divided by its root, as models were trained."""
+"""Added to the sum of squares before queries and keys are divided by its root, as in training."""
 MAX_KEY_ELEMENTS = 256
-"""Limit for the elements of a key: a fragment holds as many texels of the state."""
+"""Limit for the elements of a key: a fragment holds a texel of the state for each."""
 
 
 def delta_rule(
@@ -36,20 +36,20 @@ def delta_rule(
     """``out[t] = scale · Sᵀ q[t]`` for each head, where ``S = exp(g) · S``, then ``S += k ⊗ beta · (v - Sᵀ k)``.
 
     Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024, equation 10), in the recurrent form. The work grows with the
-    square of the length of a sequence, since each element of the result takes its column of S through all tokens.
+    square of a sequence's length, because each element of the result updates its column of S from the first token on.
 
     Args:
-        name: of the draw.
-        kind: of the draw.
-        q, k: [rows · key heads, D_K]; as many heads of values share each.
+        name: the draw's name.
+        kind: the draw's group in tables.
+        q, k: [rows · key heads, D_K]; each key head serves the same number of value heads.
         v, out: [rows · heads, D_V].
-        g, beta: [rows, heads]; the logarithm of the decay, and how much of a correction is written.
+        g, beta: [rows, heads]; the logarithm of the decay, and the share of a correction that is written.
         sequence: rows of each sequence, which begins with S = 0.
-        scale: the factor of results.
-        norm_eps: divide each q and k by ``sqrt(Σ x² + norm_eps)`` first; None leaves them as they are.
-        in_turn: whether heads of values take turns in the heads of keys; otherwise those that share one follow each
-            other.
-        kernels: how passes are shaped.
+        scale: factor of the results.
+        norm_eps: divide each q and k by ``sqrt(Σ x² + norm_eps)`` first; None for no division.
+        in_turn: whether value head h uses key head ``h mod key heads``; otherwise value heads that share a key head
+            are adjacent.
+        kernels: the renderer's kernel options.
 
     Raises:
         PlanError: a tensor has another layout, or keys have more than :data:`MAX_KEY_ELEMENTS` elements.
@@ -141,15 +141,15 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 
 def of_values(vectors: Array, heads: int, *, in_turn: bool) -> Array:
-    """For an oracle: the queries or keys [rows, heads of keys, elements] of each of ``heads`` heads of values."""
+    """For an oracle: queries or keys [rows, key heads, elements], repeated for each of ``heads`` value heads."""
     shared = heads // vectors.shape[1]
     return np.tile(vectors, (1, shared, 1)) if in_turn else np.repeat(vectors, shared, axis=1)
 
 
 def gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array | None = None) -> tuple[Array, Array]:
-    """For an oracle: the results [T, H, D_V] of T tokens, and the state [H, D_K, D_V] behind them.
+    """For an oracle: the results [T, H, D_V] of T tokens, and the state [H, D_K, D_V] after them.
 
-    q and k [T, H, D_K], v [T, H, D_V], g and beta [T, H]; ``state`` is that before them, zeros where it is left out.
+    q and k [T, H, D_K], v [T, H, D_V], g and beta [T, H]; ``state`` is the state before them, zeros by default.
     """
     found = np.zeros(v.shape)
     state = np.zeros((*k.shape[1:], v.shape[-1])) if state is None else state

@@ -1,4 +1,4 @@
-"""The draw that all ops over tensors of any shape build on; their layout is :mod:`glinfer.gl.layouts.flat`."""
+"""The base draw of all ops over tensors of any shape; their layout is :mod:`glinfer.gl.layouts.flat`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 Define = tuple[str, int | float]
 Uniform = tuple[str, int | float | str]
-"""A uniform, and its number for all runs or the name of the run value that it takes."""
+"""A uniform and its value: a number for all runs, or the name of a run value."""
 Scratch = Callable[[str, int, int], TensorSpec]
-"""Declares a float tensor (name, rows, cols) that only the draws of one call see."""
+"""Declares a float tensor (name, rows, cols) that only the draws of one call use."""
 
 
 def flat_layout(draw: str, tensor: TensorSpec) -> FlatLayout:
@@ -28,7 +28,7 @@ def flat_layout(draw: str, tensor: TensorSpec) -> FlatLayout:
         PlanError: the tensor has another layout.
     """
     if not isinstance(tensor.layout, FlatLayout):
-        raise PlanError(f"draw {draw}: {tensor.name} does not lie four elements a texel, texels numbered through")
+        raise PlanError(f"draw {draw}: {tensor.name} is not in the flat layout, four elements a texel")
     return tensor.layout
 
 
@@ -55,8 +55,8 @@ def flat_draw(
     """A draw that covers the first ``rows`` rows (default: all) of outputs of one layout.
 
     Its defines are each input's layout as ``<SAMPLER>_TEXELS``, ``_WIDTH`` and ``_HEIGHT``, the outputs' layout as
-    ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. With ``points`` the draw covers single pixels where
-    ``vertex`` puts them.
+    ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. With ``points`` the draw covers single pixels, which
+    ``vertex`` places.
 
     Raises:
         PlanError: a tensor has another layout.

@@ -1,4 +1,4 @@
-"""Arithmetic element by element, with NumPy's broadcasting, in float32 whatever the format of the operands."""
+"""Elementwise arithmetic with NumPy's broadcasting, computed in float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2, "divide": 3}
-"""The operations on two tensors, and the number that shaders/arithmetic.frag knows each by."""
+"""The operations on two tensors, and their numbers in shaders/arithmetic.frag."""
 
 
 def broadcast_axes(x: Sequence[int], y: Sequence[int]) -> list[Axis]:
@@ -54,14 +54,14 @@ def arithmetic(
     """``out = x + y``, ``x - y``, ``x * y`` or ``x / y``, with broadcasting.
 
     Args:
-        name: of the draw.
-        kind: of the draw.
+        name: the draw's name.
+        kind: the draw's group in tables.
         x, y: [R, C], or fewer rows, or one column.
         out: [R, C].
         operation: one of :data:`OPERATIONS`.
-        axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; as matrices where it is left out.
-        kernels: how passes are shaped.
-        rows: rows of out that are written; all where it is left out.
+        axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; by default that of matrices.
+        kernels: the renderer's kernel options.
+        rows: rows of out that are written; all by default.
 
     Raises:
         PlanError: there is no such operation, or a tensor has another layout.

@@ -1,4 +1,4 @@
-"""The weight of one expert in each row, by the outputs of the row's router; for reference plans alone."""
+"""The weight of one expert in each row, from the router's logits; for reference plans only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def expert_weight(
     expert: int,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """The weight of an expert in each row, out [rows, 1]; 0 where the row does not choose it.
+    """The weight of an expert in each row, out [rows, 1]; 0 if the row does not choose it.
 
-    logits [rows, experts]; the choice is that of :func:`glinfer.ops.fused.experts.route`.
+    logits [rows, experts]; experts are chosen as in :func:`glinfer.ops.fused.experts.route`.
     """
     return draws.flat_draw(
         name,

@@ -1,4 +1,4 @@
-"""Rows of tables by their numbers: token and position embeddings, and packed tables as floats."""
+"""Lookup of table rows: token and position embeddings, and packed tables as floats."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def lookup(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """``out[r] = weight[ids[r]]``; zeros for an id that names no row, such as one below 0.
+    """``out[r] = weight[ids[r]]``; zeros for an id outside the table, such as one below 0.
 
-    ids is a matrix of int32 whose elements, row by row, belong to the rows of out; it may have more of them. weight
-    [V, ``inputs``] holds the words of rows packed as ``table_format``; where that is None it holds floats, or, like
-    out, int32. out [R, inputs].
+    ids is an int32 matrix whose elements, in row-major order, belong to the rows of out; further elements are ignored.
+    weight [V, ``inputs``] holds the words of rows packed as ``table_format``. With None it holds floats, or int32 as
+    out does. out [R, inputs].
 
     Raises:
-        PlanError: there is no such format, a row is no whole number of its blocks, or a tensor has another layout.
+        PlanError: there is no such format, a row is not a whole number of its blocks, or a tensor has another layout.
     """
     whole = table_format is None and weight.format == "rgba32i"
     defines = [
@@ -59,10 +59,10 @@ def dequantize(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """The weights [R, ``inputs``] that the words of rows packed as ``table_format`` stand for, bit for bit.
+    """Unpack rows of words in ``table_format`` into weights [R, ``inputs``], bit for bit.
 
     Raises:
-        PlanError: there is no such format, a row is no whole number of its blocks, or a tensor has another layout.
+        PlanError: there is no such format, a row is not a whole number of its blocks, or a tensor has another layout.
     """
     defines = _table_defines(name, table_format, inputs, kernels)
     return flat_draw(name, kind, "dequantize", [("weight", weight)], [out], kernels=kernels, rows=rows, defines=defines)
@@ -84,8 +84,8 @@ def position_add(
     """``out[b · length + s] = x[b · length + s] + table[offset + s]``: learned positions (Vaswani et al. 2017).
 
     x and out [R, D], sequences of ``length`` rows each; table [P, D]. ``offset``, a number or a run value's name, is
-    the position of row 0 of a sequence. With ``padded`` the last rows may be padding beyond the table's positions, and
-    get its last one.
+    the position of row 0 of a sequence. With ``padded`` rows beyond the table's positions are padding, and get its
+    last one.
 
     Raises:
         PlanError: a tensor has another layout.

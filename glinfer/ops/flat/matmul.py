@@ -1,4 +1,4 @@
-"""Draws of matrix products by several strategies, and of the finish of their sums."""
+"""Draws of matrix products by several strategies, and of the final step on their sums."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def matmul(
     kernels: KernelOptions,
     scratch: Scratch,
 ) -> list[DrawSpec]:
-    """The draws of ``out = finish(x · weight)``, one or two.
+    """The one or two draws of ``out = finish(x · weight)``.
 
-    Where the finish only adds ``out`` itself as the residual, blending adds the sums to it in place.
+    If the finish only adds ``out`` itself as the residual, blending adds the sums to it in place.
 
-    x [x matrices · M, K]; weight [matrices · K, N], or transposed [matrices · N, K] or the words of as many packed
-    rows; out [products · M, N]: flat tensors (:mod:`glinfer.gl.layouts.flat`).
+    x [x matrices · M, K]; weight [matrices · K, N], or transposed [matrices · N, K], whose rows may be packed words;
+    out [products · M, N]: flat tensors (:mod:`glinfer.gl.layouts.flat`).
 
     Args:
-        name: of the first draw; the second is ``<name>.finish``.
-        kind: what tables group by.
+        name: the first draw's name; the second is ``<name>.finish``.
+        kind: the draws' group in tables.
         x, weight, out: see above.
         product: the product.
-        strategy: how it is computed; ``matvec`` takes one row, ``split_k`` needs a renderer that blends floats.
+        strategy: the strategy; ``matvec`` needs x of one row, ``split_k`` a renderer that blends floats.
         finish: the finish of the sums.
-        kernels: how passes are shaped on the renderer.
+        kernels: the renderer's kernel options.
         scratch: declares the tensors between two draws.
 
     Raises:
@@ -81,10 +81,10 @@ class _Call:
         return self.finish == Finish(residual=self.out)
 
     def by_fragments(self) -> list[DrawSpec]:
-        """The draws where each fragment computes its own columns."""
+        """The draws in which each fragment computes its own columns."""
         name, product, strategy, scratch = self.name, self.product, self.strategy, self.scratch
         if strategy.targets > product.m:
-            raise PlanError(f"draw {name}: {strategy.targets} targets take as many rows; found matrices of {product.m}")
+            raise PlanError(f"draw {name}: {strategy.targets} targets need as many rows; found matrices of {product.m}")
         rows, parts = product.count * product.m, strategy.parts_of(product.units)
         shares = [*self._shares(strategy.targets, parts), ("PART_UNITS", strategy.part_units(product.units))]
         if strategy.targets > 1:
@@ -102,12 +102,12 @@ class _Call:
         return [self._multiply("matmul", [sums], PLAIN, shares, instances=parts, blended=True), self._finish([sums], 1)]
 
     def matvec(self) -> list[DrawSpec]:
-        """The draws where the fragments of a quad share k."""
+        """The draws in which the fragments of a quad share k."""
         name, product, strategy = self.name, self.product, self.strategy
         parts = strategy.parts_of(product.units)
         if product.m > 1 or product.count > 1 or not self.kernels.quad or (parts > 1 and not product.transposed):
             raise PlanError(
-                f"draw {name}: matvec takes one row, and exact derivatives, parts of k only of transposed weights; "
+                f"draw {name}: matvec needs one row, exact derivatives, and for parts of k transposed weights; "
                 f"found {product.count}×{product.m} rows in {parts} parts"
             )
         blended = parts > 1 or self.in_place
@@ -121,7 +121,7 @@ class _Call:
         return [draw] if whole else [draw, self._finish([sums], 1)]
 
     def _shares(self, targets: int, parts: int) -> list[Define]:
-        """The defines that say how rows are shared between targets, and k between parts."""
+        """The defines for the split of rows over targets, and of k over parts."""
         product = self.product
         return [
             ("M", product.m),
@@ -141,7 +141,7 @@ class _Call:
         instances: int = 1,
         blended: bool = False,
     ) -> DrawSpec:
-        """The draw that multiplies; with ``blended`` blending adds up its instances, one a part."""
+        """The draw that multiplies; with ``blended`` each instance computes a part of k, and blending adds them."""
         return flat_draw(
             self.name,
             self.kind,
@@ -201,7 +201,7 @@ def _check_finish(shapes: Shapes, params: Params) -> None:
 
 
 def _count(params: Params, shapes: Shapes) -> int:
-    """Number of products of a draw, by the rows that it writes."""
+    """Number of products of a draw, from the rows that it writes."""
     per_product = int(params.get("ROW_GROUPS", 1)) * (1 if params.get("BLENDED") else int(params.get("PARTS", 1)))
     return shapes.rows("output") // per_product
 
@@ -211,7 +211,7 @@ def _last_matrix(params: Params, which: str, count: int) -> int:
 
 
 def _matrices(params: Params, which: str, count: int) -> list[int]:
-    """The matrix of x or weight that each product of a draw takes."""
+    """The matrix of x or weight that each product of a draw uses."""
     if not params.get("BATCHED"):
         return [0] * count
     inner = int(params["BATCH1"]), int(params["BATCH2"])
@@ -270,8 +270,8 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         found = sums.reshape(size)
         return _finished(found, inputs, params) if parts == 1 else found
     m = int(params["M"])
-    dealt = sums[0][:, np.minimum(np.arange(groups * targets), m - 1)].reshape(-1, groups, targets, size[1])
-    return np.asarray(np.moveaxis(dealt, 2, 0).reshape(targets, *size))
+    grouped = sums[0][:, np.minimum(np.arange(groups * targets), m - 1)].reshape(-1, groups, targets, size[1])
+    return np.asarray(np.moveaxis(grouped, 2, 0).reshape(targets, *size))
 
 
 def _oracle_matvec(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -295,8 +295,8 @@ def _oracle_parts(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     if targets == 1:
         return _finished(sources[0].reshape(parts, *size).sum(axis=0), inputs, params)
     groups = int(params["ROW_GROUPS"])
-    dealt = np.stack(sources).reshape(targets, -1, groups, size[1])
-    together = np.moveaxis(dealt, 0, 2).reshape(-1, groups * targets, size[1])[:, :m]
+    grouped = np.stack(sources).reshape(targets, -1, groups, size[1])
+    together = np.moveaxis(grouped, 0, 2).reshape(-1, groups * targets, size[1])[:, :m]
     return _finished(together.reshape(size), inputs, params)
 
 

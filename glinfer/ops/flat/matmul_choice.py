@@ -104,7 +104,7 @@ _FRAGMENTS = {
     "gpu": {"packed": 1024, "split_k": 4096, "reduce": 2048},
     "llvmpipe": {"packed": 512, "split_k": 16384, "reduce": 16384},
 }
-"""Fragments that keep a renderer busy; targets and parts are chosen so that a draw has about as many."""
+"""Number of fragments that keeps a renderer busy, which the choice of targets and parts aims at."""
 
 
 def output_texels(product: Product) -> int:
@@ -118,7 +118,7 @@ def exact_place(product: Product) -> tuple[float, float]:
 
 
 def candidates(product: Product, kernels: KernelOptions, *, blends: bool) -> list[Strategy]:
-    """Every strategy that can compute a product on a renderer, with targets or parts by the product's shape."""
+    """Every strategy that can compute a product on a renderer, with targets or parts for the product's shape."""
     full, texels = _FRAGMENTS[kernels.product_table], output_texels(product)
     found = [Strategy("small")]
     if product.m > 1:
@@ -128,7 +128,7 @@ def candidates(product: Product, kernels: KernelOptions, *, blends: bool) -> lis
         ):
             targets *= 2
         found.append(Strategy("packed", targets=targets))
-    # A part has at least some steps, unless two parts have fewer.
+    # A part has at least _MIN_PART_UNITS steps, unless already two parts have fewer.
     most = max(2, product.units // _MIN_PART_UNITS)
     parts = {name: min(max(2, round(full[name] / texels)), most) for name in ("split_k", "reduce")}
     if blends:
@@ -145,7 +145,7 @@ def choose(product: Product, kernels: KernelOptions, *, blends: bool) -> Strateg
 
 
 def explained(product: Product, kernels: KernelOptions, *, blends: bool) -> tuple[Strategy, str]:
-    """The strategy that the renderer's map chooses for a product, and why in words."""
+    """The strategy that the renderer's map chooses for a product, and a readable reason."""
     charts, rows = (ONE_ROW, "one row") if product.count * product.m == 1 else (MANY_ROWS, "many rows")
     chart = charts[kernels.product_table]
     line, column = (round(place) for place in exact_place(product))
@@ -161,11 +161,11 @@ def explained(product: Product, kernels: KernelOptions, *, blends: bool) -> tupl
     how = f", {chosen.targets} rows a fragment" if chosen.targets > 1 else f" in {parts} parts" if parts > 1 else ""
     place = f"{output_texels(product)} texels of output and k = {product.k}"
     why = f"{name}{how}; the {kernels.product_table} map for {rows} has {mapped} for {place}"
-    return chosen, why if name == mapped else f"{why}, which is not possible here or slower"
+    return chosen, why if name == mapped else f"{why}, which is impossible or slower here"
 
 
 def resolve(wanted: str | Strategy | None, product: Product, kernels: KernelOptions, *, blends: bool) -> Strategy:
-    """The strategy that was asked for, or else the one that is chosen by shape.
+    """The requested strategy, or by default the one chosen by shape.
 
     Raises:
         PlanError: there is no such strategy, or it cannot compute this product on this renderer.
@@ -182,5 +182,5 @@ def resolve(wanted: str | Strategy | None, product: Product, kernels: KernelOpti
             return strategy
     raise PlanError(
         f"strategy {wanted} cannot compute {product.count} products of {product.m}×{product.k} and "
-        f"{product.k}×{product.n} here; leave it out, or take one of {', '.join(each.name for each in possible)}"
+        f"{product.k}×{product.n} here; omit it, or use one of {', '.join(each.name for each in possible)}"
     )

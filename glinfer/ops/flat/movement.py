@@ -39,7 +39,7 @@ def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis
     """A copy's axes of (row, column) strides, outermost first, split into axes of its rows and of its ``cols`` columns.
 
     Raises:
-        PlanError: no axis ends where the columns begin, or there are too many that no stride joins.
+        PlanError: no axis ends where the columns begin, or too many axes remain that no stride joins.
     """
     split = len(axes)
     while split and prod(axis.size for axis in axes[split:]) < cols:
@@ -84,14 +84,14 @@ def strided_copy(
     """``out[i0, i1, …] = x[row_offset + Σ i · row stride, col_offset + Σ i · column stride]``.
 
     Args:
-        name: of the draw.
-        kind: of the draw.
+        name: the draw's name.
+        kind: the draw's group in tables.
         x: the source [R, C].
-        out: of x's format; or of floats, into which elements are converted, to float16 rounded to nearest.
+        out: a tensor of x's format, or of floats, to which elements are converted; float16 rounds to nearest.
         axes: the axes of out, outermost first: size, row stride, column stride. The last ones are its columns.
         row_offset, col_offset: element of x where the walk begins; numbers or names of run values.
-        kernels: how passes are shaped.
-        rows: rows of out that are written; all where it is left out.
+        kernels: the renderer's kernel options.
+        rows: rows of out that are written; all by default.
 
     Raises:
         PlanError: the axes are not those of out, or too many; or the formats do not fit.
@@ -160,7 +160,7 @@ def repack(
 ) -> DrawSpec:
     """``out = x.reshape(out.shape)``, of one format.
 
-    Where a row of x is a whole number of rows of out, a strided copy does it, which is quicker.
+    If a row of x is a whole number of rows of out, a strided copy is used, which is faster.
 
     Raises:
         PlanError: the formats differ.
@@ -196,19 +196,19 @@ def concat(
     """Concatenate 1 to :data:`MAX_PARTS` tensors of one format.
 
     Args:
-        name: of the draw.
-        kind: of the draw.
+        name: the draw's name.
+        kind: the draw's group in tables.
         parts: [R, C0], [R, C1], … for ``groups`` None; else [groups · R0, C], [groups · R1, C], …
         out: [R, ΣC]; else [groups · ΣR, C], where each group has the rows of that group of every part.
-        groups: groups of rows that are concatenated; columns where it is left out.
-        kernels: how passes are shaped.
-        rows: rows of out that are written; all where it is left out.
+        groups: groups of rows to concatenate; None to concatenate columns.
+        kernels: the renderer's kernel options.
+        rows: rows of out that are written; all by default.
 
     Raises:
-        PlanError: the parts are too many, the formats differ, or rows are no whole number of groups.
+        PlanError: the parts are too many, the formats differ, or rows are not a whole number of groups.
     """
     if not 1 <= len(parts) <= MAX_PARTS:
-        raise PlanError(f"draw {name} puts {len(parts)} tensors together; expected 1 to {MAX_PARTS}")
+        raise PlanError(f"draw {name} concatenates {len(parts)} tensors; expected 1 to {MAX_PARTS}")
     defines: list[Define] = [("PARTS", len(parts))]
     for part in parts:
         kind_of_elements = _kind_of_elements(name, part, out, converts=False)

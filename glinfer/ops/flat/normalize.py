@@ -23,21 +23,21 @@ NORMS = {
     "softmax": (SOFTMAX, "exponents"),
     "log_softmax": (LOG_SOFTMAX, "exponents"),
 }
-"""Every norm: the number that shaders/normalize.frag knows it by, and the statistics that it needs."""
+"""Every norm: its number in shaders/normalize.frag, and the statistics that it needs."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """``y = norm(x + residual) * (weight + offset) + bias``, each row of x [R, C] by itself.
+    """``y = norm(x + residual) * (weight + offset) + bias``, for each row of x [R, C] separately.
 
     Attributes:
         name: a key of :data:`NORMS`.
-        weight, bias: [1, C], or left out.
+        weight, bias: [1, C], both optional.
         eps: added to the variance or the mean square, at least 0.
         offset: added to the weight.
-        residual: [R, C], added to x first, or left out.
-        added: [R, C], gets the sum of x and the residual.
-        causal: for softmax, the columns of each row that count; the others become 0. All count where it is left out.
+        residual: [R, C], added to x first; optional.
+        added: [R, C], receives the sum of x and the residual.
+        causal: for softmax, the visible columns of each row; the others become 0. All are visible by default.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Norm:
     causal: Causal | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings that do not go together."""
+        """Refuse inconsistent settings."""
         if self.name not in NORMS:
             raise PlanError(f"there is no norm {self.name!r}; known: {', '.join(NORMS)}")
         if (self.residual is None) != (self.added is None):
-            raise PlanError(f"norm {self.name}: a residual, and where the sum with it goes, come together")
+            raise PlanError(f"norm {self.name}: residual and added must be given together")
         if self.causal is not None and self.name != "softmax":
-            raise PlanError(f"norm {self.name} of rows that are queries; only softmax can stop at a column")
+            raise PlanError(f"norm {self.name} has causal rows; only softmax supports them")
         if not (math.isfinite(self.eps) and self.eps >= 0 and math.isfinite(self.offset)):
             raise PlanError(f"norm {self.name}: eps is {self.eps} and offset {self.offset}; expected numbers, eps ≥ 0")
 
@@ -123,7 +123,7 @@ def normalized(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> list[DrawSpec]:
-    """All draws of ``out = norm(x)``, mostly two, for x and out [R, C]; see :class:`Norm`.
+    """All draws of ``out = norm(x)``, usually two, for x and out [R, C]; see :class:`Norm`.
 
     The last draw is called ``name``; the draws before it, and the tensors that ``scratch`` declares for the statistics,
     are named after it.
@@ -157,10 +157,10 @@ def cross_entropy(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """``log(sum(exp(logits))) - logits[target]`` of every row, 0 where the target is no column.
+    """``log(sum(exp(logits))) - logits[target]`` of every row, 0 if the target is not a column.
 
-    logits [R, C] and their statistics ``exponents``; targets of int32 and out [A, B] with A · B = R: element i of
-    both, their rows numbered through, belongs to row i. ``rows`` are those of out.
+    logits [R, C] and their statistics ``exponents``; targets (int32) and out are [A, B] with A · B = R: element i of
+    both, in row-major order, belongs to row i. ``rows`` counts rows of out.
     """
     return flat_draw(
         name,

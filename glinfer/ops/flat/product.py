@@ -29,7 +29,7 @@ class Product:
         table_format: the packed format of weight, of :data:`glinfer.quant.formats.BLOCK_FORMATS`; None for floats. Only
             transposed weights are packed.
         batch: products along each of three axes.
-        x_steps, weight_steps: matrices that x and weight step along each axis; 0 to use one matrix again.
+        x_steps, weight_steps: steps of x and weight along each axis, in matrices; 0 to reuse one matrix.
     """
 
     m: int
@@ -48,7 +48,7 @@ class Product:
 
     @property
     def unit(self) -> int:
-        """Inputs of one step of the loop; a part has whole steps."""
+        """Inputs of one step of the loop; a part is a whole number of steps."""
         return GROUP if self.table_format else 4
 
     @property
@@ -57,11 +57,11 @@ class Product:
         return -(-self.k // self.unit) if self.transposed else self.k // self.unit
 
     def batches(self, steps: Steps) -> list[int]:
-        """The matrix that each product takes."""
+        """The matrix that each product uses."""
         return [int(np.dot(index, steps)) for index in np.ndindex(*self.batch)]
 
     def defines(self, *, mantissa: bool) -> list[Define]:
-        """The product's defines; with ``mantissa`` the shaders make floats of packed integers without converting."""
+        """The product's defines; with ``mantissa`` shaders turn packed integers into floats without a conversion."""
         found: list[Define] = [("K", self.k), ("UNITS", self.units)]
         if self.transposed:
             found.append(("TRANSPOSED", 1))
@@ -84,10 +84,10 @@ class Strategy:
         name: ``small``: a fragment computes four columns of one row, in one draw; ``packed``: a fragment computes four
             columns of several rows, one in each render target, and a second draw joins the rows; ``split_k``: a
             fragment computes four columns of one row over a part of k, and blending adds the parts; ``reduce``: the
-            parts are written one below the other, and a second draw adds them; ``matvec``: the fragments of a quad
+            parts are written below each other, and a second draw adds them; ``matvec``: the fragments of a quad
             share k, for one row.
         targets: rows of a fragment of ``packed``: 2, 4 or 8.
-        parts: limit for the parts that k is split into.
+        parts: limit for the parts of k.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Strategy:
         return max(1, -(-units // max(1, min(self.parts, units))))
 
     def parts_of(self, units: int) -> int:
-        """Parts that ``units`` steps make."""
+        """Number of parts of ``units`` steps."""
         return max(1, -(-units // self.part_units(units)))
 
 
@@ -119,8 +119,8 @@ class Finish:
         scale: a factor.
         causal: None, or the last column that row 0 of each matrix sees, a number or a run value's name: row r sees
             columns up to ``causal + r``, and all others become :data:`MASKED`.
-        window: how many of these columns, up to the last one, a row sees; 0 for all.
-        cap: a bound c, before masking: c · tanh(y / c); 0 for none.
+        window: limit for the columns that a row sees, up to its last one; 0 for all.
+        cap: bound c of c · tanh(y / c), applied before masking; 0 for none.
     """
 
     bias: TensorSpec | None = None

@@ -1,4 +1,4 @@
-"""Rotary positions: pairs of elements of each head turned by their position's angles (Su et al. 2021)."""
+"""Rotary positions: pairs of elements of each head rotated by their position's angles (Su et al. 2021)."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def rotate(
     positions: TensorSpec | None = None,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """``out`` = x [R, heads × D] with the pairs of each head turned by their rows' positions.
+    """``out`` = x [R, heads × D] with the pairs of each head rotated by their rows' positions.
 
     Args:
-        name: of the draw.
-        kind: of the draw.
-        x: its rows are sequences of ``sequence`` rows each; left out, one sequence.
+        name: the draw's name.
+        kind: the draw's group in tables.
+        x: sequences of ``sequence`` rows each; one sequence by default.
         table: [positions, rotary_dim] of :func:`glinfer.ops.rotary.rope_table`.
         out: a tensor like x.
-        kernels: how passes are shaped.
+        kernels: the renderer's kernel options.
         heads: heads side by side in a row.
-        interleaved: turn elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
+        interleaved: rotate elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
         sequence: rows of a sequence.
         position: position of the first row of each sequence, a number or a run value's name.
         positions: whole numbers [1, sequence], instead of ``position``.
-        rows: rows that are written; all where it is left out.
+        rows: rows that are written; all by default.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -50,7 +50,7 @@ def rotate(
     inputs = [("x", x), ("table", table)]
     uniforms: list[Uniform] = []
     if table.shape[0] == 1:
-        positions = None  # nothing to choose from
+        positions = None  # every row uses the only position
     elif positions is not None:
         inputs.append(("positions", positions))
     else:
@@ -77,7 +77,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("positions", 1, sequence)
     positions = int(params["TABLE_ROWS"])
     shapes.expect("table", positions, rotary)
-    shapes.require(rotary % 2 == 0 and rotary <= dim, f"heads of {dim} elements have no {rotary} that turn in pairs")
+    shapes.require(rotary % 2 == 0 and rotary <= dim, f"cannot rotate {rotary} of {dim} elements of a head in pairs")
     whole = shapes.rows("x") % sequence == 0
     shapes.require(whole, f"{shapes.rows('x')} rows are not a whole number of sequences of {sequence}")
     first = params.get("position", 0)
@@ -99,7 +99,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 
 def turned_pairs(heads: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
-    """Heads [..., D] with their first elements turned in pairs, by cosines and sines [..., pairs]."""
+    """Heads [..., D] with their first elements rotated in pairs, by cosines and sines [..., pairs]."""
     pairs = cos.shape[-1]
     first = np.arange(0, 2 * pairs, 2) if interleaved else np.arange(pairs)
     second = first + (1 if interleaved else pairs)

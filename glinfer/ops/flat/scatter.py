@@ -1,7 +1,7 @@
 """The gradient of an embedding table: each row is the sum of the gradients at all places of its token.
 
-``scatter_add`` draws a point on every texel that is added to, and blending adds. ``gather_add`` has each texel of the
-table look for its gradients, for devices that cannot blend into 32-bit floats.
+``scatter_add`` draws a point on every texel that receives a gradient, and blending adds. In ``gather_add`` each texel
+of the table searches for its gradients, for devices that cannot blend into 32-bit floats.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ def add_gradients(
 ) -> DrawSpec:
     """``sums[id] += grad`` for ids [R, C] and grad [R × C, D]; ``counts`` gets the number of added elements.
 
-    sums and counts [vocabulary, D] in 32-bit floats begin at zero. With ``accumulates`` sums begins at what it holds,
-    which ``gather`` finds in ``before``, a copy of it, and ``scatter`` adds to counts as well. Elements that are not
-    finite are skipped, and so is the gradient of an id that names no row. Blending may add in another order than that
-    of the ids.
+    sums and counts [vocabulary, D] in 32-bit floats begin at zero. With ``accumulates`` sums keeps its values, which
+    ``gather`` reads from ``before``, a copy of sums; ``scatter`` then adds to counts as well. Elements that are not
+    finite and gradients of ids outside the table are skipped. Blending may add in another order than that of the ids.
 
     Raises:
-        PlanError: there is no such method, a tensor has another layout, or a copy is missing or too much.
+        PlanError: there is no such method, a tensor has another layout, or a copy is missing or superfluous.
     """
     if method not in METHODS:
         raise PlanError(f"draw {name}: gradients are added by {method!r}; known: {', '.join(METHODS)}")
     scatters = method == "scatter"
     if (before is not None) != (accumulates and not scatters):
-        raise PlanError(f"draw {name}: {method} takes a copy of the sums only where gather adds to them")
+        raise PlanError(f"draw {name}: found {method}; only gather that accumulates needs a copy of the sums")
     defines: list[Define] = [("IDS_ROWS", ids.shape[0]), ("IDS_COLS", ids.shape[1]), ("OUT_ROWS", sums.shape[0])]
     return flat_draw(
         name,

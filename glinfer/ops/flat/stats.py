@@ -1,9 +1,9 @@
-"""Statistics of rows: sums, largest elements, means and variances, sums of exponents; and numbers read off them.
+"""Statistics of rows: sums, largest elements, means and variances, sums of exponents; and results derived from them.
 
 If every fragment of a result read its whole row, the cost would grow with the square of the row's length. So a first
-draw writes one texel of statistics for every row, or for every part of a long row; more draws merge parts where there
-are many; and the last draw, the reader, merges the few parts that are left. :func:`summarize` chooses the parts and
-makes all draws but the reader.
+draw writes one texel of statistics for every row, or for every part of a long row; further draws merge parts if they
+are many; and the last draw, the reader, merges the few remaining parts. :func:`summarize` chooses the parts and makes
+all draws but the reader.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 STATS = {"sum": 0, "squares": 1, "moments": 2, "largest": 3, "exponents": 4}
-"""The statistics, and the number that shaders/common/stats.glsl knows each by."""
+"""The statistics, and their numbers in shaders/common/stats.glsl."""
 
 MAX_ARGMAX_COLUMNS = 1 << 24
-"""Limit for the columns of a row in an argmax, since the column's number travels as a float32."""
+"""Limit for the columns of a row in an argmax, because a float32 carries the column's number."""
 
 LOWEST = -float(np.finfo(np.float32).max)
 
 _MIN_PART, _MERGED_PART, _MAX_PART = 32, 64, 256
-"""Texels of a part: the fewest, the number where a draw of its own merges the parts, and the most."""
+"""Texels of a part: the fewest, the number if a separate draw merges the parts, and the most."""
 _MAX_FAN = 256
 """Limit for the parts that one fragment merges."""
 _MAX_READS = 16384
@@ -40,7 +40,7 @@ _MAX_READS = 16384
 
 @dataclass(frozen=True)
 class Causal:
-    """Rows that are queries, ``query_rows`` in each matrix of scores, and see columns up to their own position.
+    """Causal rows of scores, ``query_rows`` in each matrix, which see columns up to their own position.
 
     Row r sees the first ``first_query + r mod query_rows + 1`` columns. Both are numbers, or names of run values.
     """
@@ -57,7 +57,7 @@ class Causal:
 
 
 def columns_that_count(rows: int, params: Params) -> Array:
-    """Number of columns that count in each row, [rows], as shaders/common/row_values.glsl computes it."""
+    """Number of visible columns of each row, [rows], as shaders/common/row_values.glsl computes it."""
     if not params["CAUSAL"]:
         return np.full(rows, int(params["COLS"]))
     own = int(params["first_query"]) + np.arange(rows) % int(params["query_rows"]) + 1
@@ -84,7 +84,7 @@ def row_stats(
     if stat not in STATS:
         raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
     if causal is not None and stat != "exponents":
-        raise PlanError(f"draw {name}: the {stat} of rows that are queries; only exponents can stop at a column")
+        raise PlanError(f"draw {name}: {stat} of causal rows; only exponents supports them")
     inputs = [("x", x), *([] if residual is None else [("residual", residual)])]
     causal_define, uniforms = Causal.settings(causal)
     defines: list[Define] = [
@@ -148,9 +148,9 @@ def summarize(
 
 
 def _parts(texels: int, free: int) -> int:
-    """Parts of a row of ``texels`` texels, of which readers can merge up to ``free``.
+    """Number of parts of a row of ``texels`` texels; readers can merge up to ``free`` parts.
 
-    As many as that keep many fragments busy for a short time; if a draw has to merge parts anyway, there are more.
+    Short parts keep many fragments busy for a short time; if a draw has to merge parts anyway, there are more of them.
     """
     parts = min(-(-texels // _MIN_PART), math.isqrt(texels), free)
     if texels > parts * _MAX_PART:
@@ -171,15 +171,15 @@ def stat_column(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """The sum, or the largest element, of every row: element i of out, its rows numbered through, is that of row i.
+    """The sum, or the largest element, of every row; element i of out, in row-major order, is that of row i.
 
-    stats [R, 4 · parts] of the kind ``sum`` or ``largest``; out [A, B] with A · B = R. ``rows`` are those of out.
+    stats [R, 4 · parts] of the kind ``sum`` or ``largest``; out [A, B] with A · B = R. ``rows`` counts rows of out.
 
     Raises:
         PlanError: the statistics are of another kind, or a tensor has another layout.
     """
     if stat not in ("sum", "largest"):
-        raise PlanError(f"draw {name}: one number of the {stat} of a row; expected sum or largest")
+        raise PlanError(f"draw {name}: a column of the statistics {stat}; expected sum or largest")
     defines = [("STAT", STATS[stat]), ("COLUMN", 0)]
     return flat_draw(name, kind, "stat_column", [("stats", stats)], [out], kernels=kernels, rows=rows, defines=defines)
 
@@ -194,9 +194,9 @@ def largest_column(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """The first of the ``cols`` columns that has the row's largest element; out holds whole numbers.
+    """The first column, of ``cols``, with the row's largest element; out holds whole numbers.
 
-    Otherwise it is as :func:`stat_column`.
+    Otherwise like :func:`stat_column`.
 
     Raises:
         PlanError: there are too many columns, or a tensor has another layout.
@@ -239,13 +239,13 @@ def stats_of(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
 
 
 def row_values(inputs: Mapping[str, Array], rows: int) -> Array:
-    """An oracle's input ``x``, with ``residual`` added where there is one, as the shaders read it."""
+    """An oracle's input ``x``, plus ``residual`` if given, as the shaders read it."""
     (x,) = float64(inputs, ["x"])
     return x[:rows] + float64(inputs, ["residual"])[0][:rows] if "residual" in inputs else x[:rows]
 
 
 def _part_stats(stat: int, x: Array, cols: Array) -> Array:
-    """Statistics [R, 4] of a part of rows [R, C] of which the first cols [R] columns count."""
+    """Statistics [R, 4] of a part of rows [R, C], over the first cols [R] columns."""
     found = np.zeros((len(x), LANES))
     with np.errstate(invalid="ignore", over="ignore"):
         if stat == STATS["moments"]:
@@ -271,10 +271,10 @@ def _check_row_stats(shapes: Shapes, params: Params) -> None:
 
 
 def check_rows(shapes: Shapes, params: Params) -> None:
-    """Require what shaders/common/row_values.glsl needs of x, residual and run values.
+    """Check x, residual and run values for shaders/common/row_values.glsl.
 
     Raises:
-        PlanError: naming what differs.
+        PlanError: one of them does not fit; the message names it.
     """
     shapes.expect("x", None, params["COLS"])
     shapes.expect("residual", *shapes.by_name["x"])

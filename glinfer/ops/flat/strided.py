@@ -16,9 +16,9 @@ MAX_AXES = 5
 
 
 class Axis(NamedTuple):
-    """An axis of an output: its number of places, and what a step along it adds to two numbers.
+    """An axis of an output: its number of places, and its strides in two indices.
 
-    The two numbers are the row and the column of the source, or the rows of two operands.
+    The indices are the row and the column of the source, or the rows of two operands.
     """
 
     size: int
@@ -65,14 +65,14 @@ def axes_in(params: Params, places: int) -> list[Axis]:
 
 
 def bounds(axes: Iterable[Axis]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The smallest and the largest value of each of the two numbers along the walk."""
+    """The smallest and the largest value of each index along the walk."""
     ends = [[stride * (axis.size - 1) for stride in (axis.first, axis.second)] for axis in axes]
     first, second = ((sum(min(0, end[n]) for end in ends), sum(max(0, end[n]) for end in ends)) for n in (0, 1))
     return first, second
 
 
 def walk(axes: Sequence[Axis], places: int) -> tuple[Array, Array]:
-    """Both numbers at the first ``places`` places."""
+    """Both indices at the first ``places`` places."""
     rest = np.arange(places)
     sums = np.zeros((2, places), dtype=np.int64)
     for axis in reversed(axes[1:]):

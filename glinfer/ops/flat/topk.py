@@ -1,7 +1,7 @@
 """The k largest elements of each row, by a merge sort in passes that keeps at most k elements of a list.
 
-The sort compares whole numbers in the order of the elements, see :func:`sort_keys`, each beside its column. The lists
-of all rows lie one after the other in matrices of one texel a row: list l of row r is number ``l * rows + r``.
+The sort compares whole numbers in the order of the elements, see :func:`sort_keys`, each with its column. The lists
+of all rows follow each other in matrices of one texel a row: list l of row r is number ``l * rows + r``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHUNK = 16
 
 @dataclass(frozen=True)
 class Lists:
-    """The sorted lists of each row after a pass: their number, and the texels that are kept of each."""
+    """The sorted lists of each row after a pass: their number, and the texels kept of each."""
 
     count: int
     texels: int
@@ -40,7 +40,7 @@ def lists_of(cols: int, k: int) -> tuple[Lists, ...]:
 
 
 def scratch_rows(rows: int, cols: int, k: int) -> int:
-    """Rows of the matrices [scratch_rows, 4] of keys and of columns that :func:`top_k` sorts in."""
+    """Rows of :func:`top_k`'s scratch matrices [scratch_rows, 4] of keys and of columns."""
     return rows * max(lists.count * lists.texels for lists in lists_of(cols, k))
 
 
@@ -56,8 +56,8 @@ def top_k(
 ) -> tuple[DrawSpec, ...]:
     """``values`` [R, k] of x [R, C], largest first, and their columns ``places``.
 
-    ``scratch`` is two pairs (columns, keys) of matrices of whole numbers [:func:`scratch_rows`, 4], of which the second
-    is not used where C is at most :data:`CHUNK`. The last pass of the sort leaves the keys out.
+    ``scratch`` is two pairs (columns, keys) of matrices of whole numbers [:func:`scratch_rows`, 4]; the second pair is
+    unused if C is at most :data:`CHUNK`. The last pass of the sort does not write the keys.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -90,7 +90,7 @@ def top_k(
 def sort_chunks(
     name: str, kind: str, x: TensorSpec, out: Sequence[TensorSpec], *, lists: Lists, kernels: KernelOptions
 ) -> DrawSpec:
-    """The columns, or columns and keys, ``out`` of the first lists, of 16 elements of x [R, C] each.
+    """Sort x [R, C] in lists of 16 elements; ``out`` is their columns, or columns and keys.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -113,7 +113,7 @@ def merge_sorted(
     merged: Lists,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """The columns, or columns and keys, ``out`` of lists of two of ``source`` each, every list one of ``rows`` rows.
+    """Merge the lists ``source`` of each of ``rows`` rows in pairs; ``out`` is their columns, or columns and keys.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -144,7 +144,7 @@ def sorted_pairs(
     *,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """The largest ``values`` [R, k] of x [R, C] and their columns ``places``, from the one sorted list of each row.
+    """The largest ``values`` [R, k] of x [R, C] and their columns ``places``, from each row's single sorted list.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -194,13 +194,13 @@ def _expect_lists(shapes: Shapes, name: str, texels: int) -> None:
 
 
 def _merged(params: Params) -> tuple[int, int]:
-    """Texels of a merged list, and how many lists a row has then."""
+    """Texels of a merged list, and the number of merged lists of a row."""
     shift = int(params["merged_shift"])
     return int(params["KEPT"]) if shift < 0 else 1 << shift, -(-int(params["list_count"]) // 2)
 
 
 def _sorted(keys: Array, columns: Array, kept: int) -> Array:
-    """[2, lists, kept]: the first columns and keys of lists [lists, elements], largest first, ties as found."""
+    """[2, lists, kept]: the first columns and keys of lists [lists, elements], largest first, ties in list order."""
     order = np.argsort(-keys.astype(np.int64), axis=1, kind="stable")[:, :kept]
     return np.stack([np.take_along_axis(part, order, axis=1) for part in (columns, keys)]).astype(np.float64)
 

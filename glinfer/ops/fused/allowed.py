@@ -1,7 +1,7 @@
-"""The table of allowed tokens that passes over rows of logits take; shaders/common/allowed.glsl reads it.
+"""The table of allowed tokens for passes over rows of logits, read by shaders/common/allowed.glsl.
 
-Row r of the table, uint32 [rows, words], has the bit of token t in bit t mod 32 of word t div 32; bits behind the
-vocabulary mean nothing.
+Row r of the table, uint32 [rows, words], has token t in bit t mod 32 of word t div 32; bits after the vocabulary are
+ignored.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def mask_words(vocab: int) -> int:
 
 
 def mask_defines(mask: TensorSpec) -> tuple[tuple[str, int], ...]:
-    """The defines of a draw that takes the table ``mask``.
+    """The defines of a draw that reads the table ``mask``.
 
     Raises:
-        PlanError: the tensor is no such table.
+        PlanError: the tensor is not such a table.
     """
     if not isinstance(mask.layout, RowLayout) or mask.format != "rgba32ui":
         raise PlanError(f"{mask.name} is not a table of allowed tokens")
@@ -36,7 +36,7 @@ def mask_defines(mask: TensorSpec) -> tuple[tuple[str, int], ...]:
 
 
 def check_mask(shapes: Shapes, params: Params) -> None:
-    """Require a row of the table for each row that may be chosen for."""
+    """Require a row of the table for each row of the table of rows."""
     shapes.expect("mask", shapes.rows("rows"), mask_words(int(params["VOCAB"])))
 
 

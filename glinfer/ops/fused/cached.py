@@ -1,10 +1,10 @@
 """Attention of one new token over a cache, all heads at once: scores, then softmax and weighted sum in one pass.
 
-It serves one sequence, or many; then the table of rows (:mod:`glinfer.ops.fused.rows`) gives the position of each
-sequence's token, and the cache slot, a multiple of 64, where the sequence begins.
+It serves one sequence or many. For many, the table of rows (:mod:`glinfer.ops.fused.rows`) gives the position of each
+sequence's token, and the cache slot, a multiple of 64, at which the sequence begins.
 
-A cache in bytes (:mod:`glinfer.quant.bytes`) has keys and values alone, and the queries are read where they were
-computed.
+A cache in bytes (:mod:`glinfer.quant.bytes`) has only keys and values; the queries stay in the tensor that they were
+computed in.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Heads:
 
     Attributes:
         count: heads of queries.
-        kv: heads of keys and values; equally many heads of queries share each.
+        kv: heads of keys and values; each serves the same number of query heads.
         floats: floats of one head with its padding, a multiple of 16.
         scale: factor of the scores.
-        window: positions that a token sees up to its own, which is included; 0 for all.
-        cap: a bound c of the scaled scores, c · tanh(score / c); 0 for none.
+        window: positions that a token sees, its own included; 0 for all.
+        cap: bound c of the scaled scores, c · tanh(score / c); 0 for none.
         ahead: positions after its own that a token sees, in passes over many rows; None in a causal model.
     """
 
@@ -58,7 +58,7 @@ class Heads:
         """Refuse heads that the shaders cannot compute.
 
         Raises:
-            PlanError: a head is no whole number of quads, or the heads cannot share.
+            PlanError: a head is not a whole number of quads, or query heads cannot share the key heads equally.
         """
         if self.floats % 16:
             raise PlanError(f"a head of {self.floats} floats; expected whole quads of 16, padded with zeros")
@@ -72,7 +72,7 @@ class Heads:
 
     @property
     def queries_at(self) -> int:
-        """The first float of the queries, where a block begins."""
+        """The first float of the queries, at the beginning of a block."""
         return BLOCK_FLOATS * blocks_for(2 * self.kv_floats)
 
     @property
@@ -87,14 +87,14 @@ class Heads:
 
     @property
     def aside(self) -> int:
-        """Blocks of queries, which a cache keeps for the last token alone."""
+        """Blocks of queries, which a cache keeps only for the last token."""
         return blocks_for(self.width)
 
     def defines(self, name: str, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
-        """The defines of the heads for attention's shaders, and of tensors in blocks by their prefix.
+        """The defines of the heads for attention's shaders, and of tensors in blocks, named by their prefix.
 
         Raises:
-            PlanError: a tensor does not lie in blocks.
+            PlanError: a tensor is not in blocks.
         """
         found: list[tuple[str, int | float]] = [
             ("HEADS", self.count),
@@ -126,11 +126,10 @@ def cached_scores(
     cache [positions, heads.cols] = k | v | q; out [slots, heads · 64], where a slot has 64 tokens of each head. Run
     values: position, score_slots.
 
-    With the table ``rows`` it is computed for each row, and group g of 64 tokens of row r lies in slot ``rows · g + r``
+    With the table ``rows`` it is computed for each row, and group g of 64 tokens of row r is in slot ``rows · g + r``
     of out. Run value: score_slots, of all rows together.
 
-    A cache in bytes is k | v, and then ``queries`` [rows, heads.cols] = k | v | q are given, without the table in one
-    row.
+    A cache in bytes is k | v and needs ``queries`` [rows, heads.cols] = k | v | q, of one row without the table.
     """
     many = rows is not None
     tensors = {"CACHE": cache, "OUT": out} if queries is None else {"CACHE": cache, "QUERIES": queries, "OUT": out}
@@ -162,12 +161,12 @@ def cached_values(
 ) -> DrawSpec:
     """``out = softmax(scores) @ v`` for each head, [1, heads · head_floats]; see :func:`cached_scores`.
 
-    With ``sinks`` [1, heads] the softmax of a head has that logit too, to which no value belongs.
+    ``sinks`` [1, heads] adds a logit without a value to the softmax of each head.
 
-    With ``kernels.split_values`` an instance takes 64 tokens, and blending adds the instances up.
+    With ``kernels.split_values`` an instance sums 64 tokens, and blending adds the instances.
 
-    With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Instances do not share
-    many rows: each instance would look for the largest score anew, and several rows are fragments enough.
+    With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Many rows are not
+    split: each instance would search for the largest score again, and several rows give enough fragments.
     """
     many = rows is not None
     parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values and not many else []
@@ -198,7 +197,7 @@ def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
 
 
 def sink_inputs(sinks: TensorSpec | None) -> list[tuple[str, str]]:
-    """The input that has the sinks of heads."""
+    """The input with the sinks of heads."""
     return [] if sinks is None else [("sinks", sinks.name)]
 
 
@@ -206,7 +205,7 @@ def sink_defines(name: str, sinks: TensorSpec | None) -> list[tuple[str, int]]:
     """The defines of shaders/common/sinks.glsl.
 
     Raises:
-        PlanError: the sinks are no row of a table.
+        PlanError: the sinks are not a row of a table.
     """
     if sinks is None:
         return []
@@ -221,7 +220,7 @@ def sinks_in(inputs: Mapping[str, Array]) -> Array | None:
 
 
 def heads_in(params: Params) -> Heads:
-    """The heads of a draw's defines."""
+    """The heads, from a draw's defines."""
     texels = int(params["HEAD_TEXELS"])
     ahead = int(params["AHEAD"]) if "AHEAD" in params else None
     return Heads(
@@ -241,7 +240,7 @@ def in_bytes(params: Params) -> bool:
 
 
 def check_cache(shapes: Shapes, params: Params) -> int:
-    """Require a cache of keys, values and queries, in bytes without; returns the floats of all heads of queries."""
+    """Require a cache of keys, values and, unless in bytes, queries; returns the floats of all query heads."""
     heads = heads_in(params)
     shapes.expect("cache", None, heads.queries_at if in_bytes(params) else heads.cols)
     # Whole slots of tokens are read, whatever the position.
@@ -258,7 +257,7 @@ def _check_position(shapes: Shapes, params: Params) -> int:
 def _check_queries(shapes: Shapes, params: Params) -> None:
     apart = "queries" in shapes.by_name
     shapes.expect("queries", params.get("MANY", 1), heads_in(params).cols)
-    shapes.require(apart == in_bytes(params), "queries are given beside a cache in bytes, and no other")
+    shapes.require(apart == in_bytes(params), "queries must be given for a cache in bytes, and for no other")
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
@@ -289,7 +288,7 @@ def keys_of(rows: Array, heads: Heads, *, values: bool = False) -> Array:
 def scores_of(queries: Array, keys: Array, position: int, slots: int, heads: Heads, last: int | None = None) -> Array:
     """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats].
 
-    ``last`` is the last token that the query sees, its own where it is left out.
+    ``last`` is the last token that the query sees, its own by default.
     """
     count, last = heads.count, position if last is None else last
     padded = np.full((count, slots * SLOT_TOKENS), MASKED)
@@ -311,8 +310,7 @@ def values_of(
 ) -> Array:
     """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys.
 
-    ``last`` is the last token that the query sees, its own where it is left out. ``sinks`` [heads] are logits without
-    a value.
+    ``last`` is the last token that the query sees, its own by default. ``sinks`` [heads] are logits without values.
     """
     heads, last = len(values), position if last is None else last
     by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : last + 1]

@@ -1,9 +1,9 @@
-"""The table of changes to logits that the passes of :mod:`glinfer.ops.fused.choice` take; shaders/common/changes.glsl
-reads it.
+"""The table of changes to logits for the passes of :mod:`glinfer.ops.fused.choice`, read by
+shaders/common/changes.glsl.
 
 Row r of the table, float32 [rows, columns], belongs to row r of the logits. Columns 0 to 3 are the repetition penalty,
 its reciprocal, the presence penalty and the frequency penalty. Columns 4 + 2t and 5 + 2t are the bias and the code of
-token t: 2 · (times it was generated), and 1 more if the text holds it.
+token t: 2 · (times it was generated), plus 1 if the text contains it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.ops.spec import Array, TensorSpec
 
 AHEAD = 8
-"""The most tokens of a row that the GPU has chosen and that are in no table yet."""
+"""Limit for a row's tokens that the GPU has chosen and that are not in a table yet."""
 PENALTIES = slice(4)
 """The columns of the penalties."""
 _LARGEST = float(np.finfo(np.float32).max)
-_LINE = 1024  # texels; rows begin at multiples of it, and so with a line of the texture
+_LINE = 1024  # texels; rows begin at multiples of it, so at the beginning of a texture line
 
 
 def bias_columns(vocab: int) -> slice:
@@ -52,23 +52,23 @@ def changes_fit(rows: int, vocab: int, max_texture_size: int) -> bool:
 
 
 def changes_defines(changes: TensorSpec) -> tuple[tuple[str, int], ...]:
-    """The defines of a draw that takes the table."""
+    """The defines of a draw that reads the table."""
     assert isinstance(changes.layout, FlatLayout)
     return ("CHANGED", AHEAD), *changes.layout.defines("CHANGES")
 
 
 def change_word(ahead: int = 0, back: int = 0) -> int:
-    """The word of a row in the table of choices that says that its logits change; 0 says that they do not.
+    """The word of a row, in the table of choices, whose logits change; the word is 0 if they do not.
 
-    ``ahead`` tokens of the row are in no table yet; their picks begin ``back`` slots before the row's own.
+    ``ahead`` tokens of the row are not in a table yet; their picks begin ``back`` slots before the row's own.
     """
     return 1 + 2 * ahead + (back << 16)
 
 
 def changed_logits(logits: Array, table: Array, chosen: Array) -> Array:
-    """For an oracle: the changed logits [vocab] by a row of the table, after the tokens ``chosen`` as well.
+    """For an oracle: the logits [vocab] changed by a row of the table, and by the tokens ``chosen`` since.
 
-    The logits that are listed decide exactly, so that they are changed in float32 here too.
+    Listed logits are compared exactly, so they are changed in float32 here too.
     """
     table = table.astype(np.float32)
     repetition, reciprocal, presence, frequency = table[PENALTIES]

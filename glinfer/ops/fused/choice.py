@@ -1,14 +1,14 @@
-"""Three passes that choose a token of each row of logits among those that top-k, top-p and min-p leave.
+"""Three passes that choose a token for each row of logits, among the tokens that pass top-k, top-p and min-p.
 
 ``choice_list`` cuts the vocabulary into pieces with a stride, because neighbours such as the digits are often alike.
-It lists the four largest logits of each piece and the best score among its other tokens. ``choice_rank`` finds how many
-tokens, and which weight, go before each of these five candidates. ``choice_pick`` takes the best score of those that
-the filters leave. A token on no list comes after the fourth of its piece, so the pick is nearly always sure. Where it
-is not, it says so, and the whole row decides (:class:`glinfer.engine.sampler.Sampler`).
+It lists the four largest logits of each piece and the best score among its other tokens. ``choice_rank`` computes the
+number and the weight of the tokens before each of these five candidates. ``choice_pick`` picks the best score among
+those that pass the filters. An unlisted token comes after the fourth of its piece, so the pick is nearly always sure.
+Otherwise it is marked as unsure, and the sampler reads the whole row (:class:`glinfer.engine.sampler.Sampler`).
 
-What the filters ask for is in the table of rows (:mod:`glinfer.ops.fused.rows`), in words that no other pass over it
-needs: :data:`TOP_K` (0 for all), the bits of the float32 :data:`TOP_P` and :data:`MIN_P`, and :data:`CHANGES`, the word
-of :func:`glinfer.ops.fused.changes.change_word`.
+The filters' settings are in the table of rows (:mod:`glinfer.ops.fused.rows`), in words that these passes need for
+nothing else: :data:`TOP_K` (0 for all), the bits of the float32 :data:`TOP_P` and :data:`MIN_P`, and :data:`CHANGES`,
+the word of :func:`glinfer.ops.fused.changes.change_word`.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ LISTED = 4
 """Listed tokens of one piece: the channels of a texel."""
 _FEW_PIECES, _PIECES = 64, 128
 _FEW_TOKENS = 8192
-# Two steps share a float32, which holds whole numbers up to 2**24.
+# A float32, which holds whole numbers up to 2**24, packs two steps.
 _STEPS = 4096
 _DROPPED, _MARGIN = 3e38, 1e-4
 
 
 def pieces_for(vocab: int) -> int:
-    """Pieces of a vocabulary, a power of two: the passes take longer with more, and are unsure more often with few."""
+    """Pieces of a vocabulary, a power of two: more pieces take more time, fewer make the pick unsure more often."""
     pieces = _FEW_PIECES if vocab <= _FEW_TOKENS else _PIECES
     while pieces * _STEPS < vocab:
         pieces *= 2
@@ -89,12 +89,11 @@ def choice_draws(
     mask: TensorSpec | None = None,
     changes: TensorSpec | None = None,
 ) -> tuple[DrawSpec, DrawSpec, DrawSpec]:
-    """The three passes, for rows of logits [rows, vocab] that the table ``rows`` names.
+    """The three passes, for the rows of logits [rows, vocab] in the table ``rows``.
 
-    With ``mask``, the table of :mod:`glinfer.ops.fused.allowed`, the logits of tokens that a row of it leaves out are
-    -inf. With ``changes``, the table of :mod:`glinfer.ops.fused.changes`, logits change first. Run values: ``rows``,
-    the number of rows to choose for; ``row``, the first of them; and ``slot``, the slot of picks [slots, 64] for
-    that row.
+    With ``mask``, the table of :mod:`glinfer.ops.fused.allowed`, the logits of tokens that it does not allow are -inf.
+    With ``changes``, the table of :mod:`glinfer.ops.fused.changes`, logits change first. Run values: ``rows``, the
+    number of rows to choose for; ``row``, the first of them; and ``slot``, the slot of picks [slots, 64] for that row.
     """
     assert isinstance(lists.best.layout, FlatLayout)
     table = (*table_layout(rows).defines("ROWS"), ("TABLE_ROWS", rows.shape[0]))
@@ -155,7 +154,7 @@ def _named(tensors: Lists | Ranks, *names: str) -> tuple[tuple[str, str], ...]:
 
 
 def _rows_of(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> tuple[Array, Array]:
-    """The rows of the table that are chosen for, and their float32 words, both [rows, 8]."""
+    """The rows of the table to choose for, and their float32 words, both [rows, 8]."""
     first = int(params["first_row"])
     table = np.ascontiguousarray(inputs["rows"][first : first + size[0]], dtype=np.uint32)
     return table, table.view(np.float32).astype(np.float64)
@@ -180,7 +179,7 @@ def _list_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
             chosen = best_candidates(picks)[0] if len(picks) else np.zeros(0)
             scores = changed_logits(scores, np.asarray(inputs["changes"][row[SOURCE]]), chosen.astype(np.int64))
         if "mask" in inputs:
-            # A NaN stays, so that a broken model is noticed.
+            # Keep a NaN, so that a broken model is noticed.
             allowed = allowed_tokens(inputs["mask"][first + number], scores.size) | np.isnan(scores)
             scores = np.where(allowed, scores, -np.inf)
         inverse = reals[number, INVERSE_TEMPERATURE] if row[NOISE] & DRAWN else 0.0
@@ -196,7 +195,7 @@ def _lists_of(logits: Array, pieces: int, drawn_by: float, inverse: float, noise
     lost = np.isnan(whole).reshape(-1, pieces).any(axis=0)
     values = np.nan_to_num(whole, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     scores = values.astype(np.float32)
-    if drawn_by:  # in float32 as the shader computes
+    if drawn_by:  # in float32, like the shader
         with np.errstate(over="ignore"):
             scores = scores * np.float32(drawn_by) + gumbel_at(noise_key, np.arange(scores.size))
     values, scores = values.reshape(-1, pieces), scores.reshape(-1, pieces).astype(np.float64)
@@ -253,16 +252,16 @@ def _rank_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, reals: Array) -> Array:
     """low, high and further of the lists of one row, float64 [3, 4 · pieces]."""
     pieces, inverse, min_p = len(best), reals[INVERSE_TEMPERATURE], reals[MIN_P]
-    # Five candidates of each piece, the last one on no list.
+    # Five candidates of each piece, the last one unlisted.
     logits = np.concatenate([best, other[:, 2:3]], axis=1)
-    with np.errstate(over="ignore", invalid="ignore"):  # scores show infinite logits
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite logits show in the scores
         weights = np.exp((logits - best.max()) * inverse)
     hidden = np.maximum(0, -(-(vocab - np.arange(pieces)) // pieces) - LISTED)
     rest = np.maximum(facts[:, 2], 0.0) * weights[:, LISTED - 1]
     kept, order = weights[:, :LISTED], np.argsort(-best.reshape(-1), kind="stable")
     ranked, sums = -best.reshape(-1)[order], np.concatenate([[0.0], np.cumsum(kept.reshape(-1)[order])])
     larger, level = (np.searchsorted(ranked, -logits, side) for side in ("left", "right"))
-    # Tokens of the own piece are in order, those of equal logits too.
+    # Tokens of the same piece are in order, those of equal logits too.
     own_larger = (best[:, None, :] > logits[:, :, None]).sum(axis=2)
     own_level = (best[:, None, :] >= logits[:, :, None]).sum(axis=2)
     own_sums = np.concatenate([np.zeros((pieces, 1)), np.cumsum(kept, axis=1)], axis=1)

@@ -1,9 +1,9 @@
 """Short convolutions with a gate, C · conv(B · x), over a cache that has B · x of every position of a sequence.
 
-LFM2 (Liquid AI 2025) has them in place of attention. llama.cpp and transformers keep the last rows of B · x of a
-sequence alone. Here all of them lie in a cache as keys and values do, and the position of a token says which it sees:
-so sequences are copied, taken back, shared and drafted without another rule. :data:`PARTS` matrices of whole blocks,
-B | C | x, are a row of what these ops read.
+LFM2 (Liquid AI 2025) has them in place of attention. llama.cpp and transformers keep only the last rows of B · x of a
+sequence. Here a cache keeps all of them, like keys and values, and a token's position selects those that it sees. So
+sequences are copied, rewound, shared and drafted by the same rules. The ops read rows of :data:`PARTS` parts, each of
+whole blocks: B | C | x.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTS = 3
 
 
 def part_floats(width: int) -> int:
-    """Floats of one of the parts B, C and x, which begin where a block does."""
+    """Floats of one of the parts B, C and x, each of whole blocks."""
     return BLOCK_FLOATS * blocks_for(width)
 
 
@@ -52,7 +52,7 @@ def store_gated(
     """``cache[base + position] = B[r] * x[r]`` for each row, with base and position from the table ``rows``.
 
     x [rows, 3 · part_floats] = B | C | x, cache [slots, D]. Without the table there is one row, of the token at the run
-    value position, in a sequence that begins in the first slot. Run value: rows, or position. ``together`` is as in
+    value position, in a sequence that begins in the first slot. Run value: rows, or position. For ``together`` see
     :func:`glinfer.ops.fused.tiles.store_rows`.
     """
     layout, alone = block_layout(name, cache), rows is None
@@ -101,8 +101,8 @@ def short_conv(
 ) -> DrawSpec:
     """``out[r] = C[r] * (bias + Σ over k of taps[k] * cache[base + position - length + 1 + k])``, out [rows, D].
 
-    x and cache are as :func:`store_gated` has them; a sequence has zeros before its first position. taps [length, D],
-    or one row more, which is the bias. With the table ``rows`` it is computed for the rows of the first ``slots``
+    x and cache are as in :func:`store_gated`; a sequence has zeros before its first position. taps [length, D] may have
+    one more row, the bias. With the table ``rows`` it is computed for the rows of the first ``slots``
     slots; without it for the token at the run value position, in a sequence that begins in the first slot.
 
     Raises:
@@ -143,7 +143,7 @@ def short_conv(
 def _check_store(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, None, PARTS * part_floats(shapes.by_name["output"][1]))
     if "rows" not in shapes.by_name:
-        shapes.require(params["ROWS"] == 1, f"one row, found {params['ROWS']} textures")
+        shapes.require(params["ROWS"] == 1, f"found {params['ROWS']} textures; expected one row")
 
 
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

@@ -1,19 +1,18 @@
-"""The gated delta rule over caches that have a row for each token, so that no state rolls on from run to run.
+"""The gated delta rule over caches with a row for each token, so that no run depends on a rolling state.
 
-Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024) keeps a matrix S [D_K, D_V] for each head of values:
-``S_t = exp(g_t) S_{t-1} + k_t ⊗ u_t`` with the correction ``u_t = beta_t (v_t - exp(g_t) S_{t-1}ᵀ k_t)``, and gives
-``S_tᵀ q_t``. Other software keeps the newest S of a sequence alone. Here tokens are taken in **spans** of N, as many as
-S has rows, and a row of the cache holds of token t its key, its correction, the decay G since its span began, and row
-t mod N of the state with which that span began. That state follows from the span before, in which all is known when
-the first token of this one comes, so that a row is written once and depends on its own token and those before it alone,
-as keys and values do: sequences are cut back, copied, shared and drafted without another rule.
+Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024) keeps a matrix S [D_K, D_V] for each value head:
+``S_t = exp(g_t) S_{t-1} + k_t ⊗ u_t`` with the correction ``u_t = beta_t (v_t - exp(g_t) S_{t-1}ᵀ k_t)``, and returns
+``S_tᵀ q_t``. Other software keeps only the newest S of a sequence. Here tokens form **spans** of N, the number of rows
+of S. The cache row of token t holds its key, its correction, the decay G since its span began, and row t mod N of the
+state at the beginning of that span. That state follows from the previous span, which is complete before the first token
+of this one. So a row is written once and depends only on its own token and earlier ones, as keys and values do:
+sequences are rewound, copied, shared and drafted by the same rules.
 
-A token in span c reads the state at the beginning of span c - 1, whose N rows lie in that span, and the corrections
-from there on, N to 2N of them, weighed by ``exp(decay) k_s · q_t`` as attention over a window would:
-``S_tᵀ q = exp(decay) S_cᵀ q + Σ exp(decay) (k_s · q) u_s``. The same with its key gives what its own correction needs.
-Rows of one run that follow each other in a sequence need each other's corrections. Where they are few, a pass computes
-them anew, token after token, for each column of S by itself; for those of a prompt :mod:`glinfer.ops.fused.delta_chunk`
-solves for all of them.
+A token in span c reads the state at the beginning of span c - 1, whose N rows are stored in that span. It adds the N to
+2N corrections since then, weighted by ``exp(decay) k_s · q_t`` as in attention over a window:
+``S_tᵀ q = exp(decay) S_cᵀ q + Σ exp(decay) (k_s · q) u_s``. The same sum with the token's key gives its correction.
+Consecutive rows of one run need each other's corrections. If the rows are few, a pass computes these corrections again,
+token after token, for each column of S; for a prompt :mod:`glinfer.ops.fused.delta_chunk` solves for all of them.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 
 Defines = list[tuple[str, int | float]]
 SPAN_STEP = 16
-"""Spans are multiples of so many tokens, which every number of rows that passes compute at once divides."""
+"""Spans are multiples of this many tokens, a multiple of every number of rows that a pass computes at once."""
 MOST_TOGETHER = 64
-"""Limit for rows of one run that follow each other."""
+"""Limit for the consecutive rows of one run."""
 
 
 def _part(floats: int) -> int:
-    """Floats of a part of a row, which begins where a block does."""
+    """Floats of a part of a row, rounded up to whole blocks."""
     return BLOCK_FLOATS * blocks_for(floats)
 
 
@@ -63,7 +62,7 @@ class DeltaHeads:
 
     @property
     def most_together(self) -> int:
-        """The most rows of one run: no more than a span, so that they lie in at most two."""
+        """Limit for the rows of one run: at most a span, so that they belong to at most two."""
         return min(self.span, MOST_TOGETHER)
 
     @property
@@ -73,62 +72,62 @@ class DeltaHeads:
 
     @property
     def a_at(self) -> int:
-        """In a row that the product before the rule writes, what decays are made of; the channels begin it."""
+        """Offset of the decays' inputs in a row of the product before the rule, which begins with the channels."""
         return _part(self.rule.channels)
 
     @property
     def b_at(self) -> int:
-        """In that row, what the shares that are written are made of."""
+        """Offset of the inputs of the written shares in a row of the product."""
         return self.a_at + _part(self.rule.heads)
 
     @property
     def z_at(self) -> int:
-        """In that row, the gates of the results."""
+        """Offset of the results' gates in a row of the product."""
         return self.b_at + _part(self.rule.heads)
 
     @property
     def projected(self) -> int:
-        """Floats of that row."""
+        """Floats of a row of the product."""
         return self.z_at + self.rule.values
 
     @property
     def aside(self) -> int:
-        """Blocks of that row that no later token reads."""
+        """Blocks of a row of the product that no later token reads."""
         return blocks_for(self.projected) - blocks_for(self.b_at)
 
     @property
     def k_at(self) -> int:
-        """In a row of queries, keys, values, decays and shares, the keys."""
+        """Offset of the keys in a mixed row: queries, keys, values, decays, shares."""
         return _part(self.rule.keys)
 
     @property
     def v_at(self) -> int:
-        """In that row, the values."""
+        """Offset of the values in a mixed row."""
         return 2 * self.k_at
 
     @property
     def g_at(self) -> int:
-        """In that row, the decays."""
+        """Offset of the decays in a mixed row."""
         return self.v_at + _part(self.rule.values)
 
     @property
     def beta_at(self) -> int:
-        """In that row, the shares."""
+        """Offset of the shares in a mixed row."""
         return self.g_at + _part(self.rule.heads)
 
     @property
     def mixed(self) -> int:
-        """Floats of that row."""
+        """Floats of a mixed row."""
         return self.beta_at + self.rule.heads
 
     @property
     def u_at(self) -> int:
-        """In a row of the cache, the corrections; its keys begin it, and its decays lie behind them."""
+        """Offset of the corrections in a row of the cache, after its keys and decays."""
         return self.k_at + _part(self.rule.heads)
 
     @property
     def s_at(self) -> int:
-        """In a row of the cache, the row of the state."""
+        """Offset of the row of the state in a row of the cache."""
         return self.u_at + _part(self.rule.values)
 
     @property
@@ -179,7 +178,7 @@ class DeltaHeads:
 
 
 def of_run(piece: int) -> Defines:
-    """The defines of draws of which at most ``piece`` rows follow each other in a sequence."""
+    """The defines of draws with at most ``piece`` consecutive rows of a sequence."""
     step = 1 << max(piece - 1, 1).bit_length() - 1
     return [("PIECE", piece), ("RUN_STEP", step), ("RUN_BLOCKS", blocks_for(piece))] if piece else [("PIECE", 0)]
 
@@ -198,7 +197,7 @@ def rule_draw(
     beside: tuple[str, ...] = (),
     placed: bool = True,
 ) -> DrawSpec:
-    """A draw over rows, each a slot of its tensors: one of the token at the run value position, or those of a table."""
+    """A draw over rows, one per slot: the token at the run value position, or the rows of a table."""
     found: Defines = [*heads.defines(), ("ALONE", int(rows is None)), *defines]
     for sampler, tensor in inputs.items():
         layout = tensor.layout
@@ -228,14 +227,13 @@ def delta_conv(
     rows: TensorSpec | None = None,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """Queries, keys, values, decays and shares of each row, out [rows, heads.mixed], from what a product made.
+    """Queries, keys, values, decays and shares of each row, out [rows, heads.mixed], from a product.
 
-    x and cache have rows of ``heads.projected`` floats, cache one of each token. Channels are convolved over as many
-    tokens as taps [length, channels] has rows and go through SiLU; each head of queries and keys is divided by
-    ``sqrt(Σ x² + eps)``, and queries by the root of their elements; both not without ``unit``, where
-    :func:`glinfer.ops.fused.delta_chunk.delta_unit` follows. decay [2, heads] has the factor of
-    ``log(1 + exp(a + shift))``, below 0, and the shift; the logarithms of the decays are added up from the beginning of
-    a span on.
+    x and cache have rows of ``heads.projected`` floats, cache one for each token. Channels pass through a convolution
+    with taps [length, channels] and SiLU. Each head of queries and keys is divided by ``sqrt(Σ x² + eps)``, and queries
+    also by the root of their number of elements; without ``unit``
+    :func:`glinfer.ops.fused.delta_chunk.delta_unit` does both later. decay [2, heads] has the factor of
+    ``log(1 + exp(a + shift))``, below 0, and the shift; log decays are summed from the beginning of a span.
     """
     defines: Defines = [
         ("PIECE", 0),
@@ -262,9 +260,9 @@ def delta_scores(
     rows: TensorSpec | None = None,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """The weights of the tokens that each row sees apart from a state, for its key and for its query.
+    """The weights, for each row's key and query, of the tokens that it sees outside the state.
 
-    of_keys and of_queries, of one layout, are [rows, heads.scores]; those for queries may be left out.
+    of_keys and of_queries, of one layout, are [rows, heads.scores]; of_queries is optional.
 
     x [rows, heads.mixed]; cache [slots, heads.kept] has keys and decays of the tokens before each row.
     """
@@ -287,11 +285,11 @@ def delta_recall(
     piece: int = 0,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """What the state gives for each row, out [rows, values].
+    """The output of the state for each row, out [rows, values].
 
-    With ``queries`` these are the results of the rule, from all tokens up to the row's own, which the cache has.
-    Otherwise it is the correction that each row would have, were it the first of the ``piece`` rows that may follow
-    each other: ``beta · (v - Sᵀ k)`` with S from the tokens before those.
+    With ``queries`` it is the result of the rule, from all tokens of the cache up to the row's own. Otherwise it is the
+    row's correction as if it were the first of its (at most ``piece``) consecutive rows: ``beta · (v - Sᵀ k)`` with S
+    from the tokens before them all.
     """
     inputs, defines = {"x": x, "scores": scores, "cache": cache}, [*of_run(piece), ("QUERIES", int(queries))]
     part = "results" if queries else "apart"
@@ -314,13 +312,13 @@ def delta_row(
     piece: int = 0,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """What the cache keeps of each row, out [rows, heads.kept].
+    """The cache's row for each row of a run, out [rows, heads.kept].
 
-    At most ``piece`` rows may follow each other in a sequence. What they keep takes two draws: without ``scores`` and
-    ``solved`` corrections are left out, and so are rows of states that depend on rows of this run. When those are in
-    the cache, the others follow, of which ``apart`` is what :func:`delta_recall` gives for keys. Corrections come
-    of ``scores`` of keys, or of ``solved`` and ``carry`` of :mod:`glinfer.ops.fused.delta_chunk`, whose ``ends`` the
-    first draw may have.
+    At most ``piece`` rows may be consecutive in a sequence. Filling the cache takes two draws. The first, without
+    ``scores`` and ``solved``, omits corrections and the rows of states that depend on this run; it may use ``ends``.
+    The second adds them, once the first is in the cache. ``apart`` is the output of :func:`delta_recall` for keys.
+    Corrections come from ``scores`` of keys, or from ``solved`` and ``carry``. ``ends``, ``solved`` and ``carry`` are
+    outputs of :mod:`glinfer.ops.fused.delta_chunk`.
     """
     found = {"scores": scores, "apart": apart, "ends": ends, "solved": solved, "carry": carry}
     inputs = {"x": x, "cache": cache, **{name: tensor for name, tensor in found.items() if tensor is not None}}
@@ -371,7 +369,7 @@ def _check_conv(shapes: Shapes, params: Params) -> None:
 
 
 def check_rule(shapes: Shapes, params: Params) -> DeltaHeads:
-    """Check the inputs that draws of the rule have in common; returns their heads."""
+    """Check the inputs that all draws of the rule share; returns their heads."""
     heads = DeltaHeads.of(params)
     shapes.expect("x", shapes.rows("output"), heads.mixed)
     shapes.expect("cache", None, heads.kept)
@@ -406,7 +404,7 @@ def _check_norm(shapes: Shapes, params: Params) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a run: its number, its position, the slot of its sequence, and the first row that it follows."""
+    """A row of a run: its number, position, and slot of its sequence, and the number of its first consecutive row."""
 
     number: int
     position: int
@@ -416,22 +414,22 @@ class Row:
 
     @property
     def begin(self) -> int:
-        """The position of the first of the rows that follow each other up to this one."""
+        """The position of the first of the consecutive rows up to this one."""
         return self.position - self.number + self.first
 
     @property
     def end(self) -> int:
-        """Where the span of the row begins, and the one before ends."""
+        """The position at which the row's span begins and the previous one ends."""
         return self.position // self.span * self.span
 
     @property
     def key(self) -> int:
-        """Which row of the state at the beginning of its span the row keeps, where that has as many."""
+        """The number of the state's row that this row keeps, if the state has that many rows."""
         return self.position - self.end
 
     @property
     def seen(self) -> int:
-        """The first token that is read apart from a state."""
+        """The first token that is read outside the state."""
         return max(self.end - self.span, 0)
 
 
@@ -455,7 +453,7 @@ class Caches:
     """The parts of the rows of a run and of its cache, for the oracle."""
 
     def __init__(self, inputs: Mapping[str, Array], params: Params) -> None:
-        """Take those inputs apart that a draw has."""
+        """Split the inputs that the draw has into parts."""
         self.heads = DeltaHeads.of(params)
         rule = self.heads.rule
         self.shared = rule.heads // rule.key_heads
@@ -485,7 +483,7 @@ class Caches:
         self.states = self._by_head(cache, self.heads.s_at, rule.heads, rule.value)
 
     def _by_head(self, rows: Array, at: int, heads: int, each: int) -> Array:
-        """[rows, heads, elements]; those of keys are repeated for all heads of values that share them."""
+        """A part as [rows, heads, elements]; key heads are repeated for all value heads that share them."""
         found = rows[:, at : at + heads * each].reshape(len(rows), heads, each)
         return of_values(found, self.heads.rule.heads, in_turn=self.heads.rule.in_turn)
 
@@ -503,7 +501,7 @@ class Caches:
         return found
 
     def recalled(self, row: Row, kind: int, stop: int) -> Array:
-        """What tokens before ``stop`` give for the query or the key of a row, [heads, elements]."""
+        """The output for a row's query or key from tokens before ``stop``, [heads, elements]."""
         vector, found = (self.q if kind else self.k)[row.number], np.zeros(self.v.shape[1:])
         if row.seen:
             start = row.base + row.seen
@@ -515,16 +513,16 @@ class Caches:
         return found
 
     def apart(self, row: Row) -> Array:
-        """The correction of a row were it the first of those that follow each other, [heads, elements]."""
+        """The correction of a row as if it were the first of its consecutive rows, [heads, elements]."""
         known = self.recalled(row, 0, row.begin)
         return np.asarray(self.beta[row.number][:, None] * (self.v[row.number] - known))
 
     def lower(self, row: Row, other: int) -> Array:
-        """By how much the correction of row ``other`` of the run lowers that of a later one, [heads]."""
+        """The factor by which row ``other``'s correction lowers that of a later row of the run, [heads]."""
         return np.asarray(self.beta[row.number] * self.scores[row.number, :, row.begin + other - row.first - row.seen])
 
     def corrected(self, rows: list[Row], row: Row, apart: Array) -> list[Array]:
-        """The corrections of the rows that follow each other up to one, token after token."""
+        """The corrections of the consecutive rows up to ``row``, token after token."""
         own: list[Array] = []
         for each in rows[row.first : row.number + 1]:
             found = apart[each.number].copy()
@@ -534,11 +532,11 @@ class Caches:
         return own
 
     def keeps(self, row: Row) -> bool:
-        """Whether a row keeps one of a state."""
+        """Whether a cache row stores a row of the state."""
         return row.end > 0 and row.key < self.heads.rule.key
 
     def state_before(self, row: Row) -> Array:
-        """What tokens before the run add to the row of the state with which the span of a row begins."""
+        """The share of tokens before the run in the state's row that ``row`` keeps."""
         found = np.zeros((self.heads.rule.heads, self.heads.rule.value))
         if not self.keeps(row):
             return found
@@ -551,13 +549,13 @@ class Caches:
         return found
 
     def ended(self, row: Row) -> Array:
-        """The weights with which the corrections of a whole span are added to that row, [tokens, heads]."""
+        """The weights of the previous span's corrections in that row of the state, [tokens, heads]."""
         slots = slice(row.base + row.end - row.span, row.base + row.end)
         decays = np.exp(self.decays[row.base + row.end - 1] - self.decays[slots])
         return np.asarray(decays * self.keys[slots, :, row.key])
 
     def carried(self, row: Row) -> list[Array]:
-        """The weights with which corrections of rows of the run are added to that row, each [heads]."""
+        """The weights of the run's corrections in that row of the state, each [heads]."""
         numbers = range(row.first, row.first + row.end - row.begin)
         if not numbers or not self.keeps(row):
             return []
@@ -622,7 +620,7 @@ def _oracle_row(inputs: Mapping[str, Array], params: Params, size: tuple[int, in
 def _kept(
     inputs: Mapping[str, Array], caches: Caches, rows: list[Row], row: Row, *, early: bool
 ) -> tuple[Array, Array]:
-    """The correction of a row and its row of a state, each [heads, elements]."""
+    """The correction of a row, and the state's row that it keeps, each [heads, elements]."""
     rule = caches.heads.rule
     none = np.zeros((rule.heads, rule.value))
     if early:

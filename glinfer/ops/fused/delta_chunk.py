@@ -1,16 +1,15 @@
-"""The gated delta rule over many rows that follow each other: their corrections by one product instead of one by one.
+"""The gated delta rule over many consecutive rows: all corrections by one product instead of one by one.
 
-Were row i the first of its run, its correction would be ``a_i = beta_i (v_i - Sᵀ k_i)``. The rows j before it lower
-that by ``L_ij u_j`` with ``L_ij = beta_i exp(decay) (k_j · k_i)``, so that all corrections of a run solve
+If row i were the first of its run, its correction would be ``a_i = beta_i (v_i - Sᵀ k_i)``. The rows j before it lower
+that by ``L_ij u_j`` with ``L_ij = beta_i exp(decay) (k_j · k_i)``. So all corrections of a run solve
 ``(I + L) U = A``, with a triangular matrix of one row a token (Yang, Wang, Zhang, Shen and Kim 2024; Yang, Kautz and
-Hatamizadeh 2024). L knows nothing of values: its inverse T is found once for each head.
+Hatamizadeh 2024). L does not depend on values, so the inverse T of I + L is computed once for each head.
 
-:func:`delta_solve` inverts the blocks on the diagonal, of CHUNK rows each, token after token. :func:`delta_join` makes
-of two neighbours the inverse of both, with ``-T₂ L₂₁ T₁`` below the diagonal, of which :func:`delta_lower` is the first
-product. Each level doubles the rows, so that a run of n takes log2(n / CHUNK) of them. ``U = T A`` is then a product in
-:func:`glinfer.ops.fused.delta.delta_row`. Where a span ends within the run, the state with which the next one begins is
-a product with A too, whose matrix :func:`delta_carry` makes. Decays are only ever exponentials of differences that are
-not above 0.
+:func:`delta_solve` inverts the blocks on the diagonal, of CHUNK rows each, token after token. :func:`delta_join` merges
+two neighbours into the inverse of both, with ``-T₂ L₂₁ T₁`` below the diagonal, where :func:`delta_lower` computes
+``L₂₁ T₁``. Each level doubles the rows, so a run of n rows has log2(n / CHUNK) levels. ``U = T A`` is then a product in
+:func:`glinfer.ops.fused.delta.delta_row`. If a span ends within the run, the state at the beginning of the next one is
+a product with A too, whose matrix :func:`delta_carry` computes. Exponents of decays are never above 0.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 MOST_ONE_BY_ONE = 4
-"""Rows of a run up to which corrections are computed one by one, which takes four draws fewer.
+"""Limit for the rows of a run whose corrections are computed one by one, which saves four draws.
 
-With 8 rows llvmpipe was faster where it solved for them.
+With 8 rows llvmpipe was faster when it solved for them.
 """
 CHUNK = 32
-"""Rows of a block that is inverted token after token, which a fragment holds at once.
+"""Rows of a block that is inverted token after token; a fragment holds all of them.
 
-llvmpipe took as long with 16, which takes two draws more, and longer with 64.
+llvmpipe took as long with 16, which needs two more draws, and longer with 64.
 """
 
 
@@ -47,10 +46,10 @@ def delta_unit(
     rows: TensorSpec,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """Queries and keys of each row divided by their lengths; all else is copied.
+    """Divide queries and keys of each row by their norms, and copy the rest.
 
-    x and out are rows of ``heads.mixed`` floats, of :func:`glinfer.ops.fused.delta.delta_conv` without ``unit``, which
-    says what is computed. There each fragment would convolve its whole head anew.
+    x and out have rows of ``heads.mixed`` floats; x is the output of :func:`glinfer.ops.fused.delta.delta_conv` without
+    ``unit``, in which each fragment would have to convolve its whole head for the norm.
     """
     defines: Defines = [("PIECE", 0), ("EPS", float(eps)), ("SCALE", heads.rule.key**-0.5)]
     return rule_draw(name, "unit", "delta_unit", {"x": x}, out, heads, rows, defines, kernels, placed=False)
@@ -66,9 +65,9 @@ def delta_ends(
     piece: int,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """With which weights corrections of the span before each row are added to its row of the state.
+    """The weights of the previous span's corrections in the state's row that each row keeps.
 
-    out [rows, heads.ends] is zero where that span ends within the run; cache [slots, heads.kept] has all other tokens.
+    out [rows, heads.ends] is zero if that span ends within the run; cache [slots, heads.kept] has the other tokens.
     """
     defines = [*of_run(piece), ("END_BLOCKS", blocks_for(heads.span))]
     return rule_draw(name, "ends", "delta_ends", {"cache": cache}, out, heads, rows, defines, kernels)
@@ -144,9 +143,9 @@ def delta_carry(
     piece: int,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """With which weights A is added to the rows of a state, out [rows, heads.over_run(piece)].
+    """The weights of A in the rows of the state, out [rows, heads.over_run(piece)].
 
-    Zero in rows whose span did not begin within the run.
+    Rows whose span did not begin within the run are zero.
     """
     defines = of_run(piece)
     return rule_draw(name, "carry", "delta_carry", {"x": x, "solved": solved}, out, heads, rows, defines, kernels)
@@ -202,7 +201,7 @@ class _Matrices:
         self.inputs, self.params = inputs, params
 
     def of(self, name: str) -> Array:
-        """Those of an input, without the columns of no row."""
+        """The matrices of an input, without padding columns."""
         rows = float64(self.inputs, [name])[0][: self.count].reshape(self.shape)
         return np.asarray(rows.transpose(1, 0, 2)[:, :, : self.count])
 
@@ -214,7 +213,7 @@ class _Matrices:
 
     @property
     def lowering(self) -> Array:
-        """L."""
+        """The matrices L."""
         caches, found = Caches(self.inputs, self.params), np.zeros((self.heads, self.count, self.count))
         for row in rows_of(self.inputs, self.params, self.count):
             for other in range(row.first, row.number):
@@ -223,13 +222,13 @@ class _Matrices:
 
     @property
     def below(self) -> Array:
-        """Which of [rows, rows] lie left of the second of two neighbouring blocks."""
+        """Mask [rows, rows] of the elements left of the second of two neighbouring blocks."""
         size = int(self.params["SIZE"])
         return np.tri(self.count, dtype=bool) & _blocks(self.count, 2 * size) & ~_blocks(self.count, size)
 
 
 def _blocks(rows: int, size: int) -> Array:
-    """Which of [rows, rows] lie in the blocks of ``size`` rows on the diagonal."""
+    """Mask [rows, rows] of the blocks of ``size`` rows on the diagonal."""
     number = np.arange(rows) // size
     return np.asarray(number[:, None] == number)
 

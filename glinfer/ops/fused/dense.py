@@ -1,4 +1,4 @@
-"""The common parts of products of one row and of many: weights, norms, gates and rotation, and the oracle of a row."""
+"""Common parts of products of one row and of many: weights, norms, gates and rotation, and the oracle of a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from glinfer.quant.words import decode
 
 Defines = list[tuple[str, int | float]]
 ANGLES = "angles"
-"""The run value of plans whose tables have two sets of angles: the row of the first token's."""
+"""Run value of plans whose table has two sets of angles: the table row of the first token."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Matrix:
         inputs: weights of a row.
         gain: [1, inputs], factors of the inputs, for weights that keep the bits of their file.
         gated: whether blocks of 64 outputs of a gate alternate with the blocks that the gate multiplies.
-        biased: whether there can be another bias than zero.
-        low_rank: what adapters add to the product.
+        biased: whether the bias may be other than zero.
+        low_rank: the adapters of the product.
     """
 
     weight: TensorSpec
@@ -52,7 +52,7 @@ class Matrix:
 
     @property
     def only_biases(self) -> bool:
-        """Whether the constants are neither scales nor sums of weights."""
+        """Whether the constants have neither scales nor sums of weights."""
         return self.consts.shape[1] == 1
 
     @property
@@ -67,10 +67,10 @@ class RawRows:
     """The bare sums of a product of one row or many, whose norm, bias, activation and gate are left to the reader.
 
     Attributes:
-        sums: [rows, 64 · (blocks + 1)], the sums of all rows of the matrix, then a block whose texels have the sum of
-            the squares of the product's inputs and, where the mean is taken away, their sum.
+        sums: [rows, 64 · (blocks + 1)], the sums of all rows of the matrix, then one more block. Its texels have the
+            sum of the squares of the product's inputs and, if the mean is subtracted, their sum.
         matrix: the matrix of the product; its constants have the bias.
-        activation, eps: what the reader applies.
+        activation, eps: applied by the reader.
     """
 
     sums: TensorSpec | RowInterleaved
@@ -85,7 +85,7 @@ class RawRows:
 
     @property
     def biased(self) -> bool:
-        """Whether the reader reads the bias, which may be zero: what nobody reads is no part of a plan."""
+        """Whether the reader reads the bias, even if it is zero; a plan must not have unused constants."""
         return self.matrix.biased or self.matrix.only_biases
 
     @property
@@ -112,14 +112,14 @@ class RawRows:
 
 @dataclass(frozen=True)
 class Turning:
-    """The outputs that rotary positions turn, in pairs that follow each other.
+    """The outputs that rotary positions rotate, in adjacent pairs.
 
     Attributes:
-        table: [positions, head_floats], the cosine and the sine of each pair; None where heads are only normalised.
-        keys: outputs from the first on that are keys.
+        table: [positions, head_floats], the cosine and the sine of each pair; None if heads are only normalised.
+        keys: number of keys, which are the first outputs.
         queries: the first output that is a query.
-        floats: floats of one head, which a table says by itself.
-        positions: rows of each of two sets of angles in the table; 0 where it has one.
+        floats: floats of one head; only used without a table.
+        positions: rows of each set of angles if the table has two sets, else 0.
     """
 
     table: TensorSpec | None
@@ -134,7 +134,7 @@ class Turning:
         return ANGLES if self.positions else "position"
 
     def defines(self, name: str) -> Defines:
-        """The defines of shaders/common/rope.glsl; without a table those of the heads alone."""
+        """The defines of shaders/common/rope.glsl; without a table only those of the heads."""
         floats = self.floats if self.table is None else self.table.shape[1]
         sizes = {"HEAD_TEXELS": floats, "KEY_TEXELS": self.keys, "QUERY_AT": self.queries}
         found: Defines = [(key, size // 4) for key, size in sizes.items()]
@@ -147,7 +147,7 @@ class Turning:
 
     @property
     def inputs(self) -> list[tuple[str, str]]:
-        """The input that has the angles."""
+        """The input with the angles."""
         return [] if self.table is None else [("rope", self.table.name)]
 
 
@@ -163,7 +163,7 @@ def dense_defines(
     cap: float = 0.0,
     raw: bool = False,
 ) -> Defines:
-    """The defines that shaders/gemv.frag and shaders/gemm.frag share; with ``raw`` the gate is for the reader.
+    """The defines that shaders/gemv.frag and shaders/gemm.frag share; ``raw`` leaves the gate to the reader.
 
     Raises:
         PlanError: a tensor has another layout, or there is no such activation.
@@ -230,7 +230,7 @@ def grouped_defines(weight: GroupedLayout) -> Defines:
 
 
 def dense_inputs(matrix: Matrix, turning: Turning | None, *, raw: bool = False) -> list[tuple[str, str]]:
-    """The inputs besides the rows; with ``raw`` constants are left out that have nothing but a bias."""
+    """The inputs besides the rows; ``raw`` omits constants that have only a bias."""
     found = [("weight", matrix.weight.name)]
     if not (raw and matrix.only_biases):
         found.append(("consts", matrix.consts.name))
@@ -257,7 +257,7 @@ def shared_parts(matrix: Matrix, part_steps: int) -> int:
 
 
 def parts_of_steps(steps: int, each: int) -> int:
-    """Instances that share so many steps, each of about ``each`` of them; one where that is 0."""
+    """Instances that share ``steps`` steps, with about ``each`` steps per instance; 1 if ``each`` is 0."""
     return steps // math.gcd(steps, each) if each else 1
 
 
@@ -269,7 +269,7 @@ def format_name(params: Params) -> str:
 
 
 def check_dense(shapes: Shapes, params: Params, outputs: int, *, residual: bool) -> None:
-    """Require weights and constants for ``outputs`` outputs, and parts that can be added up."""
+    """Require weights and constants for ``outputs`` outputs, and parts that can be added."""
     rows, inputs = outputs * (1 + int(params["GATED"])), int(params["INPUTS"])
     if params["GATED"]:
         rows = 2 * BLOCK_FLOATS * blocks_for(outputs)
@@ -290,26 +290,26 @@ def check_dense(shapes: Shapes, params: Params, outputs: int, *, residual: bool)
 
 
 def check_raw_input(shapes: Shapes, params: Params, names: Sequence[str], rows: int | None) -> None:
-    """Require bare sums under these samplers, and nothing behind the product that reads them."""
+    """Require bare sums under these samplers, and no further step in the product that reads them."""
     blocks = (1 + int(params["X_GATED"])) * blocks_for(int(params["INPUTS"]))
     for name in names:
         shapes.expect(name, rows, BLOCK_FLOATS * (blocks + 1))
     shapes.expect("x_consts", None, params.get("XC_BIAS_AT", 0) + 1)
-    shapes.require(("x_consts" in shapes.by_name) == bool(params["X_BIASED"]), "a bias is read of constants")
+    shapes.require(("x_consts" in shapes.by_name) == bool(params["X_BIASED"]), "expected x_consts exactly for a bias")
     further = ("NORM", "NORMS", "RAW", "OUTPUT_CAP")
-    behind = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
-    shapes.require(not behind, "bare sums are finished for a product without norm, activation or gate")
+    finish = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
+    shapes.require(not finish, "bare sums are finished for a product without norm, activation or gate")
 
 
 def check_raw(shapes: Shapes, params: Params) -> None:
-    """Require that a product of bare sums has no more and no less than it needs."""
+    """Require of a product of bare sums exactly the inputs and settings that it needs."""
     outputs = shapes.rows("weight")
     shapes.expect("output", None, BLOCK_FLOATS * (blocks_for(outputs) + 1))
     further = ("NORM", "NORMS", "ROPE", "OUTPUT_CAP")
-    behind = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
-    shapes.require(not behind, "bare sums have nothing behind them")
+    finish = params["ACTIVATION"] or params["GATED"] or any(map(params.get, further))
+    shapes.require(not finish, "bare sums have no norm, rotation, activation or gate")
     needed = params["SCALED"] or params["CENTRED"]
-    shapes.require(("consts" in shapes.by_name) == bool(needed), "constants are for scales and for the weights' sums")
+    shapes.require(("consts" in shapes.by_name) == bool(needed), "expected consts exactly for scales or weight sums")
     check_dense(shapes, params, outputs, residual=False)
 
 
@@ -334,9 +334,9 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
     gained = x * inputs["gain"].astype(np.float64) if "gain" in inputs else x
     mean = x.mean(axis=1, keepdims=True) if params["CENTRED"] else np.zeros((len(x), 1))
     y: Array = gained @ weight.T
-    behind: Array | float = 0.0
+    after_norm: Array | float = 0.0
     if params.get("LORA"):
-        sums, behind = low_rank_rows(inputs, params, len(x))
+        sums, after_norm = low_rank_rows(inputs, params, len(x))
         y = y + sums
     if params["CENTRED"]:
         y = y - mean * consts[:, -2]
@@ -344,7 +344,7 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
         return y
     if params.get("NORM"):
         norms = 1.0 / np.sqrt(np.mean((x - mean) ** 2, axis=1, keepdims=True) + params["EPS"])
-    y = (y if norms is None else y * norms) + consts[:, -1] + behind
+    y = (y if norms is None else y * norms) + consts[:, -1] + after_norm
     if params["GATED"]:
         pairs = y.reshape(len(y), -1, 2, BLOCK_FLOATS)
         return gated(pairs[:, :, 0].reshape(len(y), -1), pairs[:, :, 1].reshape(len(y), -1), params)
@@ -355,9 +355,9 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
 
 
 def raw_rows(sums: Array, x: Array, params: Params) -> Array:
-    """For an oracle: what :class:`RawRows` hold, from the sums [rows, outputs] and inputs [rows, inputs] of a product.
+    """For an oracle: :class:`RawRows`, from the sums [rows, outputs] and inputs [rows, inputs] of a product.
 
-    The sum of the inputs is left out where no mean is taken away.
+    The sum of the inputs is omitted if no mean is subtracted.
     """
     count = len(sums)
     blocks = np.zeros((count, BLOCK_FLOATS * blocks_for(sums.shape[1])))
@@ -369,7 +369,7 @@ def raw_rows(sums: Array, x: Array, params: Params) -> Array:
 
 
 def finished_rows(raw: Array, consts: Array | None, params: Params) -> Array:
-    """For an oracle: the inputs [rows, INPUTS] that a reader makes of :class:`RawRows`."""
+    """For an oracle: the inputs [rows, INPUTS] that a reader computes from :class:`RawRows`."""
     gathered = raw[:, -BLOCK_FLOATS:] / params["X_DIM"]
     squares, whole = gathered[:, :1], gathered[:, 1:2]
     rows = raw.shape[1] - BLOCK_FLOATS if consts is None else len(consts)
@@ -395,7 +395,7 @@ def weights_of(words: Array, consts: Array, params: Params) -> Array:
 
 
 def turned_rows(y: Array, table: Array, params: Params, positions: Array) -> Array:
-    """For an oracle: the outputs with keys and queries turned."""
+    """For an oracle: the outputs with keys and queries rotated."""
     floats, keys, queries = (4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT"))
     turns = table[positions]
     found = y.copy()

@@ -1,4 +1,4 @@
-"""The draw over rows in blocks that the fused ops build on; the layout is in :mod:`glinfer.gl.layouts.blocks`."""
+"""The base draw of the fused ops, over rows in blocks; for the layout see :mod:`glinfer.gl.layouts.blocks`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def block_layout(draw: str, tensor: TensorSpec) -> BlockLayout:
     """The layout of a tensor in blocks.
 
     Raises:
-        PlanError: the tensor does not lie in blocks.
+        PlanError: the tensor is not in blocks.
     """
     if not isinstance(tensor.layout, BlockLayout):
-        raise PlanError(f"draw {draw}: {tensor.name} does not lie in blocks")
+        raise PlanError(f"draw {draw}: {tensor.name} is not in blocks")
     return tensor.layout
 
 
@@ -37,9 +37,9 @@ def block_draw(
     cells: bool = False,
     **further: Any,
 ) -> DrawSpec:
-    """A draw that covers blocks as ``kernels`` says; ``further`` are other fields of the DrawSpec.
+    """A draw that covers blocks in the way of ``kernels``; ``further`` are other fields of the DrawSpec.
 
-    With ``quad`` the fragments of a quad share the work where the kernels let them; with ``cells`` a point or quad may
+    With ``quad`` the fragments of a quad share the work if the kernels allow it; with ``cells`` a point or quad may
     cover several blocks.
     """
     return DrawSpec(

@@ -1,4 +1,4 @@
-"""Token embeddings, with positions where they are learned: of one token, and of many rows."""
+"""Token embeddings, with learned positions if any: of one token, and of many rows."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def embed_rows(
 ) -> DrawSpec:
     """``out[r] = scale · wte[token] + wpe[position]`` for the rows of the first ``slots`` slots.
 
-    With ``typed`` the row of wpe is not the position but the table's word :data:`glinfer.ops.fused.rows.PLACE`.
+    With ``typed`` the table's word :data:`glinfer.ops.fused.rows.PLACE` selects the row of wpe, not the position.
 
     wte and wpe are as in :func:`embed_token`. The table ``rows`` gives token and position (see
     :mod:`glinfer.ops.fused.rows`); the token CHOSEN stands for the best candidate in slot r of ``picks`` [rows, 64].

@@ -1,10 +1,10 @@
 """Products of many rows with the experts that they chose, rows of one expert together.
 
-A product over interleaved rows fetches each weight once for all rows of a slot. Rows that chose the same expert are
-dealt to slots here, **groups** of as many rows as there are render targets, so that this holds for experts too. How
-many rows chose which expert is known on the GPU alone, so three small passes find it out, whatever the number of rows,
-and nothing is read back: they count the choices of each expert, say of each choice where it lies among the groups, and
-of each group whose rows it has. There are groups enough for the worst case; those that no expert needs end at once.
+A product over interleaved rows fetches each weight once for all rows of a slot. To have that for experts too, rows that
+chose the same expert share slots here, in **groups** of as many rows as there are render targets. Only the GPU knows
+the number of rows of each expert, so three small passes arrange them without a readback, whatever the number of rows:
+they count the choices of each expert, place each choice in a group, and list the rows of each group. The groups suffice
+for the worst case; unused ones end at once.
 
 Few rows are computed one by one, see :func:`few_rows`.
 """
@@ -35,14 +35,14 @@ SPAN = 16
 
 
 _COSTS = {"llvmpipe": (2.3, 32.0)}
-"""What groups cost by the product table of kernels that were measured: how many rows one by one take as long as a full
-group, and the cost of a group that nobody needs, in products of an input with a weight for each input and output."""
+"""Costs of groups, by the product table of measured kernels: the rows that take as long one by one as a full group, and
+the cost of an unused group, in products of an input with a weight for each input and output."""
 
 
 def few_rows(rows: int, experts: Experts, width: int, inner: int, kernels: KernelOptions) -> int:
-    """The most rows, in whole slots, that take less time one by one than in the groups of a plan of ``rows`` rows.
+    """Limit for the rows, in whole slots, that are faster one by one than in the groups of a plan of ``rows`` rows.
 
-    Groups pay where an expert has several rows, and cost time where nobody needs them; 0 where neither was measured.
+    Groups pay if an expert has several rows, and unused groups cost time; 0 for kernels that were not measured.
     The two costs fit the processor time of prompts of 4 to 300 tokens in Qwen3-MoE's shape with 8 to 64 experts and
     widths of 128 to 768.
     """
@@ -55,12 +55,12 @@ def few_rows(rows: int, experts: Experts, width: int, inner: int, kernels: Kerne
 
 
 def tally_rows(rows: int) -> int:
-    """Rows of the counts of ``rows`` rows' choices."""
+    """Rows of the tensor that counts the choices of ``rows`` rows."""
     return 1 + -(-rows // SPAN)
 
 
 def most_groups(rows: int, targets: int, experts: Experts) -> int:
-    """The most groups of ``targets`` choices that ``rows`` rows can need: each expert has one that is not full."""
+    """Limit for the groups of ``targets`` choices that ``rows`` rows need: each expert may have one partial group."""
     choices = rows * experts.used
     return (choices + (targets - 1) * min(experts.count, choices)) // targets
 
@@ -68,10 +68,10 @@ def most_groups(rows: int, targets: int, experts: Experts) -> int:
 def tally_experts(
     name: str, choice: TensorSpec, out: TensorSpec, experts: Experts, *, rows: Extent, kernels: KernelOptions
 ) -> DrawSpec:
-    """out [1 + spans, experts] = how many choices of the first ``rows`` rows fell on each, of those of ``route``.
+    """out [1 + spans, experts] = number of ``route``'s choices of each expert among the first ``rows`` rows.
 
-    Row 0 of out is for all rows, row 1 + s for rows ``SPAN · s`` to ``SPAN · s + SPAN - 1``, so that the other two
-    passes look at few choices one by one.
+    Row 0 of out counts all rows, row 1 + s rows ``SPAN · s`` to ``SPAN · s + SPAN - 1``, so that the other two passes
+    examine few choices one by one.
     """
     return _choice_draw(name, "tally_experts", choice, None, out, experts, out.shape, 1, rows, kernels)
 
@@ -87,7 +87,7 @@ def place_experts(
     rows: Extent,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """out [rows, 4 · used] = (expert, weight, place, 0) of each choice, place = targets · group + its place there.
+    """out [rows, 4 · used] = (expert, weight, place, 0) of each choice, place = targets · group + place in the group.
 
     Groups of expert 0 come first, and choices of an expert are in the order of rows.
     """
@@ -106,9 +106,9 @@ def group_experts(
     rows: Extent,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """out [groups, 4 · targets] = (row, expert, 1, 0) of each place of a group; third and row are 0 in one left over.
+    """out [groups, 4 · targets] = (row, expert, 1, 0) of each place of a group; an empty place has 0 as row and third.
 
-    Of a group that no expert needs all numbers are 0.
+    An unused group has only zeros.
     """
     return _choice_draw(name, "group_experts", choice, tally, out, experts, out.shape, targets, rows, kernels)
 
@@ -158,12 +158,12 @@ def expert_gemm(
     """The product of :func:`glinfer.ops.fused.gemm.gemm` for each group of rows with the matrix of its expert.
 
     chosen [groups, 4 · T] is what :func:`group_experts` wrote; out [groups · T, OUT] is interleaved, a slot a group.
-    x is one tensor with a row a slot, of which a group takes the rows that chosen names, or interleaved as out is.
-    ``matrix`` stacks those of all experts, each padded to whole blocks; with gates they are bounded as ``experts``
-    says. A group that no expert needs becomes zero.
+    x is one tensor with a row a slot, from which a group reads the rows in chosen, or is interleaved like out.
+    ``matrix`` stacks the matrices of all experts, each padded to whole blocks; ``experts`` bounds its gates. An unused
+    group becomes zero.
 
     Raises:
-        PlanError: a tensor has another layout, or the matrix is not that of so many experts.
+        PlanError: a tensor has another layout, or the matrix lacks whole blocks for each expert.
     """
     blocks, rest = divmod(blocks_for(matrix.outputs), experts.count)
     if rest or matrix.outputs % BLOCK_FLOATS:
@@ -227,13 +227,13 @@ def _check_groups(shapes: Shapes, params: Params) -> None:
 
 
 def _chosen(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
-    """The experts of the choices of some rows, [rows, used]."""
+    """The chosen experts of the first rows, [rows, used]."""
     choice = np.asarray(inputs["choice"])[:rows].reshape(rows, int(params["USED"]), CHOICE_FLOATS)
     return np.asarray(choice[:, :, 0].astype(np.intp))
 
 
 def _first_groups(inputs: Mapping[str, Array], params: Params) -> Array:
-    """The first group of each expert, and behind them the number of groups."""
+    """The first group of each expert, followed by the number of groups."""
     tally = np.asarray(inputs["tally"])[0].astype(np.intp)
     return np.concatenate([[0], np.cumsum(-(-tally // int(params["ROWS"])))])
 

@@ -1,8 +1,8 @@
-"""Passes of layers with experts: the choice of each row, products over the matrices of the chosen ones, and their sum.
+"""Passes of layers with experts: the choice for each row, products with the chosen experts' matrices, and their sum.
 
-The matrices of all experts of a layer are one matrix, with whole blocks of outputs for each, so a product finds an
-expert's rows by its number alone. Which ones a row needs is read from a texture that a pass wrote: nothing is read
-back, and no weights of other experts are fetched. Rows lie in one tensor here, a row a slot.
+The matrices of a layer's experts are stacked, each in whole blocks of outputs, so a product finds an expert's rows by
+its number. It reads the experts of a row from a texture that a pass wrote: nothing is read back, and no weights of
+other experts are fetched. Rows are in one tensor here, a row a slot.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def route(
 ) -> DrawSpec:
     """The experts with the largest logits of each row, and the softmax that weighs them.
 
-    logits [rows, experts] and out [rows, 4 · used] in blocks; out has (expert, weight, 0, 0) for each choice, the
-    largest first, of equal ones the first. The softmax is over the chosen ones, or over all, as ``experts`` says
-    (Shazeer et al. 2017). With a shared expert both have one more: its choice is the last one, and its weight the
-    sigmoid of the last logit.
+    logits [rows, experts] and out [rows, 4 · used] in blocks; out has (expert, weight, 0, 0) for each choice, in
+    descending order, ties in order of experts. ``experts`` selects a softmax over the chosen experts or over all
+    (Shazeer et al. 2017). A shared expert adds one to both: its choice is the last one, and its weight the sigmoid of
+    the last logit.
     """
     defines = (
         *block_layout(name, logits).defines("LOGITS"),
@@ -90,15 +90,15 @@ def rowwise_gemv(
     choice: TensorSpec | None = None,
     apart: bool = False,
 ) -> DrawSpec:
-    """The product of :func:`glinfer.ops.fused.gemv.gemv` for each of ``rows`` rows, a row a slot, each by itself.
+    """The product of :func:`glinfer.ops.fused.gemv.gemv` for each of ``rows`` rows separately, a row a slot.
 
-    x [rows, IN] and out [rows, OUT] lie in blocks. With ``experts`` and the ``choice`` that :func:`route` wrote,
-    ``matrix`` stacks those of all experts, each padded to whole blocks, and out has those of the chosen ones side by
-    side; with ``apart`` x has an input for each of them, padded too, instead of one for all. A matrix with gates has
-    them bounded as ``experts`` says.
+    x [rows, IN] and out [rows, OUT] are in blocks. With ``experts``, ``choice`` is the output of :func:`route`, and
+    ``matrix`` stacks the matrices of all experts, each padded to whole blocks. out has the products of the chosen ones
+    side by side. With ``apart`` x has an input for each chosen expert, padded too, instead of one for all.
+    ``experts`` bounds the gates of a matrix.
 
     Raises:
-        PlanError: a tensor has another layout, or the matrix is not that of so many experts.
+        PlanError: a tensor has another layout, or the matrix lacks whole blocks for each expert.
     """
     defines = dense_defines(
         name,
@@ -163,11 +163,10 @@ def mix_experts(
 ) -> DrawSpec:
     """``out[r] = sum over i of weight[r, i] · x[r, i] + residual[r]`` for the rows of the first ``slots`` slots.
 
-    x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot; or x
-    [groups · T, D] is interleaved, and choice says where its rows lie, as the draws ``expert_gemm`` and
-    ``place_experts`` of :mod:`glinfer.ops.fused.expert_groups` wrote them. out [rows, D] and residual are interleaved.
-    Without ``residual`` blending adds to what out holds. Rows from number ``rows`` on are padding, to which nothing is
-    added.
+    x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot. Or
+    ``expert_gemm`` wrote x [groups · T, D], interleaved, and ``place_experts`` the choice, with the places of its rows
+    (:mod:`glinfer.ops.fused.expert_groups`). out [rows, D] and residual are interleaved. Without ``residual`` blending
+    adds to out. Rows from number ``rows`` on are padding, to which nothing is added.
     """
     defines: list[tuple[str, int | float]] = [
         *(block_layout(name, x) if isinstance(x, TensorSpec) else x.layout).defines("X"),

@@ -1,4 +1,4 @@
-"""The gates behind attention, where a family has them: each result times the sigmoid of its gate (Qwen Team 2025)."""
+"""Gates after attention: each result times the sigmoid of its gate (Qwen Team 2025)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gate_heads(
     """``out = x · sigmoid(gate)``, x and out [rows, C]; the gates of a row are its floats from ``gates_at`` on.
 
     Raises:
-        PlanError: they do not begin where a block does.
+        PlanError: ``gates_at`` is not at the beginning of a block.
     """
     if gates_at % BLOCK_FLOATS:
         raise PlanError(f"draw {name}: gates from float {gates_at} on; expected a multiple of {BLOCK_FLOATS}")

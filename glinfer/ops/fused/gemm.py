@@ -63,9 +63,9 @@ def gemm(
     """``out[r] = activation(norm[r] · weight @ (gain · x[r]) + bias) + residual[r]`` for the rows of ``slots`` slots.
 
     Each row is computed as :func:`glinfer.ops.fused.gemv.gemv` computes one vector; ``parts``, ``adds``, ``clears``,
-    ``cap`` and ``raw`` mean the same, and so do :class:`RawRows` as x. x and residual are interleaved as out is, or x
-    is one tensor with a row a slot. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps); with ``norms`` it is read from
-    what :func:`glinfer.ops.fused.norms.row_norms` has written. With ``turning`` the table ``rows`` gives the positions.
+    ``cap``, ``raw`` and :class:`RawRows` as x mean the same. x and residual are interleaved like out, or x is one
+    tensor with a row a slot. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps); ``norms`` is the output of
+    :func:`glinfer.ops.fused.norms.row_norms` instead. With ``turning`` the table ``rows`` gives the positions.
     """
     read = x.sums if isinstance(x, RawRows) else x
     together = isinstance(read, TensorSpec)
@@ -92,7 +92,7 @@ def gemm(
         defines += x.defines(name)
     if norms is not None:
         if not isinstance(norms.layout, BlockLayout) or norm_eps is not None:
-            raise PlanError(f"draw {name}: norms lie in blocks, and are not computed twice")
+            raise PlanError(f"draw {name}: norms must be in blocks, and need no norm_eps")
         defines += [("NORMS", 1), *norms.layout.defines("NORMS")]
         inputs.append(("norms", norms.name))
     if turning is not None:
@@ -151,7 +151,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     rows = int(params["ROWS"])
     count = size[0] * rows
     x = (float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, rows))[:count]
-    x = np.pad(x, [(0, count - len(x)), (0, 0)])  # rows behind those in use fill up the last slot
+    x = np.pad(x, [(0, count - len(x)), (0, 0)])  # padding rows fill the last slot
     if params.get("RAW_INPUT"):
         x = finished_rows(x, inputs.get("x_consts"), params)
     norms = None
@@ -160,7 +160,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         by_member = found.reshape(size[0], -1, 4, 4)[:, :, 0]  # one member's
         norms = by_member.reshape(size[0], -1)[:, :rows].reshape(-1, 1)
     positions = np.zeros(count, np.intp)
-    if params.get("ROPE"):  # what only fills up the last slot may be behind the last position
+    if params.get("ROPE"):  # padding rows may be beyond the last position
         positions = turned_by(inputs["rows"][:count], params, len(inputs["rope"]))
     y = dense_rows(inputs, params, x, norms, positions)[:, : size[1]]
     if "r0" in inputs:

@@ -51,14 +51,14 @@ def gemv(
 ) -> DrawSpec:
     """``out[first] = activation(norm · weight @ (gain · x) + bias) + residual`` for one vector.
 
-    x [1, IN], residual [1, OUT] and out [slots, OUT] lie in blocks; slot ``first`` of out is written. With ``norm_eps``
+    x [1, IN], residual [1, OUT] and out [slots, OUT] are in blocks; slot ``first`` of out is written. With ``norm_eps``
     norm is 1 / sqrt(mean(x²) + eps): RMSNorm (Zhang and Sennrich 2019), or LayerNorm if x has mean zero or the
     constants hold the weights' sums. A gated matrix gives ``out = activation(gate) · up``. With ``turning`` queries and
-    keys are turned by the run value position. ``cap`` bounds the activation by a c in c · tanh(y / c); 0 for none.
+    keys are rotated by the run value position. ``cap`` is the bound c of a final c · tanh(y / c); 0 for none.
 
-    With ``adds`` blending adds the product to what out holds, so that out is its own residual, or to zero where
-    ``clears`` says so; then ``parts`` instances may share the inputs, without activation or gate, each with the norm of
-    all of them. With ``raw`` out is what a :class:`RawRows` holds; a RawRows as ``x`` is finished by the reader.
+    With ``adds`` blending adds the product to out, its own residual, or to zero after ``clears``. Then ``parts``
+    instances may share the inputs, without activation or gate; each computes the norm of all inputs. With ``raw`` out
+    is the sums of a :class:`RawRows`; this product finishes a RawRows as ``x``.
     """
     row = x.sums if isinstance(x, RawRows) else x
     if (

@@ -1,8 +1,8 @@
-"""What LoRA adapters add to products (Hu et al. 2021): beside the weights, for each row the adapter of that row.
+"""LoRA adapters of products (Hu et al. 2021): each row of a batch may have its own adapter.
 
-An adapter adds ``up @ (down @ x)`` to a product. :func:`lora_down` computes the small inner vector of every row, and
-the product itself adds the rest where its sums are whole (shaders/common/low_rank.glsl), before norm and activation.
-The weights stay as they are, so their format does not matter.
+An adapter adds ``up @ (down @ x)`` to a product. :func:`lora_down` computes the small inner vector of every row. The
+product adds the rest once its sums are complete (shaders/common/low_rank.glsl), before norm and activation. The weights
+stay unchanged, so their format does not matter.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 CHOICE_FLOATS = 4
 """Floats of one choice of an expert: the expert, its weight, and two zeros."""
 RANK_STEP = 16
-"""Ranks of an adapter in one product are padded to whole steps of so many."""
+"""An adapter's ranks in one product are padded to a multiple of this."""
 ADAPTER = "adapter"
-"""The run value, and the uniform, that is the number of the adapter of all rows; 0 is none."""
+"""Run value and uniform: the number of the adapter of all rows, 0 for none."""
 ADAPTER_WORD = WANTED
-"""The word of the table of rows with the number of each row's own adapter, where rows are of many sequences."""
+"""The word of the table of rows with the number of each row's own adapter, if the rows are of many sequences."""
 
 LORA_SAMPLERS = ("lora_t", "lora_up")
 """The inputs of a product that adapters add to."""
@@ -37,16 +37,16 @@ Defines = list[tuple[str, int | float]]
 
 @dataclass(frozen=True)
 class LowRankSum:
-    """What adapters add to one product.
+    """The adapters of one product.
 
     Attributes:
         down: [adapters · experts · ranks, inputs], the matrices A one below the other; inputs padded to whole texels.
         up: [outputs, adapters · (ranks, and 16 more with ``biased``)], the matrices B side by side.
-        inner: [rows, used · ranks], what :func:`lora_down` writes.
+        inner: [rows, used · ranks], written by :func:`lora_down`.
         adapters: the number of adapters.
-        biased: whether the first of the 16 columns behind an adapter's own is added behind the norm.
-        rows: the table that has each row's adapter; None where the run value says one for all.
-        experts: the number of experts of the product, 1 for a product without; ``used`` is how many a row uses.
+        biased: whether the first of the 16 columns after an adapter's own is added after the norm.
+        rows: the table with each row's adapter; None if a run value selects one for all.
+        experts: number of experts of the product, 1 for a product without; ``used``: experts of a row.
     """
 
     down: TensorSpec
@@ -109,8 +109,8 @@ def lora_down(
     """``inner[r] = down[adapter of r] @ x[r]`` for the first ``rows`` rows; zeros for rows without an adapter.
 
     x is interleaved, or one tensor with a row a slot. ``parts`` instances share the inputs, and blending adds them.
-    With ``choice``, as :func:`glinfer.ops.fused.experts.route` wrote it, inner has the vectors of the experts of a row
-    side by side; with ``apart`` x has so many inputs for each of them, padded to whole blocks, instead of one for all.
+    With ``choice``, the output of :func:`glinfer.ops.fused.experts.route`, inner has the vectors of a row's experts
+    side by side. With ``apart`` x has ``apart`` inputs for each expert, padded to whole blocks, instead of shared ones.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -165,7 +165,7 @@ def lora_down(
 
 
 def check_low_rank(shapes: Shapes, params: Params, outputs: int) -> None:
-    """Require the inputs of a product that adapters add to; ``outputs`` are those of its matrix."""
+    """Require the inputs of a product with adapters, whose matrix has ``outputs`` outputs."""
     bound = {"lora_t", "lora_up"} & set(shapes.by_name)
     shapes.require(len(bound) == (2 if params.get("LORA") else 0), "an adapter has two inputs")
     if not bound:
@@ -180,19 +180,19 @@ def check_low_rank(shapes: Shapes, params: Params, outputs: int) -> None:
 
 
 def low_rank_rows(inputs: Mapping[str, Array], params: Params, count: int) -> tuple[Array, Array]:
-    """For an oracle: what is added to the sums [rows, outputs] of ``count`` rows, and what behind the norm."""
+    """For an oracle: the terms added to the sums [rows, outputs] of ``count`` rows, and those added after the norm."""
     t, up = float64(inputs, ["lora_t", "lora_up"])
     ranks = t.shape[1]
     each = ranks + RANK_STEP * int(params["LORA_BIASED"])
     numbers = adapters_of(inputs, params, count)
-    sums, behind = np.zeros((count, len(up))), np.zeros((count, len(up)))
+    sums, after_norm = np.zeros((count, len(up))), np.zeros((count, len(up)))
     for row, number in enumerate(numbers):
         if number:
             own = up[:, (number - 1) * each : number * each]
             sums[row] = own[:, :ranks] @ t[row]
             if params["LORA_BIASED"]:
-                behind[row] = own[:, ranks]
-    return sums, behind
+                after_norm[row] = own[:, ranks]
+    return sums, after_norm
 
 
 def adapters_of(inputs: Mapping[str, Array], params: Params, count: int) -> list[int]:
@@ -218,7 +218,7 @@ def _check(shapes: Shapes, params: Params) -> None:
         shapes.expect("x", None, used * part if part else inputs)
     else:
         check_same(shapes, params, None, inputs)
-        shapes.require("choice" not in shapes.by_name, "rows that choose experts lie in one tensor")
+        shapes.require("choice" not in shapes.by_name, "rows that choose experts must be in one tensor")
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

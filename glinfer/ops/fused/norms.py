@@ -1,4 +1,4 @@
-"""Norms of rows in passes of their own: factors that a product applies, norms behind a branch, norms of the stream."""
+"""Norms of rows in separate passes: factors that a product applies, norms after a branch, norms of the stream."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def row_norms(
 
 
 def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
-    """The defines of groups: groups of 32 inputs, and the turns of four inputs that each fragment takes."""
+    """The defines of groups: groups of 32 inputs, and the steps of four inputs of each fragment."""
     if not grouped:
         return []
     groups = -(-cols // GROUP)
@@ -97,8 +97,8 @@ def post_norm(
 ) -> DrawSpec:
     """``out[r] = x[r] / sqrt(mean(x[r]²) + eps) · gain + residual[r]`` for the rows of the first ``slots`` slots.
 
-    RMSNorm (Zhang and Sennrich 2019) of what a branch adds to the stream. x, residual and out are interleaved alike,
-    gain [1, D] is a table of one row. Without ``residual`` blending adds to what out holds.
+    RMSNorm (Zhang and Sennrich 2019) of a branch's result, before it is added to the stream. x, residual and out are
+    interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -179,7 +179,7 @@ def normalize_rows(
     """``out[r] = (x[r] - mean[r]) · factor[r] · gains[0] + gains[1]`` of each row of the first ``slots`` slots.
 
     LayerNorm (Ba et al. 2016) or RMSNorm of the stream itself, by the factors, and with ``centred`` the means, that
-    :func:`row_norms` has computed. gains [1 or 2, D] are the gain, and the bias where the norm has one.
+    :func:`row_norms` has computed. gains [1 or 2, D] are the gain, and the bias if the norm has one.
     """
     if not isinstance(gains.layout, RowLayout):
         raise PlanError(f"draw {name}: expected a table of gains")

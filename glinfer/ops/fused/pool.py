@@ -1,4 +1,4 @@
-"""One vector of each text out of those of its tokens, several texts in a fragment."""
+"""Pooling: one vector of each text from its tokens' vectors, several texts in a fragment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 KINDS = {"mean": 0, "max": 1, "mean_sqrt_len": 2, "weightedmean": 3}
-"""Names of sentence-transformers, and the number that shaders/pool_rows.frag knows each by."""
+"""Names of sentence-transformers, and their numbers in shaders/pool_rows.frag."""
 
 
 def pool_rows(
@@ -37,10 +37,10 @@ def pool_rows(
     how: str,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """One vector of each text of the first ``slots`` slots of out: a key of :data:`KINDS` of its tokens' vectors.
+    """The pooled vector of each text of the first ``slots`` slots of out; ``how`` is a key of :data:`KINDS`.
 
-    Row t of the table ``texts`` (:mod:`glinfer.ops.fused.rows`) has a text: its tokens lie in rows base + position to
-    base + last of x.
+    Row t of the table ``texts`` (:mod:`glinfer.ops.fused.rows`) describes a text: its tokens are rows base + position
+    to base + last of x.
 
     Raises:
         PlanError: there is no such kind.

@@ -1,23 +1,22 @@
 """Passes over many rows at once: the interleaved layout of rows, and the table that describes each row of a run.
 
-A pass with T render targets computes T rows in every fragment, so that each weight it fetches serves T rows; that makes
-a matrix product fast. Row ``T · slot + n`` of a matrix lies in slot ``slot`` of its tensor n.
+A pass with T render targets computes T rows in every fragment, so each weight it fetches serves T rows. That makes a
+matrix product fast. Row ``T · slot + n`` of a matrix is in slot ``slot`` of its tensor n.
 
-The table ``rows``, uint32 [rows, 8], holds what differs from row to row:
+The table ``rows``, uint32 [rows, 8], describes each row:
 
 ===== ==========================================================================
 word  holds
 ===== ==========================================================================
-0     the token, or :data:`CHOSEN` for the token that the run before chose for this row
+0     the token, or :data:`CHOSEN` for the token that the previous run chose for this row
 1     its position in its sequence
 2     the cache slot at which its sequence begins
-3     the token whose likelihood is asked for; in a batch the number of the row's LoRA adapter, 0 for none
+3     the token to score; in a batch the number of the row's LoRA adapter, 0 for none
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
-6     bits: 1 for a drawn token, 0 for the likeliest; :data:`LONG` for a row that turns by the second set of angles
-7     in the table of :mod:`glinfer.ops.fused.choice` the row of logits that a token is chosen from;
-      where rows follow each other in a sequence, the last position of the sequence that is held: rows behind it are
-      padding
+6     bits: 1 to sample the token, 0 for greedy; :data:`LONG` for a row that uses the second set of angles
+7     in the table of :mod:`glinfer.ops.fused.choice` the row of logits to choose from; for consecutive rows of a
+      sequence its last held position, after which rows are padding
 ===== ==========================================================================
 """
 
@@ -40,12 +39,12 @@ TARGETS = (1, 2, 4, 8)
 """Numbers of rows that shaders/common/each_row.glsl computes at once."""
 TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
 CHOICE_WORDS = slice(NOISE_KEY, SOURCE)
-"""The words that say how a token is drawn."""
+"""The words that control the choice of a token."""
 DRAWN, LONG = 1, 2
 """Bits of the word NOISE."""
 PLACE, LAST = WANTED, SOURCE
-"""Where rows follow each other in a text, the word of choices holds the text's last position, and where texts are
-embedded, the word of likelihoods holds the row of the table of positions and token types."""
+"""For consecutive rows of a text, the word SOURCE holds the text's last position; in embedding models the word WANTED
+holds the row of the table of positions and token types."""
 
 Table = npt.NDArray[np.uint32]
 
@@ -56,7 +55,7 @@ def row_table(rows: int) -> Table:
 
 
 def fill_choices(table: Table, draws: Sequence[Drawn]) -> None:
-    """Say in the first rows of a table how the token of each is chosen."""
+    """Write into the first rows of a table how to choose each row's token."""
     for row, drawn in zip(table, draws, strict=False):
         key, inverse_temperature = (0, 1.0) if drawn is None else drawn
         row[NOISE], row[NOISE_KEY] = drawn is not None, key
@@ -79,7 +78,7 @@ class RowInterleaved:
         if len(self.tensors) not in TARGETS:
             raise PlanError(f"found {len(self.tensors)} tensors for one matrix; expected one of {TARGETS}")
         if len({tensor.layout for tensor in self.tensors}) != 1 or not isinstance(self.tensors[0].layout, BlockLayout):
-            raise PlanError(f"{self.tensors[0].name} and those beside it do not lie in blocks of one layout")
+            raise PlanError(f"{self.tensors[0].name} and its sibling tensors are not in blocks of one layout")
 
     @property
     def layout(self) -> BlockLayout:
@@ -112,7 +111,7 @@ def table_layout(rows: TensorSpec) -> RowLayout:
     """The layout of the table of rows.
 
     Raises:
-        PlanError: the tensor is no such table.
+        PlanError: the tensor is not such a table.
     """
     if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
         raise PlanError(f"{rows.name} is not a table of rows with {ROW_WORDS} words each")
@@ -120,9 +119,9 @@ def table_layout(rows: TensorSpec) -> RowLayout:
 
 
 def turned_by(table: Array, params: Params, rows: int) -> Array:
-    """For an oracle: the rows of a table of angles, of ``rows`` rows, by which the rows of a run turn.
+    """For an oracle: the row that each row of a run uses in a table of angles with ``rows`` rows.
 
-    Rows behind the end of a sequence are padding, and turn by the last at most.
+    Rows after the end of a sequence are padding, and use at most the last row of angles.
     """
     words = table.astype(np.intp)
     second = int(params.get("ROPE_SET", 0)) * (words[:, NOISE] & LONG != 0)
@@ -141,7 +140,7 @@ def gathered(inputs: Mapping[str, Array], count: int, letter: str = "x") -> Arra
 
 
 def interleaved(parts: Sequence[Array]) -> Array:
-    """The matrix [slots · len(parts), cols] whose rows take turns in ``parts`` [slots, cols]."""
+    """The matrix [slots · len(parts), cols] with rows from each of ``parts`` [slots, cols] in turn."""
     return np.asarray(np.stack(parts, axis=1).reshape(-1, parts[0].shape[1]))
 
 

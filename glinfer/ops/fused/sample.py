@@ -30,7 +30,7 @@ def pick(
 ) -> DrawSpec:
     """The 16 candidates (score, id, 0, 0), one for each lane of a block, into slot ``first`` of out [slots, 64].
 
-    logits [1, vocab] lie in blocks, and lane n sees their texels n, n + 16, … Run values: noise (0 or 1),
+    logits [1, vocab] are in blocks, and lane n reads their texels n, n + 16, … Run values: noise (0 or 1),
     inverse_temperature, noise_key.
     """
     places = *block_layout(name, logits).defines("LOGITS"), *block_layout(name, out).defines("OUT")
@@ -49,13 +49,13 @@ def pick(
 
 
 NO_SCORE = np.float32(-3.4e38)
-"""The score of a candidate where no logit was a number, as in shaders/pick.frag."""
+"""The score of a candidate without any logit that is a number, as in shaders/pick.frag."""
 
 
 def best_candidates(candidates: Array) -> tuple[Array, Array, Array]:
-    """Ids, scores and doubts [n] of the best of the candidates [n, 64] that picks wrote; of equal scores the lowest id.
+    """Ids, scores and doubts [n] of the best of the candidates [n, 64] of picks; ties give the lowest id.
 
-    A doubt is 1 where :mod:`glinfer.ops.fused.choice` leaves the choice to the whole row.
+    A doubt is 1 if :mod:`glinfer.ops.fused.choice` leaves the choice to the whole row.
     """
     scores, ids, doubts = candidates[:, ::4], candidates[:, 1::4], candidates[:, 2::4]
     best = scores.max(axis=1)
@@ -64,7 +64,7 @@ def best_candidates(candidates: Array) -> tuple[Array, Array, Array]:
 
 
 def best_candidate(candidates: Array) -> int:
-    """The id of the best of the candidates [64] that one pick wrote."""
+    """The id of the best of the candidates [64] of one pick."""
     return int(best_candidates(candidates.reshape(1, -1))[0][0])
 
 
@@ -85,7 +85,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_key: int) -> Array:
     """The candidates [64] of one row of logits [vocab]."""
-    # In float32 as the shader computes: which of two nearly equal scores is larger is the result itself.
+    # In float32 like the shader, because nearly equal scores decide the result.
     scores = logits.astype(np.float32)
     if noise:
         scores = scores * np.float32(inverse_temperature) + gumbel_at(noise_key, np.arange(scores.size))
@@ -114,7 +114,7 @@ def pick_rows(
     count: Extent,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """:func:`pick` for the first ``count`` rows, each into its slot of out [rows, 64], as the table ``rows`` says."""
+    """:func:`pick` for the first ``count`` rows of the table ``rows``, each into its slot of out [rows, 64]."""
     defines = (
         *logits.layout.defines("LOGITS"),
         *table_layout(rows).defines("ROWS"),

@@ -51,7 +51,7 @@ def score_rows(
 
 
 class RowScores(NamedTuple):
-    """Of each row, float64: the log-probability of the wanted token; the likeliest token, and its log-probability."""
+    """Log-probability of each row's wanted token; the likeliest token, and its log-probability (float64)."""
 
     wanted: npt.NDArray[np.float64]
     likeliest: npt.NDArray[np.intp]

@@ -1,9 +1,9 @@
 """Attention of many new tokens over a cache, several rows in a fragment, and the store of keys and values there.
 
-The rows of one slot follow each other in one sequence (:mod:`glinfer.ops.fused.rows`): row n of a slot has position
-p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16;
-where rows see tokens after their own, at the slot of its first row, and each block of all slots lies in one line.
-Rows behind the last held position of the sequence are padding; values that only they see count as zero.
+The rows of one slot are consecutive in one sequence (:mod:`glinfer.ops.fused.rows`): row n of a slot has position
+p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16. If
+rows see later tokens, they begin at the slot of the sequence's first row, and each block of all slots is in one line.
+Rows after the last held position of the sequence are padding; values that only they see count as zero.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def tile_values(
 
     The ``sinks`` are those of :func:`glinfer.ops.fused.cached.cached_values`.
 
-    With ``split`` an instance takes 64 tokens, and blending adds the instances up, as in
-    :func:`glinfer.ops.fused.cached.cached_values`. Further run value: score_groups, those of the longest row.
+    With ``split`` an instance sums 64 tokens, and blending adds the instances, as in
+    :func:`glinfer.ops.fused.cached.cached_values`. Further run value: score_groups, the groups of the longest row.
     """
     tensors = scores, cache, rows, out, heads
     parts: dict[str, Any] = {"instances": "score_groups", "adds": True, "clears": "all"} if split else {}
@@ -133,9 +133,9 @@ def store_rows(
 ) -> DrawSpec:
     """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
 
-    ``together`` says that the rows' slots follow each other, from the run value strip_first on; then the blocks that
-    the cache keeps aside are not written. Numbers are rounded into a cache in bytes here; x then has more columns than
-    the cache, those of the queries, which stay out of it.
+    ``together`` means that the rows' slots are consecutive from the run value strip_first on; the cache's blocks aside
+    are then not written. For a cache in bytes this draw rounds the numbers; x then also has columns of queries, which
+    are not stored.
     """
     layout = block_layout(name, cache)
     strip = together and layout.in_one_line
@@ -159,7 +159,7 @@ def store_row(
 ) -> DrawSpec:
     """``cache[position] = x[0]``, the row of one token, in a sequence that begins in the first slot.
 
-    x [1, cols] is in one tensor; otherwise as :func:`store_rows`. ``kind`` is the pass in tables of draws. Run value:
+    x [1, cols] is in one tensor; otherwise as :func:`store_rows`. ``kind`` is the group in tables of draws. Run value:
     position.
     """
     defines = (
@@ -206,8 +206,8 @@ def _check_store(shapes: Shapes, params: Params) -> None:
     cols = shapes.by_name["x0"][1]
     check_same(shapes, params, None, cols)
     needed = shapes.by_name["output"][1]
-    more = "OUT_SCALES_AT" in params and needed % GROUP == 0  # what stays out is in no group that is kept
-    shapes.require(cols == needed or (more and cols > needed), f"x has {cols} columns; the cache takes {needed}")
+    more = "OUT_SCALES_AT" in params and needed % GROUP == 0  # no group has both stored and other columns
+    shapes.require(cols == needed or (more and cols > needed), f"x has {cols} columns; the cache stores {needed}")
     if "rows" not in shapes.by_name:
         shapes.require(params["ROWS"] == 1, f"one row, found {params['ROWS']} textures")
 
@@ -224,12 +224,12 @@ def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int
 
 
 def _last_seen(heads: Heads, position: int, held: int, tokens: int) -> int:
-    """The last of ``tokens`` tokens that a row sees, whose sequence ends with token ``held``."""
+    """The last of ``tokens`` tokens that a row sees, in a sequence that ends with token ``held``."""
     return min(position if heads.ahead is None else min(position + heads.ahead, held), tokens - 1)
 
 
 def _leave_unwritten(scores: Array, heads: Heads, last: int, params: Params) -> None:
-    """Make NaN of the scores [groups, heads · 64] that no row of a slot sees, which the shader passes over."""
+    """Set scores [groups, heads · 64] that no row of a slot sees to NaN, because the shader skips them."""
     step = 16 if params["QUAD"] else 4
     by_head = scores.reshape(len(scores), heads.count, SLOT_TOKENS)
     tokens = np.arange(len(scores))[:, None] * SLOT_TOKENS + np.arange(SLOT_TOKENS)

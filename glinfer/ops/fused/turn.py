@@ -1,4 +1,4 @@
-"""Normalises queries and keys, by head or all heads together, and turns them by their positions."""
+"""Normalises queries and keys, by head or all heads together, and rotates them by their positions."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def turn_heads(
     """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
 
     x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
-    ``head_dim`` elements. Columns that x has behind those of out are left alone. With ``whole`` the mean is over all
-    keys, or all queries, of a row, and gains are [2, floats of all queries], those of keys with zeros behind them.
-    Without a table of angles nothing is turned. With the table ``rows`` the rows of the first ``slots`` slots are
-    turned by their positions; without it one row, by the run value position, and written into slot ``first`` of out.
+    ``head_dim`` elements. Further columns of x are ignored. With ``whole`` the mean is over all keys, or all queries,
+    of a row, and gains are [2, floats of all queries], padded with zeros for keys. Without a table of angles nothing is
+    rotated. With the table ``rows`` the rows of the first ``slots`` slots are rotated by their positions; without it
+    one row, by the run value position, and written into slot ``first`` of out.
     """
     alone = rows is None
     if not isinstance(gains.layout, RowLayout):

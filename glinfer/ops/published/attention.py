@@ -57,8 +57,8 @@ def concat_head(
 ) -> DrawSpec:
     """Copy one head's output into its columns: mixed [S, head_dim], so_far and out [S, D].
 
-    ``so_far`` holds the heads before; it is another tensor than ``out`` (a pass cannot sample what it
-    renders to), and None for the first head.
+    ``so_far`` holds the previous heads; it is another tensor than ``out`` (a pass cannot sample its own
+    target), and None for the first head.
     """
     inputs = [("mixed", mixed.name)] + ([] if so_far is None else [("so_far", so_far.name)])
     first = (("FIRST", 1),) if so_far is None else ()

@@ -11,7 +11,7 @@ from glinfer.errors import PlanError
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4}
-"""Hugging Face's names of activations, and the number that shaders/common/activation.glsl knows each by."""
+"""Hugging Face's names of activations, and their numbers in shaders/common/activation.glsl."""
 
 
 def linear(
@@ -68,7 +68,7 @@ def _check(shapes: Shapes, params: Params) -> None:
 
 
 def _gelu_erf(x: Array) -> Array:
-    # NumPy has no erf, and the oracle must not lean on the approximation that it judges.
+    # NumPy has no erf, and the oracle must not use the approximation that it checks.
     return np.asarray(0.5 * x * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2.0)))
 
 
@@ -90,9 +90,9 @@ _FUNCTIONS = {ACTIVATIONS["gelu_new"]: _gelu_tanh, ACTIVATIONS["gelu"]: _gelu_er
 
 
 def activate(x: Array, activation: int) -> Array:
-    """The activation of that number in :data:`ACTIVATIONS`, float64.
+    """The activation with this number in :data:`ACTIVATIONS`, float64.
 
-    At -Inf it is the limit, 0 of all but tanh, where the formulas have -Inf · 0.
+    At -Inf the result is the limit, 0 for all but tanh, because the formulas give -Inf · 0.
     """
     if activation == ACTIVATIONS["none"]:
         return x

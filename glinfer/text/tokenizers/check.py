@@ -1,8 +1,8 @@
 """Checks of a ``tokenizer.json`` before its library runs it.
 
-Such a file is a small program: it has regular expressions, and steps that make text longer, one after the other. The
-library runs it as it is, so that a file of a thousand bytes can have it double a text forty times over, or search in it
-for minutes. Here every step is looked at, and every expression tried out on a few hundred characters.
+Such a file is a small program of regular expressions and steps that can lengthen text. The library runs it unchecked,
+so a file of a thousand bytes can double a text forty times, or search it for minutes. This module checks every step,
+and tries every expression on a few hundred characters.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ _PARTS = {
     "decoder": "decoders",
     "post_processor": "processors",
 }
-"""The parts of a file that are made of steps, and the key that lists several."""
+"""The parts of a file that have steps, and for each the key that lists several steps."""
 WORD_PIECE = "WordPiece"
-"""The kind of model whose tokens go on a word where they begin with a mark, ``##`` mostly; BERT has it."""
+"""BERT's kind of model: tokens that begin with a mark, mostly ``##``, continue a word."""
 _KNOWN = frozenset(itertools.chain.from_iterable(EXPRESSIONS.values()))
 _PROBE_LENGTHS = (16, 32, 64, 128, 256, 512)
-_PROBE_SECONDS = 0.02  # of a processor; a sound expression takes a hundredth of that
-_PROBES = 3  # what else the machine does can slow one of them
-_MAX_LITERALS = 16  # of an expression, tried out beside the usual characters
+_PROBE_SECONDS = 0.02  # processor time; a safe expression takes a hundredth of it
+_PROBES = 3  # a busy machine can slow a single probe
+_MAX_LITERALS = 16  # characters of an expression that are tried besides the usual ones
 
 
 def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
-    """Refuse steps that no tokenizer of a language model needs, or that could do harm.
+    """Refuse steps that could do harm, or that no tokenizer of a language model needs.
 
     Args:
-        values: what the file holds, of which the ``model`` is an object.
-        label: the file, for messages.
+        values: the contents of the file, whose ``model`` is an object.
+        label: the file, for error messages.
 
     Raises:
-        FormatError: the model is none whose tokens have bytes of their own; steps are too many, make a text too long or
-            put too much around it; an expression takes too long.
+        FormatError: the tokens of this kind of model have no bytes; there are too many steps, or they lengthen a text
+            too much or put too much around it; an expression takes too long.
     """
     _check_model(values["model"], label)
     growth = 1.0
@@ -69,10 +69,10 @@ def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
 
 
 def check_kind(kind: object, label: str) -> None:
-    """Refuse models whose tokens have no bytes of their own.
+    """Refuse kinds of models whose tokens have no bytes.
 
     Raises:
-        FormatError: it is neither BPE, Unigram nor WordPiece.
+        FormatError: the kind is neither BPE, Unigram nor WordPiece.
     """
     if kind not in ("BPE", "Unigram", WORD_PIECE):
         shown = kind if isinstance(kind, str) and kind.isidentifier() else quoted(kind)
@@ -82,7 +82,7 @@ def check_kind(kind: object, label: str) -> None:
 
 
 def _check_model(model: Mapping[str, Any], label: str) -> None:
-    if "type" in model:  # old files do not say it
+    if "type" in model:  # old files lack it
         check_kind(model["type"], label)
     for mark in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(mark) and model.get("type") != WORD_PIECE:
@@ -104,12 +104,12 @@ def _check_model(model: Mapping[str, Any], label: str) -> None:
             if by_id.setdefault(token, text) != text:
                 raise FormatError(
                     f"{label}: its vocabulary has id {token} for {quoted(by_id[token])} and for {quoted(text)}; "
-                    "expected an id of its own for every token; get the file again"
+                    "expected a unique id for every token; get the file again"
                 )
 
 
 def _steps(part: object, several: str, where: str) -> Iterator[Mapping[str, Any]]:
-    """The steps of a part in their order, those of sequences within sequences too."""
+    """The steps of a part in order, including those of nested sequences."""
     stack, found = [part], 0
     while stack:
         step = stack.pop()
@@ -126,10 +126,10 @@ def _steps(part: object, several: str, where: str) -> Iterator[Mapping[str, Any]
 
 
 def _growth(step: Mapping[str, Any], where: str) -> float:
-    """The number of bytes that a step can make of one."""
+    """The largest factor by which a step can lengthen a text, in bytes."""
     kind = step.get("type")
     if kind == "ByteLevel":
-        return 2.0  # a byte of a character that is not ASCII becomes a character of two
+        return 2.0  # a non-ASCII byte becomes a character of two bytes
     if kind in ("Replace", "Split"):
         return _replaced(step, where) if kind == "Replace" else _cut(step, where)
     if kind in ("Prepend", "Strip"):
@@ -148,14 +148,14 @@ def _growth(step: Mapping[str, Any], where: str) -> float:
 def _replaced(step: Mapping[str, Any], where: str) -> float:
     pattern, content = step.get("pattern"), step.get("content")
     if not isinstance(pattern, dict) or not isinstance(content, str):
-        return 1.0  # which the library refuses
+        return 1.0  # the library refuses it
     nbytes = len(content.encode(errors="replace"))
     if "Regex" in pattern:
         _check_pattern(pattern["Regex"], where)
-        return 1.0 + nbytes  # it may match the empty text between any two characters
+        return 1.0 + nbytes  # the expression may match between any two characters
     old = pattern.get("String")
     if old == "":
-        raise FormatError(f"{where} replaces the empty text; expected a text that there can be")
+        raise FormatError(f"{where} replaces the empty text; expected at least one character")
     return max(1.0, nbytes / len(old.encode(errors="replace"))) if isinstance(old, str) else 1.0
 
 
@@ -167,7 +167,7 @@ def _cut(step: Mapping[str, Any], where: str) -> float:
 
 
 def _longest_replacement(charsmap: object, where: str) -> float:
-    """The longest text in SentencePiece's table, which has the length of a trie (4 bytes), the trie, and the texts."""
+    """The longest text in SentencePiece's table: the size of a trie (4 bytes), the trie, and the texts."""
     if not isinstance(charsmap, str):
         return 1.0
     try:
@@ -175,7 +175,7 @@ def _longest_replacement(charsmap: object, where: str) -> float:
     except (binascii.Error, ValueError):
         raise FormatError(f"{where} has a precompiled_charsmap that is not base64; get the file again") from None
     size = int.from_bytes(data[:4], "little")
-    if size > len(data):  # the library makes room for as much
+    if size > len(data):  # the library would allocate this size
         raise FormatError(f"{where}'s precompiled_charsmap is damaged; get the file again")
     texts = data[4 + size :]
     return float(max(1, max(map(len, texts.split(b"\0")))))
@@ -195,7 +195,7 @@ def _check_template(step: Mapping[str, Any], where: str) -> None:
 
 
 def _check_pattern(pattern: object, where: str) -> None:
-    """Refuse an expression whose form allows exponential time, or that takes long on a run of one character."""
+    """Refuse an expression whose form allows exponential time, or that is slow on a run of one character."""
     if not isinstance(pattern, str) or pattern in _KNOWN:
         return
     problem = problem_of(pattern) or _slowness(pattern)
@@ -209,20 +209,20 @@ def _check_pattern(pattern: object, where: str) -> None:
 def _slowness(pattern: str) -> str:
     try:
         cut = pre_tokenizers.Split(Regex(pattern), "isolated")
-    except Exception:  # no expression: the library says so when it gets the file
+    except Exception:  # an invalid expression, which the library reports when it reads the file
         return ""
     literals = list(dict.fromkeys(letter for letter in pattern if letter.isprintable()))[:_MAX_LITERALS]
-    # What must come is looked for first, and nothing is tried where it does not: so it comes, behind the run.
+    # The library skips a text that lacks a literal which the expression requires, so the run ends with all literals.
     for letter, end in itertools.product(dict.fromkeys((*"aA1 \n!é日", *literals)), ("", "\n\n" + "".join(literals))):
         for length in _PROBE_LENGTHS:
             try:
                 slow = _takes_long(cut, letter * length + end)
-            except BaseException as error:  # the library panics where its own limit of steps is reached
+            except BaseException as error:  # the library panics at its own limit of steps
                 if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                     raise
                 return "which gives up on a run of one character"
             if slow:
-                return f"which takes long on {length} times the same character"
+                return f"which takes long on a run of {length} characters"
     return ""
 
 

@@ -1,12 +1,12 @@
 """Tokenizers of GGUF files, from the vocabulary in their metadata (``tokenizer.ggml.*``).
 
-Four kinds are known. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of the
-way in which a text is cut into words first. ``llama`` is SentencePiece's BPE: tokens with ``▁`` for a space and a score
-each, bytes as ``<0x0A>``, and no merges: the best-scored neighbours join first. ``bert`` is WordPiece, with
-``▁`` before tokens that begin a word in place of ``##`` before those that go on one. ``t5`` is SentencePiece's Unigram.
+Four kinds are supported. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of
+the pre-tokenizer. ``llama`` is SentencePiece's BPE: tokens with ``▁`` for a space and a score each, and bytes as
+``<0x0A>``. It has no merges; neighbours with the best score join first. ``bert`` is WordPiece, with ``▁`` before tokens
+that begin a word instead of ``##`` before tokens that continue one. ``t5`` is SentencePiece's Unigram.
 
-Source: llama.cpp's ``llama-vocab.cpp``, whose ids these tokenizers give; the merges of the second kind are found as
-Hugging Face's converter of slow tokenizers finds them.
+Source: llama.cpp's ``llama-vocab.cpp``, which gives the same ids. The merges of ``llama`` are derived as in Hugging
+Face's converter of slow tokenizers.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from glinfer.text.tokenizers.check import check_tokenizer
 from glinfer.text.tokenizers.huggingface import HfModel, _from_byte_level, library_errors
 
 _PREFIX = "tokenizer.ggml."
-_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # of the types of tokens; 1 is normal, 5 unused
-_MERGES_FOR_EACH, _MERGES_FOR_ALL = 4, 1 << 16  # of a vocabulary of 262 144 there are 2 for each token
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # token types; 1 is normal, 5 unused
+_MERGES_FOR_EACH, _MERGES_FOR_ALL = 4, 1 << 16  # a vocabulary of 262 144 has 2 merges a token
 _KINDS = {
     "gpt2": "BPE of bytes",
     "llama": "SentencePiece's BPE",
     "bert": "WordPiece",
     "t5": "SentencePiece's Unigram",
 }
-_LONGEST_WORD = 100  # of WordPiece, as in BERT's own tokenizer; longer ones are unknown
+_LONGEST_WORD = 100  # characters, as in BERT's own tokenizer; longer words become the unknown token
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _USUAL_IDS = {
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
@@ -54,11 +54,11 @@ _USUAL_IDS = {
     "t5": {"eos": 1, "unknown": 2},
 }
 _NAMED = ("bos", "eos", "eot", "eom", "unknown", "sep")
-_SPELLED = {"sep": "seperator"}  # as the keys of files have it
+_SPELLED = {"sep": "seperator"}  # the spelling in the files' keys
 _ROBERTA = "roberta-bpe"
 MARK = "##"
-"""What WordPiece's tokens that go on a word begin with, outside of GGUF files."""
-# What ends a text in the vocabularies of files that do not name it; llama.cpp goes by these texts too.
+"""Prefix of WordPiece tokens that continue a word, outside GGUF files."""
+# End-of-text tokens for files that do not name them; llama.cpp uses the same texts.
 _ENDS = frozenset(
     {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
      "<EOT>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"}
@@ -70,7 +70,7 @@ def read_gguf_tokenizer(path: AnyPath) -> HfModel:
     """The tokenizer of the model in a GGUF file; see :func:`gguf_tokenizer`.
 
     Raises:
-        FormatError: the file cannot be read, or has no tokenizer that can be used here.
+        FormatError: the file cannot be read, or has no supported tokenizer.
         InputError: the package gguf is not installed.
     """
     file = read_gguf_file(path)
@@ -81,16 +81,16 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
     """The tokenizer that a GGUF file's metadata describes.
 
     Control tokens are those of type control and unknown, and those that the file names as ``bos``, ``eos``, ``eot``,
-    ``eom`` or unknown. Of SentencePiece's kind, two pairs with exactly the same score may join in another order than in
-    llama.cpp, which then goes from left to right; real vocabularies have a score of its own for each token.
+    ``eom`` or unknown. For SentencePiece's BPE, llama.cpp joins pairs of equal score from left to right; here their
+    order may differ. Real vocabularies have distinct scores.
 
     Args:
-        metadata: by name, as :func:`glinfer.formats.gguf.split.read_gguf_file` gives it.
-        source: the file, for messages.
+        metadata: by name, from :func:`glinfer.formats.gguf.split.read_gguf_file`.
+        source: the file, for error messages.
 
     Raises:
-        FormatError: there is no vocabulary, or one of another kind; it is cut into words in a way that is not known;
-            its lists do not go together.
+        FormatError: the vocabulary is missing or of an unsupported kind; its pre-tokenizer is unknown; its lists do
+            not match.
     """
     vocabulary = _Vocabulary(metadata, source)
     if vocabulary.twice:
@@ -115,10 +115,10 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
 
 
 def named_tokens(metadata: Mapping[str, Any], source: str) -> dict[str, str]:
-    """The texts of the tokens that a file names, as Hugging Face calls them: ``bos``, ``eos`` and ``unk``.
+    """The texts of the tokens that a file names, by Hugging Face's names: ``bos``, ``eos`` and ``unk``.
 
     Raises:
-        FormatError: as :func:`gguf_tokenizer`, but for the way of cutting into words.
+        FormatError: as :func:`gguf_tokenizer`, except for an unknown pre-tokenizer.
     """
     vocabulary = _Vocabulary(metadata, source)
     found = ((name, vocabulary.named.get("unknown" if name == "unk" else name)) for name in ("bos", "eos", "unk"))
@@ -126,7 +126,7 @@ def named_tokens(metadata: Mapping[str, Any], source: str) -> dict[str, str]:
 
 
 def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
-    """The ids that end a text: ``eos``, ``eot`` and ``eom``, and control tokens that are known to mean the same.
+    """The end-of-text ids: ``eos``, ``eot`` and ``eom``, and control tokens known to have the same meaning.
 
     Raises:
         FormatError: as :func:`named_tokens`.
@@ -134,7 +134,7 @@ def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
     vocabulary = _Vocabulary(metadata, source)
     named = [vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named]
     known = {token: vocabulary.tokens[token] for token in sorted(vocabulary.control())}
-    # Where a reply is several messages, the end of one is not the end of all; llama.cpp tells it by these tokens too.
+    # If a reply can have several messages, the end of one does not end it; llama.cpp detects this by the same tokens.
     ends = _ENDS - {_ENDS_A_MESSAGE} if set(known.values()) >= _ENDS_A_REPLY else _ENDS
     return tuple(dict.fromkeys(named + [token for token, text in known.items() if text in ends]))
 
@@ -171,10 +171,10 @@ class _Vocabulary:
         return _PREFIX + name in self.metadata
 
     def values(self, name: str, kind: type, count: int | None = None) -> list[Any]:
-        """A list in the metadata, whose elements are all of one kind."""
+        """A list in the metadata, with all elements of one type."""
         found = self.metadata.get(_PREFIX + name)
         if not isinstance(found, list) or not all(isinstance(value, kind) for value in found):
-            what = type(found).__name__ if found is None or not isinstance(found, list) else "a list of something else"
+            what = type(found).__name__ if found is None or not isinstance(found, list) else "a list of other types"
             what = quoted(found) if isinstance(found, Unread) else what
             raise self.error(f"{_PREFIX}{name} is {what}; expected a list of {kind.__name__}")
         if kind is float and not all(map(isfinite, found)):
@@ -196,9 +196,7 @@ class _Vocabulary:
             found = self.metadata.get(key, _USUAL_IDS.get(self.kind, {}).get(name))
             if isinstance(found, bool) or not isinstance(found, int | None):
                 raise self.error(f"{key} is {quoted(found)}; expected a token id")
-            if found is not None and 0 <= found < len(
-                self.tokens
-            ):  # some files say with one outside that there is none
+            if found is not None and 0 <= found < len(self.tokens):  # in some files an id outside means none
                 named[name] = found
         return named
 
@@ -209,24 +207,24 @@ class _Vocabulary:
         return self.of_type(_CONTROL) | self.of_type(_UNKNOWN) | set(self.named.values())
 
     def is_byte(self, token: int) -> bool:
-        """Whether a token is the spelling of a byte; without types, SentencePiece's are known by their form."""
+        """Whether a token spells a byte; without types, SentencePiece's are recognised by their form."""
         if self.has("token_type"):
             return bool(self.types[token] == _BYTE)
         return self.kind == "llama" and _BYTE_TOKEN.fullmatch(self.tokens[token]) is not None
 
     @cached_property
     def names(self) -> list[str]:
-        """The tokens as texts spell them: of WordPiece without the mark of those that the file defines apart."""
+        """The tokens as they appear in text: WordPiece's user-defined tokens lose their mark."""
         if self.kind != "bert":
             return self.tokens
         defined = self.of_type(_USER_DEFINED)
         return [text.removeprefix("▁") if token in defined else text for token, text in enumerate(self.tokens)]
 
     def around(self) -> TemplateProcessing | None:
-        """The tokens that are put around a whole text, and around a pair of texts where models know pairs."""
+        """The template of the tokens around a text and around a pair of texts, or None."""
         first, last = self._ends()
         pair, used = self._between(first, last), {name for name in (first, last) if name}
-        # The names in the template are its own: a token's text may have spaces and colons.
+        # The template uses names instead of a token's text, which may have spaces and colons.
         special = [
             {"id": name, "ids": [self.named[name]], "tokens": [self.names[self.named[name]]]} for name in sorted(used)
         ]
@@ -234,7 +232,7 @@ class _Vocabulary:
         return TemplateProcessing(single=single, pair=pair, special_tokens=special) if used else None
 
     def _ends(self) -> tuple[str, str]:
-        """The names of the tokens before and behind a text; empty where there is none."""
+        """The names of the tokens before and after a text; "" for none."""
         if self.kind == "bert":
             missing = [name for name in ("bos", "sep", "unknown") if name not in self.named]
             if missing:
@@ -246,7 +244,7 @@ class _Vocabulary:
         return "bos" * (first and "bos" in self.named), "eos" * (last and "eos" in self.named)
 
     def _between(self, first: str, last: str) -> list[str]:
-        """The template of a pair: the second text of BERT is of another type, RoBERTa's has two tokens before it."""
+        """The template of a pair: BERT's second text has type 1, RoBERTa's has two tokens before it."""
         begin = [f"{first}:0"] if first else []
         if self.kind == "bert":
             return [*begin, "$A:0", f"{last}:0", "$B:1", f"{last}:1"]
@@ -256,7 +254,7 @@ class _Vocabulary:
 
 
 class _Pieces(Mapping[int, bytes]):
-    """The bytes of each token, made when they are asked for: a text has few of the tokens."""
+    """The bytes of each token, made on first use, as a text uses few of the tokens."""
 
     def __init__(self, vocabulary: _Vocabulary, as_they_are: Set[int]) -> None:
         self._tokens, self._as_they_are = vocabulary.tokens, as_they_are
@@ -285,12 +283,10 @@ class _Pieces(Mapping[int, bytes]):
 
 
 def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
-    """BPE over words of bytes, each byte written as a character."""
+    """Byte-level BPE within words, each byte written as a character."""
     name = vocabulary.metadata.get(_PREFIX + "pre", "default")
     if not isinstance(name, str) or name not in EXPRESSIONS:
-        raise vocabulary.error(
-            f"text is cut into words in a way that is not known here ({_PREFIX}pre is {quoted(name)})"
-        )
+        raise vocabulary.error(f"its pre-tokenizer is not supported ({_PREFIX}pre is {quoted(name)})")
     merges = _listed_merges(vocabulary)
     library = _library(vocabulary, merges, ignore_merges=name in WHOLE_WORDS)
     if name in COMPOSED:
@@ -302,9 +298,9 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _listed_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """The merges that the file lists, all of tokens that make a token; without a loop, as there may be 300,000."""
+    """The merges that the file lists, checked against its tokens; without a loop, as there may be 300,000."""
     texts, ids = vocabulary.values("merges", str), vocabulary.ids
-    borders = [text.find(" ", 1) for text in texts]  # a merge may begin with a space that is no border
+    borders = [text.find(" ", 1) for text in texts]  # a space at the beginning belongs to the left token
     lefts = [text[:border] if border > 0 else text for text, border in zip(texts, borders, strict=True)]
     rights = [text[border + 1 :] if border > 0 else "" for text, border in zip(texts, borders, strict=True)]
     if not all(map(ids.__contains__, chain(lefts, rights, map(add, lefts, rights)))):
@@ -312,14 +308,14 @@ def _listed_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
             for text in (left, right, left + right):
                 if text not in ids:
                     raise vocabulary.error(
-                        f"its merges do not go with its tokens: merge {number} is of {quoted(left)} and "
-                        f"{quoted(right)}, and there is no token {quoted(text)}"
+                        f"its merges do not match its tokens: merge {number} is of {quoted(left)} and "
+                        f"{quoted(right)}, but no token is {quoted(text)}"
                     )
     return list(zip(lefts, rights, strict=True))
 
 
 def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
-    """SentencePiece's BPE: whole texts with ``▁`` for spaces, and bytes for what has no token."""
+    """SentencePiece's BPE: whole texts with ``▁`` for spaces, and bytes for characters without a token."""
     tokens = vocabulary.tokens
     scores = (
         vocabulary.values("scores", float, len(tokens)) if vocabulary.has("scores") else list(repeat(0.0, len(tokens)))
@@ -330,7 +326,7 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
         most = f"{MAX_VOCABULARY_CHARACTERS} characters together"
         raise vocabulary.error(f"its tokens have more than {most}; expected fewer")
     merges = _merges(vocabulary, ids, scores)
-    # Without words a whole text is one, which hardly comes twice: the library's cache of words is switched off.
+    # Each whole text is one word, which rarely repeats, so the library's cache of words is off.
     unknown = tokens[vocabulary.named["unknown"]] if "unknown" in vocabulary.named else None
     library = _library(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True, cache_capacity=0)
     library.normalizer = _spaces(vocabulary, vocabulary.flag("remove_extra_whitespaces", False))
@@ -338,13 +334,14 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _spaces(vocabulary: _Vocabulary, merged: bool) -> normalizers.Normalizer:
-    """SentencePiece's normalisation: a table of characters, no spaces at the ends and one between, then ``▁`` for each.
+    """SentencePiece's normalisation: a table of characters, then ``▁`` for each space.
 
-    The file's ``precompiled_charsmap`` and ``add_space_prefix`` say which, and ``merged`` whether spaces are removed.
+    The file may have the table (``precompiled_charsmap``) and add a leading space (``add_space_prefix``). With
+    ``merged``, spaces at the ends are removed and runs of spaces become one.
     """
     charsmap = vocabulary.metadata.get(_PREFIX + "precompiled_charsmap")
     steps: list[Any] = [_charsmap(vocabulary, charsmap)] if charsmap else []
-    if merged:  # at the ends of the text, where ^ and $ match at those of lines too
+    if merged:  # only at the ends of the text; ^ and $ also match at lines
         steps.append(normalizers.Replace(Regex(r"^(?<!\n) +| +$(?!\n)"), ""))
     if vocabulary.flag("add_space_prefix", True):
         steps.append(normalizers.Prepend("▁"))
@@ -353,14 +350,14 @@ def _spaces(vocabulary: _Vocabulary, merged: bool) -> normalizers.Normalizer:
 
 
 def _word_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
-    """WordPiece: the longest tokens that make up a word, from its beginning."""
+    """WordPiece: the longest matching tokens, from the beginning of each word."""
     control, lower = vocabulary.control(), vocabulary.flag("normalizer.lowercase", True)
     ids: dict[str, int] = {}
     for token, text in enumerate(vocabulary.tokens):
         begins = token in control or text.startswith("▁")
         own = (text if token in control else text[1:]) if begins else f"{MARK}{text}"
         ids.setdefault(own, token)
-    around = vocabulary.around()  # which names the unknown token, or refuses
+    around = vocabulary.around()  # raises an error without an unknown token
     unknown = vocabulary.tokens[vocabulary.named["unknown"]]
     with library_errors(f"{vocabulary.source}: this is not a vocabulary of WordPiece", FormatError):
         library = tokenizers.Tokenizer(WordPiece(ids, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD))
@@ -373,16 +370,16 @@ def _word_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _scored(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
-    """SentencePiece's Unigram: of all ways to write a text the one whose scores have the largest sum."""
+    """SentencePiece's Unigram: the segmentation of a text with the largest sum of scores."""
     tokens = vocabulary.tokens
     scores = vocabulary.values("scores", float, len(tokens))
     unknown = vocabulary.named.get("unknown")
     if unknown is None:
         raise vocabulary.error("it has no unknown token, which Unigram needs")
-    # The library would take the last of tokens with one text; no text has a space at this place.
+    # The library would use the last of several tokens with the same text; no normalised text has a space.
     distinct = [f" {token} " if token in vocabulary.twice else text for token, text in enumerate(tokens)]
     has_bytes = any(map(vocabulary.is_byte, range(len(tokens))))
-    with library_errors(f"{vocabulary.source}: this is no vocabulary of Unigram", FormatError):
+    with library_errors(f"{vocabulary.source}: this is not a vocabulary of Unigram", FormatError):
         library = tokenizers.Tokenizer(
             Unigram(list(zip(distinct, scores, strict=True)), unk_id=unknown, byte_fallback=has_bytes)
         )
@@ -391,7 +388,7 @@ def _scored(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _charsmap(vocabulary: _Vocabulary, charsmap: Any) -> normalizers.Normalizer:
-    """SentencePiece's table of characters and what they become, checked as that of a ``tokenizer.json`` is."""
+    """SentencePiece's table of character replacements, checked like that of a ``tokenizer.json``."""
     key = f"{_PREFIX}precompiled_charsmap"
     if not isinstance(charsmap, list) or not all(type(each) is int and -128 <= each < 256 for each in charsmap):
         raise vocabulary.error(f"{key} is {type(charsmap).__name__}; expected a list of bytes")
@@ -403,9 +400,9 @@ def _charsmap(vocabulary: _Vocabulary, charsmap: Any) -> normalizers.Normalizer:
 
 
 def _merges(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every way in which a token is two others, the best-scored token first."""
+    """Every split of a token into two other tokens, the best-scored token first."""
     most = _MERGES_FOR_EACH * len(ids) + _MERGES_FOR_ALL
-    found: list[tuple[float, int, int]] = []  # ids, since the texts are there already
+    found: list[tuple[float, int, int]] = []  # ids take less memory than texts
     for text, token in ids.items():
         for place in range(1, len(text)):
             left, right = ids.get(text[:place]), ids.get(text[place:])
@@ -421,7 +418,7 @@ def _merges(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: Sequence[fl
 
 
 def _library(vocabulary: _Vocabulary, merges: list[tuple[str, str]], **options: Any) -> tokenizers.Tokenizer:
-    with library_errors(f"{vocabulary.source}: its merges do not go with its tokens", FormatError):
+    with library_errors(f"{vocabulary.source}: its merges do not match its tokens", FormatError):
         return tokenizers.Tokenizer(BPE(vocab=vocabulary.ids, merges=merges, **options))
 
 

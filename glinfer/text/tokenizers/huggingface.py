@@ -1,9 +1,9 @@
 """Hugging Face tokenizers (``tokenizer.json``): the library splits text, this module finds the bytes of each token.
 
-Three families can be told byte by byte. *Byte-level* ones (GPT-2, Llama 3, Qwen) write each byte as one character of a
+Three families are supported. *Byte-level* tokenizers (GPT-2, Llama 3, Qwen) write each byte as one character of a
 printable alphabet. *SentencePiece-like* ones (Llama 2, T5) write a space as ``▁``, put one before the text, and may
-write a byte as ``<0x0A>``. The file's ``decoder`` says which. *WordPiece* (BERT) marks what goes on a word with ``##``;
-spaces and the case of letters are mostly lost, so that tokens do not give back their text.
+write a byte as ``<0x0A>``. The file's ``decoder`` distinguishes these two. *WordPiece* (BERT) puts ``##`` before tokens
+that continue a word; it mostly loses spaces and the case of letters, so decoding does not restore the text.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _WORD_PIECE_TOKENS = {"unk": "[UNK]", "sep": "[SEP]", "cls": "[CLS]", "pad": "[P
 _MASK = "[MASK]"
 _WORD_PIECE_FLAGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 _MAX_ID_DIGITS = 10
-_LONG_TEXT = 1 << 12  # characters; shorter ones take some milliseconds at most
+_LONG_TEXT = 1 << 12  # characters; shorter texts take a few milliseconds
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 Piece = str | bytes
-"""A token inside the decoder: text, or the bytes that a step made of it."""
+"""A token inside the decoder: text, or bytes after a step that makes them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class HfModel:
     """The contents of a ``tokenizer.json``; made by :func:`read_hf_tokenizer`.
 
     Attributes:
-        pieces: the bytes of every id that has a token; ids need not be without gaps.
+        pieces: the bytes of every id that has a token; ids may have gaps.
         vocab_size: the highest id plus one.
         control_tokens: id of every special token by its text.
         prefix: the number of spaces that the tokenizer puts before a whole text.
@@ -67,10 +67,10 @@ class HfModel:
     library: tokenizers.Tokenizer
 
     def ids(self, text: str, *, allow_special: bool) -> list[int]:
-        """Token ids of ``text``; the special tokens that the file puts around a text come with ``allow_special``.
+        """Token ids of ``text``; with ``allow_special``, also the special tokens that the file puts around a text.
 
         Raises:
-            InputError: the vocabulary has no way to write the text.
+            InputError: the vocabulary cannot express the text.
         """
         library = self.library if allow_special else self._plain
         with library_errors("the tokenizer cannot encode this text", InputError):
@@ -80,10 +80,10 @@ class HfModel:
     def _plain(self) -> tokenizers.Tokenizer:
         """A copy of the library's tokenizer that treats special tokens as ordinary text.
 
-        The library can leave them unrecognised, but what it then splits may still have their names in its vocabulary
-        and give their ids. So they get names there that no text has: a space in them is ``Ġ`` or ``▁`` by then. They
-        are not taken out, since ids of later added tokens are counted on from there. A single character (some models
-        pad with ``!``) keeps its name: text could not be written without it.
+        The library can skip matching special tokens, but splitting may still produce their names and thus their ids.
+        So the copy renames them to names with a space, which normalised text (``Ġ`` or ``▁``) cannot contain. They
+        are not removed, since the library derives the ids of added tokens from their number. Special tokens of a
+        single character (some models pad with ``!``) keep their names, as text needs them.
         """
         with library_errors("the tokenizer cannot encode text without its special tokens", InputError):
             return self._without_special()
@@ -103,14 +103,14 @@ class HfModel:
                     (left, right) for left, right in model["merges"] if not names.keys() & {left, right, left + right}
                 ]
             model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
-        values["post_processor"] = None  # it may ask for tokens by their names
+        values["post_processor"] = None  # it may refer to tokens by their names
         library = tokenizers.Tokenizer.from_str(json.dumps(values))
         library.encode_special_tokens = True
         return library
 
 
 def library_ids(library: tokenizers.Tokenizer, text: str, *, allow_special: bool) -> list[int]:
-    """The ids of a text; while it encodes a long one other threads run, which ``encode`` does not let them."""
+    """The ids of a text; a long one is encoded as a batch, which unlike ``encode`` lets other threads run."""
     if len(text) < _LONG_TEXT:
         return list(library.encode(text, add_special_tokens=allow_special).ids)
     (found,) = library.encode_batch_fast([text], add_special_tokens=allow_special)
@@ -118,19 +118,19 @@ def library_ids(library: tokenizers.Tokenizer, text: str, *, allow_special: bool
 
 
 def read_hf_tokenizer(path: AnyPath) -> HfModel:
-    """Read a ``tokenizer.json``, with the ``tokenizer_config.json`` beside it where there is one.
+    """Read a ``tokenizer.json``, and the ``tokenizer_config.json`` beside it if it exists.
 
-    Text gets the ids that ``AutoTokenizer`` of Hugging Face's transformers 5 gives it. What is put around a text is the
-    ``post_processor``'s choice: like there, ``add_bos_token`` changes nothing. The second file may have more tokens
-    (``added_tokens_decoder``), which get the next ids, and names tokens that are special too; names that have no id
-    are left out, for the model has no row for them. Padding and truncation are not taken over.
+    Text gets the same ids as from ``AutoTokenizer`` of Hugging Face's transformers 5. As there, ``post_processor``
+    alone decides the tokens around a text, and ``add_bos_token`` has no effect. The second file may add tokens
+    (``added_tokens_decoder``), which get the next ids, and names further special tokens; names without an id are left
+    out, as the model has no row for them. Padding and truncation settings are ignored.
 
     Args:
-        path: the file, or the directory that it is in.
+        path: the file or its directory.
 
     Raises:
-        FormatError: a file cannot be read or is damaged; the tokenizer is of a kind whose tokens have no bytes of their
-            own (WordLevel, BPE with marks at the ends of words).
+        FormatError: a file cannot be read or is damaged; the tokens of this kind of tokenizer have no bytes
+            (WordLevel, BPE with marks at the ends of words).
     """
     path = Path(path)
     if path.name == VOCABULARY_FILE:
@@ -152,17 +152,17 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     if not isinstance(values, dict) or not isinstance(values.get("model"), dict):
         raise FormatError(f"{damaged}: found no model in it")
     check_tokenizer(values, label)
-    del values  # it takes many times the size of the file
+    del values  # frees many times the size of the file
     with library_errors(damaged, FormatError):
         library = tokenizers.Tokenizer.from_buffer(data)
     return _of_library(library, path)
 
 
 def read_whole(path: Path, what: str, most: int = MAX_TOKENIZER_BYTES) -> bytes:
-    """The bytes of a file.
+    """The bytes of a file; ``what`` names its contents in errors.
 
     Raises:
-        FormatError: it cannot be read, or has more than ``most``.
+        FormatError: it cannot be read, or has more than ``most`` bytes.
     """
     with opened(path) as (file, size):
         if size > most:
@@ -171,17 +171,17 @@ def read_whole(path: Path, what: str, most: int = MAX_TOKENIZER_BYTES) -> bytes:
 
 
 def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
-    """BERT's tokenizer from a ``vocab.txt``, a token a line, with the ``tokenizer_config.json`` beside it.
+    """BERT's tokenizer from a ``vocab.txt``, one token a line, with the ``tokenizer_config.json`` beside it.
 
     Raises:
-        FormatError: the file cannot be read, is no such vocabulary, or lacks the tokens around a text.
+        FormatError: the file cannot be read, is not a WordPiece vocabulary, or lacks the tokens around a text.
     """
     label = shown(path)
     data = read_whole(path, "a vocabulary")
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{label}: byte {error.start} is not UTF-8; expected a token a line") from None
+        raise FormatError(f"{label}: byte {error.start} is not UTF-8; expected one token a line") from None
     vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines) if line.rstrip("\r")}
     beside = path.with_name(CONFIG_FILE)
     config = read_json(inside(beside), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(beside) else {}
@@ -215,7 +215,7 @@ def _content(value: object, usual: str) -> str:
 
 
 def _of_library(library: tokenizers.Tokenizer, path: Path) -> HfModel:
-    """The model of a library's tokenizer, with what the file beside ``path`` says of it."""
+    """The model of a library's tokenizer, with the settings of the file beside ``path``."""
     label = shown(path)
     check_kind(type(library.model).__name__, label)
     library.no_truncation()
@@ -233,7 +233,7 @@ def _of_library(library: tokenizers.Tokenizer, path: Path) -> HfModel:
 
 
 def with_decoder(model: HfModel) -> str:
-    """A ``tokenizer.json`` of a tokenizer whose library may have no decoder, as those made from GGUF files."""
+    """A ``tokenizer.json`` with a decoder, which tokenizers from GGUF files lack."""
     library = tokenizers.Tokenizer.from_str(model.library.to_str())
     if library.decoder is not None:
         return str(library.to_str(pretty=True))
@@ -252,12 +252,12 @@ def _pieces(library: tokenizers.Tokenizer, decode: Callable[[str], bytes]) -> tu
     pieces = {token: decode(text) for text, token in own.items()}
     control = {}
     for token, added in library.get_added_tokens_decoder().items():
-        # Some files mark the tokens of the bytes as special too.
+        # Some files also mark byte tokens as special.
         is_byte = decode is not _from_byte_level and isinstance(_from_fallback(added.content), bytes)
         if added.special and not is_byte:
             control[added.content] = token
         if added.content in control or (decode is _from_byte_level and added.content not in own):
-            # Found in the text as it is, before any letter of it is written in the alphabet.
+            # Matched in the original text, before its bytes become characters of the alphabet.
             pieces[token] = added.content.encode()
         else:
             pieces[token] = decode(added.content)
@@ -265,7 +265,7 @@ def _pieces(library: tokenizers.Tokenizer, decode: Callable[[str], bytes]) -> tu
 
 
 def _named_tokens(config: Mapping[str, Any]) -> list[str]:
-    """The special tokens in ``tokenizer_config.json``: ``eos_token`` and the like, and lists of them."""
+    """The special tokens in ``tokenizer_config.json``: ``eos_token`` and similar keys, and lists of tokens."""
     named = [value for key, value in config.items() if key.endswith("_token")]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = config.get(key)
@@ -275,10 +275,9 @@ def _named_tokens(config: Mapping[str, Any]) -> list[str]:
 
 
 def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str], label: str) -> None:
-    """Add the tokens of ``added_tokens_decoder``, as transformers does.
+    """Add the tokens of ``added_tokens_decoder`` as transformers does: in the order of their ids there.
 
-    They come in the order of the ids that they have there, but the library counts the ids on itself; a token that it
-    knows keeps its id and takes the flags.
+    The library assigns the next ids itself; a token that it already has keeps its id and gets the flags.
     """
     entries = listed if isinstance(listed, dict) else {}
     tokens = {}
@@ -293,29 +292,29 @@ def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str],
         flags = {name: bool(entry[name]) for name in _FLAGS if name in entry}
         flags["special"] = flags.get("special", False) or content in named
         tokens[int(number)] = tokenizers.AddedToken(content, **flags)
-    with library_errors(f"{label}: its added_tokens_decoder does not go with {TOKENIZER_FILE}", FormatError):
+    with library_errors(f"{label}: its added_tokens_decoder does not match {TOKENIZER_FILE}", FormatError):
         library.add_tokens([tokens[number] for number in sorted(tokens)])
 
 
 def _mark_special(library: tokenizers.Tokenizer, named: list[str], label: str) -> None:
     """Mark the tokens that ``tokenizer_config.json`` names as special."""
-    # One that is special already keeps its own flags: whether it takes the spaces around it, for one.
+    # Tokens that are already special keep their flags, such as whether they absorb spaces beside them.
     already = {added.content for added in library.get_added_tokens_decoder().values() if added.special}
     known = [text for text in named if text not in already and library.token_to_id(text) is not None]
-    with library_errors(f"{label}: the tokens that it names do not go with {TOKENIZER_FILE}", FormatError):
+    with library_errors(f"{label}: its special tokens do not match {TOKENIZER_FILE}", FormatError):
         library.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in known])
 
 
 def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str], bytes], int]:
-    """A function from a token's text to its bytes, and the number of spaces that are put before a text.
+    """A function from a token's text to its bytes, and the number of spaces that the tokenizer puts before a text.
 
-    Without a decoder the pre-tokenizer, whose work it undoes, says as much.
+    Without a decoder, the pre-tokenizer that it would undo is used instead.
     """
     if type(library.model).__name__ == WORD_PIECE:
         return _word_pieces(str(library.model.continuing_subword_prefix)), 1
     part = library.decoder or library.pre_tokenizer
-    told: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
-    entries = told.get("decoders") or told.get("pretokenizers") or [told]
+    state: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
+    entries = state.get("decoders") or state.get("pretokenizers") or [state]
     kinds = [entry.get("type") for entry in entries]
     if "ByteLevel" in kinds:
         others = [kind for kind in kinds if kind not in ("ByteLevel", "Fuse")]
@@ -357,7 +356,7 @@ def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str],
 
 
 def _word_pieces(mark: str) -> Callable[[str], bytes]:
-    """The bytes of WordPiece's tokens: a word comes with a space before it, what goes on one without its mark."""
+    """The bytes of WordPiece tokens: a space before each that begins a word, and no mark on the others."""
     return lambda text: (text.removeprefix(mark) if mark and text.startswith(mark) else f" {text}").encode()
 
 
@@ -372,12 +371,12 @@ def _from_fallback(piece: Piece) -> Piece:
 
 @lru_cache(maxsize=1)
 def _byte_alphabet() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for."""
+    """The byte for each character of a byte-level vocabulary."""
     return {letter: byte for byte, letter in enumerate(byte_letters())}
 
 
 def _from_byte_level(text: str) -> bytes:
-    """The bytes of a token; one with a character outside the alphabet is plain text, as in the library."""
+    """The bytes of a token; a token with characters outside the alphabet is plain text, as in the library."""
     alphabet = _byte_alphabet()
     try:
         return bytes([alphabet[character] for character in text])

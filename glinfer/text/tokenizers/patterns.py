@@ -1,8 +1,8 @@
 """Detection of regular expressions that can take exponential time, by their form.
 
-The library searches by trying, one way after the other. What makes the ways too many is a repeated group whose inside
-can match the same text in several ways: one with a repetition of its own, or with alternatives. Tokenizers cut text
-with alternatives of plain repetitions, so such groups, and what refers back to a group, are refused altogether.
+The library matches by backtracking. It takes exponential time on a repeated group that can match the same text in
+several ways, because it contains a repetition or alternatives. Tokenizers split text with alternatives of plain
+repetitions, so all such groups and all back-references are refused.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _REFERENCE = re.compile(r"\\[kg1-9]")
 
 @dataclass
 class _Group:
-    """A group, and whether its inside can match one text in several ways."""
+    """A group, and whether it can match the same text in several ways."""
 
     ambiguous: bool = False
 
 
 def problem_of(pattern: str) -> str:
-    """The reason why an expression may take exponential time, as the end of a sentence; empty if it cannot.
+    """The reason why an expression may take exponential time, as the end of a sentence; "" if it cannot.
 
-    Only forms are looked at that Oniguruma's Ruby syntax has; what is none of them, the library refuses itself.
+    Only forms of Oniguruma's Ruby syntax are checked; the library itself refuses all others.
     """
     if len(pattern) > MAX_EXPRESSION_CHARACTERS:
         return f"which has {len(pattern)} characters"
     groups = [_Group()]
-    before: _Group | None = None  # what a quantifier here would repeat
+    before: _Group | None = None  # the item that a quantifier here would repeat
     at = 0
     while at < len(pattern):
         letter = pattern[at]
         if letter == "\\":
             if _REFERENCE.match(pattern, at):
-                return "which refers to a group of its own"
-            # The braces of \p{L} and \x{10FFFF} are no quantifier.
+                return "which refers back to one of its groups"
+            # The braces of \p{L} and \x{10FFFF} are not quantifiers.
             braces = re.compile(r"\\[pPxuk]\{[^}]*\}").match(pattern, at)
             before, at = _Group(), braces.end() if braces else at + 2
         elif letter == "[":
@@ -54,11 +54,11 @@ def problem_of(pattern: str) -> str:
                 return "which has a group of a kind that tokenizers do not need"
             groups.append(_Group())
             if len(groups) > MAX_EXPRESSION_DEPTH:
-                return f"which has more than {MAX_EXPRESSION_DEPTH} groups in each other"
+                return f"which has more than {MAX_EXPRESSION_DEPTH} nested groups"
             before, at = None, opening.end() if opening else at + 1
         elif letter == ")":
             if len(groups) == 1:
-                return ""  # no expression, which the library says
+                return ""  # the library reports the missing bracket
             before = groups.pop()
             groups[-1].ambiguous |= before.ambiguous
             at += 1
@@ -69,7 +69,7 @@ def problem_of(pattern: str) -> str:
             end, least, most = found
             repeats = most is None or most > 1
             if repeats and before is not None and before.ambiguous:
-                return "which repeats what can match in several ways"
+                return "which repeats a part that can match in several ways"
             variable = least != most
             groups[-1].ambiguous |= variable
             before, at = _Group(ambiguous=variable or (before is not None and before.ambiguous)), end
@@ -79,7 +79,7 @@ def problem_of(pattern: str) -> str:
 
 
 def _end_of_class(pattern: str, start: int) -> int:
-    """The place after the bracket that ends a class of characters, which may be nested."""
+    """The index after the bracket that closes a character class, which may be nested."""
     at, depth = start + 1, 1
     while at < len(pattern) and depth:
         depth += {"[": 1, "]": -1}.get(pattern[at], 0)
@@ -88,11 +88,11 @@ def _end_of_class(pattern: str, start: int) -> int:
 
 
 def _quantifier(pattern: str, at: int) -> tuple[int, int, int | None] | None:
-    """The end of a quantifier, and its least and greatest count (None: any); None if there is no quantifier."""
+    """The end of a quantifier and its minimum and maximum count (None: unlimited); None without a quantifier."""
     if pattern[at] in "*+?":
         least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[pattern[at]]
         end = at + 1
-        # Lazy and possessive ones; a third sign would repeat the whole.
+        # A second sign makes it lazy or possessive; a third would repeat the whole.
         return (end + 1 if pattern[end : end + 1] in ("?", "+") else end), least, most
     counted = _COUNTED.match(pattern, at)
     if counted is None or not (counted[1] or counted[3]):

@@ -1,7 +1,7 @@
 """Tokenizers in files older than ``tokenizer.json``: ``tokenizer.model``, and ``vocab.json`` with ``merges.txt``.
 
-The first is a protobuf message of SentencePiece, the others are a byte-level BPE. They hold what the metadata of a
-GGUF file hold, and are read as those are.
+The first is a protobuf message of SentencePiece; the other two are a byte-level BPE. Both are converted to the metadata
+of a GGUF file, and then read like it.
 
 Source: ``sentencepiece_model.proto`` of SentencePiece, and the encoding page of Protocol Buffers.
 """
@@ -32,21 +32,21 @@ from glinfer.text.tokenizers.huggingface import (
 
 PIECES_FILE, WORDS_FILE, MERGES_FILE = "tokenizer.model", "vocab.json", "merges.txt"
 _K = "tokenizer.ggml."
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # of the types of tokens, which GGUF has from SentencePiece
+_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # token types of SentencePiece and GGUF
 _MODELS = {1: "t5", 2: "llama"}  # GGUF's names of Unigram and BPE
 _CUTS = {"gpt2": "gpt-2", "codegen": "gpt-2", "roberta": "roberta-bpe", "gptneox": "mpt", "cohere": "command-r",
          "qwen2": "qwen2", "qwen3": "qwen2", "qwen3_5": "qwen35"}  # fmt: skip
-"""How text is cut, as GGUF names it, by the class of transformers' tokenizer or else the type of the model."""
+"""GGUF's names of pre-tokenizers, by the class of transformers' tokenizer or else the type of the model."""
 
 
 def read_slow_tokenizer(path: Path) -> HfModel:
     """Read a SentencePiece model, or a ``vocab.json`` (or ``merges.txt``) with the other file beside it.
 
-    Special and added tokens are those of ``tokenizer_config.json``, ``special_tokens_map.json`` and
+    Special and added tokens come from ``tokenizer_config.json``, ``special_tokens_map.json`` and
     ``added_tokens.json`` beside it.
 
     Raises:
-        FormatError: a file is missing or damaged, or the tokenizer is of a kind that is not known here.
+        FormatError: a file is missing or damaged, or the kind of tokenizer is not supported.
     """
     config = {**_beside(path, "special_tokens_map.json"), **_beside(path, CONFIG_FILE)}
     try:
@@ -64,7 +64,7 @@ def _beside(path: Path, name: str) -> dict[str, Any]:
 
 
 def _add_tokens(values: dict[str, Any], config: Mapping[str, Any], added: Mapping[str, Any], label: str) -> None:
-    """Add tokens of ``added_tokens.json``, and name those at the ends of a text."""
+    """Add the tokens of ``added_tokens.json``, mark special ones, and name ``bos`` and ``eos``."""
     lists = {"tokens": "", "token_type": _UNUSED, "scores": 0.0}
     for text, token in added.items():
         if type(token) is not int or not 0 <= token < MAX_TOKENS:
@@ -83,7 +83,7 @@ def _add_tokens(values: dict[str, Any], config: Mapping[str, Any], added: Mappin
 
 
 def _words(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a byte-level BPE: ids by token, and a merge a line, the first of all first."""
+    """The metadata of a byte-level BPE: ids by token, and one merge a line in order of priority."""
     name = str(config.get("tokenizer_class") or "")
     model = "" if name and not name.startswith("PreTrained") else _beside(path, "config.json").get("model_type", "gpt2")
     cut = _CUTS.get(str(model or name).lower().removesuffix("fast").removesuffix("tokenizer"), "gpt-2" if model else "")
@@ -122,10 +122,10 @@ def _pieces(path: Path) -> dict[str, Any]:
         raise FormatError(f"{shown(path)}: this is not a SentencePiece model, or a damaged one") from None
     if trainer.get(3, 1) not in _MODELS or trainer.get(24) or not rules.get(5, 1) or len(texts) > MAX_TOKENS:
         raise FormatError(
-            f"{shown(path)}: found a SentencePiece model of words or characters, with spaces behind words, or too "
+            f"{shown(path)}: found a SentencePiece model of words or characters, with spaces after words, or too "
             f"large; expected BPE or Unigram with ▁ before words, at most {MAX_TOKENS} tokens"
         )
-    # A text has spaces where it is searched for tokens that the model defines.
+    # User-defined tokens are matched before spaces become ▁.
     defined = {token for token, kind in enumerate(types) if kind == _USER_DEFINED}
     return {
         "model": _MODELS[trainer.get(3, 1)],
@@ -144,10 +144,10 @@ def _pieces(path: Path) -> dict[str, Any]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message by number: whole numbers, or the bytes of texts, messages and floats.
+    """The fields of a message as (number, value): whole numbers, or the bytes of texts, messages and floats.
 
     Raises:
-        ValueError: it ends within a field, or has a group, which is out of use.
+        ValueError: the message ends inside a field, or has a group, which is obsolete.
     """
     at = 0
     while at < len(data):
@@ -163,7 +163,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, the lowest first, and the place behind it."""
+    """A number in groups of seven bits, lowest first, and the index after it."""
     value = 0
     for index, byte in enumerate(data[at : at + 10]):
         value |= (byte & 0x7F) << (7 * index)

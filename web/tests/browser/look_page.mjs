@@ -36,7 +36,7 @@ async function use(page, steps) {
   await step("opened");
   await page.getByText("Attention", { exact: true }).first().click();
   await step("attention");
-  await page.getByLabel("The next block").click();
+  await page.getByLabel("Next block").click();
   await step("first block");
   await page.getByLabel("Block", { exact: true }).selectOption("1");
   await page.locator("input[name=kind]:checked").press("ArrowRight");

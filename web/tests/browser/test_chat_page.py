@@ -129,7 +129,7 @@ def test_attention_is_shown_when_asked_for(served: Running, browse: Callable[...
         "evaluate", "(({ ariaLabel, width, height }) => [ariaLabel, width, height])(picture)"
     )
     held = int(page.do("text", "#held").split()[0])
-    assert (label, height) == (f"Attention of block 3: 8 lines over {width} tokens", 8)
+    assert (label, height) == (f"Attention of block 3: 8 rows over {width} tokens", 8)
     assert abs(width - held) <= 1, "the reply's tokens, made of its text again"
 
 
@@ -163,7 +163,7 @@ def test_a_key_is_asked_for(browse: Callable[..., ChatPage], small: Path) -> Non
         assert page.do("text", "#problem") == ""
         page.do("fill", "#key", "wrong")
         page.do("press", "#key", "Enter")
-        page.do("says", "#problem", "This API key is not known")
+        page.do("says", "#problem", "This API key is not valid")
         page.do("fill", "#key", "secret")
         page.do("click", "#use-key")
         page.do("says", "#status", "Ready.")
@@ -184,10 +184,10 @@ def test_a_server_that_goes_away(browse: Callable[..., ChatPage]) -> None:
             page.do("click", "#send")
             page.do("says", "#status", "Writing…")
             server.server.end()
-            page.do("says", "#problem", "The server ends")
+            page.do("says", "#problem", "The server is shutting down")
     assert page.do("text", "#status") == "Stopped by an error."
     page.send("JULIET:", done="Stopped by an error.")
-    page.do("says", "#problem", "The server does not answer; see whether 'glinfer serve' still runs")
+    page.do("says", "#problem", "The server does not answer; check that 'glinfer serve' is running")
     assert page.do("evaluate", "!document.querySelector('#send').disabled"), "it can be tried again"
 
 

@@ -123,7 +123,7 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
     with serving(made.folder) as url:
         browsed.do("open", f"{url}?minimum=1&worker=0&offline=0")
         browsed.do("says", "#status", "Ready.")
-        assert "Ask something" in browsed.do("text", "#invitation")
+        assert "Ask a question" in browsed.do("text", "#invitation")
         found = browsed.do("evaluate", called("chat", [SYSTEM, *MESSAGES], {"temperature": 0, "maxTokens": 24}))
         assert (found["text"], found["promptTokens"], found["tokens"], found["finishReason"]) == (
             *(str(greedy), greedy.prompt_tokens, greedy.tokens, greedy.finish_reason),
@@ -165,7 +165,7 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
             # What was written, and not how its Markdown is shown.
             assert browsed.do("evaluate", "glinfer.page.turns.at(-1).answer") == reply
         assert browsed.do("evaluate", objects_of) == objects, "turns leave nothing of WebGL behind"
-        assert "the model does not see what is above" in browsed.do("text", "#log .left-out")
+        assert "the model does not see the messages above" in browsed.do("text", "#log .left-out")
         assert [address for address in browsed.asked if not address.startswith(url)] == []
     assert [line for line in browsed.console if EXPECTED not in line] == []
 

@@ -234,7 +234,7 @@ def test_without_storage_the_page_works_and_says_so(site: str, browse: Callable[
     page.do("click", "#clear")
     send(page, "two")
     assert titles(page) == ["two", "one"]
-    assert "they are gone when it is closed" in page.do("text", "#kept-hint")
+    assert "they are lost when it is closed" in page.do("text", "#kept-hint")
     assert complained(page) == []
 
 
@@ -248,9 +248,9 @@ def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Ca
     page.do("evaluate", step)
     page.do("fill", "#message", "hi")
     page.do("press", "#message", "Enter")
-    page.do("says", "#status", "The model was lost, and is ready again.")
+    page.do("says", "#status", "The model was lost and has been loaded again.")
     assert page.do("evaluate", "glinfer.errors") == [
-        "The browser took the graphics context away, and the model with it."
+        "The browser dropped the graphics context, and the model with it."
     ]
     ((message, answer),) = turns(page)
     assert message == "hi"
@@ -262,7 +262,7 @@ def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Ca
     assert turns(page) == [["hi", REPLY]]
     page.do("evaluate", lose)  # so soon again: only when it is asked for
     page.do("click", "#problem button")
-    page.do("says", "#status", "The model was lost, and is ready again.")
+    page.do("says", "#status", "The model was lost and has been loaded again.")
     assert turns(page) == [["hi", REPLY]]
 
 

@@ -147,9 +147,9 @@ def test_files_that_were_changed_are_told(run_site: Drive, tmp_path: Path) -> No
     header = int.from_bytes(whole[:8], "little")
     renamed = whole[:8] + whole[8 : 8 + header].replace(b'"wpe"', b'"wqe"') + whole[8 + header :]
     others = {
-        "changed.js": (bytes(changed), "the weights are no longer those that were loaded: line"),
-        "cut.js": (whole[:9000], "the weights are no longer those that were loaded: it ends after 9000 bytes"),
-        "renamed.js": (renamed, "the weights are no longer those that were loaded: it has nothing for wpe"),
+        "changed.js": (bytes(changed), "the weights have changed since they were loaded: line"),
+        "cut.js": (whole[:9000], "the weights have changed since they were loaded: it ends after 9000 bytes"),
+        "renamed.js": (renamed, "the weights have changed since they were loaded: it has nothing for wpe"),
         "else.js": (b"nothing of the kind", "the weights cannot be read"),
     }
     check, spoil = {"kind": "verify"}, {"kind": "overwrite", "texture": "lm_head.weight", "y": 0, "lines": 1}

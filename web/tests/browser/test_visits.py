@@ -185,7 +185,7 @@ def test_pictures_checks_and_stop_in_a_worker(browse: Callable[[], Browsed], fir
         assert page.do("evaluate", "Boolean(glinfer.model.worker)")
         assert written(page) == first.reply(PROMPT, TOKENS)
         label = page.do("evaluate", "picture.getAttribute('aria-label')")
-        assert label.startswith("Attention of block 0: 4 lines over ")
+        assert label.startswith("Attention of block 0: 4 rows over ")
         page.do("evaluate", "document.getElementById('inside').open = true")
         page.do("click", "#check")
         page.do("says", "#checked", "all identical")
@@ -221,9 +221,9 @@ def test_a_lost_context_is_told(browse: Callable[[], Browsed], first: ChatSite, 
     with serving(site) as url:
         opened(page, url, ONLINE)  # no page is kept whose files are others
         page.do("evaluate", "new BroadcastChannel('lose').postMessage(1)")
-        page.do("says", "#status", "The model was lost, and is ready again.")
+        page.do("says", "#status", "The model was lost and has been loaded again.")
         assert page.do("evaluate", "glinfer.errors") == [
-            "The browser took the graphics context away, and the model with it."
+            "The browser dropped the graphics context, and the model with it."
         ]
         assert page.do("evaluate", "document.getElementById('send').disabled") is False
 
@@ -298,7 +298,7 @@ def test_several_files_of_weights(
         page.do("says", "#checked", "all identical")
         shutil.copy(one, other)
         page.do("click", "#check")
-        page.do("says", "#problem", "no longer those that were loaded")
+        page.do("says", "#problem", "changed since they were loaded")
 
 
 @pytest.fixture(scope="module")
