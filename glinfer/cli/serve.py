@@ -114,7 +114,7 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
 
     def say_ready() -> None:
         for each in server.worker.served.values():
-            emit(f"ready: {each.name}, {each.slots} slots of {each.context} tokens")
+            emit(f"ready: {each.name}, {each.slots} slots of {each.facts['max_model_len']:,} tokens")
 
     server = HttpServer(sources, options, on_ready=say_ready)
     names = ", ".join(source.name for source in sources)

@@ -109,11 +109,13 @@ class Threads:
     def _begin(self) -> None:
         """Start waiting work, first that of the client with the least running."""
         self._waiting = [each for each in self._waiting if not each.answer.done()]
+        free = self.threads - self._running.total()
         for each in sorted(self._waiting, key=lambda each: self._running[each.client]):
-            running, own = self._running.total(), self._running[each.client]
-            if running == self.threads:
+            own = self._running[each.client]
+            if not free:
                 break
-            if own < share(self.threads - (running - own), self.threads):
+            if own < share(free + own, self.threads):
+                free -= 1
                 self._waiting.remove(each)
                 self._running[each.client] += 1
                 tell = partial(_tell, asyncio.get_running_loop(), partial(self._end, each))
