@@ -1,6 +1,6 @@
 """Reading and writing models: GAB1, safetensors, GGUF and Hugging Face checkpoints, BPE1 tokenizers.
 
-This room knows files, configurations and named arrays, and nothing of graphics.
+This package handles files, configurations and named arrays; it does not depend on OpenGL.
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ __all__ = [
 AS_IN_FILE = "file"
 DTYPES = (*GGUF_DTYPES, AS_IN_FILE)
 HELD = {".gab": ("float32",), ".safetensors": SAFETENSORS_DTYPES, ".gguf": DTYPES}
-"""Valid values of ``dtype``; each format takes those of :data:`HELD`."""
+"""The values of ``dtype`` that each file format supports."""
 _SNIFFED = 9  # a safetensors header's length takes 8 bytes, and the header starts with "{"
 
 
 def load_checkpoint(path: AnyPath) -> Checkpoint:
-    """Read a bundled model by its name, or a checkpoint of any known format, recognised by its first bytes.
+    """Read a bundled model by name, or a checkpoint whose format its first bytes show.
 
-    A directory is a Hugging Face model's; so is its config.json, and a safetensors file that glinfer did not save.
+    Directories, config.json, and safetensors files that glinfer did not save are read as Hugging Face models.
 
     Raises:
-        FormatError: the file cannot be read, is a tokenizer, is of no known format, or is damaged.
+        FormatError: the file cannot be read, is a tokenizer, is damaged, or has an unknown format.
+        InputError: ``path`` is not a path, or a package that the format needs is not installed.
     """
     path = unpacked(find_model(path))
     with dropped_if_refused(path):
@@ -122,13 +123,12 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint in the format of the file name's ending: ``.gab``, ``.safetensors`` or ``.gguf``.
 
-    ``dtype`` may be ``float16`` for safetensors: half the size, every number rounded. For GGUF it is one of
-    :data:`glinfer.formats.gguf.write.DTYPES`, or ``file`` for tensors as they are,
-    and ``tokenizer`` and ``sampling`` go into the file; other formats have no place for them. ``importance`` is that of
-    :func:`glinfer.formats.gguf.write.write_gguf`.
+    For safetensors, ``dtype`` may be ``float16``: half the size, every number rounded. For GGUF it is one of
+    :data:`glinfer.formats.gguf.write.DTYPES`, or ``file`` to keep each tensor's type. Only GGUF files store
+    ``tokenizer`` and ``sampling``, and use ``importance``: see :func:`glinfer.formats.gguf.write.write_gguf`.
 
     Raises:
-        InputError: the name ends otherwise, or the format has no such dtype.
+        InputError: the name has another ending, or the format does not support the dtype.
         FormatError: the format cannot hold this model, or the file cannot be written.
     """
     suffix = Path(path).suffix

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "bundled"
 
 @dataclass(frozen=True)
 class BundledModel:
-    """One bundled model: the facts on its card (``<name>.json``), and its size on disk.
+    """One bundled model: the facts from its card (``<name>.json``), and its size on disk.
 
     ``bits_per_byte`` is measured on held-out text with ``glinfer eval``; ``examples`` are prompts that suit the model.
     docs/models.md has the whole card.
@@ -31,7 +31,7 @@ class BundledModel:
 
 @lru_cache(maxsize=1)
 def bundled_models() -> tuple[BundledModel, ...]:
-    """Every bundled model, by name."""
+    """All bundled models, sorted by name."""
     models = []
     for card in sorted(FOLDER.glob("*.json")):
         facts = json.loads(card.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Checkpoints: the weights of a model under their usual names, from whatever file they came."""
+"""Checkpoints: a model's configuration and weights, with the same names whatever the file format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from glinfer.formats.tensors import tensor_count, weight_shapes
 
 FloatArray = npt.NDArray[np.float32]
 _MAX_TRIED_CHARACTERS, _MAX_TRIED_NAMES = 128, 1000  # in the search for the nearest name
-_CHUNK = 1 << 16  # floats looked at together by check_finite: small enough to stay in a CPU's cache
+_CHUNK = 1 << 16  # floats that check_finite examines at a time; they fit a CPU's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,12 +33,12 @@ class Checkpoint:
         config: the model's shape.
         tensors: float32 arrays by name, shapes as :func:`glinfer.formats.tensors.weight_shapes` gives them. They may
             be read-only views of a memory-mapped file and need not be contiguous.
-        source: where they came from, for messages: a path, or words such as ``random weights (seed 0)``.
-        packed: the tensors that stay in their file's own format, which are matrices; none of them is among ``tensors``.
-            Models that GAB1 files hold have none.
-        files: the files that it was read from; none for random weights.
-        embedding: what a model that embeds texts does beside its passes.
-        adapters: LoRA adapters that run beside the weights, by name; they are no part of the tensors.
+        source: where the model came from, for messages: a path, or words such as ``random weights (seed 0)``.
+        packed: matrices that keep their file's format; none of them is in ``tensors``. Empty for models that GAB1
+            files hold.
+        files: the files it was read from; empty for random weights.
+        embedding: the settings of an embedding model or a reranker.
+        adapters: LoRA adapters that are applied at run time, by name; ``tensors`` does not include them.
     """
 
     config: ModelConfig
@@ -71,11 +71,11 @@ class Checkpoint:
         return found
 
     def check_finite(self) -> None:
-        """Check that all weights are finite, a few at a time.
+        """Check that all weights are finite, one chunk at a time.
 
         Raises:
-            FormatError: a tensor has NaN or infinite values; names the first such tensor, how many such
-                values it has and the index of the first.
+            FormatError: a tensor has NaN or infinite values; names the first such tensor and the index of its
+                first such value.
         """
         for name, tensor in self.tensors.items():
             count, first = _not_finite(tensor)
@@ -114,23 +114,23 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
     """Compare names, types and shapes with :func:`glinfer.formats.tensors.weight_shapes`.
 
     Args:
-        config: the model that the tensors should make up.
+        config: the model that the tensors should form.
         found: type (``float32``, or for a matrix one of :data:`glinfer.formats.packed.PACKED_FORMATS`) and shape of
-            each tensor there is.
-        source: where they are, for the messages.
+            each tensor found.
+        source: the prefix of messages.
 
     Raises:
-        FormatError: the model is of another family, or a tensor is missing, unknown, not float32 or of the
-            wrong shape; names the first one and, for a wrong name, the nearest right one.
+        FormatError: the family is unknown, or a tensor is missing, unknown, or of the wrong type or shape; names the
+            first one and, for a wrong name, the nearest right one.
     """
     if config.model_type not in FAMILIES:
         raise FormatError(f"{source}: model_type is {quoted(config.model_type)}; expected one of {', '.join(FAMILIES)}")
     expected = tensor_count(config)
-    # Before any list of names is made: the block count comes from a file and may be absurd.
+    # Checked before names are listed: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(
             f"{source}: found {len(found)} tensors; expected {expected} for the {config.num_hidden_layers} "
-            "blocks of its configuration; these weights do not go with it"
+            "blocks of its configuration; these weights do not match it"
         )
     shapes = weight_shapes(config)
     check_names(shapes, found, f"found {len(found)} tensors, expected {expected}", source)
@@ -171,9 +171,9 @@ def check_names(expected: Iterable[str], found: Iterable[str], counts: str, sour
 
 
 def nearest(name: str, others: Iterable[str], verb: str) -> str:
-    """A hint at the most similar of ``others``, for a message; empty if none is similar.
+    """A hint that names the most similar of ``others``, for a message; empty if none is similar.
 
-    Only the first of many names are tried, and no absurdly long ones: the time grows with the square of the length.
+    Names after the first thousand and long names are skipped: the time grows with the square of the length.
     """
     if len(name) > _MAX_TRIED_CHARACTERS:
         return ""
@@ -183,7 +183,7 @@ def nearest(name: str, others: Iterable[str], verb: str) -> str:
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
-    """Check a checkpoint's tensors with :func:`check_tensors`, before writing a file of them."""
+    """Check a checkpoint's tensors with :func:`check_tensors` before they are written."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {
         name: (tensor.dtype.name, tensor.shape) for name, tensor in checkpoint.tensors.items()
     }
@@ -192,10 +192,10 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
 
 
 def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
-    """The same model for sequences of at most ``positions`` tokens; None leaves it as it is.
+    """The same model for sequences of at most ``positions`` tokens; None changes nothing.
 
     Raises:
-        ConfigError: the model has no such positions.
+        ConfigError: ``positions`` is above :attr:`glinfer.config.ModelConfig.most_positions`, or below 1.
     """
     config = checkpoint.config.with_context(positions)
     name = f"{config.family.names.positions}.weight"

@@ -1,4 +1,4 @@
-"""What a model that embeds texts does beside its passes: prompts, lengths, and what becomes of its vectors."""
+"""Settings of embedding models and rerankers: prompts, lengths, and the post-processing of vectors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Embedding:
-    """The settings of a model that embeds texts, or that scores pairs of texts.
+    """The settings of an embedding model or a reranker.
 
     Attributes:
-        prompts: what stands before a text, by its name, such as ``query``.
-        default_prompt: the name of the prompt where none is asked for; empty for none.
-        counts_prompt: whether the tokens of a prompt count for the vector of their text.
-        normalizes: whether vectors have length 1.
-        most_tokens: tokens of the longest text; 0 for the whole context.
-        lower: whether texts are made lower case.
-        ranks: whether the model scores pairs of texts, and its vectors are scores.
-        squashes: whether a score goes through a sigmoid, as one that is trained on yes and no does.
-        pair: how a pair is written where the tokenizer does not know: a text with {query} and {text}; empty otherwise.
+        prompts: the text to put before an input, by name, such as ``query``.
+        default_prompt: the name of the prompt used by default; empty for none.
+        counts_prompt: whether pooling includes the tokens of the prompt.
+        normalizes: whether vectors are normalised to length 1.
+        most_tokens: the longest text in tokens; 0 for the whole context.
+        lower: whether texts are converted to lower case.
+        ranks: whether the model scores pairs of texts; its vectors are then the scores.
+        squashes: whether scores go through a sigmoid, as for binary classifiers.
+        pair: the template of a pair, with {query} and {text}, if the tokenizer has none; empty otherwise.
     """
 
     prompts: Mapping[str, str] = field(default_factory=dict)

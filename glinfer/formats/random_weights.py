@@ -1,4 +1,4 @@
-"""Models with random weights, for tests and for measuring speed."""
+"""Models with random weights, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from glinfer.quant.parts import Bytes
 from glinfer.quant.threads import in_threads
 
 _PIECE = 1 << 20  # weights that one generator draws
-_PACKED_ROWS = 256  # rows of blocks of which a packed matrix is made
+_PACKED_ROWS = 256  # distinct rows that a packed matrix repeats
 
 
 def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:
-    """A model with seeded random weights, the same on every machine: for tests and for measuring speed.
+    """A model with seeded random weights, the same on every machine: for tests and benchmarks.
 
     Every tensor is drawn with ``numpy.random.default_rng(seed)`` from a normal distribution of standard deviation
-    ``scale``, gains around what leaves numbers as they are. Matrices of more than a million weights are drawn in
-    pieces, each with a generator of its own, on several cores. Where a GAB1 file holds the model, its arrays are drawn
-    so in file order; token embeddings are 4 times that, output weights 3 times.
+    ``scale``; the mean of gains is the gain that changes nothing. Tensors of more than a million weights are drawn in
+    pieces on several cores, each piece with its own generator. If GAB1 files hold the model, arrays are drawn in file
+    order; token embeddings are multiplied by 4, and output weights by 3.
 
     Raises:
         InputError: ``seed`` is negative or ``scale`` is not a finite number of at least 0.
@@ -59,24 +59,24 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
 def random_packed_checkpoint(
     config: ModelConfig, form: str, experts: str | None = None, seed: int = 0, scale: float = 0.04
 ) -> Checkpoint:
-    """A model of noise whose matrices are in formats of files: for measuring speed, where a file would be too large.
+    """A random model with packed matrices, for benchmarks of models whose files would be too large.
 
-    Each matrix has rows of one packed matrix of 256 rows, drawn by lot. So all take next to no memory, their texels
-    differ, and their weights have the distribution of :func:`random_checkpoint`. Vectors and convolutions are floats.
+    The rows of each matrix are sampled from 256 packed rows. This takes little memory, makes texels differ, and keeps
+    the distribution of :func:`random_checkpoint`. Vectors and convolutions are floats.
 
     Args:
-        config: the shape; of a family that GAB1 files do not hold.
+        config: the shape, of a family that GAB1 files cannot hold.
         form: the format of the matrices, one of :data:`glinfer.formats.packed.PACKED_FORMATS`.
-        experts: that of the matrices of experts; None for ``form`` too.
-        seed: of the lot.
-        scale: the standard deviation.
+        experts: the format of the experts' matrices; None for ``form``.
+        seed: the seed of weights and of the choice of rows.
+        scale: the standard deviation of the weights.
 
     Raises:
-        InputError: GAB1 files hold the model, or a row of a matrix is no whole number of blocks.
+        InputError: GAB1 files hold the model, or a row of a matrix is not a whole number of blocks.
     """
     family = config.family
     if family.gab1:
-        raise InputError(f"models of {config.model_type} have no packed matrices; leave out the formats of files")
+        raise InputError(f"models of {config.model_type} have no packed matrices; leave out the file formats")
     tensors: dict[str, FloatArray] = {}
     packed: dict[str, PackedTensor] = {}
     drawn_rows = functools.cache(lambda kept, inputs: _packed_rows(kept, inputs, seed, scale))
@@ -95,20 +95,20 @@ def random_packed_checkpoint(
 
 
 def _packed_rows(form: str, inputs: int, seed: int, scale: float) -> Bytes:
-    """Rows of blocks of noise, uint8 [256, bytes of a row]."""
+    """Random packed rows, uint8 [256, bytes of a row]."""
     rows = np.random.default_rng((seed, inputs)).standard_normal((_PACKED_ROWS, inputs), dtype=np.float32)
     rows *= np.float32(scale)
     return rows.astype("<f2").view(np.uint8) if form == F16 else pack(rows, form)
 
 
 def _by_lot(form: str, shape: tuple[int, int], rows: Bytes, generator: np.random.Generator) -> PackedTensor:
-    """A matrix of some of these rows of blocks."""
+    """A matrix whose rows are sampled from ``rows``."""
     chosen = generator.integers(0, len(rows), shape[0])
     return GatheredTensor(form, shape, lambda part: rows[chosen[part]])
 
 
 def _large(shape: tuple[int, ...], seed: tuple[int, int], scale: np.float32, around: np.float32) -> FloatArray:
-    """A tensor drawn in pieces, with the seed and the number of each piece as its seed."""
+    """A tensor drawn in pieces, each seeded with ``seed`` and its number."""
     drawn = np.empty(shape, dtype=np.float32)
     flat = drawn.reshape(-1)
 
@@ -123,7 +123,7 @@ def _large(shape: tuple[int, ...], seed: tuple[int, int], scale: np.float32, aro
 
 
 def _usual(tensor: ModelTensor, family: Family) -> float:
-    """The number that a tensor is drawn around: of decays one that keeps a state over some twenty tokens."""
+    """The mean that a tensor is drawn around; for decays, one that keeps a state for about twenty tokens."""
     if tensor.role == "decay_rate":
         return -3.0
     if tensor.role == "delta_norm":

@@ -1,7 +1,7 @@
-"""Rerankers that answer "yes" or "no": the probability of "yes" against "no" as the score of one row.
+"""Rerankers that answer "yes" or "no", as classifiers with one output: the probability of "yes".
 
-Qwen3-Reranker continues the question whether a text answers a query. softmax([yes, no])[0] is sigmoid(yes - no), so the
-difference of the two rows of its head is a classifier with a single output, and nothing else of the head is needed.
+Qwen3-Reranker answers whether a text fits a query. Since softmax([yes, no])[0] is sigmoid(yes - no), the difference of
+two rows of the head is a classifier with one output. The rest of the head is not needed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from glinfer.formats.packed import PackedTensor
 
 
 def of_two_tokens(checkpoint: Checkpoint, yes: int, no: int) -> Checkpoint:
-    """A model that continues texts, as one that scores how much likelier it finds one token than another behind a pair.
+    """Convert a generative model to a reranker that scores token ``yes`` against token ``no`` after a pair.
 
     Raises:
-        FormatError: there is no such token, or the prompt of the model's family is not known.
+        FormatError: a token is outside the vocabulary, or the family has no known prompt for pairs.
     """
     config = checkpoint.config
     prompt = config.family.rerank_prompt
     if not prompt or not (0 <= yes < config.vocab_size and 0 <= no < config.vocab_size):
         raise FormatError(
-            f"{checkpoint.source}: its score is that of tokens {yes} and {no} of a {config.model_type} model of "
+            f"{checkpoint.source}: its scored tokens are {yes} and {no}, of a {config.model_type} model of "
             f"{config.vocab_size} tokens; expected two of a model whose prompt for this is known, such as Qwen 3"
         )
     name = f"{config.family.names.vocabulary(tied=config.tie_word_embeddings)}.weight"
@@ -42,7 +42,7 @@ def of_two_tokens(checkpoint: Checkpoint, yes: int, no: int) -> Checkpoint:
 def with_classifier(
     checkpoint: Checkpoint, yes: npt.NDArray[np.float32], no: npt.NDArray[np.float32], pair: str
 ) -> Checkpoint:
-    """The same model with the difference of two rows [D] as its classifier, on the last token; the head is left out."""
+    """Replace the head by a classifier on the last token: the difference of two of its rows [D]."""
     config = replace(checkpoint.config, pooling="lasttoken", dense=((1, False, "none"),), tie_word_embeddings=True)
     row = (yes.astype(np.float64) - no).astype(np.float32)[None]
     dropped = {_head(checkpoint.config), _head(config, dense=True)}

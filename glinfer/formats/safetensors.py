@@ -1,9 +1,9 @@
-"""safetensors checkpoints: the same tensors in Hugging Face's container, with the configuration beside them.
+"""glinfer's safetensors checkpoints: tensors in Hugging Face's container, with the configuration as metadata.
 
 The metadata is ``{"format": "glinfer", "config": ModelConfig.to_json()}``; names and shapes are those of
-:func:`glinfer.formats.tensors.weight_shapes`, for every family. Tensors are float32, or float16 where half the size is
-worth the rounding. Float16 matrices stay as they are in memory too, packed as ``F16``, but of families whose published
-passes take floats alone; everything else is float32 there.
+:func:`glinfer.formats.tensors.weight_shapes`, for every family. Tensors are float32 or float16. In memory, float16
+matrices stay packed as ``F16``, except in families whose published passes need float32; all other tensors become
+float32.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from glinfer.quant.formats import F16
 _FORMAT = "glinfer"
 _STORED = {"F32": "float32", "F16": "float16"}
 DTYPES = tuple(_STORED.values())
-"""Types of written tensors."""
+"""The types that tensors can be written in."""
 
 
 def read_safetensors(path: AnyPath) -> Checkpoint:
     """Read a checkpoint that :func:`write_safetensors` wrote.
 
-    Float32 tensors are read-only views of the mapped file and float16 matrices are ``F16`` views of it; only float16
-    vectors are widened, so that next to no memory is taken. Of families with published passes everything is loaded as
-    float32, which takes the size of the file; float16 is widened, and takes twice that and one tensor more.
+    Float32 tensors are read-only views of the mapped file, and float16 matrices are ``F16`` views of it; only float16
+    vectors are widened, so this takes little memory. Families with published passes are loaded as float32, which takes
+    the size of the file; a float16 file takes twice its size, plus one tensor.
 
     Raises:
-        FormatError: not a readable regular file; not a safetensors file, or a damaged one; without glinfer's
-            metadata; a tensor is missing, unknown, not float32 or float16, or of the wrong shape.
+        FormatError: the file is not a readable safetensors file, is damaged, or lacks glinfer's metadata; or a tensor
+            is missing, unknown, not float32 or float16, or of the wrong shape.
     """
     label = shown(path)
     found, metadata = read_header(Path(path), MAX_OWN_HEADER_BYTES)
@@ -86,12 +86,12 @@ def _config(metadata: Mapping[str, str], label: str) -> ModelConfig:
 
 
 def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32") -> None:
-    """Write a checkpoint of any family; the file is there whole or not at all.
+    """Write a checkpoint of any family, atomically.
 
-    As float32 every number keeps its bits, and what was packed is unpacked exactly. As float16 the file is half as
-    large and every number is rounded to 11 significant bits, unless it was a float16 before. Memory taken is at most
-    the size of the file, since the library wants all tensors at once: those that are not contiguous float32 already are
-    copied, one after the other, and one that is unpacked to be rounded is there as float32 meanwhile.
+    As float32, every number keeps its bits, and packed matrices are unpacked exactly. As float16, the file is half as
+    large, and numbers are rounded to 11 significant bits. The library needs all tensors at once, so this takes up to
+    the size of the file. Only tensors that are contiguous and already of the written type are not copied. Rounding a
+    packed tensor also takes its size as float32 meanwhile.
 
     Raises:
         InputError: ``dtype`` is neither ``float32`` nor ``float16``, or the package gguf, which unpacks GGML's formats,

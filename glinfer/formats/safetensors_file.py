@@ -1,7 +1,7 @@
-"""The container of safetensors files: headers, and the tensors of any model.
+"""The safetensors container: headers, and the tensors of any model.
 
-A file has the length of its header in 8 bytes (u64), the header (JSON: type, shape and place of every tensor) and the
-data. Nothing but headers is read before :func:`load_tensor` and :func:`map_bytes`.
+A file has the length of its header in 8 bytes (u64), the header (JSON: type, shape and offsets of every tensor) and the
+data. Only headers are read before :func:`load_tensor` and :func:`map_bytes`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from glinfer.formats.json_files import check_values, quoted
 from glinfer.limits import MAX_HEADER_BYTES, MAX_HEADER_VALUES
 
 _LENGTH = struct.Struct("<Q")
-# The types that can be widened to float32, as NumPy reads them; it has no bfloat16, and reads whole numbers.
+# The types that can be widened to float32, with their NumPy types; bfloat16 is read as integers.
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _KNOWN = (
     *STORED,
     *("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "I16", "U16", "I32", "U32", "I64", "U64", "F64"),
 )
-_CHUNK = 1 << 22  # bytes that are compared together
+_CHUNK = 1 << 22  # bytes compared at a time
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -40,7 +40,7 @@ class FoundTensor:
     """A tensor as a safetensors header describes it.
 
     Attributes:
-        file: the file that it lies in.
+        file: the file that holds it.
         dtype: its type, as safetensors names it (``F32``).
         shape: its shape in the file.
         start: the offset of its first byte in the file.
@@ -53,7 +53,7 @@ class FoundTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of a tensor of a type in :data:`STORED`, or of bytes."""
+        """The size in bytes, if the type is in :data:`STORED` or has one byte."""
         return math.prod(self.shape) * np.dtype(STORED.get(self.dtype, "u1")).itemsize
 
 
@@ -121,7 +121,7 @@ def _parsed(text: bytes) -> dict[str, tuple[str, tuple[int, ...], tuple[int, int
 def load_tensor(found: FoundTensor) -> npt.NDArray[np.float32]:
     """Read one tensor of a type in :data:`STORED`, in its shape in the file, widened to float32 exactly.
 
-    Memory taken is the float32 array, and what it was widened from for as long as this takes.
+    It takes the memory of the float32 array, and during the call that of the stored array if it is widened.
 
     Raises:
         FormatError: the file can no longer be read, or became shorter.
@@ -136,9 +136,9 @@ def load_tensor(found: FoundTensor) -> npt.NDArray[np.float32]:
 
 
 def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
-    """The bytes of tensors of types in :data:`STORED`, or of bytes: read-only views of their files, each mapped once.
+    """The bytes of tensors by name: read-only views of their files, each of which is mapped once.
 
-    Nothing is read before it is looked at.
+    Types are those of :data:`STORED`, or have one byte. Pages are read on first access.
 
     Raises:
         FormatError: a file can no longer be read, or became shorter.
@@ -156,7 +156,7 @@ def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
 
 
 def same_bytes(tensors: tuple[FoundTensor, FoundTensor]) -> bool:
-    """Whether two tensors are of one type and shape and have the same numbers; reads up to the first difference.
+    """Whether two tensors have the same type, shape and bytes; reads up to the first difference.
 
     Raises:
         FormatError: a file can no longer be read, or became shorter.
@@ -174,14 +174,14 @@ def same_bytes(tensors: tuple[FoundTensor, FoundTensor]) -> bool:
 def floats_of(data: Bytes, found: FoundTensor) -> npt.NDArray[np.float32]:
     """The bytes of a tensor as float32: a view if they are float32, else widened exactly."""
     raw = data.view(STORED[found.dtype])
-    # Old files have data at odd addresses, which not all that reads arrays can do with.
+    # Data in old files may be unaligned, which not every consumer of arrays supports.
     return _widened(raw if raw.flags.aligned else raw.copy(), found)
 
 
 def _became_shorter(path: Path, size: int) -> FormatError:
     return FormatError(
         f"{shown(path)}: found {size} bytes, fewer than when its header was read; wait until the file is "
-        "no longer being written, then try again"
+        "completely written, then try again"
     )
 
 

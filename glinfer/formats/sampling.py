@@ -1,7 +1,7 @@
-"""The sampling options that a model's files name, read from them and written into those of another format.
+"""The sampling options that a model's files recommend: reading them, and writing them in another format.
 
-A GGUF file names them in ``general.sampling.*`` of its metadata, any other model in ``generation_config.json``. Here
-they have the names of the fields of SamplingOptions, which are those of ``generation_config.json``.
+GGUF files have them in the metadata ``general.sampling.*``, other models in ``generation_config.json``. Their names
+here are the fields of SamplingOptions, as in ``generation_config.json``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _GGUF_NAMES = {
 }
 _MAX_TOP_K = 2**31 - 1  # llama.cpp reads an int32; no vocabulary has more tokens
 NAMES = tuple(_GGUF_NAMES)
-"""The options of a sampler that a model's files may name."""
+"""The sampling options that a model's files may set."""
 
 
 def find_generation_config(path: AnyPath) -> Path | None:
-    """Find the ``generation_config.json`` of a model; None for a GGUF file, and where there is no such file."""
+    """Find the ``generation_config.json`` of a model; None for a GGUF file, or if it is missing."""
     if is_gguf(path):
         return None
     file = (Path(path) if is_directory(path) else Path(path).parent) / GENERATION_CONFIG
@@ -46,10 +46,10 @@ def find_generation_config(path: AnyPath) -> Path | None:
 
 
 def named_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
-    """The sampling options that a model's files name, not checked, and the file that names them, for messages.
+    """The sampling options in a model's files, unchecked, and the file that has them, for messages.
 
-    ``do_sample: false`` of a ``generation_config.json`` is a temperature of 0. A number that is exactly a float32 is
-    told by its shortest decimal, 0.6 instead of 0.60000002384, so that it is the same in files of every format.
+    ``do_sample: false`` in a ``generation_config.json`` means a temperature of 0. A number that is exactly a float32
+    becomes its shortest decimal, 0.6 instead of 0.60000002384, so that it is the same in every format.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -69,7 +69,7 @@ def named_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
 
 
 def recommended_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
-    """:func:`named_sampling`, where a file that cannot be read is warned of and names none."""
+    """:func:`named_sampling`, but an unreadable file causes a warning and gives no options."""
     try:
         return named_sampling(path)
     except FormatError as error:
@@ -78,7 +78,7 @@ def recommended_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
 
 
 def sampling_metadata(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a GGUF file that name checked options: float32, or float64 where that loses digits."""
+    """The GGUF metadata for checked options: float32, or float64 if float32 loses digits."""
     values: dict[str, Any] = {}
     for name, value in named.items():
         if name == "top_k":
@@ -92,9 +92,9 @@ def sampling_metadata(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def generation_config(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a ``generation_config.json`` that name checked options.
+    """The values of a ``generation_config.json`` for checked options.
 
-    transformers refuses a temperature of 0, and samples only where ``do_sample`` is true.
+    transformers refuses a temperature of 0, and samples only if ``do_sample`` is true.
     """
     if named.get("temperature") == 0:
         return {"do_sample": False, **{name: value for name, value in named.items() if name != "temperature"}}
@@ -104,7 +104,7 @@ def generation_config(named: Mapping[str, Any]) -> dict[str, Any]:
 def _in_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: metadata.get(_GGUF + key) for name, key in _GGUF_NAMES.items()}
     named = {name: value for name, value in found.items() if value is not None}
-    for name in ("temperature", "top_k"):  # llama.cpp takes negative ones for 0
+    for name in ("temperature", "top_k"):  # llama.cpp treats negative values as 0
         if isinstance(named.get(name), (int, float)):
             named[name] = max(named[name], 0)
     return named
@@ -118,7 +118,7 @@ def _in_generation_config(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortest(value: float) -> float:
-    """A number that is exactly a float32 by the shortest decimal that names it; any other as it is."""
+    """The shortest decimal of a number that is exactly a float32; other numbers unchanged."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     return float(str(single)) if float(single) == value else value

@@ -1,4 +1,4 @@
-"""The list of a model's tensors, made from its configuration and the record of its family, for every format."""
+"""The list of a model's tensors, from its configuration and the record of its family, for every format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glinfer.families.record import Names
 
 Shapes = dict[str, tuple[int, ...]]
 EXPERT_ROLES = ("gate", "up", "down")
-"""The roles of matrices that each expert has, where a layer has experts; elsewhere those of the MLP."""
+"""The roles of the matrices of each expert, or of the MLP in a layer without experts."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class ModelTensor:
 
     Attributes:
         role: the attribute of :class:`glinfer.families.record.Names` that names it.
-        part: ``weight`` or ``bias``; nothing where the role names the tensor whole.
+        part: ``weight`` or ``bias``; empty if the role is the whole name.
         shape: vectors [n], matrices [out, in], the weights of a convolution [elements, 1, positions].
         layer: the number of the layer; None outside of all layers.
-        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; the number of a matrix behind the
-            pooling, or of the expert that a matrix belongs to.
+        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; ``qkv``, ``z``, ``b`` or ``a`` of a
+            delta rule; the number of an expert, or of a dense layer after the pooling.
     """
 
     role: str
@@ -64,20 +64,20 @@ class StoredTensor:
 
     @property
     def experts(self) -> int:
-        """How many experts the tensors belong to; 1 for all others."""
+        """The number of experts that the tensors belong to; 1 for other tensors."""
         first = self.tensors[0]
         return len({tensor.letter for tensor in self.tensors}) if first.role in EXPERT_ROLES else 1
 
     @property
     def outer_shape(self) -> tuple[int, ...]:
-        """The shape in GGUF files, without the edge of 1 that a convolution has, and what weighs a shared expert."""
+        """The shape in GGUF files, without the dimension of 1 of a convolution or a shared expert's router."""
         if self.tensors[0].role == "shared_router":
             return self.shape[1:]
         return self.shape[::2] if len(self.shape) == 3 else self.stacked_shape
 
     @property
     def stacked_shape(self) -> tuple[int, ...]:
-        """The shape in a file, [experts, rows, inputs] where it holds the matrices of several experts."""
+        """The shape in a file, [experts, rows, inputs] if it holds the matrices of several experts."""
         rows, *inputs = self.shape
         return (rows, *inputs) if self.experts == 1 else (self.experts, rows // self.experts, *inputs)
 
@@ -187,22 +187,22 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
 def weight_shapes(config: ModelConfig) -> Shapes:
     """The shape of every tensor of a model, by its name in a checkpoint, see :class:`glinfer.families.record.Names`.
 
-    With width D, inner width I, vocabulary V, S positions, H heads and G heads of keys and values of d elements each:
-    embeddings and head [V, D], learned positions [S, D], queries [H·d, D], keys and values [G·d, D], the projection
-    behind them [D, H·d], gate and up [I, D], down [D, I], norms [D], norms of heads [d], or of all heads together
-    [H·d] and [G·d]; around a convolution over L positions [3·D, D], [D, 1, L] and [D, D]; biases have one number a row.
-    Where attention has gates, queries are [2·H·d, D], each head's followed by its gates. Before a delta rule with H
-    heads of v values and G of k keys, queries, keys and values are [2·G·k + H·v, D], gates [H·v, D], decays and shares
-    [H, D]; the matrix behind it is [D, H·v].
-    With E experts in a layer the router is [E, D], and each expert has gate, up and down of its own, and so has one
-    that all tokens share, beside a vector [1, D] that weighs it. Sinks are [H].
+    With width D, inner width I, vocabulary V, S positions, H heads and G key-value heads of d elements each:
+    embeddings and head [V, D], learned positions [S, D], queries [H·d, D], keys and values [G·d, D], attention output
+    [D, H·d], gate and up [I, D], down [D, I], norms [D], norms of heads [d], or of all heads together [H·d] and [G·d].
+    A convolution over L positions has [3·D, D], [D, 1, L] and [D, D]. Biases have one number a row, and sinks are [H].
+    In gated attention, queries are [2·H·d, D]: the queries of each head, then its gates. In a delta rule with H heads
+    of v values and G heads of k keys, queries, keys and values are [2·G·k + H·v, D], gates [H·v, D], decays and shares
+    [H, D], and the output [D, H·v].
+    With E experts in a layer, the router is [E, D], and each expert has its own gate, up and down. A shared expert has
+    these too, and a router [1, D] for its weight.
     """
     names = config.family.names
     return {tensor.name(names): tensor.shape for tensor in tensors_of(config)}
 
 
 def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
-    """Every tensor that a file with these names must have, the embeddings first; tensors with one name are joined."""
+    """Every tensor that a file with these names must have, embeddings first; tensors that share a name are joined."""
     found: dict[str, list[ModelTensor]] = {}
     for tensor in tensors_of(config):
         found.setdefault(tensor.name(names), []).append(tensor)
@@ -210,12 +210,12 @@ def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
 
 
 def tensors_per_layer(config: ModelConfig) -> int:
-    """The most tensors of a layer; no list of all is made, since files may name absurdly many layers."""
+    """The most tensors of a layer, without listing all layers: a file may name absurdly many."""
     return max(_counts(config))
 
 
 def _counts(config: ModelConfig) -> list[int]:
-    """The number of tensors in each of the layers after which their kinds repeat."""
+    """The number of tensors in each layer of one period of the layer pattern."""
     period = min(config.num_hidden_layers, max(1, len(config.layer_types)))
     return [sum(1 for _ in _layer(config, layer)) for layer in range(period)]
 
@@ -229,5 +229,5 @@ def tensor_count(config: ModelConfig) -> int:
 
 
 def head_weight(config: ModelConfig) -> str:
-    """The name of the vocabulary's matrix: the token embedding where the two are tied."""
+    """The name of the head's matrix: the token embedding if the two are tied."""
     return f"{config.family.names.vocabulary(tied=config.tie_word_embeddings)}.weight"

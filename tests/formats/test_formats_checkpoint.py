@@ -102,7 +102,7 @@ def test_packed_random_weights_are_in_the_formats_of_files() -> None:
 @each_case(
     ("config", "formats", "message"),
     [
-        (SMALL, ("BF16",), "models of gab have no packed matrices; leave out the formats of files"),
+        (SMALL, ("BF16",), "models of gab have no packed matrices; leave out the file formats"),
         (OF_EXPERTS, ("Q4_K",), "embed_tokens.weight has 64 weights, which are not whole blocks of Q4_K"),
         (dataclasses.replace(OF_EXPERTS, hidden_size=256), ("IQ2_XXS",), "floats cannot be packed as IQ2_XXS"),
     ],

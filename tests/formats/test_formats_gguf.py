@@ -239,7 +239,7 @@ PAD = bytes(200)
         (header(1, 0, tensor_entry(1 << 63, 1 << 63) + PAD), "it is truncated"),
         (header(1, 0, tensor_entry(2, offset=1 << 63) + PAD), "it is truncated"),
         (header(1, 0, tensor_entry(48, kind=8) + PAD), "expected whole blocks of 32; the file is damaged"),
-        (header(2, 0, tensor_entry(2) * 2 + PAD), "'t' is there twice"),
+        (header(2, 0, tensor_entry(2) * 2 + PAD), "'t' appears twice"),
         (header(0, 0) + PAD, "found no general.architecture"),
     ],
 )
@@ -470,7 +470,7 @@ def test_factors_of_the_pairs(path: Path) -> None:
     [
         ({"block_count": None}, {}, "llama.block_count is missing, and this architecture needs it"),
         ({"block_count": "two"}, {}, "llama.block_count is 'two'"),
-        ({"block_count": 1 << 23}, {}, "found 21 tensors; expected 75497475 or so"),
+        ({"block_count": 1 << 23}, {}, "found 21 tensors; expected about 75497475"),
         ({"attention.head_count_kv": 3}, {}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
         ({"attention.head_count_kv": [2, 2]}, {}, ""),
         ({"attention.head_count_kv": [2, 1]}, {}, r"head_count_kv is \[2, 1\]; expected the same for all layers"),

@@ -387,7 +387,7 @@ def test_an_index_may_not_lead_out_of_its_directory(tmp_path: Path, shard: str) 
     [
         (None, "found no weight_map; expected an object"),
         ({}, "found no weight_map; expected an object"),
-        ({"wte.weight": 3}, "tensor 'wte.weight' lies in 3; expected a file's name"),
+        ({"wte.weight": 3}, "the file of tensor 'wte.weight' is 3; expected a file's name"),
         ({"wte.weight": "a\0b"}, "1 of the 1 shards it names are missing, first 'a\\x00b'"),
     ],
 )

@@ -348,7 +348,7 @@ def test_missing_unknown_and_doubled_tensors(tmp_path: Path) -> None:
     renamed = changed(path, lambda values: entry_of(values, MATRIX).update(name=MATRIX.replace("down", "dwon")))
     assert f"tensor '{MATRIX}' is missing (found 'model.layers.1.mlp.dwon_proj.weight'" in refusal(renamed)
     doubled = changed(write_manifest(tmp_path), lambda values: values["tensors"].append(values["tensors"][0]))
-    assert "tensor 'model.embed_tokens.weight' is there twice" in refusal(doubled)
+    assert "tensor 'model.embed_tokens.weight' appears twice" in refusal(doubled)
     head = {"name": "lm_head.weight"}
     more = changed(write_manifest(tmp_path), lambda values: values["tensors"].append({**values["tensors"][0], **head}))
     assert "unknown tensor 'lm_head.weight'" in refusal(more)

@@ -269,15 +269,15 @@ def test_another_width_of_the_shared_expert_is_refused(tmp_path: Path) -> None:
 @each_case(
     ("changes", "message"),
     [
-        ({"linear_num_value_heads": 4}, "the architecture qwen35 has heads of values that share keys in another order"),
+        ({"linear_num_value_heads": 4}, "the architecture qwen35 has value heads that share keys in another order"),
         (
             {"linear_num_value_heads": 4, "linear_keys_in_turn": True, **NEXT_EXPERTS},
-            "the architecture qwen3next has heads of values that share keys in another order",
+            "the architecture qwen3next has value heads that share keys in another order",
         ),
         ({"linear_value_head_dim": 8}, "the architecture qwen35 has values as long as keys in its delta rules"),
         (
             {"layer_types": ("full_attention", "linear_attention")},
-            "the architecture qwen35 has attention in each so many-th layer, and the delta rule in all others",
+            "the architecture qwen35 has attention in every n-th layer, and the delta rule in all others",
         ),
     ],
 )

@@ -140,7 +140,7 @@ class TestZip:
         with zipfile.ZipFile(tmp_path / "a.zip", "w") as made:
             made.writestr("config.json", "{}")
             made.writestr(name, "{}")
-        with pytest.raises(FormatError, match=r"it names the file .*; do not trust this file"):
+        with pytest.raises(FormatError, match=r"found the file name .*; do not trust this file"):
             load_checkpoint(tmp_path / "a.zip")
         assert not list(tmp_path.rglob("evil*"))
 

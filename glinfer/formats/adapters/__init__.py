@@ -1,1 +1,1 @@
-"""LoRA adapters: the file of PEFT, that of llama.cpp, and the sum with the weights of their model."""
+"""LoRA adapters: reading PEFT and llama.cpp files, and merging adapters into a model's weights."""

@@ -1,4 +1,4 @@
-"""A LoRA adapter as arrays: a matrix of low rank for each matrix of a model that it changes (Hu et al. 2021)."""
+"""LoRA adapters as arrays: a low-rank update for each adapted matrix (Hu et al. 2021)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FloatArray = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
 _OF_EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down")
 _ROLES = ("projection", "output", "delta_in", "delta_out", "gate", "up", "down", *_OF_EXPERTS, "head")
-"""The matrices that an adapter may change, as :class:`glinfer.families.record.Names` calls them."""
+"""The roles of matrices that an adapter may change; see :class:`glinfer.families.record.Names`."""
 
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """What is added to one matrix W [out, in]: ``scale · up @ down``.
+    """The update of one matrix W [out, in]: ``scale · up @ down``.
 
     Attributes:
         down: A [rank, in], float32.
@@ -48,9 +48,9 @@ class Adapter:
     """One adapter of a model.
 
     Attributes:
-        matrices: what is added to each matrix, by the name of the tensor in the checkpoint; sorted as in the file.
-        source: where it came from, for messages.
-        files: the files that it was read from.
+        matrices: the update of each matrix, by tensor name in the checkpoint; in the order of the file.
+        source: where the adapter came from, for messages.
+        files: the files it was read from.
     """
 
     matrices: Mapping[str, LowRank]
@@ -60,9 +60,9 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Pair:
-    """The two matrices of a file that belong to one of its tensors, before they are checked.
+    """A and B of one tensor as a file stores them, before they are checked.
 
-    Of a tensor that holds the matrices of several experts they are [experts, rank, in] and [experts, out, rank].
+    For a tensor that holds several experts they are [experts, rank, in] and [experts, out, rank].
     """
 
     down: FloatArray | None = None
@@ -75,7 +75,7 @@ class Pair:
 
 
 def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
-    """The matrices of a model that an adapter may change, by their names in such files without ``.weight``."""
+    """The matrices that an adapter may change, by their names in the file without ``.weight``."""
     found = (each for each in stored_tensors(config, names) if len(each.shape) == 2)
     return {each.name.removesuffix(".weight"): each for each in found if each.tensors[0].role in _ROLES}
 
@@ -83,18 +83,18 @@ def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
 def low_ranks(
     stored: StoredTensor, pair: Pair, scale: float, names: Names, where: str, order: Rows | None = None
 ) -> Iterator[tuple[str, ModelTensor, LowRank]]:
-    """The name, the tensor and the change of each of the model's matrices whose rows are in one tensor of a file.
+    """Split the update of a stored tensor: the name, tensor and update of each matrix of the model in it.
 
     Args:
         stored: the tensor of the file.
         pair: A and B.
         scale: the factor of their product.
         names: the names of tensors in the checkpoint.
-        where: the beginning of messages, which names the tensor.
-        order: the rows of the file in the order of the model's matrices, where they lie otherwise.
+        where: the prefix of messages, which names the tensor.
+        order: row indices that put the file's rows in the model's order; None if they are in it.
 
     Raises:
-        FormatError: one of the two is missing, has another shape, or numbers that are not finite.
+        FormatError: A or B is missing, has the wrong shape or rank, or has numbers that are not finite.
     """
     *several, rows, columns = stored.stacked_shape
     for letter, found in (("A", pair.down), ("B", pair.up)):
@@ -128,7 +128,7 @@ def low_ranks(
 
 
 def refused_name(name: str, config: ModelConfig, names: Names) -> str:
-    """Why an adapter cannot change the matrix of this name, as the end of a message."""
+    """The reason an adapter cannot change the matrix of this name, for the end of a message."""
     stem = name.removesuffix(".weight")
     embeddings = names.embeddings.rpartition(".")[2]
     if stem.rpartition(".")[2] == embeddings:

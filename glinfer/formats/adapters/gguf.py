@@ -1,4 +1,4 @@
-"""Adapters in GGUF files, as convert_lora_to_gguf.py of llama.cpp writes them."""
+"""GGUF adapters, as llama.cpp's convert_lora_to_gguf.py writes them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ _ENDS = {".weight.lora_a": "down", ".weight.lora_b": "up"}
 
 
 def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
-    """Read an adapter in a GGUF file, for a model of this shape.
+    """Read an adapter from a GGUF file, for a model of this shape.
 
-    The file has ``general.type`` ``adapter``, ``adapter.type`` ``lora`` and ``adapter.lora.alpha``; its tensors are the
-    model's, followed by ``.lora_a`` [rank, in] and ``.lora_b`` [out, rank], with an edge more where a tensor has the
-    matrices of all experts. The factor is alpha / rank, or 1 where
-    alpha is 0, as in llama.cpp. Rows of B are put in the order of the model's own, as rows of a model in a GGUF file
-    are.
+    The file has ``general.type`` ``adapter``, ``adapter.type`` ``lora`` and ``adapter.lora.alpha``. Each adapted tensor
+    has two matrices: ``.lora_a`` [rank, in] and ``.lora_b`` [out, rank], with a leading dimension for experts if the
+    tensor holds all of them. The scale is alpha / rank, or 1 if alpha is 0, as in llama.cpp. Rows of B are put in
+    glinfer's order, like the rows of a GGUF model.
 
     Raises:
-        FormatError: the file is damaged or no adapter, or belongs to another model.
+        FormatError: the file is damaged, is not an adapter, or belongs to another model.
         InputError: the package gguf is not installed.
     """
     file = read_gguf_part(path)
@@ -75,13 +74,13 @@ def read_gguf_adapter(path: AnyPath, config: ModelConfig) -> Adapter:
 
 
 def _pairs(tensors: Any, label: str) -> dict[str, Pair]:
-    """A and B of each tensor of the model, by its name in the file without ``.weight``."""
+    """A and B of each adapted tensor, by its name in the file without ``.weight``."""
     pairs: dict[str, dict[str, FloatArray]] = {}
     for name, found in tensors.items():
         end = next((end for end in _ENDS if name.endswith(end)), None)
         if end is None:
             raise FormatError(
-                f"{label}: tensor {quoted(name)} is not supported; expected matrices lora_a and lora_b alone"
+                f"{label}: tensor {quoted(name)} is not supported; expected only matrices lora_a and lora_b"
             )
         pairs.setdefault(name.removesuffix(end), {})[_ENDS[end]] = _floats(found, label)
     return {name: Pair(**parts) for name, parts in pairs.items()}

@@ -1,7 +1,7 @@
-"""Heads of values of a delta rule, which files of adapters may have in another order than their model.
+"""The order of a delta rule's value heads, which may differ between an adapter's file and its model.
 
-Where several heads share keys, those that do follow each other in directories of Hugging Face, and take turns in GGUF
-files (:class:`glinfer.families.layer.DeltaRule`). A model has them as its own file does.
+Where value heads share a key head, Hugging Face files store those heads next to each other, and GGUF files interleave
+them (:class:`glinfer.families.layer.DeltaRule`). A model keeps the order of its own file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from glinfer.formats.tensors import ModelTensor
 
 
 def in_order_of(config: ModelConfig, tensor: ModelTensor, change: LowRank, *, in_turn: bool) -> LowRank:
-    """What a file adds to a tensor, with the heads of values of a delta rule as the model has them.
+    """Reorder the update of a tensor, so that a delta rule's value heads are in the model's order.
 
     Args:
         config: the model's shape.
         tensor: the tensor.
-        change: what is added, in the order of the file.
-        in_turn: whether heads of values take turns in the heads of keys in the file.
+        change: the update, in the order of the file.
+        in_turn: whether the file interleaves the value heads that share a key head.
     """
     rule = None if tensor.layer is None else config.layer(tensor.layer).delta
     if rule is None or rule.in_turn == in_turn or tensor.role not in ("delta_in", "delta_out"):
@@ -39,7 +39,7 @@ def in_order_of(config: ModelConfig, tensor: ModelTensor, change: LowRank, *, in
 
 
 def _order(rule: DeltaRule) -> npt.NDArray[np.intp]:
-    """The head of the file's order, the other one, for each head of the model's."""
+    """For each value head of the model, its index in the file, which has the other order."""
     shared = rule.heads // rule.key_heads
     shape = (rule.key_heads, shared) if rule.in_turn else (shared, rule.key_heads)
     return np.arange(rule.heads).reshape(shape).T.reshape(-1)

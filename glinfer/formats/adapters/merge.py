@@ -1,4 +1,4 @@
-"""Adapters read by what a path holds, and added to the weights of their model for good."""
+"""Reading an adapter of either format, and merging adapters into a model's weights."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from glinfer.formats.files import AnyPath, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf
 
 _ROWS = 1 << 22
-"""Numbers of a matrix that are added in float64 together."""
+"""Weights that are summed in float64 at a time."""
 
 
 def read_adapter(path: AnyPath, config: ModelConfig, scale: float = 1.0, *, base: Checkpoint | None = None) -> Adapter:
-    """Read the adapter at ``path``: a directory of PEFT, a file in it, or a GGUF file.
+    """Read the adapter at ``path``: a PEFT directory, a file in it, or a GGUF file.
 
     Args:
-        path: where it is.
-        config: the shape of the model that it is for.
-        scale: a factor of all that it adds, besides its own.
-        base: the model that it is for, with which copies of its matrices in the adapter are compared; without it, an
-            adapter with copies is refused.
+        path: the adapter.
+        config: the model's shape.
+        scale: a factor for every update, on top of the adapter's own.
+        base: the model, to compare with copies of its matrices in the adapter; without it, an adapter with copies is
+            refused.
 
     Raises:
-        FormatError: it cannot be read, is damaged or no plain LoRA, or belongs to another model.
-        InputError: ``scale`` is no number; a GGUF file, and the package gguf is not installed.
+        FormatError: the adapter cannot be read, is damaged, is not plain LoRA, or belongs to another model.
+        InputError: ``scale`` is not a finite number, the model embeds texts, or the package gguf is missing.
     """
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not math.isfinite(scale):
-        raise InputError(f"the scale of an adapter is {scale!r}; expected a number")
+        raise InputError(f"the adapter's scale is {scale!r}; expected a finite number")
     if config.embeds:
-        raise InputError("adapters are for models that continue texts; this one embeds them")
+        raise InputError("found a model that embeds texts; adapters need one that generates text")
     found = _found(path, config, base)
     if scale == 1.0:
         return found
@@ -57,17 +57,17 @@ def _found(path: AnyPath, config: ModelConfig, base: Checkpoint | None) -> Adapt
     if is_gguf(path):
         return read_gguf_adapter(path, config)
     if not os.path.lexists(path):
-        raise FormatError(f"{shown(path)}: there is no such adapter; expected a directory of PEFT, or a GGUF file")
-    raise FormatError(f"{shown(path)}: found no adapter; expected a directory of PEFT, or a GGUF file")
+        raise FormatError(f"{shown(path)}: there is no such adapter; expected a PEFT directory, or a GGUF file")
+    raise FormatError(f"{shown(path)}: found no adapter; expected a PEFT directory, or a GGUF file")
 
 
 def merged(checkpoint: Checkpoint, adapters: Iterable[Adapter]) -> Checkpoint:
-    """The model with adapters added to its matrices, W + scale · B @ A, each sum in float64 and rounded once.
+    """Merge adapters into the model's matrices: W + scale · B @ A, summed in float64 and rounded once.
 
-    The changed matrices are float32, whatever the file has them in; all others stay as they are.
+    Changed matrices become float32, whatever their format was; the others are unchanged.
 
     Raises:
-        FormatError: a sum is no finite float32.
+        FormatError: a sum is not a finite float32.
     """
     tensors, packed = dict(checkpoint.tensors), dict(checkpoint.packed)
     files = list(checkpoint.files)
@@ -76,9 +76,9 @@ def merged(checkpoint: Checkpoint, adapters: Iterable[Adapter]) -> Checkpoint:
             floats = packed.pop(name).floats() if name in packed else tensors[name]
             tensors[name] = _sum(floats, change)
             if not np.isfinite(tensors[name]).all():
-                raise FormatError(f"{adapter.source}: with it, a weight of {name!r} is beyond float32; scale it down")
+                raise FormatError(f"{adapter.source}: it makes a weight of {name!r} exceed float32; scale it down")
         files += adapter.files
-    # In the order of the model, as files are written.
+    # Keep the checkpoint's order, in which files are written.
     order = {name: place for place, name in enumerate((*checkpoint.tensors, *checkpoint.packed))}
     tensors = {name: tensors[name] for name in sorted(tensors, key=order.__getitem__)}
     return replace(checkpoint, tensors=MappingProxyType(tensors), packed=MappingProxyType(packed), files=tuple(files))

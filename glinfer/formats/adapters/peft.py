@@ -1,7 +1,7 @@
-"""Adapters of Hugging Face's PEFT: a directory with adapter_config.json and adapter_model.safetensors.
+"""Hugging Face PEFT adapters: a directory with adapter_config.json and adapter_model.safetensors.
 
-Names and scales are those of ``peft/tuners/lora`` and ``peft/utils/save_and_load.py``. What PEFT can do beyond plain
-LoRA changes other numbers than the two matrices, and is refused by name.
+Names and scales follow ``peft/tuners/lora`` and ``peft/utils/save_and_load.py``. PEFT features beyond plain LoRA change
+more than the two matrices, and are refused by name.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _OTHER_WEIGHTS = "adapter_model.bin"
 _PREFIX, _WRAPPED = "base_model.model.", ".base_layer"
 _WRAPPERS = re.compile(r"\.(base_layer|original_module|modules_to_save(\.default)?)(?=\.)")
-"""What PEFT puts into the names of the model's own tensors."""
-_TOGETHER = 1 << 22  # numbers that are compared together
+"""The parts that PEFT inserts into the names of the model's own tensors."""
+_TOGETHER = 1 << 22  # weights compared at a time
 _STEPS = 6
-"""Largest error of a row in a format of b bits a weight, in units of 2**-b of the row's length; at most that length."""
+"""Largest error of a row relative to its norm, in units of 2**-b for a format of b bits a weight; capped at 1."""
 _OTHERS = {"lora_embedding_": "embeddings", "lora_magnitude_vector": "DoRA", ".bias": "biases"}
 _EXPERTS = "mlp.experts"
-"""The module whose parameters ``gate_up_proj`` and ``down_proj`` have the matrices of all experts in transformers 5."""
+"""The module whose parameters ``gate_up_proj`` and ``down_proj`` hold all experts in transformers 5."""
 _PART = re.compile(r"(.+)\.lora_(A|B)(?:\.default)?\.weight")
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_dora": (False,),
@@ -57,19 +57,19 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_bdlora": (False,),
     "arrow_config": (),
 }
-"""Settings that change more than the two matrices say, and the values besides null with which they do not."""
+"""Settings beyond plain LoRA, each with the values besides null that have no effect."""
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initialisations that change the base weights too, which the files of the adapter do not have."""
+"""Initialisations that also change the base weights, which the adapter's files do not contain."""
 
 
 def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None) -> Adapter:
-    """Read an adapter that ``save_pretrained`` of PEFT wrote, for a model of this shape.
+    """Read an adapter that PEFT's ``save_pretrained`` wrote, for a model of this shape.
 
-    The ranks are those of the matrices; alpha may differ by module (``alpha_pattern``), and ``use_rslora`` divides it
-    by the root of the rank. A parameter with the matrices of all experts (``target_parameters``) has two matrices for
-    each expert. Matrices may be float32, float16 or bfloat16, and become float32. PEFT also saves copies of the model's
-    own head or embeddings where an adapter changes one of them or ``modules_to_save`` names them; these are passed over
-    if they equal those of the model.
+    Ranks come from the matrices; alpha may differ by module (``alpha_pattern``). The scale is alpha / rank, or
+    alpha / √rank with ``use_rslora``. A parameter that holds all experts (``target_parameters``) has two matrices for
+    each expert. Matrices may be float32, float16 or bfloat16, and become float32. PEFT also saves copies of the head
+    or embeddings if an adapter changes one of them or ``modules_to_save`` names them. Copies that equal the model's
+    are ignored.
 
     Args:
         path: the directory.
@@ -77,16 +77,14 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
         base: the model; without it, an adapter with copies is refused.
 
     Raises:
-        FormatError: a file is missing or damaged, the adapter is no plain LoRA, or belongs to another model.
+        FormatError: a file is missing or damaged, or the adapter is not plain LoRA or belongs to another model.
     """
     folder = Path(path)
     settings_file, weights = _located(folder)
     settings, label = read_json(settings_file, MAX_CONFIG_BYTES), shown(settings_file)
     _check_plain(settings, label)
     if config.family.huggingface is None:
-        raise FormatError(
-            f"{label}: adapters are for families that Hugging Face has; this model is {config.model_type}"
-        )
+        raise FormatError(f"{label}: this model is {config.model_type}; expected a Hugging Face family")
     form = form_of(config.family)
     stored_as = form.names or config.family.names
     pairs, others = _pairs(weights)
@@ -95,7 +93,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
     matrices: dict[str, LowRank] = {}
     for name, pair in pairs.items():
         module = name
-        while module.endswith(_WRAPPED):  # several parameters of one module are wrapped one around the other
+        while module.endswith(_WRAPPED):  # PEFT nests the wrappers of several parameters of one module
             module = module.removesuffix(_WRAPPED)
         asked = (module, form.prefix + module)
         stored = next((known[each] for each in asked if each in known), None)
@@ -115,7 +113,7 @@ def read_peft(path: AnyPath, config: ModelConfig, base: Checkpoint | None = None
 
 
 def _modules_of_experts(config: ModelConfig, form: HuggingFace) -> dict[str, tuple[StoredTensor, StoredTensor]]:
-    """The two parameters of each module with the matrices of all experts of a layer, by the name of the module."""
+    """The two parameters (gate with up, and down) of each module that holds a layer's experts, by module name."""
     names = form.names or config.family.names
     if not names.down.startswith(_EXPERTS):
         return {}
@@ -134,19 +132,19 @@ def _modules_of_experts(config: ModelConfig, form: HuggingFace) -> dict[str, tup
 
 
 def _meant(parameters: tuple[StoredTensor, StoredTensor], pair: Pair) -> StoredTensor:
-    """The one of two parameters that a pair of matrices is for, which its name does not say: by the outputs."""
+    """The parameter that a pair of matrices updates; both have one name, so the number of outputs decides."""
     gate_up, down = parameters
     return down if pair.up is not None and len(pair.up) == down.stacked_shape[-2] else gate_up
 
 
 def _by_expert(pair: Pair, stored: StoredTensor, *, alternate: bool) -> Pair:
-    """The matrices of each expert: PEFT has the ranks of all one below the other in A, and in turn in B.
+    """Split a pair by expert: PEFT stacks the experts' ranks in A and interleaves them in B.
 
-    With ``alternate`` rows of gate and up take turns in B.
+    With ``alternate``, the interleaved rows of gate and up in B are separated too.
     """
     down, up, experts = pair.down, pair.up, stored.experts
     if down is None or up is None or down.ndim != 2 or up.ndim != 2 or len(down) % experts or up.shape[1] % experts:
-        return pair  # which is refused by its shapes
+        return pair  # low_ranks refuses its shapes
     apart = up.reshape(len(up), -1, experts).transpose(2, 0, 1)
     if alternate and stored.tensors[0].role == "gate":
         apart = np.concatenate([apart[:, 0::2], apart[:, 1::2]], axis=1)
@@ -186,7 +184,7 @@ def _check_plain(settings: Mapping[str, Any], label: str) -> None:
 
 
 def _scale(settings: Mapping[str, Any], name: str, rank: int, label: str) -> float:
-    """The factor of one module's product, as PEFT computes it."""
+    """The scale of one module's update, as PEFT computes it."""
     alpha: Any = 8 if settings.get("lora_alpha") is None else settings["lora_alpha"]
     patterns = settings.get("alpha_pattern") or {}
     if not isinstance(patterns, dict):
@@ -204,7 +202,7 @@ def _scale(settings: Mapping[str, Any], name: str, rank: int, label: str) -> flo
 
 
 def _matches(pattern: str, name: str, label: str) -> bool:
-    """Whether a key of alpha_pattern names a module: a regular expression of the end of its name."""
+    """Whether a key of alpha_pattern, a regular expression for the end of a name, matches a module."""
     if re.fullmatch(r"[\w.^\\|()\[\]*+?$-]{1,200}", pattern) is None or re.search(r"[*+]\)?[*+]", pattern):
         raise FormatError(f"{label}: alpha_pattern has the key {quoted(pattern)}; expected the name of a module")
     try:
@@ -214,7 +212,7 @@ def _matches(pattern: str, name: str, label: str) -> bool:
 
 
 def _pairs(weights: Path) -> tuple[dict[str, Pair], dict[str, FoundTensor]]:
-    """A and B of each module, by its name without the prefix that PEFT gives it; and all other tensors."""
+    """A and B of each module by its name without PEFT's prefix, and all other tensors."""
     label = shown(weights)
     tensors, _ = read_header(weights)
     pairs: dict[str, dict[str, Any]] = {}
@@ -237,10 +235,10 @@ def _pairs(weights: Path) -> tuple[dict[str, Pair], dict[str, FoundTensor]]:
 def _check_copies(
     others: Mapping[str, FoundTensor], config: ModelConfig, names: Names, base: Checkpoint | None, label: str
 ) -> None:
-    """Check that tensors of a file besides A and B are copies of the model's own; without ``base`` none is.
+    """Check that every tensor besides A and B is a copy of the model's own; without ``base``, refuse them.
 
-    They have to have the same numbers, rounded to the type of the file or of the model, whichever has fewer bits. Where
-    the model is in blocks of fewer bits, each row has to be as near as these can tell, see :data:`_STEPS`.
+    A copy has the same numbers after rounding to the less precise of the two types. If the model is quantised, each
+    row may differ by the error of the format, see :data:`_STEPS`.
     """
     known = {each.name: each for each in stored_tensors(config, names)} if others else {}
     if config.tie_word_embeddings and known:
@@ -265,7 +263,7 @@ def _check_copies(
 
 
 def _is_copy(copy: Checkpoint, base: Checkpoint, name: str) -> bool:
-    """Whether a tensor of a file has the numbers of the model's, as far as the formats of both can tell."""
+    """Whether a tensor is the same in two checkpoints, within the precision of both formats."""
     (mine, shape), (own, _) = ((each.formats()[name], _held(each, name).shape) for each in (copy, base))
     step = max(1, _TOGETHER // shape[-1])
     for start in range(0, shape[0], step):
@@ -293,7 +291,7 @@ def _rows(held: PackedTensor | FloatArray, start: int, end: int) -> FloatArray:
 
 
 def _rounded(numbers: FloatArray, kind: str) -> FloatArray:
-    """The nearest numbers of a type in STORED, as float32."""
+    """Numbers rounded to a type in STORED, as float32."""
     if kind == "F16":
         with np.errstate(over="ignore"):
             return numbers.astype(np.float16).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Gab's tokenizers, a byte-level BPE without a pre-tokeniser: BPE1 (``model.bpe``), and the successor's JSON.
+"""Gab's tokenizers, byte-level BPE without a pre-tokeniser: BPE1 (``model.bpe``), and the successor's JSON.
 
 In BPE1 all integers are little-endian u32: magic, version, next id, merge count M; M × (left, right, merged);
 vocabulary count; then for each entry its id, its length in bytes, and the bytes. Ids 0–255 are the single
-bytes and each merge makes the next id, so a later merge can use what an earlier one made.
+bytes and each merge makes the next id, so a merge can use the result of an earlier one.
 
 The second generation's ``tokenizer.json`` is ``{"reserved": ["<|user|>", …], "merges": [[60, 124], …]}``: the texts of
 its control tokens, and the two ids of every merge (``tokenizer.py`` and ``webexport.py`` of Gab).
@@ -37,13 +37,13 @@ _OWN_JSON = re.compile(rb'\s*\{\s*"(?:reserved|merges)"\s*:')
 
 @dataclass(frozen=True)
 class BpeModel:
-    """Merges and vocabulary of a byte-level BPE, checked against each other when it is made.
+    """Merges and vocabulary of a byte-level BPE; the constructor checks that they agree.
 
     Attributes:
         merges: (left, right, merged) ids in the order in which they apply; merge number i makes id 256 + i.
         vocabulary: the bytes of every id; ids 0–255 are the single bytes.
-        reserved: texts of control tokens, beside those of the form ``<|name|>``, which always are; a BPE1 file has
-            no place for them.
+        reserved: texts of further control tokens; those of the form ``<|name|>`` always are. BPE1 files cannot store
+            them.
 
     Raises:
         FormatError: merges and vocabulary contradict each other; names the id or the merge.
@@ -54,7 +54,7 @@ class BpeModel:
     reserved: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check everything that the merges say about the vocabulary."""
+        """Check that merges and vocabulary agree."""
         expected = _BYTES + len(self.merges)
         if len(self.vocabulary) != expected:
             raise FormatError(
@@ -90,19 +90,19 @@ class BpeModel:
 
 
 def _quoted(piece: bytes) -> str:
-    """``piece`` for a message, cut where it is long."""
+    """``piece`` for a message, shortened if it is long."""
     return repr(piece) if len(piece) <= 40 else f"{piece[:40]!r}… ({len(piece)} bytes)"
 
 
 class _Reader:
-    """Reads a file of known size from front to back, and never asks for more than is left."""
+    """Reads a file of known size from front to back, never past its end."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
         self.left = size
 
     def take(self, count: int, what: str) -> bytes:
-        """The next ``count`` bytes; ``what`` they are is named if the file ends before."""
+        """Read the next ``count`` bytes; the error names ``what`` if the file ends first."""
         data = self._file.read(count) if count <= self.left else b""
         if len(data) < count:
             raise FormatError(
@@ -116,8 +116,8 @@ def read_bpe(path: AnyPath) -> BpeModel:
     """Read a BPE1 tokenizer.
 
     Raises:
-        FormatError: not a readable regular file; wrong magic or version; truncated, or with bytes after its
-            end; counts, ids or pieces that contradict each other.
+        FormatError: the file is not a readable regular file, has the wrong magic or version, is truncated or padded,
+            or has counts, ids or pieces that contradict each other.
     """
     with opened(path) as (file, size):
         try:
@@ -180,7 +180,7 @@ def _read_vocabulary(reader: _Reader, count: int) -> tuple[bytes, ...]:
 
 
 def write_bpe(model: BpeModel, path: AnyPath) -> None:
-    """Write a BPE1 tokenizer, the vocabulary in order of its ids; the file is there whole or not at all.
+    """Write a BPE1 tokenizer atomically, with the vocabulary in the order of its ids.
 
     Raises:
         FormatError: the file cannot be written.
@@ -196,7 +196,7 @@ def write_bpe(model: BpeModel, path: AnyPath) -> None:
 
 
 def is_merges_json(path: AnyPath) -> bool:
-    """Whether a file is the second generation's ``tokenizer.json``, and not Hugging Face's of the same name.
+    """Whether a file is the ``tokenizer.json`` of second-generation Gab, not Hugging Face's file of that name.
 
     Raises:
         FormatError: the file cannot be read.
@@ -209,8 +209,8 @@ def read_merges_json(path: AnyPath) -> BpeModel:
     """Read the ``tokenizer.json`` of a second-generation Gab.
 
     Raises:
-        FormatError: not a readable file with such JSON; a merge of something other than two earlier ids, two merges
-            that make the same piece, or a reserved text that no merge makes.
+        FormatError: the file cannot be read or has other JSON, a merge does not join two earlier ids, two merges make
+            the same piece, or no merge makes a reserved text.
     """
     label = shown(path)
     values = read_json(Path(path), MAX_MERGES_FILE_BYTES)
@@ -226,11 +226,11 @@ def read_merges_json(path: AnyPath) -> BpeModel:
         )
     try:
         merges, pieces = _joined(found)
-        # A reserved text of one byte is that byte: no text could be written without it.
+        # Skip texts of one byte: if the byte were a control token, no other text could contain it.
         longer = tuple(text for text in reserved if len(text) > 1 or not text.isascii())
         known = set(pieces)
         for text in longer:
-            # Half a surrogate pair, which JSON can have, is in no piece.
+            # JSON allows half a surrogate pair, which no piece contains.
             if text.encode(errors="surrogatepass") not in known or not is_unicode(text):
                 raise FormatError(f"no merge makes the reserved text {quoted(text)}; get the file again")
         return BpeModel(merges, pieces, longer)

@@ -34,7 +34,7 @@ class StoredArray:
     """One row-major float32 array of a GAB1 file.
 
     Attributes:
-        names: the tensor that it holds; or two, a weight and its bias, where the bias is the last column.
+        names: the tensor it holds; or two, a weight and its bias, with the bias as the last column.
         shape: the shape in the file.
         transposed: whether the file has [in, out] where the tensor is [out, in].
     """
@@ -88,7 +88,7 @@ def float_count(config: ModelConfig) -> int:
 def read_gab(path: AnyPath) -> Checkpoint:
     """Open a GAB1 checkpoint without copying it: the tensors are read-only views of the mapped file.
 
-    The configuration has the tanh form of GELU, as in Gab's own engine; GAB1 does not say which.
+    The configuration has the tanh form of GELU, as in Gab's own engine; GAB1 does not specify it.
 
     Raises:
         FormatError: not a readable regular file; shorter than the header; wrong magic or version; a header
@@ -114,7 +114,7 @@ def read_gab(path: AnyPath) -> Checkpoint:
 
 
 def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:
-    """The configuration in the header, once magic and version are right."""
+    """The configuration in the header, after a check of magic and version."""
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:
         raise FormatError(
@@ -148,9 +148,9 @@ def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:
 
 
 def write_gab(checkpoint: Checkpoint, path: AnyPath) -> None:
-    """Write a GAB1 checkpoint; every float keeps its bits, and the file is there whole or not at all.
+    """Write a GAB1 checkpoint atomically; every float keeps its bits.
 
-    GAB1 has no room for the form of GELU (``hidden_act``): whoever reads the file chooses it again.
+    GAB1 does not store the form of GELU (``hidden_act``), so readers have to choose it.
 
     Raises:
         FormatError: the configuration is one that GAB1 cannot express (another family, tied embeddings,

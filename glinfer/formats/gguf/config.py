@@ -1,6 +1,6 @@
-"""Configurations from the metadata of GGUF files, and back.
+"""Configurations from GGUF metadata, and back.
 
-Source: docs/gguf.md of the ggml project, and what llama.cpp (llama-model.cpp, llama-context.cpp) makes of the keys.
+Sources: docs/gguf.md of the ggml project, and how llama.cpp (llama-model.cpp, llama-context.cpp) interprets the keys.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from glinfer.formats.huggingface.rope import check_scaling
 from glinfer.formats.json_files import is_whole, quoted
 
 ROPE_FREQS = "rope_freqs.weight"
-"""The name of a tensor in some files: the factor by which each pair of a head turns slower, float32 [pairs]."""
+"""The tensor of frequency factors in some files: the divisor of each pair's frequency, float32 [pairs]."""
 LONG_FACTORS = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
-"""The names of two such tensors in others, for short and for long contexts."""
+"""The names of two such tensors in other files, for short and for long contexts."""
 
 _EPSILONS = {"layer": "attention.layer_norm_epsilon", "rms": "attention.layer_norm_rms_epsilon"}
-# Keys that change the maths, and the values with which they do not.
+# Keys that change the computation, with their neutral values.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "expert_count": (0,),
     "use_parallel_residual": (False,),
@@ -58,16 +58,16 @@ _NEUTRAL = {
     "logits_scaling": 1.0,
     "partial_rotary_factor": 1.0,
 }
-"""The values with which scalars of a configuration change nothing."""
+"""The neutral values of a configuration's scalars."""
 
 
 def _architectures() -> dict[str, Family]:
-    """The family for each architecture of files."""
+    """The family of each GGUF architecture."""
     return {family.gguf.architecture: family for family in reversed(FAMILIES.values()) if family.gguf is not None}
 
 
 def form_of(family: Family) -> Gguf:
-    """The GGUF part of the record of a family that has one."""
+    """The GGUF record of a family that has one."""
     assert family.gguf is not None
     return family.gguf
 
@@ -76,7 +76,7 @@ def family_of(file: GgufFile) -> Family:
     """The family of the model in a file, by its architecture.
 
     Raises:
-        FormatError: it is none that is known, or the file is not a whole model.
+        FormatError: the architecture is unknown, or the file is not a whole model.
     """
     found, label = file.metadata.get("general.architecture"), file.source
     families = _architectures()
@@ -94,7 +94,7 @@ def family_of(file: GgufFile) -> Family:
 
 
 def block_counts(keys: Keys) -> tuple[int, int]:
-    """How many blocks a model has, and how many the file has, whose last ones may guess tokens and are passed over."""
+    """The blocks of the model and of the file, whose last ones may predict further tokens and are ignored."""
     every_block, guessing = keys.whole("block_count"), keys.get(_GUESSING) or 0
     if not is_whole(guessing, 0) or guessing >= every_block:
         keys.refuse(_GUESSING, f"is {quoted(guessing)}; expected a whole number below the {every_block} blocks")
@@ -102,11 +102,11 @@ def block_counts(keys: Keys) -> tuple[int, int]:
 
 
 def config_of(file: GgufFile) -> ModelConfig:
-    """The model that a file describes, by its metadata and by which tensors there are.
+    """The configuration that a file's metadata and list of tensors describe.
 
     Raises:
-        FormatError: the architecture is unknown, a key is missing, out of range or asks for maths that is not done
-            here; the key is named as in the file.
+        FormatError: the architecture is unknown, or a key is missing, out of range or not supported; names the key as
+            in the file.
     """
     family = family_of(file)
     form = form_of(family)
@@ -177,7 +177,7 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width
     rotary = every(form.no_rope, layers, 1, 0) if form.no_rope else ()
     return {
         **_key_heads(family, keys, layers, heads),
-        # Told only where it does not follow from the width, so that a width that heads do not divide is refused.
+        # 0 unless the file has it, so that ModelConfig refuses a width that the heads do not divide.
         "head_dim": 0 if keys.get("attention.key_length") is None else head_dim,
         "rope_theta": keys.number("rope.freq_base", family.rope_theta),
         "rope_scaling": tuple(_scaling(form, keys, file, turned, context).items()),
@@ -193,7 +193,7 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, heads: int, width
 
 
 def _key_heads(family: Family, keys: Keys, layers: int, heads: int) -> dict[str, Any]:
-    """The heads of keys and values; a layer that has none convolves."""
+    """The number of key-value heads; a layer with 0 is a convolution."""
     name = "attention.head_count_kv"
     found = keys.listed(name)
     if not family.convolves or not isinstance(found, list):
@@ -213,7 +213,7 @@ def _key_heads(family: Family, keys: Keys, layers: int, heads: int) -> dict[str,
 
 
 def _delta_fields(form: Gguf, keys: Keys, layers: int) -> dict[str, Any]:
-    """Which layers have the delta rule, and its sizes."""
+    """The layers with the delta rule, and its sizes."""
     period = keys.whole(_PERIOD, 4)
     if period > LONGEST_PERIOD:
         keys.refuse(_PERIOD, f"is {period}; expected a whole number from 1 to {LONGEST_PERIOD}")
@@ -237,13 +237,13 @@ def _delta_fields(form: Gguf, keys: Keys, layers: int) -> dict[str, Any]:
 
 
 def _share(turned: int, head_dim: int) -> float:
-    """The share of a head that turns, of which ``turned`` elements are left when it is multiplied and cut off."""
+    """The rotary share of a head, for which int(head_dim · share) is ``turned``."""
     share = turned / head_dim
     return share if int(head_dim * share) == turned else math.nextafter(share, 1.0)
 
 
 def _windows(form: Gguf, keys: Keys, layers: int) -> dict[str, Any]:
-    """The fields that say how many positions a token sees in which layers."""
+    """The fields for sliding windows: their length and layers."""
     given = keys.get("attention.sliding_window")
     window = keys.whole("attention.sliding_window") if given else 0 if given is not None else form.window
     if not form.period:
@@ -255,7 +255,7 @@ def _windows(form: Gguf, keys: Keys, layers: int) -> dict[str, Any]:
 
 
 def _window_pattern(form: Gguf, keys: Keys, layers: int) -> tuple[str, ...]:
-    """Which layers have a window: as the file lists them, or all but each so many-th as it or the family says."""
+    """The layers with a window: as the file lists them, or all but every n-th, with n from file or family."""
     key = "attention.sliding_window_pattern"
     found = keys.listed(key)
     if isinstance(found, list):
@@ -269,11 +269,11 @@ def _window_pattern(form: Gguf, keys: Keys, layers: int) -> tuple[str, ...]:
 
 
 def _scaling(form: Gguf, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
-    """The scaling of angles, as Hugging Face's settings have it; see :mod:`glinfer.ops.rotary`.
+    """RoPE scaling in the form of Hugging Face's settings; see :mod:`glinfer.ops.rotary`.
 
-    llama.cpp multiplies YaRN's usual attention factor with the file's. The betas are taken as the file has them, which
-    are the model's own, and so are the ends of the ramp between them; llama.cpp itself has 32 and 1 for all of these
-    architectures, and ends at whole pairs.
+    llama.cpp multiplies YaRN's usual attention factor by the file's. The betas, and the ends of the ramp between them,
+    are the model's own, as in the file. llama.cpp uses betas of 32 and 1 for all of these architectures, and ends the
+    ramp at whole pairs.
     """
     if set(LONG_FACTORS.values()) <= file.tensors.keys():
         return {
@@ -283,7 +283,7 @@ def _scaling(form: Gguf, keys: Keys, file: GgufFile, head_dim: int, context: int
             "original_max_position_embeddings": keys.whole("rope.scaling.original_context_length", context),
             "max_position_embeddings": context,
         }
-    kind = keys.get("rope.scaling.type") or "linear"  # what llama.cpp takes where there is a factor alone
+    kind = keys.get("rope.scaling.type") or "linear"  # llama.cpp's choice if there is only a factor
     old = keys.get("rope.scale_linear")
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear") if old else 1.0)
     found: dict[str, Any] = {}
@@ -302,7 +302,7 @@ def _scaling(form: Gguf, keys: Keys, file: GgufFile, head_dim: int, context: int
         found = {"rope_type": "linear", "factor": factor}
     elif kind not in ("none", "linear"):
         keys.refuse("rope.scaling.type", f"is {quoted(kind)}, which is not supported; expected none, linear or yarn")
-    if ROPE_FREQS not in file.tensors:  # where there may be none, that is told later
+    if ROPE_FREQS not in file.tensors:  # if the architecture has no such tensor, check_names refuses it
         return found
     if found:
         keys.refuse("rope.scaling.type", f"is {quoted(kind)}, and there is {ROPE_FREQS} too; expected one of the two")
@@ -331,7 +331,7 @@ def _factors(file: GgufFile, name: str, head_dim: int) -> tuple[float, ...]:
 
 
 def yarn_attention(factor: float, by: float = 1.0) -> float:
-    """The factor of cosines and sines in YaRN."""
+    """YaRN's attention factor, which multiplies cosines and sines."""
     return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
 
 
@@ -339,14 +339,14 @@ def yarn_attention(factor: float, by: float = 1.0) -> float:
 
 
 Factors = dict[str, npt.NDArray[np.float32]]
-"""Tensors of factors by which pairs turn slower, by their names in a file."""
+"""Tensors of frequency factors, by their names in a file."""
 
 
 def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
-    """The metadata that describe a model, and the factors of angles that it needs as tensors.
+    """The metadata that describes a model, and the tensors of frequency factors that it needs.
 
     Raises:
-        InputError: GGUF has no architecture that computes what this model does.
+        InputError: no GGUF architecture computes this model.
     """
     refused = _refusal(config)
     if refused:
@@ -399,12 +399,12 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
 
 
 def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
-    """The metadata of a model whose layers may have the delta rule."""
+    """The metadata for layers with the delta rule."""
     pairs, layers = config.rotary_dim // 2, range(config.num_hidden_layers)
     attending = [layer for layer in layers if config.layer(layer).attends]
     return {
         _PERIOD: attending[0] + 1 if attending else config.num_hidden_layers + 1,
-        # What positions of pictures are shared out to, which are all alike in texts.
+        # The pairs of each position of an image; in text, all positions are equal.
         "rope.dimension_sections": [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0],
         "ssm.conv_kernel": config.linear_conv_kernel_dim,
         "ssm.state_size": config.linear_key_head_dim,
@@ -415,10 +415,10 @@ def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
 
 
 def _refusal(config: ModelConfig) -> str:
-    """The reason why no architecture computes this model; empty if one does."""
+    """The reason no architecture computes this model; empty if one does."""
     form = config.family.gguf
     if config.embeds:
-        return "it embeds texts; expected one that continues them"
+        return "it embeds texts; expected one that generates text"
     if form is None:
         known = ", ".join(name for name, family in FAMILIES.items() if family.gguf is not None)
         return f"its family is {config.model_type!r}; expected one of {known}"
@@ -449,22 +449,22 @@ def _refusal(config: ModelConfig) -> str:
 
 
 def _other_delta_rule(config: ModelConfig, form: Gguf) -> str:
-    """The reason why an architecture has its delta rules otherwise than this model; empty if it has them so."""
+    """How an architecture's delta rules differ from this model's; empty if they do not."""
     layers, name = config.num_hidden_layers, form.architecture
     attends = [config.layer(layer).attends for layer in range(layers)]
     period = attends.index(True) + 1 if True in attends else layers + 1
     if all(attends) or attends != [(layer + 1) % period == 0 for layer in range(layers)]:
-        return f"the architecture {name} has attention in each so many-th layer, and the delta rule in all others"
+        return f"the architecture {name} has attention in every n-th layer, and the delta rule in all others"
     shared = config.linear_num_key_heads != config.linear_num_value_heads
     if shared and config.linear_keys_in_turn != form.keys_in_turn:
-        return f"the architecture {name} has heads of values that share keys in another order, which is not made here"
+        return f"the architecture {name} has value heads that share keys in another order, which is not supported"
     if config.linear_key_head_dim != config.linear_value_head_dim:
         return f"the architecture {name} has values as long as keys in its delta rules"
     return ""
 
 
 def _other_layers(config: ModelConfig, form: Gguf) -> str:
-    """The reason why an architecture computes its layers otherwise than this model; empty if it does not."""
+    """How an architecture's layers differ from this model's; empty if they do not."""
     layers, name = config.num_hidden_layers, form.architecture
     windows = every(form.period, layers, SLIDING, FULL) if form.period else (SLIDING,)
     kinds = config.layer_types or (SLIDING,)
@@ -475,7 +475,7 @@ def _other_layers(config: ModelConfig, form: Gguf) -> str:
     turning = every(form.no_rope, layers, 1, 0) if form.no_rope else (1,)
     turns = config.rotary_layers or (1,)
     if any(turns[index % len(turns)] != turning[index % len(turning)] for index in range(layers)):
-        return f"the architecture {name} turns queries and keys in other layers"
+        return f"the architecture {name} rotates queries and keys in other layers"
     usual = config.head_dim**-0.5
     if layers == form.scaled_by_width:
         usual = (config.hidden_size // config.num_attention_heads) ** -0.5
@@ -490,7 +490,7 @@ def _other_layers(config: ModelConfig, form: Gguf) -> str:
         if field not in form.scalars and not math.isclose(value, computed[field], rel_tol=1e-6):
             return f"the architecture {name} has no {field} of {value:g}"
     if bool(config.rope_local_base_freq) != bool(form.local_theta and config.layer_types):
-        return f"the architecture {name} has no angles of their own in layers with a window, or always"
+        return f"the architecture {name} differs in whether layers with a window have their own rotary base"
     return ""
 
 
@@ -545,7 +545,7 @@ def _yarn_metadata(scaling: Mapping[str, Any], original: int, factor: float) -> 
 
 
 def _llama3_factors(config: ModelConfig, scaling: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-    """The factor by which each pair turns slower; the maths is that of transformers' modeling_rope_utils.py."""
+    """The divisor of each pair's frequency, as in transformers' modeling_rope_utils.py."""
     angles = config.rope_theta ** (-np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim)
     original = scaling.get("original_max_position_embeddings") or config.max_position_embeddings
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]

@@ -1,4 +1,4 @@
-"""Models that embed texts, or score pairs of them, in GGUF files: what their metadata and tensors say.
+"""Embedding models and rerankers in GGUF files: their metadata and tensors.
 
 Source: llama.cpp's converters (conversion/bert.py, gemma.py, qwen.py) and ``build_pooling`` of its llama-graph.cpp.
 """
@@ -19,9 +19,9 @@ from glinfer.formats.json_files import quoted
 from glinfer.limits import MAX_TEMPLATE_CHARACTERS
 
 RERANK_TEMPLATE = "tokenizer.chat_template.rerank"
-"""The key of how a pair of texts is written, with {query} and {document} in it."""
+"""The key of the template for a pair of texts, with {query} and {document}."""
 YES_NO = ["yes", "no"]
-"""The outputs of a classifier whose rows are those of two tokens of a vocabulary."""
+"""The labels of a classifier whose rows are the head's rows of these two tokens."""
 
 _KEY, _LABELS = "pooling_type", "classifier.output_labels"
 _POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}
@@ -32,10 +32,10 @@ _JOINED = _QKV, _GATE_UP, _DELTA_IN = "attn_qkv", "ffn_gate_up_exps", "ssm_in"
 
 
 def names_in(file: GgufFile, family: Family) -> Names:
-    """The names of tensors in a file, whose projections may be joined in one tensor, as may gates and up of experts.
+    """The tensor names of a file, which may join projections in one tensor, or gate and up of experts.
 
-    With a delta rule the first of these names is the one of its queries, keys and values, which earlier files of
-    Qwen3-Next join with its gates.
+    In a delta rule, ``attn_qkv`` has its queries, keys and values; older Qwen3-Next files join these with its gates in
+    ``ssm_in``.
     """
     names = _form(family).names
     joined = {name for name in _JOINED if f"{names.layer.format(0)}{name}.weight" in file.tensors}
@@ -49,7 +49,7 @@ def names_in(file: GgufFile, family: Family) -> Names:
 
 
 def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:
-    """The tensors of a file that its model does without when it embeds texts: a head, and a classifier not in use."""
+    """The tensors that an embedding model ignores: the head, and a classifier that is not used."""
     if not config.embeds:
         return set()
     form = _form(config.family)
@@ -59,10 +59,10 @@ def passed_over(file: GgufFile, config: ModelConfig) -> set[str]:
 
 
 def embedding_fields(family: Family, keys: Keys, file: GgufFile) -> dict[str, Any]:
-    """The fields of a configuration that say how a model embeds texts; none where it continues them.
+    """The configuration fields of an embedding model; empty for a generative one.
 
     Raises:
-        FormatError: the pooling is not known, or a classifier lacks its last matrix.
+        FormatError: the pooling type is unknown, or a classifier lacks its last matrix.
     """
     kind = _kind(file, keys)
     if kind == _NONE and not family.encodes:
@@ -87,17 +87,17 @@ def embedding_fields(family: Family, keys: Keys, file: GgufFile) -> dict[str, An
 
 
 def embedding_of(file: GgufFile, config: ModelConfig) -> Embedding:
-    """How a model in a file embeds texts; vectors have length 1, which files do not say and llama.cpp's tools do."""
+    """The embedding settings of a model; files do not say it, but vectors are normalised, as in llama.cpp's tools."""
     if not config.embeds:
         return Embedding()
     if _kind(file, Keys(file, _form(config.family).architecture)) != _RANK:
         return Embedding(normalizes=True)
-    # As a CrossEncoder of sentence-transformers does it.
+    # As in sentence-transformers' CrossEncoder.
     return Embedding(ranks=True, squashes=config.dense[-1][0] == 1, pair=_pair(file))
 
 
 def _pair(file: GgufFile) -> str:
-    """How a pair of texts is written, with {query} and {text} once each; empty where the file does not say."""
+    """The template of a pair of texts, with {query} and {text} once each; empty if the file has none."""
     written = file.metadata.get(RERANK_TEMPLATE)
     if not isinstance(written, str):
         return ""
@@ -110,7 +110,7 @@ def _pair(file: GgufFile) -> str:
 
 
 def says_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:
-    """Whether a classifier gives the logits of "yes" and "no", of which llama.cpp takes the softmax."""
+    """Whether a classifier's outputs are the logits of "yes" and "no", to which llama.cpp applies a softmax."""
     labels = Keys(file, _form(config.family).architecture).listed(_LABELS)
     return config.embeds and not config.family.encodes and labels == YES_NO and len(config.dense) == 1
 
@@ -121,7 +121,7 @@ def _form(family: Family) -> Gguf:
 
 
 def _kind(file: GgufFile, keys: Keys) -> int:
-    """The number of the pooling; files with a classifier may leave it out."""
+    """The pooling type; files with a classifier may omit it."""
     found = keys.get(_KEY)
     if found is not None and (type(found) is not int or not _NONE <= found <= _RANK):
         keys.refuse(_KEY, f"is {found!r:.40}; expected a whole number from {_NONE} to {_RANK}")
@@ -129,9 +129,9 @@ def _kind(file: GgufFile, keys: Keys) -> int:
 
 
 def _behind(file: GgufFile, keys: Keys) -> Mapping[str, str]:
-    """The names of the matrices behind the pooling, in their order, and the activation behind each."""
+    """The names of the dense layers after the pooling, in order, and the activation of each."""
     known = _CLASSIFIER if _kind(file, keys) == _RANK else _DENSE
-    # A file may give a name to something that is no matrix.
+    # Ignore tensors of these names that are not matrices.
     return {name: known[name] for name in known if len(_shape(file, f"{name}.weight")) == 2}
 
 

@@ -1,12 +1,12 @@
-"""The container of GGUF files: metadata, and the bytes of tensors, of any model.
+"""The GGUF container: metadata and the bytes of tensors, for any model.
 
 Source of the layout: docs/gguf.md of the ggml project. All numbers are little-endian: the magic "GGUF", the version,
-how many tensors and how many pieces of metadata; the metadata, each a name, a type and a value; for each tensor its
-name, its dimensions (the innermost first), its type and where its bytes lie; the bytes, aligned.
+the counts of tensors and metadata entries; the metadata, each a name, a type and a value; for each tensor its name, its
+dimensions (the innermost first), its type and its offset; then the bytes, aligned.
 
-The package ``gguf`` says which types there are and how large their blocks. Its own reader is not used: it believes
-every length, and for a vocabulary of 150 000 tokens it takes seven seconds and half a gigabyte. Here every length is
-compared with the file's size, and every count with a limit, before anything is made of it.
+The package ``gguf`` supplies the types and their block sizes. Its own reader is not used: it trusts every length, and
+takes seven seconds and half a gigabyte for a vocabulary of 150 000 tokens. Here every length is compared with the
+file's size, and every count with a limit, before it is used.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from glinfer.quant.parts import Bytes
 GGUF_MAGIC = b"GGUF"
 """The first four bytes of a GGUF file."""
 VERSIONS = (2, 3)
-"""The versions that can be read; the parts read here do not differ between them."""
+"""The versions that can be read; they do not differ in the parts read here."""
 
 _HEADER = struct.Struct("<4sIQQ")
 _LENGTH = struct.Struct("<Q")
 _MIN_VALUE_BYTES, _MIN_TENSOR_BYTES = 8 + 4 + 1, 8 + 4 + 4 + 8  # the smallest entries of each kind
-_STRING, _ARRAY = 8, 9  # of GGUF's types of values, those that are no numbers
+_STRING, _ARRAY = 8, 9  # GGUF's value types that are not numbers
 _NUMBERS = {
     number: np.dtype(name)
     for number, name in (
@@ -63,7 +63,7 @@ class GgufTensor:
     """One tensor of a file.
 
     Attributes:
-        name: as the file has it.
+        name: its name in the file.
         type: GGML's name of its type: ``F32``, ``Q4_K``, …
         shape: its dimensions, outermost first, as in NumPy.
         data: its bytes, uint8, a read-only view of the memory-mapped file.
@@ -83,7 +83,7 @@ class GgufFile:
         metadata: str, int, float, bool, a list of one of them, or :class:`Unread`, by name.
         tensors: by name, in the file's order.
         source: the path, for messages.
-        paths: the file, or those of all parts.
+        paths: the file, or the files of all parts.
     """
 
     metadata: Mapping[str, Any]
@@ -94,7 +94,7 @@ class GgufFile:
 
 @dataclass(frozen=True)
 class Unread:
-    """A value that was skipped; it does no harm unless a reader needs its key, whose message then has these words."""
+    """A value that was skipped; the error of a reader that needs its key has these words."""
 
     words: str
 
@@ -104,7 +104,7 @@ class Unread:
 
 
 class TruncatedError(FormatError):
-    """The header continues after the last byte."""
+    """The header continues past the end of the file."""
 
 
 _read: ContextVar[dict[tuple[str, FileStamp], GgufFile] | None] = ContextVar("read", default=None)
@@ -124,7 +124,7 @@ def is_gguf(path: AnyPath) -> bool:
 
 @contextlib.contextmanager
 def gguf_files_read_once() -> Iterator[None]:
-    """Read a GGUF file once within the block, however often it is asked for; one that was changed is read again."""
+    """Cache the GGUF files read within the block; a file that changed is read again."""
     token = _read.set({})
     try:
         yield
@@ -135,14 +135,14 @@ def gguf_files_read_once() -> Iterator[None]:
 def read_gguf_part(path: AnyPath) -> GgufFile:
     """Read one GGUF file of version 2 or 3; the tensors' bytes are mapped into memory, not read.
 
-    A model may have several: see :func:`glinfer.formats.gguf.split.read_gguf_file`.
+    For models in several files, see :func:`glinfer.formats.gguf.split.read_gguf_file`.
 
     Raises:
-        FormatError: the file cannot be read, is not GGUF, is of another version or for machines of the other byte
-            order, is truncated, or says something that cannot be.
+        FormatError: the file cannot be read, is not GGUF, has another version, is big-endian, truncated or
+            inconsistent.
         InputError: the package gguf is not installed.
     """
-    _types()  # before the file, which may not be there: without the package nothing is read
+    _types()  # first, so that a missing package is reported before a missing file
     label = shown(path)
     known = _read.get()
     with opened(path) as (file, size):
@@ -159,10 +159,10 @@ def read_gguf_part(path: AnyPath) -> GgufFile:
 
 
 def header_end(start: bytes, size: int, source: str) -> int | None:
-    """Where the header of a GGUF file of ``size`` bytes ends, from its first bytes; None if more of them are needed.
+    """The end of the header of a GGUF file of ``size`` bytes, from its first bytes; None if more are needed.
 
     Raises:
-        FormatError: it is no header, or says something that cannot be; messages begin with ``source``.
+        FormatError: the header is invalid, truncated or too long; messages begin with ``source``.
     """
     tensor_count, value_count = _counts(start[: _HEADER.size], size, source)
     reader = _Reader(np.frombuffer(start, np.uint8), source)
@@ -197,7 +197,7 @@ def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) ->
     for name, dimensions, type_number, offset in entries:
         where = f"{label}: tensor {quoted(name)}"
         if name in tensors:
-            raise FormatError(f"{where} is there twice; the file is damaged, get it again")
+            raise FormatError(f"{where} appears twice; the file is damaged, get it again")
         try:
             kind = types(type_number)
         except ValueError:  # refused where the tensor is needed
@@ -212,7 +212,7 @@ def _contents(mapped: Bytes, tensor_count: int, value_count: int, label: str) ->
         first, length = start_of_data + offset, math.prod(dimensions) // weights * nbytes
         if first + length > len(mapped):
             raise FormatError(
-                f"{where} lies at bytes {first} to {first + length}, but the file has {len(mapped)}; it is truncated, "
+                f"{where} is at bytes {first} to {first + length}, but the file has {len(mapped)}; it is truncated, "
                 "get it again"
             )
         tensors[name] = GgufTensor(name, kind.name, dimensions[::-1], mapped[first : first + length])
@@ -231,7 +231,7 @@ def _types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
 
 
 def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:
-    """The numbers of tensors and of pieces of metadata in a header."""
+    """The counts of tensors and metadata entries in a header."""
     if len(start) < _HEADER.size:
         raise FormatError(f"{label}: found {size} bytes; expected a GGUF file, whose header alone has {_HEADER.size}")
     magic, version, tensors, values = _HEADER.unpack(start)
@@ -265,7 +265,7 @@ def _alignment(metadata: Mapping[str, Any], label: str) -> int:
 
 
 class _Reader:
-    """Reads the bytes before the data of tensors, and never past the end of the file."""
+    """Reads the header, never past the end of the file."""
 
     def __init__(self, mapped: Bytes, label: str) -> None:
         self.at = _HEADER.size
@@ -299,7 +299,7 @@ class _Reader:
             self._refuse(what, "has a name that is not UTF-8; the file is damaged, get it again")
 
     def value(self, what: str) -> Any:
-        """Read a type and a value of it; one that is not supported, or too large, is skipped."""
+        """Read a type and its value; a value that is not supported or too large is skipped."""
         kind = self._number("I", what)
         if kind != _ARRAY:
             found = self._values(kind, 1, what)
@@ -315,7 +315,7 @@ class _Reader:
         return self._values(kind, count, what)
 
     def _skip(self, kind: int, count: int, what: str) -> None:
-        """Go to the end of an array; arrays in it are walked without recursion, so that their depth does no harm."""
+        """Skip an array; nested arrays are walked without recursion, so their depth is harmless."""
         open_arrays = [(kind, count)]
         while open_arrays:
             kind, count = open_arrays.pop()
@@ -339,7 +339,7 @@ class _Reader:
         return self._strings(count, what) if kind == _STRING else self._numbers(kind, count, what).tolist()
 
     def _strings(self, count: int, what: str, *, keep: bool = True) -> list[str] | Unread:
-        """Read strings one after the other; a vocabulary has hundreds of thousands, so the short ones take no calls."""
+        """Read strings; a vocabulary has hundreds of thousands, so the loop makes few calls."""
         held, end, length_at = self._bytes, len(self._bytes) - _LENGTH.size, _LENGTH.unpack_from
         found: list[str] = []
         unread = None
@@ -347,7 +347,7 @@ class _Reader:
             start = self.at + _LENGTH.size
             length = length_at(held, self.at)[0] if self.at <= end else len(held)
             if start + length > len(held):
-                self._take(self._number("Q", what), what)  # which says where the file ends
+                self._take(self._number("Q", what), what)  # raises, and names the end of the file
             self.at = start + length
             if not keep:
                 continue

@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file about its architecture, read and checked."""
+"""The architecture metadata of a GGUF file, checked when it is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Keys:
     """The metadata whose keys begin with the name of the architecture."""
 
     def __init__(self, file: GgufFile, architecture: str) -> None:
-        """Those of a file."""
+        """Take the metadata of one file."""
         self._file, self._architecture = file, architecture
 
     def refuse(self, key: str, words: str) -> NoReturn:
@@ -24,14 +24,14 @@ class Keys:
         raise FormatError(f"{self._file.source}: {self._architecture}.{key} {words}")
 
     def listed(self, key: str) -> Any:
-        """A value, an array that may differ from layer to layer, or None."""
+        """A value, a list with one value for each layer, or None."""
         value = self._file.metadata.get(f"{self._architecture}.{key}")
         if isinstance(value, Unread):
             self.refuse(key, f"is {value}")
         return value
 
     def get(self, key: str) -> Any:
-        """A value, or None; of an array with one value for each layer, the value that all share."""
+        """A value, or None; for a list with one value for each layer, the value that all layers share."""
         value = self.listed(key)
         if not isinstance(value, list):
             return value
@@ -40,7 +40,7 @@ class Keys:
         return value[0]
 
     def only(self, key: str, harmless: tuple[Any, ...]) -> None:
-        """Refuse other values of a key that would change the maths."""
+        """Refuse values of a key that are not ``harmless``, as they change the computation."""
         value = self.get(key)
         if value is not None and value not in harmless:
             self.refuse(key, f"is {quoted(value)}, which is not supported; expected {quoted(harmless[-1])}")

@@ -1,4 +1,4 @@
-"""Models in GGUF files: llama.cpp's architectures to glinfer's families, matrices left in their blocks.
+"""Models in GGUF files: llama.cpp's architectures as glinfer's families, with matrices left in their blocks.
 
 Source of the order of rows: convert_hf_to_gguf.py of llama.cpp.
 """
@@ -33,15 +33,15 @@ _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
 
 
 def read_gguf(path: AnyPath) -> Checkpoint:
-    """Read a model in a GGUF file, or in several parts, of an architecture that is in the record of a family.
+    """Read a model from a GGUF file, or from its parts, if a family's record has its architecture.
 
-    Names, shapes and the order of rows are those of :func:`glinfer.formats.tensors.weight_shapes`. Matrices stay as the
-    file has them: views of the memory-mapped file, but for queries and keys of some architectures, whose rows are put
-    in order again (:func:`rows_from_file`). Vectors become float32.
+    Names, shapes and the order of rows are those of :func:`glinfer.formats.tensors.weight_shapes`. Matrices keep the
+    file's format. They are views of the memory-mapped file, unless their rows are reordered, as for queries and keys of
+    some architectures (:func:`rows_from_file`). Vectors become float32.
 
     Raises:
-        FormatError: the file cannot be read or is damaged; the model is of another architecture or asks for maths that
-            is not done here; a tensor is missing, unknown, of another shape or of a type that is not known.
+        FormatError: the file cannot be read or is damaged; the architecture or a setting is not supported; a tensor is
+            missing, unknown, of another shape or of an unknown type.
         InputError: the package gguf is not installed.
     """
     file = read_gguf_file(path)
@@ -49,12 +49,12 @@ def read_gguf(path: AnyPath) -> Checkpoint:
 
 
 def checkpoint_of(file: GgufFile) -> Checkpoint:
-    """The model in a GGUF file that has been read; see :func:`read_gguf`."""
+    """Convert a GGUF file that has been read; see :func:`read_gguf`."""
     config = config_of(file)
-    # Before any list of names is made: the block count comes from a file and may be absurd.
+    # Checked before names are listed: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(file.tensors):
         raise FormatError(
-            f"{file.source}: found {len(file.tensors)} tensors; expected {tensor_count(config)} or so for the "
+            f"{file.source}: found {len(file.tensors)} tensors; expected about {tensor_count(config)} for the "
             f"{config.num_hidden_layers} blocks of its metadata; the file is damaged, get it again"
         )
     stored = stored_tensors(config, names_in(file, config.family))
@@ -76,7 +76,7 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
 
 
 def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> None:
-    """Compare names, types and shapes with what the model needs; every message has the file's own names."""
+    """Compare names, types and shapes with those that the model needs; messages use the file's names."""
     expected = {tensor.name: tensor for tensor in stored}
     form = form_of(config.family)
     ignored = passed_over(file, config) | ({ROPE_FREQS} if form.pairs_together else set())
@@ -128,17 +128,16 @@ def _floats(found: GgufTensor) -> npt.NDArray[np.float32]:
 
 
 def is_by_key(stored: StoredTensor) -> bool:
-    """Whether a tensor has the rows of several matrices before a delta rule, which then lie by heads of keys."""
+    """Whether a tensor joins several input matrices of a delta rule, whose rows are then grouped by key head."""
     return stored.tensors[0].role == "delta_in" and len(stored.tensors) > 1
 
 
 def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:
-    """Convert rows (or numbers) of a tensor from the order of a file to glinfer's.
+    """Convert rows (or numbers) of a tensor from a file's form to glinfer's.
 
-    Files store the factors of norms, glinfer stores them less the family's offset; they have the factors of decays, of
-    which glinfer has the logarithms without their sign. In some architectures, the rows of a
-    head of queries or keys have the elements of each rotary pair side by side; glinfer stores the first elements of all
-    pairs, then the second ones.
+    Files store the gains of norms; glinfer stores them without the family's offset. Files store decay factors, -exp(x);
+    glinfer stores x. In some architectures, query and key heads have the two elements of each rotary pair side by side.
+    glinfer stores the first elements of all pairs, then the second ones.
     """
     offset, heads = np.float32(config.family.norm_offset), _heads_in_pairs(config, tensor)
     if tensor.role == "decay_rate":
@@ -168,7 +167,7 @@ def _heads_in_pairs(config: ModelConfig, tensor: ModelTensor) -> int:
 
 
 def halves_apart(rows: Rows, heads: int) -> Rows:
-    """Reorder rows (or numbers) that have pairs side by side into halves; a copy."""
+    """Reorder rows (or numbers) from pairs side by side to two halves; returns a copy."""
     by_pair = rows.reshape(heads, -1, 2, *rows.shape[1:])
     return by_pair.swapaxes(1, 2).reshape(rows.shape)
 

@@ -1,8 +1,8 @@
-"""GGUF files in several parts, as llama.cpp's ``gguf-split`` makes them: one model, whichever part is given.
+"""GGUF models in several parts, as llama.cpp's ``gguf-split`` writes them; any part stands for the model.
 
-The parts are called ``NAME-00001-of-00003.gguf`` and lie in one folder. Each says in its metadata which part it is
-(``split.no``, from 0), how many there are (``split.count``) and how many tensors these have together
-(``split.tensors.count``). The first one has all other metadata, the tokenizer among it; tensors lie in any of them.
+The parts are named ``NAME-00001-of-00003.gguf``, in one folder. The metadata of each has its number from 0
+(``split.no``), the number of parts (``split.count``) and the number of tensors in all parts (``split.tensors.count``).
+The first part has all other metadata, including the tokenizer; any part can hold tensors.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ _MOST_NAMED = 3
 
 
 def read_gguf_file(path: AnyPath) -> GgufFile:
-    """Read a GGUF file of version 2 or 3, with all others of which it is a part.
+    """Read a GGUF model of version 2 or 3 from one file, or from all of its parts.
 
     The tensors' bytes are mapped into memory, not read.
 
     Raises:
-        FormatError: a file cannot be read, is not GGUF, is of another version or for machines of the other byte order,
-            is truncated, or says something that cannot be; a part is missing, is one of another model, or is a link to
-            somewhere else.
+        FormatError: a file cannot be read, is not GGUF, has another version, is big-endian, truncated or inconsistent;
+            a part is missing, belongs to another model, or is a link that leads elsewhere.
         InputError: the package gguf is not installed.
     """
     found = read_gguf_part(path)
@@ -47,7 +46,7 @@ def read_gguf_file(path: AnyPath) -> GgufFile:
 
 
 def gguf_parts(path: AnyPath) -> list[Path]:
-    """The files of all parts of a model, by the name of one; none where the name or the file is of no part."""
+    """The files of all parts of a model, from the name of one; empty if the file is not a part."""
     given = Path(os.fsdecode(path))
     match = _NAME.fullmatch(given.name)
     if match is None or not 1 <= int(match["number"]) <= int(match["count"]) <= MAX_GGUF_PARTS or not is_gguf(given):
@@ -70,13 +69,13 @@ def _number(part: GgufFile, key: str, least: int, most: int) -> int:
 
 
 def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
-    """The files of all parts, beside the one that is given."""
+    """The files of all parts, in the folder of the given one."""
     given = Path(os.fsdecode(path))
     match = _NAME.fullmatch(given.name)
     if match is None or (int(match["number"]), int(match["count"])) != (number + 1, count):
         raise FormatError(
             f"{label}: this is part {number + 1} of {count} of a model; expected a name that ends in "
-            f"-{number + 1:05}-of-{count:05}.gguf, by which the others are found; give it the name that it had"
+            f"-{number + 1:05}-of-{count:05}.gguf, by which the others are found; restore its name"
         )
     found = _named(given, match["start"], count)
     missing = [shown(each.name) for each in found if not os.path.lexists(each)]
@@ -91,7 +90,7 @@ def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
 
 
 def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
-    """One file of all parts, with the metadata of the first."""
+    """Join all parts to one file, with the metadata of the first."""
     total = _number(given, TENSORS, 0, 1 << 31)
     tensors: dict[str, GgufTensor] = {}
     for place, part in enumerate(parts):

@@ -1,8 +1,7 @@
-"""Vocabularies as metadata of GGUF files.
+"""Vocabularies as GGUF metadata.
 
-Source of the keys: docs/gguf.md of the ggml project; of the ways to cut text, llama-vocab.cpp of llama.cpp. The
-tokenizer model "gpt2" is a byte-level BPE: each byte of a token is written as one printable character, as in GPT-2's
-vocabulary.
+Sources: docs/gguf.md of the ggml project for the keys, and llama.cpp's llama-vocab.cpp for pre-tokenisers. The model
+"gpt2" is a byte-level BPE: each byte of a token is written as one printable character, as in GPT-2's vocabulary.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from glinfer.formats.gguf.words import COMPOSED, EXPRESSIONS, GPT2_WORDS, WHOLE_
 from glinfer.formats.json_files import is_unicode
 
 Vocabulary = BpeModel | Mapping[str, Any]
-"""A BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of a GGUF file about its vocabulary."""
+"""A BPE1 vocabulary, the contents of a ``tokenizer.json``, or the vocabulary metadata of a GGUF file."""
 VOCABULARY_KEYS = "tokenizer."
-"""The beginning of the keys of vocabulary and chat template in the metadata of a GGUF file."""
+"""The prefix of the metadata keys of vocabulary and chat template in a GGUF file."""
 _MODEL = "tokenizer.ggml.model"
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # llama.cpp's types of tokens
 _CONTROL_PIECE = re.compile(rb"<\|[a-z_]+\|>")
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _ENDS = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "</s>")
 """Spellings of tokens that end a text, the most specific first."""
-_NO_TOKENIZER = "the tokenizer is not what a tokenizer.json holds; leave it out, or give a BPE1 one"
+_NO_TOKENIZER = "the tokenizer is not the contents of a tokenizer.json; leave it out, or give a BPE1 tokenizer"
 _KEEPS_ALL = (("isolated", False), ("removed", True))
-_UNCUT = "superbpe"  # cuts digits from what is around them, and nothing else
+_UNCUT = "superbpe"  # separates digits from other text, and cuts nowhere else
 
 
 def vocabulary_metadata(tokenizer: Vocabulary | None, rows: int) -> dict[str, Any]:
     """The metadata of a tokenizer for a model whose embeddings have ``rows`` rows.
 
     Args:
-        tokenizer: a BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of another GGUF file, which stays
-            as it is. BPE1 merges over a whole text, llama.cpp cuts numbers out first: it may give them other ids.
-            Control tokens (``<|user|>``) are recognised, not merged. With None there is no vocabulary.
+        tokenizer: a BPE1 vocabulary, the contents of a ``tokenizer.json``, or the metadata of another GGUF file, which
+            is kept unchanged. BPE1 merges over a whole text; llama.cpp separates numbers first, so their ids may
+            differ. Control tokens (``<|user|>``) are recognised, not merged. None writes no vocabulary.
         rows: the number of rows.
 
     Raises:
-        InputError: llama.cpp has no such tokenizer, or it has more tokens than there are rows.
+        InputError: llama.cpp does not support the tokenizer, or it has more tokens than there are rows.
     """
     if tokenizer is None:
         return {_MODEL: "none"}
@@ -78,7 +77,7 @@ def vocabulary_metadata(tokenizer: Vocabulary | None, rows: int) -> dict[str, An
 
 
 _Found = tuple[dict[int, str], dict[int, int], list[str], str, "int | None", "int | None"]
-"""Tokens and their types by id, merges, the name of the cut, and the tokens that begin and end a text."""
+"""Tokens and their types by id, merges, the pre-tokeniser's name, and the tokens that begin and end a text."""
 
 
 def _check_found(tokens: Mapping[int, str], merges: Iterable[str], around: Iterable[int | None]) -> None:
@@ -91,7 +90,7 @@ def _check_found(tokens: Mapping[int, str], merges: Iterable[str], around: Itera
 
 
 def padded(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Metadata of a vocabulary with a token for each row of a model: llama.cpp has no rows without one."""
+    """Pad a vocabulary's metadata to one token for each row of the model, which llama.cpp requires."""
     found, missing = dict(values), rows - len(values["tokenizer.ggml.tokens"])
     more: dict[str, list[Any]] = {
         "tokens": [f"[PAD{row}]" for row in range(rows - missing, rows)],
@@ -120,7 +119,7 @@ def _of_bpe1(model: BpeModel) -> _Found:
         is_control = _CONTROL_PIECE.fullmatch(piece) is not None
         tokens[token] = piece.decode() if is_control else "".join(letters[byte] for byte in piece)
         kinds[token] = _CONTROL if is_control else _NORMAL
-    # Without those that make control tokens, so that a text that spells one does not become it.
+    # Drop the merges that make control tokens, so that text that spells one does not become it.
     plain = [merge for merge in model.merges if not _CONTROL_PIECE.search(model.vocabulary[merge[2]])]
     return tokens, kinds, [f"{tokens[left]} {tokens[right]}" for left, right, _ in plain], _UNCUT, None, None
 
@@ -128,7 +127,7 @@ def _of_bpe1(model: BpeModel) -> _Found:
 def byte_letters() -> list[str]:
     """The printable character that stands for each byte in a byte-level vocabulary, as in GPT-2's encoder.py.
 
-    Printable bytes of Latin-1 stand for themselves, the others are the characters from U+0100 on in their order.
+    Printable Latin-1 bytes stand for themselves; the others map to the characters from U+0100 on, in order.
     """
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
@@ -160,7 +159,7 @@ def _is_of_pieces(values: Mapping[str, Any]) -> bool:
     model, steps = values["model"], _steps(values.get("normalizer"), "normalizers")
     kinds = [step["type"] for step in steps]
     cuts = _steps(values.get("pre_tokenizer"), "pretokenizers")
-    # No space is left that a Split at spaces could cut at.
+    # The normalizer leaves no spaces, so a Split at spaces does nothing.
     if any(cut["type"] != "Split" or cut["pattern"] != {"String": " "} or cut.get("invert") for cut in cuts):
         return False
     if model["type"] != "BPE" or not model.get("byte_fallback"):
@@ -170,7 +169,7 @@ def _is_of_pieces(values: Mapping[str, Any]) -> bool:
 
 
 def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """The metadata of SentencePiece's BPE, in which a better score takes the place of an earlier merge."""
+    """The metadata of SentencePiece's BPE, in which scores replace the order of merges."""
     model = values["model"]
     tokens: dict[int, str] = {token: piece for piece, token in model["vocab"].items()}
     kinds = {token: _BYTE if _BYTE_PIECE.fullmatch(piece) else _NORMAL for token, piece in tokens.items()}
@@ -201,10 +200,10 @@ def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _cut(values: Mapping[str, Any], *, whole_words: bool) -> tuple[str, str]:
-    """llama.cpp's name for what is done to a text before merges, or the reason why it has none.
+    """llama.cpp's name for the pre-tokeniser, and the reason if it has none.
 
-    Some of its names also say that a word which is a token becomes that token before any merge (``whole_words``).
-    A name that says otherwise is second choice: mostly merges give that token too, and the caller compares ids.
+    Some names also imply that a word that is a token becomes that token before any merge (``whole_words``).
+    A name that differs in this is second choice: merges mostly give the same token, and the caller compares ids.
     """
     steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
     normalizers = [step["type"] for step in _steps(values.get("normalizer"), "normalizers")]
@@ -215,10 +214,10 @@ def _cut(values: Mapping[str, Any], *, whole_words: bool) -> tuple[str, str]:
         found.append(GPT2_WORDS)
     names = [name for name, cut in EXPRESSIONS.items() if list(cut) == found]
     if not names:
-        return "", "it cuts text in a way that has no name there"
+        return "", "its pre-tokenizer has no name there"
     names = [name for name in names if (["NFC"] if name in COMPOSED else []) == normalizers]
     if not names:
-        return "", f"its normalizer ({', '.join(normalizers) or 'none'}) does not go with the way in which it cuts text"
+        return "", f"its normalizer ({', '.join(normalizers) or 'none'}) does not match its pre-tokenizer"
     return min(names, key=lambda name: (name in WHOLE_WORDS) != whole_words), ""
 
 
@@ -226,7 +225,7 @@ def _expression(step: Mapping[str, Any]) -> str | None:
     """The regular expression by which one step cuts, or None if it does something else."""
     if step["type"] == "Digits" and step["individual_digits"]:
         return r"\p{N}"
-    # These expressions match all of a text, so that nothing is removed where the rest of it would be.
+    # These expressions match the whole text, so nothing is left to remove.
     if step["type"] != "Split" or (step["behavior"].lower(), bool(step.get("invert"))) not in _KEEPS_ALL:
         return None
     found: str | None = step["pattern"].get("Regex")
@@ -240,7 +239,7 @@ def _steps(part: Mapping[str, Any] | None, several: str) -> list[Mapping[str, An
 
 
 def _around(part: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
-    """The tokens that are put before and behind a text, where there are any."""
+    """The tokens added before and after a text, or None."""
     for step in _steps(part, "processors"):
         if step["type"] == "TemplateProcessing":
             pieces, special = step["single"], step["special_tokens"]

@@ -1,7 +1,7 @@
-"""What byte-level vocabularies of GGUF files do to a text before they merge, by name (``pre``): cut, compose, look up.
+"""Pre-tokenisers of byte-level vocabularies in GGUF files, by name (``pre``): cutting, composing, whole words.
 
-The regular expressions are those of llama.cpp's ``llama-vocab.cpp``; where it had to rewrite an expression for C++, it
-is the one of the model's own ``tokenizer.json`` that it quotes. Each cuts what the ones before it left in one piece.
+The regular expressions are those of llama.cpp's ``llama-vocab.cpp``; where it rewrote one for C++, the original from
+``tokenizer.json``, which it quotes, is used. Each expression cuts the pieces that the previous ones left.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _BY_EXPRESSIONS: Mapping[tuple[str, ...], str] = {
 EXPRESSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: expressions for expressions, names in _BY_EXPRESSIONS.items() for name in names.split()}
 )
-"""The regular expressions that cut a text, one after the other, by the name in ``tokenizer.ggml.pre``."""
+"""The regular expressions that cut a text, applied in order, by the name in ``tokenizer.ggml.pre``."""
 
 _WHOLE = "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 tekken"
 WHOLE_WORDS = frozenset(_WHOLE.split())
@@ -77,8 +77,8 @@ _NFC = "qwen2 qwen35 deepseek-r1-qwen f2llmv2 stablelm2 command-r mpt olmo"
 COMPOSED = frozenset(_NFC.split())
 """Names of vocabularies that compose letters and their marks (NFC) first.
 
-Files do not say it, and llama.cpp does not do it; the ``tokenizer.json`` of these models does, as Qwen2Tokenizer,
-GPTNeoXTokenizer (``mpt``, ``olmo``) and CohereTokenizer of transformers do.
+GGUF files do not record it, and llama.cpp does not do it. The ``tokenizer.json`` of these models does, as do
+Qwen2Tokenizer, GPTNeoXTokenizer (``mpt``, ``olmo``) and CohereTokenizer of transformers.
 """
 
 BEGIN_WITH_BOS = WHOLE_WORDS

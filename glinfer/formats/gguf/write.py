@@ -42,11 +42,11 @@ DTYPES = {
     "iq4_nl": ("IQ4_NL", "MOSTLY_IQ4_NL"),
     "iq4_xs": ("IQ4_XS", "MOSTLY_IQ4_XS"),
 }
-"""Types of written matrices: the names in GGML and of llama.cpp's file types."""
+"""Types of written matrices: GGML's name, and the name of llama.cpp's file type."""
 INSTEAD = {"Q2_K": "IQ4_NL", "Q3_K": "IQ4_NL", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
-"""Types of blocks of 32 for matrices whose rows are no whole number of blocks of 256; llama.cpp chooses the same."""
+"""Types with blocks of 32 for rows that are not whole blocks of 256; llama.cpp chooses the same."""
 Importance = Mapping[str, npt.NDArray[np.float32]]
-"""The importance of the inputs of matrices, [inputs], by name."""
+"""The importance of each input of a matrix, [inputs], by the matrix's name."""
 SHIFT = np.float32(0.25)
 """The constant that :func:`fold_head` adds to each normalised number: small, but enough to carry a bias."""
 
@@ -71,7 +71,7 @@ def fold_head(checkpoint: Checkpoint) -> tuple[FloatArray, FloatArray, FloatArra
 
 
 def as_relative(checkpoint: Checkpoint) -> Checkpoint:
-    """Convert a model to the family ``gguf_as`` of its record, with the same names of tensors and the same logits.
+    """Convert a model to the family ``gguf_as`` of its record, with the same tensor names and logits.
 
     Biases that only the other family has are 0, and its head has none: see :func:`fold_head`.
     """
@@ -116,24 +116,24 @@ def write_gguf(
 ) -> None:
     """Write a GGUF file of version 3. A model of the family ``gab`` becomes one of GPT-2's architecture.
 
-    The file is there whole or not at all, and memory is taken for one tensor at a time. Vectors are float32 always, and
-    so are matrices whose rows are no whole number of blocks of 32, and position embeddings (float16 with ``float16``).
-    Rows that are no whole number of blocks of 256 become blocks of 32 as :data:`INSTEAD` says.
+    The file is written atomically, with one tensor in memory at a time. Always float32 are vectors, routers, position
+    embeddings (float16 with ``float16``), and matrices whose rows are not whole blocks of 32. Rows that are not whole
+    blocks of 256 get blocks of 32, see :data:`INSTEAD`.
 
     Args:
-        checkpoint: of any family but ``gift_of_gab``.
-        path: of the file; one that is there is replaced.
-        dtype: what matrices become, one of :data:`DTYPES`; None leaves each as it is.
-        tokenizer: a BPE1 vocabulary, or what a ``tokenizer.json`` of a byte-level BPE holds; with None the file has no
-            vocabulary, and token ids alone go in and out.
-        sampling: checked sampling defaults that the file names, as of :func:`glinfer.formats.sampling.named_sampling`.
-        importance: for types that are searched, how much the errors of each input of a matrix count, by the name that
-            the matrix has in memory; others count by the size of their weights.
+        checkpoint: a model of any family but ``gift_of_gab``.
+        path: the file; an existing one is replaced.
+        dtype: the type of matrices, one of :data:`DTYPES`; None keeps the type of each.
+        tokenizer: see :func:`glinfer.formats.gguf.vocabulary.vocabulary_metadata`; with None the file has no
+            vocabulary, and llama.cpp handles only token ids.
+        sampling: checked sampling defaults to store, as from :func:`glinfer.formats.sampling.named_sampling`.
+        importance: the weight of each input's error in the search of a block's scales, by the matrix's name in the
+            checkpoint; matrices without it use the size of their weights.
 
     Raises:
-        InputError: there is no such dtype; GGUF cannot express the model or its tokenizer; a weight is too large for
+        InputError: the dtype is unknown; GGUF cannot express the model or its tokenizer; a weight is too large for
             the dtype; or the package gguf is not installed.
-        FormatError: tensors do not go with the configuration, or the file cannot be written.
+        FormatError: tensors do not match the configuration, or the file cannot be written.
     """
     gguf = _package()
     if dtype is not None and dtype not in DTYPES:
@@ -182,7 +182,7 @@ def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> 
         return found
     wanted = DTYPES[dtype][0]
     if stored.tensors[0].role == "router":
-        return "F32"  # a rounded choice of experts would be another one; llama.cpp keeps it too
+        return "F32"  # rounding could change the choice of experts; llama.cpp keeps float32 too
     if stored.tensors[0].role == "positions":
         return wanted if wanted == F16 else "F32"
     if wanted == "F32" or stored.shape[-1] % block_weights(wanted) == 0:

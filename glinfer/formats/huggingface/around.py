@@ -1,4 +1,4 @@
-"""Layers that see all of a text, and layers that see some tokens on both sides, as ModernBERT's files say it."""
+"""Global and local attention layers, from ModernBERT's settings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _THETAS = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta",
 
 
 def around_fields(settings: Settings, layers: int) -> dict[str, Any]:
-    """The kinds of layers, how many tokens a local one sees before its own with that one, and the bases of angles.
+    """The layer types, the window of local layers (one side, with the token itself), and the bases of angles.
 
     Raises:
-        FormatError: a setting is something else, or asks for angles that are scaled.
+        FormatError: a setting is invalid, or asks for scaled angles.
     """
     kinds = settings.values.get("layer_types")
     if kinds is None:
@@ -34,7 +34,7 @@ def around_fields(settings: Settings, layers: int) -> dict[str, Any]:
 
 
 def _theta(settings: Settings, kind: str) -> float:
-    """The base of the angles of one kind of layers, where older and newer files have it."""
+    """The base of the angles of one layer type, from older or newer files."""
     name, usual = _THETAS[kind]
     found = settings.values.get("rope_parameters")
     own = found.get(kind) if isinstance(found, dict) else None

@@ -1,7 +1,7 @@
-"""Configurations from the ``config.json`` of Hugging Face models; settings that cannot be run are refused.
+"""Configurations from the ``config.json`` of Hugging Face models; unsupported settings are refused.
 
-Names and what they mean are those of the configurations in Hugging Face's transformers 5 and of its modelling code,
-which ignores some settings of some families; defaults and what differs by family are in its record,
+Names and meanings follow the configurations and the modelling code of Hugging Face's transformers 5, which ignores some
+settings of some families. Defaults and differences between families are in their records,
 :class:`glinfer.families.record.HuggingFace`.
 """
 
@@ -32,33 +32,33 @@ _SHARED_EXPERTS = ("n_shared_experts", _SHARED, "shared_intermediate_size")
 _USUAL_FULL_LAYERS = 28
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor")
-"""Settings to which transformers gives another value where they are null than where they are missing."""
-_NESTED = 3  # settings of angles may be in text_config, by the kind of layers
+"""Settings for which transformers distinguishes null from missing."""
+_NESTED = 3  # text_config may have rope settings by layer type
 
 
 def recognised() -> list[str]:
-    """The values of ``model_type`` that can be run."""
+    """The supported values of ``model_type``."""
     forms = {name: family.huggingface for name, family in FAMILIES.items() if family.huggingface is not None}
     return [name for name in forms if name not in {form.both_ways for form in forms.values()}]
 
 
 def form_of(family: Family) -> HuggingFace:
-    """The Hugging Face part of the record of a family that has one."""
+    """The Hugging Face record of a family that has one."""
     assert family.huggingface is not None
     return family.huggingface
 
 
 def classifies(values: Mapping[str, Any], form: HuggingFace) -> bool:
-    """Whether a model ends with a classifier, by the architectures that its file names."""
+    """Whether a model ends with a classifier, according to ``architectures`` in its file."""
     named = values.get("architectures")
     names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     return bool(form.classifier) and any(name.endswith(form.classifier) for name in names)
 
 
 def scores_of(values: Mapping[str, Any], form: HuggingFace) -> bool | None:
-    """Whether the scores of a classifier go through a sigmoid; None where the model has no classifier.
+    """Whether the scores of a classifier go through a sigmoid; None if the model has no classifier.
 
-    As a CrossEncoder of sentence-transformers does it: with a single label, unless the file names another function.
+    As in sentence-transformers' CrossEncoder: with a single label, unless the file names another function.
     """
     if not classifies(values, form):
         return None
@@ -71,11 +71,11 @@ def scores_of(values: Mapping[str, Any], form: HuggingFace) -> bool | None:
 
 
 def read_config(path: Path) -> ModelConfig:
-    """The model that a ``config.json`` describes; what the file leaves out is as in its family's configuration.
+    """Read the configuration in a ``config.json``; missing settings take the defaults of the family.
 
     Raises:
-        FormatError: the file cannot be read or is no JSON object, the model is of an unknown family, or a setting
-            is out of range or asks for maths that is not done here; the setting is named as in the file.
+        FormatError: the file cannot be read or is not a JSON object, the family is unknown, or a setting is out of
+            range or not supported; names the setting as in the file.
     """
     label = shown(path)
     values = text_settings(_without_nulls(read_json(path, MAX_CONFIG_BYTES)), label)
@@ -110,7 +110,7 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def _without_nulls(values: Mapping[str, Any], depth: int = _NESTED) -> dict[str, Any]:
-    """Settings without those that are null, which count as missing, but for those of :data:`_NULLS`."""
+    """Drop settings that are null, which count as missing, except those of :data:`_NULLS`."""
     return {
         name: _without_nulls(value, depth - 1) if depth and isinstance(value, dict) else value
         for name, value in values.items()
@@ -125,10 +125,10 @@ class _Reader:
         self.family, self.form, self.settings = family, form_of(family), settings
 
     def config(self) -> ModelConfig:
-        """The model.
+        """The configuration.
 
         Raises:
-            FormatError: a setting is not what it should be, or asks for maths that is not done here.
+            FormatError: a setting is invalid or not supported.
             ConfigError: the settings together describe no possible model.
         """
         self.refuse_other_maths()
@@ -151,7 +151,7 @@ class _Reader:
         )
 
     def inner_size(self) -> int:
-        """The width of the MLP; 0 where it follows from others."""
+        """The width of the MLP; 0 if it follows from other sizes."""
         if self.form.window == "conv":
             return convolved_inner(self.settings, self.form.sizes[SIZES.index("intermediate_size")])
         return self.whole("intermediate_size")
@@ -163,7 +163,7 @@ class _Reader:
         return self.settings.flag("tie_word_embeddings", default=self.form.tied)
 
     def embedding_fields(self, width: int) -> dict[str, Any]:
-        """The fields of models that embed texts: of those that look both ways, or that end with a classifier."""
+        """The fields of embedding models: encoders, and models that end with a classifier."""
         fields: dict[str, Any] = {}
         if self.family.token_types:
             fields["type_vocab_size"] = self.settings.whole("type_vocab_size", 2, least=0)
@@ -201,7 +201,7 @@ class _Reader:
         }
 
     def scalars(self) -> dict[str, Any]:
-        """The fields that scale or bound something."""
+        """The fields of multipliers and caps."""
         found: dict[str, float] = {}
         for name, usual in self.form.scalars.items():
             value = self.settings.values.get(name, usual)
@@ -214,7 +214,7 @@ class _Reader:
         return found
 
     def rotary_layers(self, layers: int) -> tuple[int, ...]:
-        """Which layers turn queries and keys, as a pattern; empty for all."""
+        """The layers with rotary positions, as a pattern; empty for all."""
         if not self.form.no_rope:
             return ()
         settings, name = self.settings, "no_rope_layers"
@@ -230,7 +230,7 @@ class _Reader:
         return () if 0 not in pattern else pattern
 
     def period(self, name: str, usual: int) -> int:
-        """The distance of layers that differ from the others."""
+        """The period of the layers that differ from the others."""
         found = self.settings.whole(name, usual)
         if found > LONGEST_PERIOD:
             raise self.settings.refused(name, f"a whole number from 1 to {LONGEST_PERIOD}")
@@ -277,7 +277,7 @@ class _Reader:
         return {**found, **{name: settings.number(name, usual) for name, usual in gate}}
 
     def whole(self, field: str) -> int:
-        """Read a size under all of its names in the file."""
+        """Read a size, which may have several names in the file."""
         settings, default = self.settings, self.form.sizes[SIZES.index(field)]
         if field in self.form.old_keys:
             default = settings.whole(self.form.old_keys[field], default)
@@ -299,12 +299,12 @@ class _Reader:
         return self.whole(name)
 
     def head_dim(self) -> int:
-        """The elements of a head; a missing one, or null, is the width divided by the heads."""
+        """The elements of a head; if missing or null, the width divided by the number of heads."""
         found, name = self.whole("head_dim"), "head_dim"
         if not found:
             width, rest = divmod(self.whole("hidden_size"), self.whole("num_attention_heads"))
             if rest or not width:
-                return 0  # refused, in better words, by ModelConfig
+                return 0  # ModelConfig refuses it with a better message
             found, name = width, "hidden_size / num_attention_heads"
         if found > MAX_CONFIG_NUMBER:
             raise FormatError(f"{self.settings.label}: {name} is {quoted(found)}; expected at most {MAX_CONFIG_NUMBER}")
@@ -329,7 +329,7 @@ class _Reader:
         return found
 
     def windows(self, layers: int, positions: int) -> dict[str, Any]:
-        """The fields that say how many positions a token sees in which layers."""
+        """The fields for sliding windows: their length and layers."""
         settings = self.settings
         if self.form.window == "listed":
             return self.listed_windows(layers)
@@ -359,7 +359,7 @@ class _Reader:
         return {"sliding_window": window}
 
     def listed_windows(self, layers: int) -> dict[str, Any]:
-        """A window in the layers that the file lists, or in all but each ``period``-th."""
+        """A window in the layers that the file lists, or in all but every ``period``-th."""
         settings, form = self.settings, self.form
         missing = "sliding_window" not in settings.values
         window = (

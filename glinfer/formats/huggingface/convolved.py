@@ -1,4 +1,4 @@
-"""The settings of LFM2 that other families do not have, as Lfm2Config of Hugging Face's transformers reads them."""
+"""The settings specific to LFM2, as Lfm2Config of Hugging Face's transformers reads them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ATTENTION = "full_attn_idxs"
 
 
 def convolved_fields(settings: Settings, layers: int) -> dict[str, Any]:
-    """Which layers convolve, and over how many positions.
+    """The layers with a convolution, and its length in positions.
 
     Raises:
-        FormatError: a setting is something else.
+        FormatError: a setting is invalid.
     """
     kinds = _kinds(settings, layers)
     if CONV not in kinds:
@@ -29,7 +29,7 @@ def convolved_fields(settings: Settings, layers: int) -> dict[str, Any]:
 
 
 def _kinds(settings: Settings, layers: int) -> list[str]:
-    """The kind of each layer: listed, or by the numbers of those with attention; all have that if neither is given."""
+    """The type of each layer: listed, or from the numbers of attention layers; all attention if neither is given."""
     if settings.given("layer_types"):
         kinds = settings.values["layer_types"]
         if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in (FULL, CONV) for kind in kinds):
@@ -45,7 +45,7 @@ def _kinds(settings: Settings, layers: int) -> list[str]:
 
 
 def convolved_inner(settings: Settings, usual: int) -> int:
-    """The width of the MLP, which files name before it is adjusted."""
+    """The width of the MLP; the file has it before the adjustment."""
     found = settings.whole(_OLD_INNER if _OLD_INNER in settings.values else _INNER, usual)
     if not settings.flag("block_auto_adjust_ff_dim", default=True):
         return found

@@ -1,6 +1,4 @@
-"""Layers with the delta rule: their settings, as Qwen3_5TextConfig of Hugging Face's transformers reads them, and the
-matrices of Qwen3-Next, whose rows lie by heads of keys.
-"""
+"""Delta-rule layers: settings as in transformers' Qwen3_5TextConfig, and Qwen3-Next's rows grouped by key head."""
 
 from __future__ import annotations
 
@@ -29,10 +27,10 @@ _PERIOD = "full_attention_interval"
 
 
 def delta_fields(settings: Settings, layers: int) -> dict[str, Any]:
-    """Which layers have the delta rule, and its sizes.
+    """The layers with the delta rule, and its sizes.
 
     Raises:
-        FormatError: a setting is something else.
+        FormatError: a setting is invalid.
     """
     if settings.given("layer_types"):
         kinds = settings.values["layer_types"]
@@ -50,15 +48,15 @@ def delta_fields(settings: Settings, layers: int) -> dict[str, Any]:
 
 
 def is_by_key(stored: StoredTensor, form: HuggingFace) -> bool:
-    """Whether a file has the rows of these matrices by heads of keys."""
+    """Whether a file groups the rows of these matrices by key head."""
     return form.delta_by_key and stored.tensors[0].role == "delta_in"
 
 
 def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.intp]:
-    """The rows of a tensor by heads of keys, in the order of the tensors that it holds.
+    """The row indices that reorder a tensor from groups by key head to the tensors that it holds.
 
-    Of each head of keys there are its queries, its keys, and the values and the gates of the heads of values that share
-    it; or the shares and the decays of those heads.
+    The group of a key head has its queries, its keys, and the values and gates of the value heads that share it; or the
+    shares and decays of those heads.
     """
     layer = stored.tensors[0].layer
     assert layer is not None
@@ -79,7 +77,7 @@ def rows_by_part(stored: StoredTensor, config: ModelConfig) -> npt.NDArray[np.in
 def packed_by_part(
     stored: StoredTensor, dtype: str, rows: Bytes, config: ModelConfig
 ) -> Iterator[tuple[ModelTensor, GatheredTensor]]:
-    """The tensors in a packed tensor by heads of keys, whose rows are put in order when they are asked for."""
+    """The tensors in a packed tensor grouped by key head; rows are gathered on access."""
     for tensor, own in stored.split(rows_by_part(stored, config)):
         shape = tensor.shape[0], tensor.shape[1]
 

@@ -1,9 +1,9 @@
-"""The matrices of experts in files that join gate and up, row by row in turn, as gpt-oss has them.
+"""The matrices of experts in files that interleave the rows of gate and up, as in gpt-oss.
 
 Floats are stored as [experts, in, out]. In MXFP4 (Open Compute Project, Microscaling Formats 1.0) a matrix is two
 tensors of bytes: ``NAME_blocks`` [experts, out, in / 32, 16] with two weights in each byte, the first one in the low
-half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks of that format have the same weights
-and exponents, but the low halves of a block hold its first sixteen weights and the high halves the others.
+half, and ``NAME_scales`` [experts, out, in / 32], exponents of two. GGML's blocks have the same weights and exponents.
+There, the low halves of a block hold its first sixteen weights, and the high halves the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Parts = Iterator[tuple[ModelTensor, PackedTensor | npt.NDArray[np.float32]]]
 
 @dataclass(frozen=True)
 class FoundBlocks(FoundTensor):
-    """Blocks of four bits as one tensor [experts, out, in] of type MXFP4, whose scales are a tensor of their own."""
+    """Blocks of 4-bit weights as one tensor [experts, out, in] of type MXFP4, with a separate tensor of scales."""
 
     scales: FoundTensor
 
@@ -46,10 +46,10 @@ class FoundBlocks(FoundTensor):
 
 
 def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str, FoundTensor]:
-    """The tensors of a file, those of blocks and of their scales joined under the name of the matrix.
+    """The tensors of a file, with blocks and their scales joined under the name of the matrix.
 
     Raises:
-        FormatError: blocks and scales are of another type, or do not go with each other.
+        FormatError: blocks or scales have another type, or their shapes do not match.
     """
     joined = dict(found)
     for name in found if MXFP4.lower() in form.quantized else ():
@@ -72,17 +72,17 @@ def with_blocks(found: Mapping[str, FoundTensor], form: HuggingFace) -> dict[str
 
 
 def is_turned(stored: StoredTensor, form: HuggingFace) -> bool:
-    """Whether a file stores floats of these experts as [experts, in, out]."""
+    """Whether a file stores the floats of these experts as [experts, in, out]."""
     return form.experts is not None and form.experts.turned and stored.experts > 1 and len(stored.shape) == 2
 
 
 def mapped_parts(name: str, found: FoundTensor) -> dict[str, FoundTensor]:
-    """The parts of a tensor that have to be mapped, by name: blocks have their scales beside them."""
+    """The parts of a tensor to map, by name; blocks also need their scales."""
     return {name: found, name + SCALES: found.scales} if isinstance(found, FoundBlocks) else {name: found}
 
 
 def parts_of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Bytes], form: HuggingFace) -> Parts:
-    """The matrices or biases of each expert in a checked tensor; packed ones are made when they are asked for."""
+    """The matrices or biases of each expert in a checked tensor; packed ones are gathered on access."""
     each, rest = divmod(len(stored.tensors), stored.experts)
     assert not rest
     rows = stored.tensors[0].shape[0]
@@ -120,7 +120,7 @@ def _blocks(
     exponents = scales.reshape(found.scales.shape)[expert, own]
 
     def gather(rows: slice) -> Bytes:
-        # Eight bytes at a time, of which each has two weights that follow each other, the first one low.
+        # Eight bytes at a time; each byte has two adjacent weights, the first one in the low half.
         pairs = np.ascontiguousarray(halves[rows]).view(np.uint64).reshape(-1, 2)
         first, second = pairs.T
         codes = np.empty((len(pairs), GROUP // 2), dtype=np.uint8)

@@ -32,7 +32,7 @@ def locate(path: AnyPath) -> tuple[Path, Path]:
     safetensors file (these weights), an index, or a shard (the index it belongs to).
 
     Raises:
-        FormatError: there is no such file, or none beside it that a model needs.
+        FormatError: the file is missing, or the model lacks another file that it needs.
     """
     if is_directory(path):
         folder = Path(path)
@@ -40,7 +40,7 @@ def locate(path: AnyPath) -> tuple[Path, Path]:
         return inside(folder / CONFIG), _weights_in(folder)
     name = Path(path).name
     with opened(path):
-        pass  # there is such a file, whatever its name promises
+        pass  # report a missing file first, whatever its name
     folder = Path(path).parent
     if name == CONFIG:
         return folder / CONFIG, _weights_in(folder)
@@ -106,13 +106,13 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
         if absent:
             raise FormatError(
                 f"{label}: it places tensor {quoted(absent[0])} in {quoted(shard)}, which does not have it; "
-                "expected an index that goes with its shards; get them again"
+                "expected an index that matches its shards; get them again"
             )
         astray = [name for name in held if placed.get(name) != shard]
         if astray:
             raise FormatError(
                 f"{label}: {quoted(shard)} has tensor {quoted(astray[0])}, which the index does not place there; "
-                "expected an index that goes with its shards; get them again"
+                "expected an index that matches its shards; get them again"
             )
         found.update(held)
     return found
@@ -130,6 +130,6 @@ def weight_map(index: Path) -> dict[str, str]:
         raise FormatError(f"{label}: found no weight_map; expected an object that gives each tensor's shard")
     for name, shard in placed.items():
         if not isinstance(shard, str):
-            raise FormatError(f"{label}: tensor {quoted(name)} lies in {quoted(shard)}; expected a file's name")
+            raise FormatError(f"{label}: the file of tensor {quoted(name)} is {quoted(shard)}; expected a file's name")
         check_plain_name(shard, f"{label}: the shard", "the index")
     return placed

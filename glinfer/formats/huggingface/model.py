@@ -47,20 +47,19 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
         path: the model's directory, or a file in it: config.json, a safetensors file, or the index of its shards.
 
     The families are those of :func:`glinfer.formats.huggingface.config.recognised`. The tensors have the names and
-    shapes of :func:`glinfer.formats.tensors.weight_shapes`: matrices are [out, in], query, key and value are apart, and
-    there is a head only when it is not tied to the embeddings. As in transformers 5, a head in the file that differs
-    from the embeddings is not tied to them, whatever config.json says. In the file, names may do without
-    ``transformer.`` or ``model.``, numbers are float32, float16 or bfloat16, and what some versions stored beside the
-    weights is passed over: masks (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``), and what
-    reads pictures.
+    shapes of :func:`glinfer.formats.tensors.weight_shapes`: matrices are [out, in], query, key and value are separate,
+    and there is a head only if it is not tied to the embeddings. As in transformers 5, a head in the file that differs
+    from the embeddings is not tied to them, whatever config.json says. In the file, names may lack ``transformer.`` or
+    ``model.``, and numbers are float32, float16 or bfloat16. Other tensors that some versions store are ignored: masks
+    (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``), and vision encoders.
 
-    Matrices are read-only views of the memory-mapped files, packed as ``F16`` or ``BF16`` where they are not float32,
-    and vectors are widened. Of families with published passes all is widened to float32; memory taken is that and one
-    tensor more. Everything is checked before the first number is read.
+    Matrices that are not float32 stay packed (``F16``, ``BF16`` or ``MXFP4``), as read-only views of the memory-mapped
+    files unless they are reordered; vectors are widened. Families with published passes are widened to float32, which
+    takes that memory and one tensor more. Everything is checked before the first number is read.
 
     Raises:
-        FormatError: a file is missing, unreadable, damaged or not beside the others; the model is of another family
-            or has a setting that is not supported; a tensor is missing, unknown, of another type or shape.
+        FormatError: a file is missing, unreadable, damaged or in another directory; the family or a setting is not
+            supported; a tensor is missing, unknown, of another type or shape.
     """
     config_file, weights = locate(path)
     config, settings, behind = _with_sentence(read_config(config_file), config_file)
@@ -68,11 +67,11 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     names = _names(config, behind)
     label = shown(weights)
     found = with_blocks(text_tensors(find_tensors(weights), form), form)
-    # Before any list of names is made: the block count comes from a file and may be absurd.
+    # Checked before names are listed: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(
             f"{label}: found {len(found)} tensors; expected more for the {_counted(config)} "
-            f"of {shown(config_file)}; these weights do not go with it"
+            f"of {shown(config_file)}; these weights do not match it"
         )
     prefixed = 2 * sum(name.startswith(form.prefix) for name in found) >= len(found)
     buffer = re.compile(form.buffers)
@@ -80,7 +79,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     if not prefixed:
         stored = [replace(each, name=each.name.removeprefix(form.prefix)) for each in stored]
     wanted = {each.name for each in stored}
-    unused = {f"{names.head}.weight"} if config.embeds else set()  # which continues texts
+    unused = {f"{names.head}.weight"} if config.embeds else set()  # embeddings do not need it
     found = {
         name: found[name]
         for name in found
@@ -90,7 +89,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     if config.tie_word_embeddings and head_name in found and not config.embeds:
         head = replace(embedding, name=head_name)
         if embedding.name not in found:
-            stored[0] = head  # of two tied tensors, some software keeps the head's name
+            stored[0] = head  # some software stores tied tensors under the head's name
         else:
             stored.append(replace(head, tensors=(replace(embedding.tensors[0], role="head"),)))
     found = _from_first_position(config, stored, found)
@@ -109,18 +108,18 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
 
 
 def names_behind(config: ModelConfig, number: int) -> str:
-    """The name of a matrix behind the pooling in a checkpoint."""
+    """The name of a dense layer after the pooling in a checkpoint."""
     return config.family.names.of("dense", None, str(number))
 
 
 def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig, Embedding, Sentence]:
-    """The shape of a model with what stands behind it, how it embeds texts, and the steps beside its weights."""
+    """The configuration with pooling and dense layers, the embedding settings, and the modules next to the weights."""
     values, form = read_json(config_file, MAX_CONFIG_BYTES), form_of(config.family)
     squashes = scores_of(values, form)
     sentence = read_sentence(config_file.parent)
     if config.embeds or squashes is not None or sentence.pooling or sentence.tokens is not None:
         sentence = with_tokenizers_length(sentence, config_file.parent)
-    if squashes is not None:  # the steps are those of the classifier
+    if squashes is not None:  # the classifier replaces pooling and dense layers
         return config, replace(sentence.embedding, ranks=True, squashes=squashes), Sentence(files=sentence.files)
     if sentence.pooling:
         shapes = tuple(each.shape for each in sentence.dense)
@@ -129,7 +128,7 @@ def _with_sentence(config: ModelConfig, config_file: Path) -> tuple[ModelConfig,
 
 
 def _names(config: ModelConfig, behind: Sentence) -> Names:
-    """The names of tensors in the file, those of a classifier among them."""
+    """The names of tensors in the file, including a classifier's."""
     form = form_of(config.family)
     names = form.names or config.family.names
     if not config.dense or behind.dense:
@@ -141,7 +140,7 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
 def _from_first_position(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor]
 ) -> dict[str, FoundTensor]:
-    """The tensors without the rows of positions before the first one, which no text has."""
+    """The tensors, without the embeddings of positions before the first one, which no text uses."""
     result, first = dict(found), form_of(config.family).first_position
     for each in stored if first else ():
         held = result.get(each.name)
@@ -165,7 +164,7 @@ def loaded(
     names = config.family.names
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     packed: dict[str, PackedTensor] = {}
-    as_floats = config.family.published  # whose passes take floats alone
+    as_floats = config.family.published  # whose passes need float32
     mapped = (
         {} if as_floats else {k: v for each in stored for k, v in mapped_parts(each.name, found[each.name]).items()}
     )
@@ -196,7 +195,7 @@ def loaded(
 
 
 def _flat_shape(stored: StoredTensor, found: FoundTensor) -> tuple[int, ...]:
-    """The shape of a tensor of the file, with the rows of all experts below each other."""
+    """The shape of a tensor of the file, with the rows of all experts stacked."""
     return stored.shape if stored.experts > 1 else found.shape
 
 
@@ -219,7 +218,7 @@ def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
 def _check(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], head_name: str, label: str
 ) -> None:
-    """Compare names, types and shapes with what the model needs; every message has the file's own names."""
+    """Compare names, types and shapes with those that the model needs; messages use the file's names."""
     expected = {each.name: each for each in stored}
     counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
     if expected.keys() - found.keys() == {head_name} and found.keys() <= expected.keys():

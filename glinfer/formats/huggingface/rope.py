@@ -1,7 +1,7 @@
-"""The scaling of rotary angles in ``config.json``: theta, and the settings of one type.
+"""Rotary settings in ``config.json``: theta, and the RoPE scaling.
 
-Older files have ``rope_theta`` and ``rope_scaling``, files of transformers 5 have both in ``rope_parameters``. What
-goes before what, and where a type takes the context of the training from, is as in modeling_rope_utils.py there.
+Older files have ``rope_theta`` and ``rope_scaling``; transformers 5 has both in ``rope_parameters``. Precedence, and
+the source of the original context for each type, follow its modeling_rope_utils.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from glinfer.families.record import HuggingFace
 from glinfer.formats.json_files import Settings, quoted
 
 _SHARE = "partial_rotary_factor"
-_OLD_LONGROPE = ("su", "yarn")  # as the first files of Phi-3 call it
+_OLD_LONGROPE = ("su", "yarn")  # its names in the first Phi-3 files
 _ORIGINAL = "original_max_position_embeddings"
 _POSITIONS = "max_position_embeddings"
-# Of each type: the numbers that it needs, and those that it may have.
+# The required and the optional numbers of each type.
 _NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("factor",), ()),
     "dynamic": (("factor",), ()),
@@ -29,18 +29,18 @@ _NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _TYPES = ("default", *_NUMBERS)
 _WITH_ORIGINAL = ("llama3", "yarn", "longrope")
 _WITH_POSITIONS = ("dynamic", "yarn", "longrope")
-_MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number: beyond, angles are no numbers any more
-_MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # which is as if they were left out
+_MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number; beyond these, angles overflow
+_MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # 0 counts as missing
 
 
 class RopeSettings(NamedTuple):
-    """The settings of angles.
+    """The rotary settings of a model.
 
     Attributes:
-        theta: their base.
-        scaling: as :mod:`glinfer.ops.rotary` reads it; none without scaling.
-        share: of a head that turns.
-        local_theta: the base in layers with a window; 0 where it is the same.
+        theta: the base of the angles.
+        scaling: settings as :mod:`glinfer.ops.rotary` reads them; empty without scaling.
+        share: the share of a head that is rotated.
+        local_theta: the base in layers with a window; 0 if it is the same.
     """
 
     theta: float
@@ -52,18 +52,17 @@ class RopeSettings(NamedTuple):
 def rope_settings(
     settings: Settings, positions: int, head_dim: int, usual_theta: float, form: HuggingFace
 ) -> RopeSettings:
-    """The settings of angles; those of layers with a window are apart where the form has a theta for these.
+    """Read the rotary settings; layers with a window have their own if the form has a theta for these.
 
     Args:
-        settings: a whole configuration.
+        settings: the whole configuration.
         positions: its ``max_position_embeddings``.
-        head_dim: elements of a head; 0 where that is not known.
-        usual_theta: theta of a file that leaves it out.
-        form: what the family's files may have.
+        head_dim: the elements of a head; 0 if unknown.
+        usual_theta: the default theta.
+        form: the Hugging Face record of the family.
 
     Raises:
-        FormatError: there is no such type, one of its settings is missing or not what it should be, or it asks for
-            maths that is not done here.
+        FormatError: the type is unknown, or one of its settings is missing, invalid or not supported.
     """
     if form.local_theta:
         return _by_kind(settings, positions, head_dim, usual_theta, form)
@@ -87,10 +86,10 @@ def rope_settings(
 def _of_one_kind(
     scaling: Settings, settings: Settings, positions: int, head_dim: int, theta: float, form: HuggingFace
 ) -> RopeSettings:
-    """The settings of one kind of layers."""
+    """The settings of one layer type."""
     share = _share(scaling, settings, head_dim, form.rotary_share) if form.partial_rotary else 1.0
     if not form.partial_rotary and scaling.given(_SHARE) and scaling.values[_SHARE] != 1:
-        raise scaling.refused(_SHARE, "1, as heads of this family do not turn in part")
+        raise scaling.refused(_SHARE, "1, as this family rotates whole heads")
     kind = scaling.values.get("rope_type", scaling.values.get("type", "default"))
     if form.partial_rotary and kind in _OLD_LONGROPE:
         kind = "longrope"
@@ -104,15 +103,15 @@ def _of_one_kind(
 
 
 def _share(scaling: Settings, settings: Settings, head_dim: int, usual: float) -> float:
-    """The share of a head that turns, which older files have beside the scaling."""
+    """The share of a head that is rotated; older files have it outside the scaling settings."""
     share = (scaling if scaling.given(_SHARE) else settings).number(_SHARE, usual)
     if share > 1 or int(head_dim * share) % 2 or (head_dim and not int(head_dim * share)):
-        raise settings.refused(_SHARE, f"a share of at most 1 of a head of {head_dim} that is an even number")
+        raise settings.refused(_SHARE, f"at most 1, for an even number of the {head_dim} elements of a head")
     return share
 
 
 def _by_kind(settings: Settings, positions: int, head_dim: int, usual_theta: float, form: HuggingFace) -> RopeSettings:
-    """The settings of a file that has them by the kind of attention, or theta of windows beside the other one."""
+    """The settings of a file that has them by layer type, or has a separate theta for windows."""
     listed: dict[str, dict[str, Any]] = {FULL: {}, SLIDING: {}}
     if settings.given("rope_parameters"):
         found = settings.values["rope_parameters"]
@@ -149,7 +148,7 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
         for name in ("short_factor", "long_factor"):
             found[name] = _factors(scaling, name, head_dim)
     if kind in _WITH_ORIGINAL:
-        # Some families have it beside the scaling: that goes first.
+        # Some families have it outside the scaling settings, which takes precedence.
         holder = settings if _ORIGINAL in settings.values else scaling
         found[_ORIGINAL] = holder.whole(_ORIGINAL, positions)
     if kind in _WITH_POSITIONS:
@@ -160,11 +159,11 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
 
 
 def check_scaling(config: ModelConfig, label: str) -> None:
-    """Refuse scaling with numbers out of range, from any format.
+    """Refuse RoPE scaling with numbers out of range, from any format.
 
     Raises:
-        FormatError: a number is absurdly small or large; or ``longrope`` has an original context of one position, by
-            the logarithm of which it divides.
+        FormatError: a number is absurdly small or large; or ``longrope``, which divides by the logarithm of the
+            original context, has one of a single position.
     """
     scaling = dict(config.rope_scaling)
     least = 2 if scaling.get("rope_type", scaling.get("type")) == "longrope" else 1

@@ -1,6 +1,6 @@
-"""Directories of sentence-transformers: what stands behind a model that embeds texts, and the prompts before its texts.
+"""sentence-transformers directories: the modules after an embedding model, and its prompts.
 
-``modules.json`` lists the steps; each has a folder with a ``config.json``, and a dense one its weights. Source: the
+``modules.json`` lists the modules; each has a folder with a ``config.json``, and a dense one its weights. Source: the
 modules of sentence-transformers 5.
 """
 
@@ -30,27 +30,27 @@ _ACTIVATIONS = {"Identity": "none", "Tanh": "tanh", "GELU": "gelu", "SiLU": "sil
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """A matrix behind the pooling: its activation, and its tensors in the file of its folder."""
+    """A dense layer after the pooling: its activation, and its tensors in the file of its folder."""
 
     activation: str
     tensors: Mapping[str, FoundTensor]
 
     @property
     def shape(self) -> tuple[int, bool, str]:
-        """As in ``dense`` of :class:`glinfer.config.ModelConfig`."""
+        """(outputs, has a bias, activation), as in ``dense`` of :class:`glinfer.config.ModelConfig`."""
         return self.tensors["weight"].shape[0], "bias" in self.tensors, self.activation
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """What a directory says besides the model itself.
+    """The sentence-transformers settings of a directory.
 
     Attributes:
-        pooling: one of :data:`glinfer.config.POOLINGS`; empty where no file says it.
-        tokens: of a model that answers whether a text fits a query, the tokens that mean that it does and does not.
-        dense: the matrices behind the pooling.
+        pooling: one of :data:`glinfer.config.POOLINGS`; empty if no file names it.
+        tokens: the ids of "yes" and "no" in a model that answers whether a text fits a query; else None.
+        dense: the dense layers after the pooling.
         embedding: prompts, lengths, and whether vectors are normalised.
-        files: the files that said so.
+        files: the files that have these settings.
     """
 
     pooling: str = ""
@@ -60,17 +60,17 @@ class Sentence:
     files: tuple[Path, ...] = ()
 
     def tensors(self) -> Iterator[tuple[int, str, FoundTensor]]:
-        """Number, ``weight`` or ``bias``, and place of every tensor of the matrices."""
+        """The number of the layer, ``weight`` or ``bias``, and the found tensor, for every dense layer."""
         for number, layer in enumerate(self.dense):
             for part, found in layer.tensors.items():
                 yield number, part, found
 
 
 def read_sentence(folder: Path) -> Sentence:
-    """Read what sentence-transformers has written beside a model; nothing where it has not.
+    """Read the sentence-transformers files next to a model; without them, all settings are empty.
 
     Raises:
-        FormatError: a file is damaged, or asks for a step that is not supported; names it.
+        FormatError: a file is damaged, or names a module that is not supported; names it.
     """
     found = Sentence()
     modules = folder / MODULES
@@ -113,13 +113,13 @@ def _with_module(found: Sentence, folder: Path, module: object, label: str) -> S
     if name == "Dense" and found.pooling:
         return replace(found, dense=(*found.dense, _dense(own, config)), files=(*found.files, config))
     raise FormatError(
-        f"{label}: the module {quoted(name)} is not supported here; expected Transformer, Pooling, Dense behind it, "
+        f"{label}: the module {quoted(name)} is not supported here; expected Transformer, Pooling, Dense after it, "
         "Normalize and LogitScore"
     )
 
 
 def _plain(path: str, label: str) -> str:
-    """A path of a module, which is a folder beside the file that names it."""
+    """Check the path of a module, which is a folder next to the file that names it."""
     parts = PurePosixPath(path).parts
     if len(parts) != 1 or parts[0] in ("..", "/") or "\\" in path or ":" in path:
         raise FormatError(f"{label}: the path {quoted(path)} is not a folder beside it; do not trust these files")
@@ -172,7 +172,7 @@ def _with_length(found: Sentence, folder: Path) -> Sentence:
 
 
 def with_tokenizers_length(found: Sentence, folder: Path) -> Sentence:
-    """The length that the tokenizer names, which sentence-transformers takes where its own files name none."""
+    """Add the tokenizer's maximum length, which sentence-transformers uses if its own files have none."""
     file = folder / _TOKENIZER_CONFIG
     if found.embedding.most_tokens or not os.path.lexists(file):
         return found

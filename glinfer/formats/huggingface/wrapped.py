@@ -1,7 +1,7 @@
-"""The part of a model of texts and pictures that continues texts, as Gemma 3 has it from 4B on.
+"""The language model in a vision-language model, as in Gemma 3 from 4B on.
 
-Its settings are ``text_config`` of config.json, and its tensors have names of their own; what reads pictures is passed
-over, and so a text may have none.
+Its settings are ``text_config`` in config.json, and its tensors have other names. The vision encoder is ignored, so
+images are not supported.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PICTURES = ("vision_tower.", "multi_modal_projector.", "visual.")
 
 
 def text_settings(values: Mapping[str, Any], label: str) -> dict[str, Any]:
-    """The settings of the part that continues texts; those of a model of texts alone are given back as they are.
+    """The settings of the language model; those of a text-only model are returned unchanged.
 
     Raises:
-        FormatError: there is no such part.
+        FormatError: ``text_config`` is missing.
     """
     name = values.get("model_type")
     around = [each.name for each in FAMILIES.values() if each.huggingface and name in each.huggingface.wrapped]
@@ -34,14 +34,14 @@ def text_settings(values: Mapping[str, Any], label: str) -> dict[str, Any]:
     if not isinstance(own, dict):
         raise FormatError(
             f"{label}: model_type is {quoted(name)} and text_config is {quoted(own)}; expected the settings of its "
-            f"part of family {around[0]}, which continues texts"
+            f"language model, of family {around[0]}"
         )
     kept = {key: values[key] for key in _KEPT if key in values}
     return {"model_type": around[0], **own, **kept}
 
 
 def text_tensors(found: Mapping[str, _Found], form: HuggingFace) -> dict[str, _Found]:
-    """The tensors of that part, under the names that a model of texts alone has for them."""
+    """The tensors of the language model, under the names of a text-only model."""
     if not form.wrapped or not any(name.startswith(before) for name in found for before, _ in _TEXT):
         return dict(found)
     renamed = {}

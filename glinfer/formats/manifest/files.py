@@ -1,8 +1,8 @@
 """The .bin files beside a manifest, read as if they were one file.
 
-A manifest's ``files`` has ``weights_shards``, a list, or ``weights``, one; each entry has the ``file``'s name and its
-``length`` in bytes. Offsets count through all of them in that order, so that a tensor may begin in one and end in the
-next. Their sha256 sums are not looked at: that would read all of every file, which mapping them into memory avoids.
+A manifest's ``files`` has a list ``weights_shards``, or one entry ``weights``; each entry has the name (``file``) and
+the ``length`` in bytes. Offsets run through all files in that order, so a tensor may begin in one and end in the next.
+sha256 sums are not checked: that would read every file completely, which memory mapping avoids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from glinfer.quant.parts import Bytes
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: its path, the offset of its first byte among those of all files, and its size."""
+    """One file: its path, the offset of its first byte in all files together, and its size."""
 
     file: Path
     start: int
@@ -34,13 +34,13 @@ class Shard:
         """Map its bytes into memory, read-only.
 
         Raises:
-            FormatError: it cannot be read, or became shorter since it was looked at.
+            FormatError: the file cannot be read, or became shorter.
         """
         with opened(self.file) as (file, size):
             if size < self.nbytes:
                 raise FormatError(
-                    f"{shown(self.file)}: found {size} bytes, fewer than a moment ago; wait until the file is no "
-                    "longer being written, then try again"
+                    f"{shown(self.file)}: found {size} bytes, fewer than when the manifest was read; wait until the "
+                    "file is completely written, then try again"
                 )
             return np.memmap(file, dtype=np.uint8, mode="r", shape=(self.nbytes,)).view(np.ndarray)
 
@@ -62,14 +62,14 @@ class Shards:
     """
 
     def __init__(self, shards: list[Shard]) -> None:
-        """Take the files in their order; nothing is opened yet."""
-        self._shards = [shard for shard in shards if shard.nbytes]  # nothing can lie in the others, nor be mapped
+        """Create the sequence from files in their order; none is opened yet."""
+        self._shards = [shard for shard in shards if shard.nbytes]  # empty files cannot be mapped
         self._mapped: dict[Path, Bytes] = {}
         self.nbytes = sum(shard.nbytes for shard in shards)
         self.files = tuple(shard.file for shard in shards)
 
     def is_in_one(self, place: ByteRange) -> bool:
-        """Whether a range lies in one file, so that it need not be copied."""
+        """Whether one file holds a whole range, so that it need not be copied."""
         return len(self._parts(place)) == 1
 
     def read(self, place: ByteRange) -> Bytes:
@@ -87,7 +87,7 @@ class Shards:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _parts(self, place: ByteRange) -> list[Shard]:
-        """The files with some bytes of a range."""
+        """The files that hold bytes of a range."""
         end = place.offset + place.nbytes
         return [shard for shard in self._shards if shard.start < end and place.offset < shard.start + shard.nbytes]
 
@@ -104,11 +104,11 @@ def whole(value: object, what: str, label: str) -> int:
 
 
 def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
-    """Find the files that a manifest names, beside it; only their sizes are read.
+    """Find the files that a manifest names in its directory; only their sizes are read.
 
     Raises:
-        FormatError: it names none, or one outside its own directory; a file is missing, unreadable, or not as long as
-            the manifest says.
+        FormatError: the manifest names no file, or one outside its directory; or a file is missing, unreadable, or
+            differs in length from the manifest.
     """
     label = shown(manifest)
     named = _named(values, label)
@@ -137,7 +137,7 @@ def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
         if promised != start:
             raise FormatError(
                 f"{label}: its {len(shards)} files have {start} bytes together, but its byte_length is {promised}; "
-                "expected files that go with it; get them again"
+                "expected files that match it; get them again"
             )
     return Shards(shards)
 

@@ -1,13 +1,13 @@
 """Second-generation Gab, "Gift of Gab": a JSON manifest and the .bin files beside it.
 
 The manifest has ``format`` (``gift-of-gab-f32`` or ``gift-of-gab-q8``), ``format_version`` 2, ``architecture`` (the
-shape, under the names of Hugging Face's Llama), ``files`` (see :mod:`glinfer.formats.manifest.files`) and ``tensors``:
-for each its ``name``, ``shape`` [out, in] and ``storage``. ``float32`` has its bytes at ``data``; of
-``q8_rowwise_symmetric`` the int8 rows are at ``q`` and one float32 for each row at ``scale``, a weight being their
-product. Each of the three has ``offset`` and ``length`` in bytes. Everything is little-endian.
+shape, under the names of Hugging Face's Llama), ``files`` (see :mod:`glinfer.formats.manifest.files`) and ``tensors``,
+each with ``name``, ``shape`` [out, in] and ``storage``. ``float32`` has its bytes at ``data``;
+``q8_rowwise_symmetric`` has int8 rows at ``q`` and a float32 scale for each row at ``scale``. Each of the three has
+``offset`` and ``length`` in bytes. Everything is little-endian.
 
 Source: the browser engine of Gab 100M and the script that packs its weights. Version 1 had no ``mlp.up_bias`` and
-turned other pairs of elements, so it is refused here as it is there.
+rotated other pairs of elements; that engine and glinfer refuse it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class _Entry:
 
     @property
     def kind(self) -> str:
-        """The type of the tensor in the checkpoint: int8 rows stay packed only in matrices."""
+        """The type of the tensor in the checkpoint; only matrices keep int8 rows packed."""
         return "Q8_ROW" if self.scale and len(self.shape) == 2 else "float32"
 
 
 def is_manifest(path: AnyPath) -> bool:
-    """Whether a file is such a manifest, of any version; False if it cannot be read.
+    """Whether a file is a manifest of any version; False if it cannot be read.
 
     It is recognised by its ``format``, or by having both an ``architecture`` and ``tensors``.
     """
@@ -69,7 +69,7 @@ def is_manifest(path: AnyPath) -> bool:
 
 
 def find_manifest(folder: AnyPath) -> Path | None:
-    """The manifest in a directory, or None; of several the first that is not q8, else the first."""
+    """The manifest in a directory, or None; if there are several, the first that is not q8, else the first."""
     try:
         files = sorted(itertools.islice(Path(folder).glob("*.json"), _MAX_CANDIDATES))
     except (OSError, ValueError):
@@ -79,7 +79,7 @@ def find_manifest(folder: AnyPath) -> Path | None:
 
 
 def _is_own(file: Path) -> bool:
-    """Whether a file lies in its folder, and is not a link to another place."""
+    """Whether a file is in its folder, and not a link that leads elsewhere."""
     try:
         inside(file)
     except FormatError:
@@ -88,18 +88,18 @@ def _is_own(file: Path) -> bool:
 
 
 def read_manifest(path: AnyPath) -> Checkpoint:
-    """Read a second-generation Gab model: its manifest, or the directory that it lies in.
+    """Read a second-generation Gab model from its manifest, or from the directory that contains it.
 
-    The tensors have the names and shapes of :func:`glinfer.formats.tensors.weight_shapes`; in the file, names may do
-    without ``model.``, and the bias is called ``mlp.up_bias``. float32 tensors are read-only views of the mapped files,
-    but for one that begins in one file and ends in the next, which is copied. A q8 matrix becomes ``Q8_ROW``, the scale
-    of a row behind its integers, and takes its size in memory once. Everything is checked before the first byte is
-    copied, the numbers themselves by :meth:`glinfer.formats.checkpoint.Checkpoint.check_finite`.
+    The tensors have the names and shapes of :func:`glinfer.formats.tensors.weight_shapes`; in the file, names may lack
+    ``model.``, and the bias is called ``mlp.up_bias``. float32 tensors are read-only views of the mapped files; one
+    that spans two files is copied. A q8 matrix becomes ``Q8_ROW``, with the scale of each row after its integers, and
+    takes its size in memory once. Everything but the numbers is checked before the first byte is copied;
+    :meth:`glinfer.formats.checkpoint.Checkpoint.check_finite` checks the numbers.
 
     Raises:
-        FormatError: a file is missing, unreadable, truncated or outside the manifest's directory; the manifest is of
-            another version or asks for maths that this family does not do; a tensor is missing, unknown, of another
-            type or shape, or not inside the files.
+        FormatError: a file is missing, unreadable, truncated or outside the manifest's directory; the manifest has
+            another version or a setting that is not supported; a tensor is missing, unknown, of another type or shape,
+            or outside the files.
     """
     manifest = find_manifest(path) if is_directory(path) else Path(path)
     if manifest is None:
@@ -131,7 +131,7 @@ def read_manifest(path: AnyPath) -> Checkpoint:
 
 
 def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> None:
-    """Refuse other layouts, above all version 1, which would load and generate nonsense."""
+    """Refuse other layouts, especially version 1, which would load but generate nonsense."""
     version = values.get("format_version")
     biased = any(name.endswith(_UP_BIAS) for name in entries)
     if version is None and not biased:
@@ -175,12 +175,12 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
     except ConfigError as error:
         raise FormatError(f"{label}: its architecture describes no possible model: {error}") from None
     if config.head_dim % 2:
-        raise FormatError(f"{label}: head_dim is {config.head_dim}; expected an even number, as pairs are turned")
+        raise FormatError(f"{label}: head_dim is {config.head_dim}; expected an even number, as elements turn in pairs")
     return config
 
 
 def _real(values: Mapping[str, Any], name: str, default: float, label: str) -> float:
-    """Read a number that may be written without a point."""
+    """Read a number, which may be written as an integer."""
     value = default if values.get(name) is None else values[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e30:
         raise FormatError(f"{label}: {name} is {quoted(value)}; expected a number such as {default}")
@@ -195,7 +195,7 @@ def _entries(values: Mapping[str, Any], label: str) -> dict[str, _Entry]:
         for end, ours in _FORM.renamed.items():
             usual = usual.removesuffix(end) + ours if usual.endswith(end) else usual
         if usual in entries:
-            raise FormatError(f"{label}: tensor {quoted(name)} is there twice; expected every tensor once")
+            raise FormatError(f"{label}: tensor {quoted(name)} appears twice; expected every tensor once")
         entries[usual] = _entry(entry, f"{label}: tensor {quoted(name)}")
     return entries
 
@@ -245,7 +245,7 @@ def _place(found: object, part: str, nbytes: int, why: str, where: str) -> ByteR
 
 
 def _check_places(entries: Mapping[str, _Entry], shards: Shards, label: str) -> None:
-    """Check that every tensor lies inside the files, and that no more bytes are copied than these have."""
+    """Check that every tensor is inside the files, and that copies take no more bytes than the files have."""
     copied = 0
     for name, entry in entries.items():
         for place in filter(None, (entry.data, entry.scale)):
@@ -263,12 +263,12 @@ def _check_places(entries: Mapping[str, _Entry], shards: Shards, label: str) -> 
 
 
 def _floats(found: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Bytes as float32; copied only if they begin at an odd address or the machine has another byte order."""
+    """Bytes as float32; copied only if they are unaligned or the machine has another byte order."""
     return np.require(found.view("<f4").astype(np.float32, copy=False), requirements="A")
 
 
 def _rows(data: ByteRange, scale: ByteRange, inputs: int, shards: Shards) -> PackedTensor:
-    """Join rows of int8 and their scales, which lie apart in the files, into packed rows."""
+    """Join rows of int8 and their scales, which the files store separately, into packed rows."""
     quants = shards.read(data).reshape(-1, inputs)
     blocks = np.empty((len(quants), inputs + 4), dtype=np.uint8)
     blocks[:, :inputs] = quants
