@@ -230,8 +230,9 @@ def facts_of(plan: Plan, edge: int, **further: Any) -> Facts:
     """The facts of a plan on a renderer with textures of ``edge`` texels a side."""
     tokens = sorted({min(each, plan.max_rows) for each in (1, 2, 17, 64, 65, plan.max_rows)})
     found: Facts = {"rows": plan.max_rows, "long_after": plan.long_after, **further}
+    usual = [plan.values_for(each) for each in tokens]
     for value in sorted(plan.run_values, key=lambda each: each.name):
-        numbers = value.smallest, value.largest, *map(value.for_tokens, tokens)
+        numbers = value.smallest, value.largest, *(each[value.name] for each in usual)
         found[f"run value {value.name}"] = list(map(_number, numbers))
     if plan.name not in ("batch", "choice"):
         found["feeds"] = [_feed(plan, each) for each in (1, 5, min(20, plan.max_rows))]
@@ -297,7 +298,8 @@ def _texels(config: ModelConfig, name: str, form: str, kernels: str = "counted",
             texels = texels.view(np.uint32) >> 8  # libraries differ in the last bits of a cosine
         found[f"texels {tensor.name}"] = [*texels.shape, zlib.crc32(texels.tobytes())]
     for recipe in Recipes(config, options.weights, formats).products() if name == "fast" else ():
-        found[f"recipe {recipe.name}"] = dict(vars(recipe))
+        about = {name: value for name, value in vars(recipe).items() if name not in ("kind", "layer", "width", "gated")}
+        found[f"recipe {recipe.name}"] = {"name": recipe.name, **about}
     return found
 
 

@@ -207,10 +207,10 @@ class Batch:
             sequences=slots,
             capacity=capacity,
         )
-        self._rows = plan.table[ROWS].shape[0]
-        size = self._rows, config.vocab_size, root.device.limits.max_texture_size
+        rows = plan.table[ROWS].shape[0]
+        size = rows, config.vocab_size, root.device.limits.max_texture_size
         self.changes_by_passes = self.filters_by_passes and changes_fit(*size)
-        self._table = row_table(self._rows)
+        self._table = row_table(rows)
         self._bases = np.arange(slots) * capacity
         try:
             self.session = root.companion(plan, ("weight",))
@@ -304,7 +304,7 @@ class Batch:
             choice.upload()
         table[places, NOISE] |= np.array([LONG * each.long for each in active.values()], np.uint32)
         self.session.write(ROWS, table)
-        values = {"rows": self.slots, "score_slots": score_slots(max(lengths)) * self._rows}
+        values = {"rows": self.slots, "longest": max(lengths)}
         draws = None if choice is None else len(self.session.draws) - 1  # without the plan's own pick
         self.session.run(values, draws=draws, flush_every=self.kernels.flush_every)
         if choice is not None:

@@ -15,12 +15,10 @@ from glinfer.engine.runs import Chunks, DraftedRows
 from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast.choice import STEPS
-from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, tail_draws
+from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.models.session import Session
 from glinfer.ops.fused.allowed import Words
-from glinfer.ops.fused.cached import score_slots
 from glinfer.ops.fused.changes import AHEAD, change_word
-from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.sample import best_candidate, best_candidates, unsure
 
@@ -62,7 +60,7 @@ class CachedSession(DecodeSession):
         self._long = False
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
         self._token_draws = len(bound.draws)
-        self._tail = len(bound.draws) - tail_draws(bound.plan, prefill.options.config)
+        self._tail = bound.plan.last_layer
         self._values = bound.plan.values_for(1)
 
     @property
@@ -88,9 +86,7 @@ class CachedSession(DecodeSession):
         self._residual_tokens = 0
         self.draws_saved += first
         values["position"], values["token"], values[ADAPTER] = position, token, self.adapter
-        if self._config.long_after:
-            values[ANGLES] = position + self._context * self._long
-        values["score_slots"] = score_slots(position + 1)
+        values["long"] = int(self._long)
         self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
 
     def _forget(self, length: int) -> None:

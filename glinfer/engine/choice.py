@@ -43,7 +43,6 @@ class Choice:
         self._mask = self.session.texture(MASK) if masked else None
         vocab = logits_of(bound.plan)[0].shape[1]
         self.changes = ChangeTable(self.session.texture(CHANGES), vocab) if changed else None
-        self._values = plan.values_for(1)
 
     def write(
         self,
@@ -78,5 +77,4 @@ class Choice:
 
     def run(self, rows: int, *, row: int = 0, slot: int = 0) -> None:
         """Choose for ``rows`` rows of the table from ``row`` on, and write the picks from ``slot`` on."""
-        self._values.update(rows=rows, row=row, slot=slot)
-        self.session.run(self._values)
+        self.session.run({"rows": rows, "row": row, "slot": slot})

@@ -15,7 +15,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError, NumbersError
 from glinfer.formats.embedding import Embedding
 from glinfer.models.fast.encode import EMBEDDINGS, TEXTS
-from glinfer.models.fast.rows import ROWS
+from glinfer.models.fast.rows import ROWS, slots_for
 from glinfer.models.feed import encode_feed, rows_of
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
@@ -56,11 +56,11 @@ class Encoder:
             chosen, pooling = [texts[place] for place in run], self.config.pooling
             tables = self._rows, self._texts
             first = [skipped[place] for place in run]
-            values = encode_feed(*tables, chosen, first, self._targets, positions=positions, pooling=pooling)
+            given = encode_feed(*tables, chosen, first, self._targets, positions=positions, pooling=pooling)
             self.session.write(ROWS, self._rows)
             self.session.write(TEXTS, self._texts)
-            self.session.run(values, flush_every=self._flush_every)
-            slots = int(values["text_slots"])
+            self.session.run(given, flush_every=self._flush_every)
+            slots = slots_for(len(run), self._targets)
             parts = [np.asarray(self.session.read(name, rows=slots)) for name in self._names]
             found[run] = interleaved(parts)[: len(run), : self.width]
             if not np.isfinite(found[run]).all():

@@ -12,6 +12,7 @@ from glinfer.engine.sampler import SamplingOptions
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS
 from glinfer.models.feed import chunk_feed
 from glinfer.models.session import Session
+from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.rows import fill_choices, row_table
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.noise import Drawn
@@ -42,10 +43,10 @@ class Chunks:
         ``long`` uses the second set of angles, in models with two; ``draws`` limits the draws of the run.
         """
         rows = min(len(ids), self.session.plan.max_rows)
-        values = chunk_feed(self._table, ids[:rows], position, self._targets, base, adapter, long=long)
+        given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long)
         self.session.require_alive()
         self._texture.upload(self._table)
-        self.session.run(values, draws=draws, flush_every=self._flush_every)
+        self.session.run({**given, ADAPTER: adapter}, draws=draws, flush_every=self._flush_every)
         return rows
 
 

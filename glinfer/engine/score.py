@@ -15,11 +15,11 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
-from glinfer.models.feed import chunk_values
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.notebook import table
 from glinfer.ops.fused.cached import SLOT_TOKENS
+from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.rows import BASE, LAST, LONG, NOISE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.fused.score import RowScores, log_probabilities
 
@@ -254,8 +254,8 @@ class TextScorer(Closing):
         longest = max(piece.first - piece.window.start + piece.length for piece in run) + targets - 1
         strip_first = run[0].base + run[0].first - run[0].window.start
         self.session.write(ROWS, table)
-        values = chunk_values(rows, longest, targets, strip_first, adapter)
-        self.session.run(values, flush_every=self._kernels.flush_every)
+        given = {"rows": rows, "longest": longest, "strip_first": strip_first, ADAPTER: adapter}
+        self.session.run(given, flush_every=self._kernels.flush_every)
         slots = slots_for(rows, targets)
         parts = [self.session.read(f"{SCORES}.{number}", rows=slots) for number in range(targets)]
         with np.errstate(divide="ignore", invalid="ignore"):  # refused below

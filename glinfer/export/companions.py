@@ -15,7 +15,7 @@ from glinfer.export.plan import Companion
 from glinfer.models.fast.choice import TABLE, choice_plan, logits_of, picks_of
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import PICKS, ROWS, drafted_plan
-from glinfer.models.fast.token import HIDDEN, tail_draws
+from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 
@@ -51,7 +51,7 @@ def _rows(options: PlanOptions, plan: Plan) -> Companion:
         "least": MAX_SINGLE_TOKENS + 1,
         "most": made.max_rows,
         "targets": kernels.rows_per_draw,
-        "tail": len(plan.draws) - tail_draws(plan, options.config),
+        "tail": plan.last_layer,
     }
     return Companion("rows", made, facts, {"table": ROWS}, names=(HIDDEN,))
 

@@ -19,6 +19,10 @@ Weights of the kinds from ``table`` on are read by shaders only; the keys map a 
 
 Float defines are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
 
+Run values are the numbers that change from run to run, in the order in which they are computed. Those whose ``value``
+is null are the inputs of a run. The ``value`` of another is a number, the name of an earlier run value, or an operation
+(``add``, ``multiply``, ``ceildiv``) with two of these: ``{"add": ["position", 1]}``.
+
 Companions are further plans over textures of the first plan, or of an earlier companion, as
 :meth:`glinfer.models.session.Session.companion` binds them.
 All plans share one table of programs and one of textures, which starts with those of the first plan.
@@ -42,7 +46,7 @@ from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source
 from glinfer.models.plan import Plan, PlanLimits
 from glinfer.models.session import FIRST_SLOT, shading
-from glinfer.ops.spec import Array, DrawSpec, RunValue, TensorSpec
+from glinfer.ops.spec import Array, DrawSpec, RunValue, TensorSpec, Value
 
 _PICTURES = ("attn.probs", "attn.scores")
 _LINE_KEYS = {
@@ -151,7 +155,7 @@ class PlanExport:
         """Return ``requires``, ``run_values``, ``textures``, ``programs``, ``draws`` and ``companions``."""
         return {
             "requires": self._requires(),
-            "run_values": [_run_value(value) for value in self.plan.run_values],
+            "run_values": [run_value_entry(value) for value in self.plan.run_values],
             "textures": self._textures,
             "programs": self._program_table,
             "draws": self._draws[0],
@@ -160,7 +164,7 @@ class PlanExport:
                     **each.facts,
                     **{key: self._textures_of(number, names) for key, names in each.inputs.items()},
                     "on_demand": each.on_demand,
-                    "run_values": [_run_value(value) for value in each.plan.run_values],
+                    "run_values": [run_value_entry(value) for value in each.plan.run_values],
                     "draws": self._draws[number],
                 }
                 for number, each in enumerate(self._companions, start=1)
@@ -305,13 +309,22 @@ def _spelt(value: int | float) -> int | str:
     return int(value) if isinstance(value, (int, np.integer)) else repr(float(value))
 
 
-def _run_value(value: RunValue) -> dict[str, Any]:
+def run_value_entry(value: RunValue) -> dict[str, Any]:
+    """Describe a run value, see the module's docstring."""
     return {
         "name": value.name,
         "smallest": value.smallest,
         "largest": value.largest,
         "whole": isinstance(value.smallest, int),
+        "value": _expression(value.value),
     }
+
+
+def _expression(value: Value | None) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    operation, *operands = value
+    return {operation: [_expression(each) for each in operands]}
 
 
 def _files(shader: str) -> set[str]:

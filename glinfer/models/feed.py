@@ -1,7 +1,6 @@
-"""The inputs of one run of a plan, filled in here alone: the table of rows, and the run values.
+"""The inputs of one run of a plan: the table of rows, and the run values that do not follow from others.
 
-A run of the fast plan over one token has run values alone; runs over many rows have the table too, whose words
-:mod:`glinfer.ops.fused.rows` lists.
+A run of the fast plan over one token has no table. :mod:`glinfer.ops.fused.rows` lists the words of the table.
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from glinfer.models.fast.encode import TEXTS
 from glinfer.models.fast.rows import ROWS, slots_for
 from glinfer.models.fast.token import PICKS
 from glinfer.models.plan import Plan
-from glinfer.ops.fused.cached import score_slots
-from glinfer.ops.fused.dense import ANGLES
-from glinfer.ops.fused.low_rank import ADAPTER
 from glinfer.ops.fused.rows import BASE, DRAWN, LAST, LONG, NOISE, PLACE, POSITION, TOKEN, Table, row_table
 from glinfer.ops.spec import Array
 
@@ -34,7 +30,6 @@ def chunk_feed(
     position: int,
     targets: int,
     base: int = 0,
-    adapter: int = 0,
     *,
     long: bool = False,
 ) -> Values:
@@ -48,11 +43,10 @@ def chunk_feed(
         position: position of the first token in its sequence.
         targets: rows of a slot, one in each render target.
         base: the cache slot at which the sequence begins.
-        adapter: the number of the sequence's LoRA adapter; 0 for none.
         long: whether they turn by the second set of angles.
 
     Returns:
-        The run values.
+        The inputs of the run, without its adapter.
     """
     rows = len(ids)
     slots = slots_for(rows, targets)
@@ -61,21 +55,7 @@ def chunk_feed(
     table[:, BASE] = base
     table[:, LAST] = position + rows - 1
     table[:, NOISE] = table[:, NOISE] & DRAWN | LONG * long
-    return chunk_values(rows, position + slots * targets, targets, base + position, adapter)
-
-
-def chunk_values(rows: int, longest: int, targets: int, strip_first: int, adapter: int = 0) -> Values:
-    """The run values of ``rows`` rows that see at most ``longest`` tokens each, all with the same adapter."""
-    slots, groups = slots_for(rows, targets), score_slots(longest)
-    return {
-        "rows": rows,
-        "row_slots": slots,
-        "score_groups": groups,
-        "score_slots": groups * slots,
-        "strip_first": strip_first,
-        LAST_ROW: rows - 1,
-        ADAPTER: adapter,
-    }
+    return {"rows": rows, "longest": position + slots * targets, "strip_first": base + position}
 
 
 def encode_feed(
@@ -99,7 +79,7 @@ def encode_feed(
         pooling: the model's, which says which tokens count.
 
     Returns:
-        The run values.
+        The inputs of the run.
     """
     first, longest = 0, 0
     texts[:] = 0
@@ -113,11 +93,11 @@ def encode_feed(
         counted = {"cls": (0, 0), "lasttoken": (last, last)}.get(pooling, (min(uncounted, last), last))
         texts[place, [BASE, POSITION, LAST]] = first, *counted
         first, longest = first + padded, max(longest, count)
-    return {**chunk_values(first, longest, targets, 0), "text_slots": slots_for(len(encoded), targets)}
+    return {"rows": first, "longest": longest, "strip_first": 0, "texts": len(encoded)}
 
 
 def rows_of(tokens: int, targets: int) -> int:
-    """Rows of a text of so many tokens: whole slots."""
+    """Rows of a text of ``tokens`` tokens: whole slots."""
     return targets * slots_for(tokens, targets)
 
 
@@ -130,11 +110,8 @@ def runs(plan: Plan, ids: Sequence[int], first: int = 0) -> list[tuple[RunInputs
         PlanError: the plan takes fewer tokens.
     """
     if PICKS in plan.table:
-        found = [{**plan.values_for(place + 1), "token": int(token)} for place, token in enumerate(ids)]
-        if plan.long_after:  # all of them turn as the last one does
-            last = found[-1]
-            found = [{**each, ANGLES: last[ANGLES] - last["position"] + each["position"]} for each in found]
-        return [({}, each) for each in found]
+        long = int(plan.is_long(len(ids)))  # all of them turn as the last one does
+        return [({}, plan.values_for(place + 1, token=int(token), long=long)) for place, token in enumerate(ids)]
     if ROWS in plan.table:
         table = row_table(plan.table[ROWS].shape[0])
         targets = sum(tensor.name.startswith("row.hidden.a.") for tensor in plan.tensors)
@@ -143,14 +120,13 @@ def runs(plan: Plan, ids: Sequence[int], first: int = 0) -> list[tuple[RunInputs
         if TEXTS in plan.table:
             texts = row_table(plan.table[TEXTS].shape[0])
             # Tokens of the first type: their places are positions, or all alike.
-            values = encode_feed(
+            given = encode_feed(
                 table, texts, [(ids, [0] * len(ids))], [0], targets, positions=int("rope" not in plan.table)
             )
-            return [({ROWS: table, TEXTS: texts}, values)]
-        adapter = next((int(each.for_tokens(1)) for each in plan.run_values if each.name == ADAPTER), 0)
-        chunk = chunk_feed(table, ids, first, targets, adapter=adapter, long=plan.is_long(len(ids)))
-        return [({ROWS: table}, chunk)]
+            return [({ROWS: table, TEXTS: texts}, plan.values_for(len(ids), **given))]
+        given = chunk_feed(table, ids, first, targets, long=plan.is_long(len(ids)))
+        return [({ROWS: table}, plan.values_for(len(ids), **given))]
     rows = np.asarray(ids, dtype=np.int32)[:, None]
-    if LAST_ROW in {value.name for value in plan.run_values}:  # rows behind the sequence are padding
+    if LAST_ROW in {value.name for value in plan.run_values}:  # rows after the sequence are padding
         rows = np.pad(rows, [(0, plan.table[TOKENS].shape[0] - len(rows)), (0, 0)])
     return [({TOKENS: rows}, plan.values_for(len(ids)))]

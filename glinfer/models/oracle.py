@@ -107,7 +107,7 @@ def rounding(values: Array, tensor: TensorSpec) -> tuple[Array, Array | float]:
 
 
 def _in_groups(values: Array) -> Array:
-    """Values [rows, cols] with zeros behind them, up to whole groups of bytes."""
+    """Values [rows, cols] padded with zeros to whole groups of bytes."""
     return np.pad(values, [(0, 0), (0, -values.shape[1] % GROUP)])
 
 

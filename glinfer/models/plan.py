@@ -16,7 +16,7 @@ from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Extent, TexelLayout
 from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
-from glinfer.ops.spec import COVERS, Op, RunValue, Shapes
+from glinfer.ops.spec import COVERS, Op, RunValue, Shapes, evaluate
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Plan:
         draws: every pass in order.
         long_after: tokens of the longest text that turns by the first of two sets of angles; 0 where there is one set.
         results: the tensors for the caller or a later run; whatever else a draw writes, a later draw reads.
+        last_layer: number of the first draw of the last layer, in a plan for one token.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Plan:
     draws: tuple[DrawSpec, ...]
     long_after: int = 0
     results: tuple[str, ...] = ()
+    last_layer: int = 0
 
     def is_long(self, tokens: int) -> bool:
         """Whether a text of ``tokens`` tokens turns by the second set of angles."""
@@ -68,15 +70,33 @@ class Plan:
         """The tensor whose texels a tensor has: itself, unless it is a view of another."""
         return self.table[name].view_of or name
 
-    def values_for(self, tokens: SupportsIndex) -> dict[str, int | float]:
-        """The run values of a sequence of ``tokens`` tokens.
+    def values(self, inputs: Mapping[str, int | float]) -> dict[str, int | float]:
+        """All run values of a run, from its inputs.
 
         Raises:
-            PlanError: the plan takes fewer tokens.
+            PlanError: a run value is missing or out of range.
+        """
+        found: dict[str, int | float] = {}
+        for each in self.run_values:
+            number = inputs.get(each.name) if each.value is None else evaluate(each.value, found)
+            each.check(number)
+            found[each.name] = cast(float, number)
+        return found
+
+    def values_for(self, tokens: SupportsIndex, **inputs: int | float) -> dict[str, int | float]:
+        """The run values of a run over ``tokens`` tokens, with the usual numbers for inputs that are not given.
+
+        Raises:
+            PlanError: the plan takes fewer tokens, or a run value is out of range.
         """
         if not isinstance(tokens, SupportsIndex) or not 1 <= operator.index(tokens) <= self.max_rows:
             raise PlanError(f"found {tokens!r} tokens; expected 1 to {self.max_rows}, the context of this model")
-        return {value.name: value.for_tokens(operator.index(tokens)) for value in self.run_values}
+        counted = {"tokens": operator.index(tokens)}
+        usual = {
+            each.name: each.smallest if each.usual is None else evaluate(each.usual, counted)
+            for each in self.run_values
+        }
+        return self.values({**usual, **inputs})
 
     def texture_bytes(self, max_texture_size: int, kind: str | None = None) -> int:
         """Bytes of texture memory of all tensors, or of one kind, on a renderer with textures of this size."""
@@ -121,12 +141,16 @@ class Plan:
         read: set[str] = set()
         names = {value.name for value in self.run_values}
         unread: dict[str, dict[Extent, str]] = {}
+        try:
+            usual = [self.values_for(tokens) for tokens in (self.max_rows, 1)]
+        except KeyError as error:
+            raise PlanError(f"plan {self.name}: a run value needs {error}; expected an earlier run value") from None
         for draw in self.draws:
             _check_names(draw, table, names)
             _check_flow(draw, self, known)
             _check_formats(draw, table)
-            for tokens in (self.max_rows, 1):
-                _check_shapes(draw, table, self.values_for(tokens))
+            for values in usual:
+                _check_shapes(draw, table, values)
             _check_overwrites(draw, self, unread)
             known.update(map(self.root, draw.writes))
             read.update(map(self.root, draw.reads))
@@ -218,7 +242,7 @@ def _check_view(tensor: TensorSpec, table: Mapping[str, TensorSpec]) -> None:
         )
     ragged = tensor.shape[1] != root.shape[1] and (tensor.shape[1] % LANES or root.shape[1] % LANES)
     if not isinstance(root.layout, FlatLayout) or ragged or tensor.layout != root.layout.seen_as(*tensor.shape):
-        raise PlanError(f"tensor {tensor.name} does not lie in the texels of {tensor.view_of}")
+        raise PlanError(f"tensor {tensor.name} is not within the texels of {tensor.view_of}")
 
 
 def _check_flow(draw: DrawSpec, plan: Plan, known: set[str]) -> None:
@@ -292,13 +316,13 @@ def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], values: Mappi
 
 
 class PlanBuilder:
-    """Collects tensors and draws in order, then makes the plan."""
+    """Collects tensors and draws in order, then makes the plan. A tensor may be declared again."""
 
     def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], *, long_after: int = 0) -> None:
         """An empty plan for sequences of at most ``max_rows`` tokens; ``long_after`` is that of :class:`Plan`."""
         self.name, self.max_rows, self.run_values = name, max_rows, tuple(run_values)
-        self.long_after = long_after
-        self._tensors: list[TensorSpec] = []
+        self.long_after, self.last_layer = long_after, 0
+        self._tensors: dict[TensorSpec, None] = {}
         self._draws: list[DrawSpec] = []
 
     def weight(self, name: str, *shape: int) -> TensorSpec:
@@ -345,11 +369,15 @@ class PlanBuilder:
         made = TensorSpec(
             f"{root}@{rows}x{cols}", (rows, cols), tensor.kind, tensor.format, tensor.layout.seen_as(rows, cols), root
         )
-        return made if made in self._tensors else self._declare(made)
+        return self._declare(made)
 
     def _declare(self, tensor: TensorSpec) -> TensorSpec:
-        self._tensors.append(tensor)
+        self._tensors[tensor] = None
         return tensor
+
+    def begin_layer(self) -> None:
+        """Mark the next draw as the first of a layer."""
+        self.last_layer = len(self._draws)
 
     def draw(self, *draws: DrawSpec) -> None:
         """Append passes."""
@@ -372,7 +400,8 @@ class PlanBuilder:
         used = {name for draw in draws for name in (*draw.reads, *draw.writes)}
         used.update([tensor.view_of for tensor in self._tensors if tensor.name in used])
         tensors = tuple(each for each in self._tensors if each.kind in ("weight", "cache") or each.name in used)
-        return Plan(self.name, self.max_rows, self.run_values, tensors, draws, self.long_after, results).validate()
+        marks = self.long_after, results, self.last_layer
+        return Plan(self.name, self.max_rows, self.run_values, tensors, draws, *marks).validate()
 
 
 @dataclass(frozen=True)

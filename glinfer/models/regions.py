@@ -1,4 +1,4 @@
-"""Which activations of a plan may be regions of one texture, where they lie in it, and what their draws are told.
+"""The activations of a plan that may be regions of one texture, their places in it, and the defines of their draws.
 
 A draw takes a region where its op says so (:attr:`glinfer.ops.spec.Op.regions`). Its shader gets the defines of
 shaders/common/regions.glsl for each of them, under the prefix that its sampler has in all other defines: X for ``x`` or
@@ -90,7 +90,7 @@ def _samples_region(draw: DrawSpec, sampler: str) -> bool:
 
 
 def _renders_to_region(draw: DrawSpec) -> bool:
-    # Cells of several blocks may cover texels behind the tensor; instances that do not blend write texels twice.
+    # Cells of several blocks may cover texels after the tensor; instances that do not blend write texels twice.
     once = draw.adds or draw.instances == 1
     return OUTPUT in OPS[draw.op].regions and len(draw.outputs) == 1 and draw.largest_cell == 0 and once
 

@@ -8,23 +8,28 @@ from glinfer.config import ModelConfig
 from glinfer.families.layer import Rope
 from glinfer.ops.fused.dense import ANGLES
 from glinfer.ops.rotary import cosines_and_sines, rope_frequencies
-from glinfer.ops.spec import Array, RunValue
+from glinfer.ops.spec import Array, RunValue, Value
 
 ROPE = "rope"
-"""The name of the first table; further ones have a number behind it."""
+"""The name of the first table; further ones end in a number."""
 
 
-def angle_values(config: ModelConfig, rows: int) -> list[RunValue]:
-    """The run value ANGLES, where a model has two sets of angles; for plans over ``rows`` tokens of one text a run.
+def angle_values(config: ModelConfig, *, whole: bool = False) -> list[RunValue]:
+    """The run values for the angles of a model with two sets of them; none for other models.
 
-    It is the row of the first of them, of the last one where ``rows`` is 1.
+    ANGLES is the row of the angles of the token at the run value ``position``, and the input ``long`` is 1 where the
+    text turns by the second set. In plans over a ``whole`` text it is the row for the first token.
     """
     positions, limit = config.max_position_embeddings, config.long_after
-
-    def row(tokens: int) -> int:
-        return (tokens - 1 if rows == 1 else 0) + (positions if tokens > limit else 0)
-
-    return [RunValue(ANGLES, 0, 2 * positions - 1, row)] if limit else []
+    if not limit:
+        return []
+    second: Value = ("multiply", ("ceildiv", ("add", "rows", -limit), positions), positions)
+    if whole:
+        return [RunValue(ANGLES, 0, 2 * positions - 1, second)]
+    return [
+        RunValue("long", 0, 1, usual=("ceildiv", ("add", "tokens", -limit), positions)),
+        RunValue(ANGLES, 0, 2 * positions - 1, ("add", "position", ("multiply", "long", positions))),
+    ]
 
 
 def rope_names(config: ModelConfig) -> dict[Rope, str]:
@@ -37,7 +42,7 @@ def rope_names(config: ModelConfig) -> dict[Rope, str]:
 def rope_of(config: ModelConfig, rope: Rope) -> Array:
     """Cosines and sines [positions, rope.dim] of a kind of angles.
 
-    With ``config.long_after`` they are those of texts of at most so many tokens, and behind them those of longer ones.
+    With ``config.long_after``, rows for texts up to that length come first, then those for longer texts.
 
     Raises:
         InputError: the scaling is of no known type, or lacks a number.

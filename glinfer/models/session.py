@@ -405,7 +405,7 @@ class Session:
 
     def run(
         self,
-        values: Mapping[str, int | float],
+        inputs: Mapping[str, int | float],
         *,
         first: int = 0,
         draws: int | None = None,
@@ -413,7 +413,7 @@ class Session:
         before: Hook | None = None,
         after: Hook | None = None,
     ) -> int:
-        """Replay every draw once with these run values, or draws [first, draws); returns the draw calls issued.
+        """Replay every draw once with these inputs, or draws [first, draws); returns the draw calls issued.
 
         ``before`` and ``after`` are called with each draw's spec around it; ``flush_every`` is as in
         :func:`glinfer.gl.replay.replay`.
@@ -422,8 +422,7 @@ class Session:
             PlanError: a run value is missing or out of range, or the session was released.
         """
         self.require_alive()
-        for value in self.plan.run_values:
-            value.check(values.get(value.name))
+        values = self.plan.values(inputs)
         if self.observers:
             after = self._observed(values, after)
         issued = replay(

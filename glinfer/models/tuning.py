@@ -132,7 +132,7 @@ def kernels_file(key: TuningKey) -> Path | None:
 
 
 def load_kernels(key: TuningKey) -> KernelOptions | None:
-    """The tuned options for a key; None where there are none."""
+    """The tuned options for a key; None if absent."""
     tuned = load_tuned(key)
     return None if tuned is None else tuned.kernels
 

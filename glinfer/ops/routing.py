@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from glinfer.families.layer import Experts
 from glinfer.ops.published.linear import activate
-from glinfer.ops.spec import Array, Params
+from glinfer.ops.spec import Array, Params, Part
 
 
 def route_defines(experts: Experts) -> list[tuple[str, int]]:
@@ -24,6 +26,14 @@ def gate_defines(experts: Experts | None) -> list[tuple[str, float]]:
     if experts is None or not experts.limit:
         return []
     return [("GATE_LIMIT", float(experts.limit)), ("GATE_SLOPE", float(experts.slope))]
+
+
+def experts_read(params: Params) -> Mapping[str, Part]:
+    """The parts of the matrices of experts that a draw reads, if no two rows in use choose the same expert."""
+    if "EXPERTS" not in params:
+        return {}
+    share = min(1.0, params["rows"] * params["USED"] / params["EXPERTS"])
+    return dict.fromkeys(("weight", "consts"), Part(share=share))
 
 
 def gated(gate: Array, up: Array, params: Params) -> Array:

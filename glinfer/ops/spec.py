@@ -1,14 +1,15 @@
 """A pass as a value: TensorSpec, DrawSpec, and the registry of ops. No GL object appears here.
 
-An op joins three things under one name: a shader, mostly ``shaders/<name>.frag``, a shape check, and an oracle
-that computes the same values in float64 NumPy. A builder in the same module makes the DrawSpecs.
+An op joins under one name a shader, mostly ``shaders/<name>.frag``, a shape check, an oracle that computes the same
+values in float64 NumPy, and the parts of inputs that it reads. A builder in the same module makes the DrawSpecs.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,21 +27,36 @@ Array = npt.NDArray[Any]
 Params = Mapping[str, int | float]
 
 
+Value = float | str | tuple[str, "Value", "Value"]
+"""An expression: a number, the name of a number, or an operation of :data:`OPERATIONS` and its two operands."""
+OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "multiply": operator.mul,
+    "ceildiv": lambda number, divisor: -(-number // divisor),
+}
+
+
+def evaluate(value: Value, numbers: Mapping[str, int | float]) -> int | float:
+    """The number that an expression gives with these named numbers."""
+    if isinstance(value, tuple):
+        operation, left, right = value
+        return OPERATIONS[operation](evaluate(left, numbers), evaluate(right, numbers))  # type: ignore[no-any-return]
+    return numbers[value] if isinstance(value, str) else value
+
+
 @dataclass(frozen=True)
 class RunValue:
     """A number that may change from one run of a plan to the next: its name, and its inclusive range.
 
-    ``at`` maps a run's number of tokens to its value; the default is the smallest value.
+    ``value`` computes it from earlier run values of the plan. Run values without it are the inputs of a run; ``usual``
+    computes such an input from ``tokens``, the number of tokens of a run, and by default it is the smallest number.
     """
 
     name: str
     smallest: float
     largest: float
-    at: Callable[[int], int] | None = field(default=None, compare=False)
-
-    def for_tokens(self, tokens: int) -> int | float:
-        """The value in a run over ``tokens`` tokens."""
-        return self.smallest if self.at is None else self.at(tokens)
+    value: Value | None = None
+    usual: Value | None = None
 
     def check(self, value: object) -> None:
         """Refuse a value outside the range.
@@ -206,6 +222,21 @@ Oracle = Callable[[Mapping[str, Array], Params, tuple[int, int]], Array]
 ShapeCheck = Callable[["Shapes", Params], None]
 
 
+class Part(NamedTuple):
+    """The part of an input that a draw reads: some of its rows, or a number of floats.
+
+    ``rows`` is None for the rows in use; ``share`` is the share of their columns.
+    """
+
+    rows: int | None = None
+    share: float = 1.0
+    floats: int = 0
+
+
+Parts = Callable[[Params], Mapping[str, Part]]
+"""(params and run values, with ``rows``) → the inputs that a draw reads only in part, by sampler."""
+
+
 @dataclass(frozen=True)
 class Op:
     """A registered op: its required and optional samplers, its shape check and its float64 oracle.
@@ -214,7 +245,7 @@ class Op:
     numbers or floats; all others hold floats. ``places`` computes the rows of the output that a draw writes from its
     inputs and its params; by default they are consecutive from the draw's first row on. ``regions`` names the
     samplers, and ``"output"``, whose tensors may be regions of a texture (:mod:`glinfer.models.regions`), because the
-    shader gets their places from shaders/common/regions.glsl.
+    shader gets their places from shaders/common/regions.glsl. ``parts`` computes which inputs are read only in part.
     """
 
     name: str
@@ -226,6 +257,7 @@ class Op:
     either: tuple[str, ...] = ()
     places: Callable[[Mapping[str, Array], Params], Array] | None = None
     regions: tuple[str, ...] = ()
+    parts: Parts | None = None
 
 
 OPS: dict[str, Op] = {}
@@ -238,6 +270,17 @@ def register(op: Op) -> Op:
         raise PlanError(f"two ops are named {op.name}")
     OPS[op.name] = op
     return op
+
+
+def parts_read(draw: DrawSpec, values: Params) -> Mapping[str, Part]:
+    """The inputs that a draw reads only in part in one run, by sampler; samplers that it does not bind may be named."""
+    parts = OPS[draw.op].parts if draw.op in OPS else None
+    return {} if parts is None else parts({"rows": draw.extent(values)[0], **values, **draw.params(values)})
+
+
+def looked_up(*samplers: str) -> Parts:
+    """Parts of tables of which a draw reads one row for each row in use."""
+    return lambda params: dict.fromkeys(samplers, Part(int(params["rows"])))
 
 
 @dataclass(frozen=True)

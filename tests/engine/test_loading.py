@@ -44,7 +44,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"device": 63}, "there is no EGL device 63"),
     ({"tokenizer": "/nowhere/x.bpe"}, "/nowhere/x.bpe"),
     ({"tokenizer": 3}, "the tokenizer is int; expected a path"),
-    ({"tokenizer": ""}, "the tokenizer is an empty text; expected a path"),
+    ({"tokenizer": ""}, "the tokenizer is empty; expected a path"),
     ({"limits": "webgl2"}, r"limits is 'webgl2'; expected None or glinfer\.gl\.context\.Limits, such as"),
     ({"limits": Limits(8, 4, 16, 16384, 1.0)}, "largest texture here is 8×8"),
     ({"limits": Limits(2048, 4, 1, 16384, 1.0)}, "samples"),

@@ -416,9 +416,12 @@ def test_what_the_drivers_need(case: Case) -> None:
     else:
         token = found["textures"][found["input"]]
         assert (token["name"], token["kind"]) == ("tokens", "input")
-        assert names == ({"rows"} if token["layout"]["kind"] == "matrix" else {"last_row"})
+        assert names == ({"rows"} if token["layout"]["kind"] == "matrix" else {"rows", "last_row"})
         assert tail == []
         assert found["head_draws"] == 0
+    derived = {value["name"]: value["value"] for value in found["run_values"] if value["value"] is not None}
+    expected = {"score_slots": {"ceildiv": [{"add": ["position", 1]}, 64]}, "last_row": {"add": ["rows", -1]}}
+    assert derived == {name: expected[name] for name in names & expected.keys()}
     whole = {value["name"]: value["whole"] for value in found["run_values"]}
     assert all(whole[name] == (name not in ("noise", "inverse_temperature")) for name in names)
     for picture in found["pictures"]:

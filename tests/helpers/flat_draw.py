@@ -25,7 +25,7 @@ class FlatDraw(OneDraw):
     def __init__(self, context: Context, values: Values, max_rows: int = 1, largest: int = 99) -> None:
         self.context, self.case = context, Case(values)
         super().__init__(
-            [RunValue(name, type(at)(0), type(at)(largest), lambda _, at=at: at) for name, at in values.items()],
+            [RunValue(name, type(at)(0), type(at)(largest), usual=at) for name, at in values.items()],
             max_rows,
         )
         self.scratch = partial(self.flat, "activation", "rgba32f")

@@ -23,7 +23,7 @@ class PublishedDraw(OneDraw):
     """A plan of one draw over ``rows`` of at most ``max_rows`` rows."""
 
     def __init__(self, rows: int, max_rows: int) -> None:
-        super().__init__([RunValue("rows", 1, max_rows, lambda tokens: tokens)], max_rows)
+        super().__init__([RunValue("rows", 1, max_rows, usual="tokens")], max_rows)
         self.rows, self.case = rows, Case({"rows": rows})
 
     def weight(self, name: str, array: Array) -> TensorSpec:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from each_case import each_case
+from family_layers import formats_of, of_family
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from tiers import tiered
 
@@ -36,6 +37,7 @@ from glinfer.models.fast.rows import chunk_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import FROM_FILE
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads((Path(__file__).parent / "chrome_trace.schema.json").read_text(encoding="utf-8"))
@@ -136,6 +138,44 @@ class TestBytesOfOtherPlans:
             assert [(read.sampler, read.bytes) for read in found["embed"].reads] == [("wte", 64 * 4), ("picks", 0)]
             assert read_of(found["h.0.attn.qkv"], "rope") == 64
             assert found["h.0.attn.qkv"].written == (2 + 2 + 4) * 64  # keys, values and queries
+
+    def test_a_delta_rule_and_a_convolution_read_the_rows_that_a_token_sees(self) -> None:
+        plan = plan_for(of_family("lfm2"), "fast", kernels=KernelOptions())
+        assert read_of(by_name(plan, plan.values_for(40))["h.0.conv.mixed"], "cache") == 3 * 256 * 4
+        plan = plan_for(of_family("qwen3_next"), "fast", kernels=KernelOptions())
+        # A span has 48 tokens. Position 99 is the fourth of its span, and sees the whole span before it.
+        # A row has keys, decays, corrections and a row of the state.
+        for place, seen in ((40, 40), (100, 48 + 4)):
+            found = by_name(plan, plan.values_for(place))
+            for name in ("scores", "row", "results"):
+                assert read_of(found[f"h.0.delta.{name}"], "cache") == seen * (128 + 64 + 256 + 256) * 4, name
+            # 400 channels and 4 inputs of decays, in whole blocks, of three tokens.
+            assert read_of(found["h.0.delta.conv"], "cache") == 3 * (448 + 64) * 4
+
+    def test_a_token_reads_the_matrices_of_the_experts_that_it_chooses(self) -> None:
+        plan = plan_for(of_family("qwen3_next"), "fast", kernels=KernelOptions())  # 2 of 8, and a shared one
+        found = by_name(plan, plan.values_for(1))
+        assert read_of(found["h.0.mlp.router"], "weight") >= 9 * 256 * 4
+        assert read_of(found["h.0.mlp.fc_in"], "weight") == 3 * 2 * 256 * 256 * 4
+        assert read_of(found["h.0.mlp.fc_out"], "weight") == 3 * 256 * 256 * 4
+
+    def test_two_tokens_read_two_rows_of_each_table(self) -> None:
+        config, kernels = of_family("gpt2"), KernelOptions(rows_per_draw=4)
+        kept: dict[str, Any] = {"weights": FROM_FILE, "formats": formats_of(config, "Q8_0")}
+        plan = plan_for(config, "reference", kernels=kernels, tokens=20, **kept)
+        assert read_of(by_name(plan, plan.values_for(2))["embed.positions"], "table") == 2 * 256 * 4
+        plan = plan_for(of_family("qwen3_next"), "reference", kernels=kernels, tokens=20)
+        found = by_name(plan, plan.values_for(2))
+        assert read_of(found["embed"], "weight") == 2 * 256 * 4
+        assert read_of(found["h.1.attn.q_turned"], "table") == 2 * 40 * 4
+        options = PlanOptions(of_family("qwen3_next"), weights="f32", kernels=kernels, max_texture_size=EDGE)
+        plan = chunk_plan(options, rows=48, cache_slots=192)
+        found = by_name(plan, plan.values_for(2))
+        assert read_of(found["h.1.attn.turn"], "rope") == 2 * 48 * 4
+        assert read_of(found["h.0.delta.ends"], "cache") == 48 * (128 + 64) * 4  # keys and decays of a span
+        assert read_of(found["h.0.mlp.fc_in"], "weight") == 2 * 3 * 2 * 256 * 256 * 4  # 3 experts a token
+        plan = chunk_plan(dataclasses.replace(options, config=of_family("llama")), rows=48, cache_slots=192)
+        assert read_of(by_name(plan, plan.values_for(2))["h.0.attn.qkv"], "rope") == 2 * 48 * 4
 
 
 def test_parts_of_a_model() -> None:

@@ -54,7 +54,7 @@ def test_the_plan_computes_what_was_recorded(family: str) -> None:
     positions = 0 if config.family.rotary else config.max_position_embeddings
     targets, first = kernels.rows_per_draw, [0] * len(encoded)
     values = encode_feed(rows, table, encoded, first, targets, positions=positions, pooling=config.pooling)
-    made = final_tensors(plan, FoldedWeights(checkpoint, "f32"), {ROWS: rows, TEXTS: table}, values)
+    made = final_tensors(plan, FoldedWeights(checkpoint, "f32"), {ROWS: rows, TEXTS: table}, plan.values(values))
     parts = [made[f"{EMBEDDINGS}.{number}"] for number in range(targets)]
     found, expected = interleaved(parts)[: len(encoded), : config.hidden_size], np.array(figures["vectors"])
     assert np.abs(expected - expected.mean(axis=0)).max() > 0.1, "texts that are all alike show little"

@@ -62,7 +62,7 @@ def float64_logits(made: Checkpoint, ids: list[int]) -> Array:
     found: list[Array] = []
     while done < len(ids):
         piece, table = ids[done : done + plan.max_rows], row_table(plan.table[ROWS].shape[0])
-        values = chunk_feed(table, piece, done, targets)
+        values = plan.values(chunk_feed(table, piece, done, targets))
         tensors = final_tensors(plan, weights, {ROWS: table}, values, caches)
         found += list(interleaved([tensors[f"{LOGITS}.{target}"] for target in range(targets)])[: len(piece)])
         done += len(piece)

@@ -18,7 +18,7 @@ from glinfer.families import DECODERS
 from glinfer.formats.packed import PACKED_FORMATS, block_weights
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import WEIGHTS, plan_for
-from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, fast_plan, layer_draws, tail_draws
+from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanLimits, draw_table
 from glinfer.models.reference.gab import MAX_DRAWS
@@ -103,11 +103,9 @@ def test_every_family_takes_six_draws_a_layer_and_more_for_norms_of_their_own() 
             plan = plan_of(config)
             assert len(plan.draws) == expected == draw_table(plan, 1).total, family
             assert len(plan_of(dataclasses.replace(config, **shared)).draws) == expected, family
-        one = dataclasses.replace(config, num_hidden_layers=1)
-        assert layer_draws(config) == DRAWS_OF_A_LAYER[family] + further_draws(one), family
         end = further_draws(config, first=layers - 1)
-        assert tail_draws(plan, config) == DRAWS_OF_A_LAYER[family] + end + HEAD_DRAWS, family
-        last = [draw.name for draw in plan.draws[-tail_draws(plan, config) :]]
+        last = [draw.name for draw in plan.draws[plan.last_layer :]]
+        assert len(last) == DRAWS_OF_A_LAYER[family] + end + HEAD_DRAWS, family
         assert (last[0], last[-1]) == (Recipes(config, "f32").mixing_in(layers - 1).name, "pick"), family
 
 

@@ -11,8 +11,8 @@ from tiny_models import tiny
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.models.choice import plan_for
-from glinfer.models.fast.rows import ROWS, chunk_plan
-from glinfer.models.feed import chunk_feed, chunk_values, runs
+from glinfer.models.fast.rows import ROWS, chunk_plan, drafted_plan
+from glinfer.models.feed import chunk_feed, runs
 from glinfer.models.options import PlanOptions
 from glinfer.ops.fused.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
 from glinfer.ops.kernels import KernelOptions
@@ -46,15 +46,8 @@ def test_a_chunk_is_one_run_with_a_table(family: str, targets: int) -> None:
     plan = chunk(tiny(family), 20, targets)
     ((inputs, values),) = runs(plan, IDS)
     slots = -(-6 // targets)
-    assert values == {
-        "rows": 6,
-        "row_slots": slots,
-        "score_groups": 1,
-        "score_slots": slots,
-        "strip_first": 0,
-        "last_row": 5,
-        "adapter": 0,
-    }
+    expected = {"longest": slots * targets, "rows": 6, "row_slots": slots, "score_slots": slots}
+    assert values == {**expected, "strip_first": 0, "last_row": 5}
     for value in plan.run_values:
         value.check(values[value.name])
     table = inputs[ROWS]
@@ -75,7 +68,7 @@ def test_a_whole_sequence_is_one_run_of_the_reference_plans() -> None:
     assert inputs["tokens"][:6, 0].tolist() == IDS
     assert not inputs["tokens"][6:].any()
     assert inputs["tokens"].dtype == np.int32
-    assert values == {"last_row": 5}
+    assert values == {"rows": 6, "last_row": 5}
 
 
 def test_what_follows_in_a_sequence_is_told_its_places() -> None:
@@ -87,22 +80,29 @@ def test_what_follows_in_a_sequence_is_told_its_places() -> None:
     assert not table[4:, POSITION].any()
     assert (table[:, BASE] == 128).all()
     assert (table[:, [WANTED, NOISE_KEY]] == 7).all()
-    # One slot of four rows, the last of which looks back on 66 tokens: two groups of 64.
-    assert values == {
-        "rows": 3,
-        "row_slots": 1,
-        "score_groups": 2,
-        "score_slots": 2,
-        "strip_first": 190,
-        "last_row": 2,
-        "adapter": 0,
-    }
+    # One slot of four rows, the last of which looks back on 66 tokens.
+    assert values == {"rows": 3, "longest": 66, "strip_first": 190}
 
 
-def test_run_values_of_rows() -> None:
+def test_run_values_of_rows_follow_from_the_inputs() -> None:
+    config, by_targets = ModelConfig(19, 24, 3, 2, 130), {}
+    for targets in (1, 4, 8):
+        kernels = KernelOptions(rows_per_draw=targets, split_values=True)
+        options = PlanOptions(config, weights="f32", kernels=kernels, max_texture_size=2048)
+        by_targets[targets] = drafted_plan(options, rows=8, cache_slots=192)
     for rows, longest, targets, slots, groups in (
         *((1, 1, 4, 1, 1), (4, 64, 4, 1, 1), (5, 64, 4, 2, 2), (8, 65, 8, 1, 2), (3, 129, 1, 3, 9)),
     ):
-        found = chunk_values(rows, longest, targets, 9)
-        assert (found["row_slots"], found["score_groups"], found["score_slots"]) == (slots, groups // slots, groups)
-        assert (found["rows"], found["strip_first"], found["last_row"], found["adapter"]) == (rows, 9, rows - 1, 0)
+        inputs = {"rows": rows, "longest": longest, "strip_first": 9}
+        found = by_targets[targets].values({**inputs, "row_slots": 5})  # one that follows from others is not given
+        assert found == {
+            **inputs,
+            "row_slots": slots,
+            "score_slots": groups,
+            "last_row": rows - 1,
+            "score_groups": groups // slots,
+        }
+    with pytest.raises(PlanError, match=r"\Alongest is None; expected a whole number from 1 to 134\Z"):
+        by_targets[4].values({"rows": 1, "strip_first": 0})
+    with pytest.raises(PlanError, match=r"\Alongest is 135; expected a whole number from 1 to 134\Z"):
+        by_targets[4].values({"rows": 1, "strip_first": 0, "longest": 135})

@@ -20,7 +20,6 @@ from glinfer.families.record import Family, Names
 from glinfer.formats import Checkpoint, random_checkpoint, weight_shapes
 from glinfer.gl.context import Device, open_device
 from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast.token import layer_draws
 from glinfer.models.feed import runs
 from glinfer.models.oracle import final_tensors
 from glinfer.ops.kernels import KernelOptions
@@ -191,7 +190,9 @@ def test_both_plans_mean_the_same(form: str) -> None:
     checkpoint = made(form)
     expected = logits_of(checkpoint, SOME, "reference")
     assert worst(logits_of(checkpoint, SOME, "fast"), expected) <= 1e-5  # of the weights, which are float32
-    assert len(plan_for(checkpoint.config, "fast").draws) == layer_draws(checkpoint.config) * 4 + 3
+    of = checkpoint.config.layer(0)
+    further = 2 * of.norm_after + bool(of.head_norms) + 3 * (of.experts is not None)
+    assert len(plan_for(checkpoint.config, "fast").draws) == 4 * (6 + further) + 3
 
 
 def kept(form: str, kind: str) -> Checkpoint:

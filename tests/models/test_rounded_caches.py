@@ -26,7 +26,7 @@ from glinfer.formats import Checkpoint
 from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.models.fast.rows import batch_plan, chunk_plan, drafted_plan
-from glinfer.models.fast.token import fast_plan, layer_draws
+from glinfer.models.fast.token import fast_plan
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.ops.kernels import KernelOptions
@@ -192,7 +192,6 @@ def test_bytes_take_a_draw_more_where_the_product_writes_into_the_cache(family: 
     )
     more = [len(one.draws) - len(other.draws) for one, other in zip(rounded, floats, strict=True)]
     assert more == [attention, attention, 0, 0, 0]
-    assert len(rounded[0].draws) == sum(layer_draws(config, layer, "q8") for layer in layers) + 3
     for plan in rounded:
         kept = {tensor.name.split(".", 2)[-1]: tensor.format for tensor in plan.of_kind("cache") if "h." in tensor.name}
         expected = {"attn.cache": "rgba8i", "conv.cache": "rgba16f"}

@@ -198,10 +198,12 @@ def test_there_is_room_for_what_fills_up_the_last_slot() -> None:
     for targets, context in itertools.product(TARGETS, (64, 70, 128)):
         config = ModelConfig(7, 16, 1, 2, context)
         plan = chunk_of(config, kernels=KernelOptions(rows_per_draw=targets), rows=64, cache_slots=128)
-        allowed = {value.name: value for value in plan.run_values}["score_slots"]
         for position in range(context):
-            slots = slots_for(min(64, context - position), targets)
-            allowed.check(slots * score_slots(position + slots * targets))
+            rows = min(64, context - position)
+            slots = slots_for(rows, targets)
+            longest = position + slots * targets
+            found = plan.values({"rows": rows, "longest": longest, "strip_first": position})
+            assert found["score_slots"] == slots * score_slots(longest)
 
 
 # Memory and limits
@@ -437,7 +439,7 @@ MODELS = {
 def chunk_inputs(plan: Plan, ids: Sequence[int], position: int, targets: int) -> tuple[dict[str, Array], Any]:
     """The table and the run values of tokens that follow each other."""
     table = row_table(plan.table[ROWS].shape[0])
-    values = chunk_feed(table, ids, position, targets)
+    values = plan.values(chunk_feed(table, ids, position, targets))
     table[: len(ids), WANTED] = [*ids[1:], 0]
     return {ROWS: table}, values
 

@@ -87,16 +87,15 @@ def step(session: Session, token: int, position: int, **choice: Any) -> Array:
     return np.array(session.read(FAST_LOGITS)[0])
 
 
-def table_of(session: Session, ids: Sequence[int], position: int, targets: int) -> tuple[Array, dict[str, int]]:
+def table_of(session: Session, ids: Sequence[int], position: int, targets: int) -> tuple[Array, Mapping[str, float]]:
     """The table and the run values of tokens that follow each other."""
     table, slots = row_table(session.plan.table[ROWS].shape[0]), slots_for(len(ids), targets)
     table[: len(ids), TOKEN] = ids
     table[: len(ids), WANTED] = [*ids[1:], 0]
     table[:, POSITION] = position + np.arange(len(table))
     table[:, LAST] = position + len(ids) - 1
-    groups = score_slots(position + slots * targets)
-    values = {"rows": len(ids), "row_slots": slots, "score_slots": groups * slots}
-    return table, {**values, "score_groups": groups, "strip_first": position, "last_row": len(ids) - 1}
+    inputs = {"rows": len(ids), "longest": position + slots * targets, "strip_first": position}
+    return table, session.plan.values(inputs)
 
 
 def feed(session: Session, ids: Sequence[int], position: int, targets: int, **hooks: Any) -> None:
@@ -286,15 +285,14 @@ SEQUENCES = (IDS, IDS[::-1], IDS[3:40])
 CHOICES = ((0, 1.0), (1, 0.8), (1, 1.7))
 
 
-def batch_table(session: Session, turn: int) -> tuple[Array, dict[str, int]]:
+def batch_table(session: Session, turn: int) -> tuple[Array, Mapping[str, float]]:
     """One more token of each of three sequences, the first chosen greedily."""
     table = row_table(session.plan.table[ROWS].shape[0])
     for row, (start, ids) in enumerate(zip(PLACES, SEQUENCES, strict=True)):
         table[row, [TOKEN, POSITION, BASE]] = ids[start + turn], start + turn, 128 * row
         table[row, NOISE], table[row, NOISE_KEY] = CHOICES[row][0], noise_key(row, turn)
         table[row, INVERSE_TEMPERATURE] = np.float32(CHOICES[row][1]).view(np.uint32)
-    groups = score_slots(PLACES[0] + turn + 1)
-    return table, {"rows": 3, "score_slots": groups * len(table)}
+    return table, session.plan.values({"rows": 3, "longest": PLACES[0] + turn + 1})
 
 
 def batched(device: Device, kernels: KernelOptions, subject: Subject = FLOATS) -> Session:

@@ -128,7 +128,7 @@ def product(
         biased, total = form.get("biased", False), matrix.weight.shape[0]
         low_rank = low_rank_of(one, capacity, total, inputs, ranks, biased=biased, table=table)
         del one.arrays["a"]  # the product does not read it
-        one.builder._tensors.remove(low_rank.down)
+        one.builder._tensors.pop(low_rank.down)
         return dataclasses.replace(matrix, low_rank=low_rank)
 
     if rows is not None:

@@ -43,7 +43,7 @@ class Draw:
     """One op with its inputs: ``run`` gives what the oracle says for ``USED`` rows in use."""
 
     def __init__(self) -> None:
-        self.plan = PlanBuilder("one", ROWS, [RunValue("rows", 1, ROWS, lambda tokens: tokens)])
+        self.plan = PlanBuilder("one", ROWS, [RunValue("rows", 1, ROWS, usual="tokens")])
         self.arrays: dict[str, Array] = {}
 
     def input(self, name: str, array: Array) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from own_process import ran
-from sources import Nodes, nodes_of, package_sources
+from sources import ROOT, Nodes, nodes_of, package_sources
 
 from glinfer.families import FAMILIES
 
@@ -232,6 +232,17 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 def test_no_module_imports_itself_through_others() -> None:
     sources = {module_of(PurePosixPath(path)): source for path, source in package_sources().items()}
+    assert cycles(import_graph(sources)) == []
+
+
+def test_no_instrument_imports_itself_through_others() -> None:
+    texts = {path: path.read_text("utf-8") for path in (ROOT / "qa").rglob("*.py") if "tests" not in path.parts}
+    sources = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): text
+        for path, text in texts.items()
+        if re.search(r"(import|from) qa\b|\"qa\.", text)  # the others cannot be part of a circle
+    }
+    assert "qa.supply" in sources, "found no instruments: nothing would be checked"
     assert cycles(import_graph(sources)) == []
 
 

@@ -246,7 +246,7 @@ def test_positions_that_do_not_fit(dev: Device) -> None:
 def decoding(dev: Device, x: Array, table: Array, **options: Any) -> tuple[PlanBuilder, Session]:
     """A bound plan of one draw whose position and rows are run values."""
     edge, (most, cols) = dev.context.limits.max_texture_size, x.shape
-    values = [RunValue("at", 0, len(table) - 1), RunValue("rows", 1, most, lambda tokens: tokens)]
+    values = [RunValue("at", 0, len(table) - 1), RunValue("rows", 1, most, usual="tokens")]
     plan = PlanBuilder("decode", most, values)
     source = plan.flat("x", "input", most, cols, "rgba32f", edge)
     angles = plan.flat("table", "weight", *table.shape, "rgba32f", edge)

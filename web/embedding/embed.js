@@ -202,11 +202,11 @@ export class EmbeddingModel {
     for (const places of runsOf(encoded.map(({ ids }) => ids.length), size)) {
       signal?.throwIfAborted();
       const texts = places.map((place) => encoded[place]);
-      const values = encodeFeed(tables, texts, { targets, ...this.plan.embedding });
+      const given = encodeFeed(tables, texts, { targets, ...this.plan.embedding });
       for (const name of ["rows", "texts"]) inputs[name].upload(tables[name].texels);
-      replay.run(values);
+      replay.run(given);
       await replay.finished();
-      this.vectors(values.text_slots, texts.length).forEach((vector, index) => (found[places[index]] = vector));
+      this.vectors(texts.length).forEach((vector, index) => (found[places[index]] = vector));
       done += places.length;
       onProgress(done, encoded.length);
     }
@@ -214,9 +214,9 @@ export class EmbeddingModel {
   }
 
   /** The vectors of the first texts, text `targets` · slot + n in slot `slot` of texture n. */
-  vectors(slots, count) {
+  vectors(count) {
     const { targets, dimensions, vectorLayout: layout, replay } = this;
-    const [width, height] = region(layout, slots, dimensions);
+    const [width, height] = region(layout, Math.ceil(count / targets), dimensions);
     const texels = this.plan.embedding.vectors.map((texture) => replay.read(texture, width, height));
     return Array.from({ length: count }, (_, text) => {
       const slot = Math.floor(text / targets);

@@ -1,6 +1,6 @@
 /** The inputs of a run that embeds texts: the browser's side of `encode_feed` in glinfer/models/feed.py. No GL. */
 
-import { BASE, LAST, PLACE, POSITION, rowsValues, TOKEN } from "../glinfer/rows.js";
+import { BASE, LAST, PLACE, POSITION, TOKEN } from "../glinfer/rows.js";
 
 /** @typedef {import("../glinfer/rows.js").TableTexels} TableTexels */
 
@@ -37,7 +37,7 @@ function rowsOf(tokens, targets) {
  * @param {{ids: number[], types?: number[], skipped: number}[]} encoded the tokens of each text, their types (0 if left
  *   out), and how many of the first do not count.
  * @param {{targets: number, positions: number, pooling: string}} how `positions`: learned ones, 0 where they are rotary.
- * @returns {Record<string, number>} the run values.
+ * @returns {Record<string, number>} the inputs of the run.
  */
 export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooling }) {
   let [first, longest] = [0, 0];
@@ -57,5 +57,5 @@ export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooli
     first += padded;
     longest = Math.max(longest, ids.length);
   });
-  return { ...rowsValues(first, longest, targets, 0), text_slots: Math.ceil(encoded.length / targets) };
+  return { rows: first, longest, strip_first: 0, texts: encoded.length };
 }

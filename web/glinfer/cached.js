@@ -5,7 +5,7 @@
 
 import { choicesOf, logitsOf } from "./choices.js";
 import { GlinferError } from "./errors.js";
-import { fillChoices, rowsFeed, SLOT_TOKENS, TableTexels } from "./rows.js";
+import { fillChoices, rowsFeed, TableTexels } from "./rows.js";
 
 /** @typedef {import("./replay.js").Replay} Replay */
 /** @typedef {import("./sampler.js").Sampler} Sampler */
@@ -51,7 +51,7 @@ export class CachedDriver {
     this.replay = replay;
     this.context = plan.model.config.max_position_embeddings;
     this.body = plan.draws.length - plan.head_draws; // draws of a token without its logits
-    this.values = { noise: 0, inverse_temperature: 1, noise_key: 0 };
+    this.inputs = { noise: 0, inverse_temperature: 1, noise_key: 0 };
     this.cached = 0; // how many of the first tokens are in the caches
     this.long = false; // whether their keys are rotated by the second set of angles, where the model has two
     this.handedOver = 0; // the number of tokens after which the last one waits for its last layer; 0: none
@@ -114,9 +114,9 @@ export class CachedDriver {
   runPiece(ids) {
     const { rows, cached: first } = this;
     const piece = ids.slice(first, Math.min(ids.length, this.context, first + rows.most));
-    const values = rowsFeed(this.tables.rows, piece, first, { targets: rows.targets, long: this.long });
+    const inputs = rowsFeed(this.tables.rows, piece, first, { targets: rows.targets, long: this.long });
     this.upload("rows");
-    this.replay.run(values, { companion: "rows" });
+    this.replay.run(inputs, { companion: "rows" });
     this.cached += piece.length;
   }
 
@@ -136,10 +136,8 @@ export class CachedDriver {
   run(token, position, { last, watch = null } = {}) {
     const halfDone = this.handedOver === position + 1 && !watch;
     this.handedOver = 0;
-    const second = this.long ? this.context : 0;
-    const score_slots = Math.ceil((position + 1) / SLOT_TOKENS);
-    Object.assign(this.values, { token, position, score_slots, angles: position + second });
-    this.replay.run(this.values, { first: halfDone ? this.rows.tail : 0, last, watch });
+    Object.assign(this.inputs, { token, position, long: Number(this.long) });
+    this.replay.run(this.inputs, { first: halfDone ? this.rows.tail : 0, last, watch });
   }
 
   /**
@@ -174,14 +172,14 @@ export class CachedDriver {
     // A half-done last token of a prompt cannot run again with the same bits, should its choice be unsure.
     const longest = this.handedOver ? 1 : this.runLength;
     const count = this.alike(ids.length, filters ? Math.min(most, longest) : most);
-    Object.assign(this.values, { noise: sampler.greedy ? 0 : 1, inverse_temperature: sampler.inverseTemperature });
+    Object.assign(this.inputs, { noise: sampler.greedy ? 0 : 1, inverse_temperature: sampler.inverseTemperature });
     try {
       if (filters) {
         fillChoices(this.tables.choice, Array(count).fill(0), sampler);
         this.upload("choice");
       }
       for (let number = 0; number < count; number++) {
-        this.values.noise_key = sampler.greedy ? 0 : sampler.noiseKey(number);
+        this.inputs.noise_key = sampler.greedy ? 0 : sampler.noiseKey(number);
         this.run(number ? -1 : ids[first], first + number, { last: filters ? plan.draws.length - 1 : undefined, watch });
         if (filters) replay.run({ rows: 1, row: number, slot: first + number }, { companion: "choice" });
       }
@@ -220,9 +218,9 @@ export class CachedDriver {
     const chooses = this.chooses(sampler);
     const rows = [ids[first], ...guesses];
     const how = { targets: drafted.targets, long: this.long, sampler };
-    const values = rowsFeed(tables.drafted, rows, first, how);
+    const inputs = rowsFeed(tables.drafted, rows, first, how);
     this.upload("drafted");
-    replay.run(values, { companion: "drafted", last: chooses && !filters ? undefined : drafted.draws.length - 1 });
+    replay.run(inputs, { companion: "drafted", last: chooses && !filters ? undefined : drafted.draws.length - 1 });
     const chosen = [];
     try {
       if (chooses && filters) {
@@ -284,11 +282,9 @@ export class WholeDriver {
 
   /** See `CachedDriver`; all draws are run. */
   runHead(ids, watch) {
-    const { long_after: longest = 0 } = this.plan.model;
     this.column.fill(0).set(ids);
     this.input.uploadColumn(this.column);
-    const angles = longest > 0 && ids.length > longest ? this.context : 0; // the first row of the set in use
-    this.replay.run({ rows: ids.length, last_row: ids.length - 1, angles }, { watch });
+    this.replay.run({ rows: ids.length }, { watch });
   }
 
   /** The plan leaves the choice to the sampler. */

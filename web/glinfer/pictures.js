@@ -53,8 +53,7 @@ function inBlocks(replay, picture, { tokens, layout }) {
 
 /** One head alone, with a row for each query. */
 function ofQueries(replay, picture, { tokens, draw: { size, layout } }) {
-  const used = { rows: tokens, last_row: tokens - 1 };
-  const [rows, cols] = size.map((extent) => sizeOf(extent, used));
+  const [rows, cols] = size.map((extent) => sizeOf(extent, { rows: tokens }));
   const shown = Math.min(rows, MOST_ROWS);
   const [width, lines] = region(layout, shown, layout.cols);
   const texels = replay.read(picture.texture, width, lines);

@@ -31,13 +31,33 @@ function clear(gl, spec, target, values) {
   gl.disable(gl.SCISSOR_TEST);
 }
 
-function checkValues({ run_values: wanted }, values) {
-  for (const { name, smallest, largest, whole } of wanted) {
-    const value = values[name];
-    if (!(value >= smallest && value <= largest) || (whole && !Number.isInteger(value))) {
-      throw new GlinferError(`run value ${name} is ${value}; expected ${smallest} to ${largest}`);
+const OPERATIONS = { add: (one, other) => one + other, multiply: (one, other) => one * other, ceildiv: (one, other) => Math.ceil(one / other) };
+
+/** The number that an expression of plan.json gives with these run values. */
+function evaluate(expression, values) {
+  if (typeof expression === "string") return values[expression];
+  if (typeof expression === "number") return expression;
+  const [[operation, operands]] = Object.entries(expression);
+  return OPERATIONS[operation](...operands.map((each) => evaluate(each, values)));
+}
+
+/**
+ * All run values of a run.
+ * @param {{run_values: object[]}} plan plan.json, or a companion of it.
+ * @param {Record<string, number>} inputs
+ * @returns {Record<string, number>}
+ * @throws {GlinferError} one is missing or out of range.
+ */
+export function runValues({ run_values: wanted }, inputs) {
+  /** @type {Record<string, number>} */
+  const values = {};
+  for (const { name, smallest, largest, whole, value } of wanted) {
+    const found = (values[name] = value === null ? inputs[name] : evaluate(value, values));
+    if (!(found >= smallest && found <= largest) || (whole && !Number.isInteger(found))) {
+      throw new GlinferError(`run value ${name} is ${found}; expected ${smallest} to ${largest}`);
     }
   }
+  return values;
 }
 
 /** Textures, programs, framebuffers and draws of one plan and its companions in one context. */
@@ -218,18 +238,18 @@ export class Replay {
 
   /**
    * Issues draws of a plan with these run values, and binds only what differs from the draw before.
-   * @param {Record<string, number>} values of all run values.
+   * @param {Record<string, number>} inputs of the run.
    * @param {{companion?: string|null, first?: number, last?: number, watch?: {draw: number, seen: () => void}|null}}
    *   options `companion`: the plan, the first one if left out; draws from number `first` on to before `last`, all of them
    *   if left out; `watch`: `seen` is called after that draw, and may read textures.
    * @returns {number} draw calls issued.
    * @throws {GlinferError} a run value is missing or out of range, the context was lost, or the driver reports an error.
    */
-  run(values, { companion = null, first = 0, last, watch = null } = {}) {
+  run(inputs, { companion = null, first = 0, last, watch = null } = {}) {
     const { gl, plan } = this;
     const draws = companion === null ? this.draws : this.companion(companion);
     const end = last ?? draws.length;
-    checkValues(companion === null ? plan : plan.companions[companion], values);
+    const values = runValues(companion === null ? plan : plan.companions[companion], inputs);
     const state = unbound();
     for (let index = first; index < end; index++) {
       this.issue(draws[index], values, state);

@@ -7,8 +7,6 @@
 
 /** The places of words in a row of the table. */
 export const [TOKEN, POSITION, BASE, PLACE, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, LAST] = [0, 1, 2, 3, 4, 5, 6, 7];
-/** Tokens whose scores share a slot. */
-export const SLOT_TOKENS = 64;
 const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row turns by the second set of angles
 const [TOP_K, TOP_P, MIN_P, SOURCE] = [TOKEN, POSITION, BASE, LAST]; // of a choice: its filters, and the row of logits
 
@@ -57,7 +55,7 @@ export class TableTexels {
  * @param {number} position of the first of them.
  * @param {{targets: number, long?: boolean, sampler?: Sampler|null}} how `targets`: rows of a slot; `long`: whether they use
  *   the second set of angles; `sampler`: chooses the token after each row, from its current step on.
- * @returns {Record<string, number>} the run values.
+ * @returns {Record<string, number>} the inputs of the run.
  */
 export function rowsFeed(table, ids, position, { targets, long = false, sampler = null }) {
   const padded = targets * Math.ceil(ids.length / targets);
@@ -67,28 +65,7 @@ export function rowsFeed(table, ids, position, { targets, long = false, sampler 
     table.set(row, row < padded ? [[TOKEN, ids[row] ?? 0], [POSITION, position + row], ...same] : same);
   }
   for (let row = 0; sampler && row < ids.length; row++) setChoice(table, row, sampler, set);
-  return rowsValues(ids.length, position + padded, targets, position);
-}
-
-/**
- * The run values of some rows.
- * @param {number} rows how many.
- * @param {number} longest most tokens that a row sees.
- * @param {number} targets rows of a slot.
- * @param {number} first the cache slot of the first row.
- * @returns {Record<string, number>}
- */
-export function rowsValues(rows, longest, targets, first) {
-  const [slots, groups] = [Math.ceil(rows / targets), Math.ceil(longest / SLOT_TOKENS)];
-  return {
-    rows,
-    row_slots: slots,
-    score_groups: groups,
-    score_slots: groups * slots,
-    strip_first: first,
-    last_row: rows - 1,
-    adapter: 0,
-  };
+  return { rows: ids.length, longest: position + padded, strip_first: position };
 }
 
 /**

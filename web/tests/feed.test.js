@@ -2,14 +2,22 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { encodeFeed, runsOf } from "../embedding/feed.js";
+import { runValues } from "../glinfer/replay.js";
 import { rowsFeed, TableTexels } from "../glinfer/rows.js";
 import { noPython, python } from "./python.js";
 
 const PROGRAM = `
 import json, sys
 import numpy as np
+from glinfer.config import ModelConfig
+from glinfer.export.plan import run_value_entry
 from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.models.choice import plan_for
+from glinfer.models.fast.rows import drafted_plan
+from glinfer.models.fast.token import fast_plan
 from glinfer.models.feed import chunk_feed, encode_feed
+from glinfer.models.options import PlanOptions
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.fused.rows import row_table
 
 def run(lengths, skipped, positions, pooling, size):
@@ -27,8 +35,20 @@ def chunk(pieces, size):
         found.append([values, layout.pack(rows).ravel().tolist()])
     return [found, [layout.width, layout.height, layout.stack]]
 
+def derived(targets):
+    kernels = KernelOptions(rows_per_draw=targets, split_values=True)
+    scaling = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 100}
+    config = ModelConfig(40, 8, 1, 1, 400, model_type="llama", rope_scaling=tuple(scaling.items()))
+    options = PlanOptions(config, "f32", kernels, 4096)
+    plans = [fast_plan(options), drafted_plan(options, rows=20, cache_slots=448), plan_for(config, "reference", tokens=400)]
+    given = {"token": 3, "noise": 0.5, "inverse_temperature": 1.5, "noise_key": 7, "strip_first": 5}
+    runs = [{**given, "position": at, "long": at % 2, "rows": 1 + at % 20, "longest": at + 1} for at in (0, 1, 63, 64, 100, 319, 399)]
+    runs.append({**runs[0], "rows": 101 if targets == 1 else 20})
+    entries = [[run_value_entry(value) for value in plan.run_values] for plan in plans]
+    return [[entry, [[run, plan.values(run)] for run in runs if run["rows"] <= plan.max_rows]] for entry, plan in zip(entries, plans)]
+
 runs, chunks = json.loads(sys.argv[1])
-print(json.dumps([[run(*each) for each in runs], [chunk(*each) for each in chunks]]))
+print(json.dumps([[run(*each) for each in runs], [chunk(*each) for each in chunks], derived(1) + derived(8)]))
 `;
 const RUNS = [
   [[9, 5, 1], [0, 2, 4], 40, "mean", 64],
@@ -38,7 +58,7 @@ const RUNS = [
 const IDS = Array.from({ length: 20 }, (_, place) => 7 * place + 3);
 const PIECES = [[IDS, 0, 4, false], [IDS.slice(2, 15), 20, 4, false], [IDS.slice(1, 2), 33, 4, true], [IDS.slice(0, 7), 60, 8, true]];
 const SIZES = [64, 16];
-const theirs = noPython ? [[], []] : python(PROGRAM, JSON.stringify([RUNS, SIZES.map((size) => [PIECES, size])]));
+const theirs = noPython ? [[], [], []] : python(PROGRAM, JSON.stringify([RUNS, SIZES.map((size) => [PIECES, size])]));
 
 test("the tables of a run are those that Python fills in", { skip: noPython }, () => {
   for (const [index, [lengths, skipped, positions, pooling]] of RUNS.entries()) {
@@ -78,6 +98,22 @@ test("the table of a piece of a prompt is the one that Python fills in", { skip:
         }
       }
     });
+  }
+});
+
+test("run values follow from the inputs of a run as in Python", { skip: noPython }, () => {
+  const found = theirs[2].flatMap(([entries, runs]) => runs.map(([inputs]) => runValues({ run_values: entries }, inputs)));
+  assert.deepEqual(JSON.parse(JSON.stringify(found)), theirs[2].flatMap(([, runs]) => runs.map(([, values]) => values)));
+  const names = ["score_slots", "row_slots", "score_groups", "last_row", "angles"];
+  for (const name of names) assert.ok(new Set(found.map((values) => values[name])).size > 3, name);
+});
+
+test("a run value that is missing or out of range is refused", () => {
+  const one = { name: "rows", smallest: 1, largest: 8, whole: true, value: null };
+  const plan = { run_values: [one, { ...one, name: "last", smallest: 0, value: { add: ["rows", -2] } }] };
+  assert.deepEqual(runValues(plan, { rows: 8, last: 3 }), { rows: 8, last: 6 });
+  for (const [inputs, found] of [[{}, "rows is undefined"], [{ rows: 9 }, "rows is 9"], [{ rows: 2.5 }, "rows is 2.5"], [{ rows: 1 }, "last is -1"]]) {
+    assert.throws(() => runValues(plan, inputs), { message: new RegExp(`run value ${found}; expected`) });
   }
 });
 

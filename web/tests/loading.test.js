@@ -107,10 +107,10 @@ test("nothing is uploaded once the textures were released", async () => {
 });
 
 test("plans of other versions, and without files, are refused", () => {
-  const plan = { format: "glinfer-web", version: 3, files: { weights: [] } };
+  const plan = { format: "glinfer-web", version: 4, files: { weights: [] } };
   assert.deepEqual(parsePlan(JSON.stringify(plan)), plan);
   assert.throws(() => parsePlan("<html>"), /plan.json is not JSON/);
-  assert.throws(() => parsePlan(JSON.stringify({ ...plan, version: 2 })), /version 2; expected glinfer-web version 3; export the model again/);
+  assert.throws(() => parsePlan(JSON.stringify({ ...plan, version: 3 })), /version 3; expected glinfer-web version 4; export the model again/);
   assert.throws(() => parsePlan(JSON.stringify({ ...plan, files: undefined })), /export the model again/);
 });
 

@@ -59,10 +59,10 @@ test("warming up draws once with each program, into a texel that is zero again, 
   const plan = {
     ...PLAN,
     textures: ["in", "out", "more"].map((name) => ({ ...texture(name), layout })),
-    run_values: [{ name: "at", smallest: 3, largest: 9, whole: true }],
+    run_values: [{ name: "at", smallest: 3, largest: 9, whole: true, value: null }],
     draws: [made(0, 0, 1, whole), made(0, 0, 2, whole)],
     companions: {
-      rows: { run_values: [{ name: "at", smallest: 5, largest: 5, whole: true }], draws: [made(1, 1, 2, part)] },
+      rows: { run_values: [{ name: "at", smallest: 5, largest: 5, whole: true, value: null }], draws: [made(1, 1, 2, part)] },
       drafted: { on_demand: true, run_values: [], draws: [made(1, 1, 2, part)] },
     },
   };

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, TexelLayout, check_part
 from glinfer.quant.bytes import from_bytes, to_bytes
+from glinfer.quant.formats import GROUP
 
 BLOCK_EDGE = 4
 BLOCK_TEXELS = BLOCK_EDGE * BLOCK_EDGE
@@ -36,6 +37,12 @@ BYTES = "rgba8i"
 def blocks_for(floats: int) -> int:
     """Blocks of a slot of ``floats`` floats."""
     return -(-floats // BLOCK_FLOATS)
+
+
+def float_bytes(floats: int, format_name: str) -> int:
+    """Bytes of the texels of ``floats`` floats, with the scales of bytes."""
+    scales = 2 * -(-floats // GROUP) if format_name == BYTES else 0
+    return floats * FORMATS[format_name].bytes_per_texel // 4 + scales
 
 
 def _checked_blocks(shape: tuple[int, int]) -> int:

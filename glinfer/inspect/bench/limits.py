@@ -17,19 +17,16 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.report import Report
 from glinfer.formats.tensors import tensors_of
-from glinfer.gl.layouts.blocks import BYTES
-from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.gl.layouts.blocks import float_bytes
 from glinfer.inspect.ceiling import CeilingReport
-from glinfer.models.fast.token import HEAD_DRAWS, tail_draws
+from glinfer.models.fast.token import HEAD_DRAWS
 from glinfer.models.plan import Plan
 from glinfer.ops.fused.delta import DeltaHeads
-from glinfer.ops.spec import DrawSpec
-from glinfer.quant.formats import CACHE_FORMATS, GROUP
+from glinfer.ops.spec import DrawSpec, Part, parts_read
+from glinfer.quant.formats import CACHE_FORMATS
 
-_TABLES = {"wte", "wpe", "rope", "weight"}
-"""Samplers of embedding tables: a token reads one row, unless a product reads the whole table."""
-_LOOKUPS = {"embed_token", "embed_rows"}
-"""Ops that read a row of a table; all other ops with a weight are products."""
+_STORED = ("conv_in", "delta_in", "projection")
+"""Roles of matrices whose results are cached, except for those of queries."""
 _PARTS = ("fetch", "multiply", "passes")
 
 
@@ -97,8 +94,8 @@ def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Work:
     fetched = weight_bytes(model.plan, model.device.limits.max_texture_size)
     for name, size in _cached_bytes(config, model.cache, tokens).items():
         _add(fetched, name, sequences * size)
-    layers, head = _matrices(config)
-    multiply_adds = sum(layers) + head + sum(_attended(config, layer, tokens) for layer in range(len(layers)))
+    layers, _, head = _matrices(config)
+    multiply_adds = sum(layers) + head + sum(_mixed(config, layer, tokens)[1] for layer in range(len(layers)))
     return Work(fetched, sequences * multiply_adds, passes)
 
 
@@ -113,26 +110,15 @@ def prompt_work(model: Model, tokens: int) -> Work:
         for name, size in _cached_bytes(config, model.cache, end).items():
             _add(fetched, name, size)
     # The last token continues in the decode plan, from its last block.
-    rest = plan.draws[len(plan.draws) - tail_draws(plan, config) : len(plan.draws) - HEAD_DRAWS + 1]
+    rest = plan.draws[plan.last_layer : len(plan.draws) - HEAD_DRAWS + 1]
     for name, size in weight_bytes(plan, edge, rest).items():
         _add(fetched, name, size)
-    layers, head = _matrices(config)
+    layers, stored, head = _matrices(config)
     last = len(layers) - 1
     # In the last block, prompt tokens other than the last need only their cache entries.
-    stored = _kept(config, last) * config.hidden_size
-    if config.layer(last).convolves:
-        stored *= 3  # one product has all three parts
-    elif (rule := config.layer(last).delta) is not None:
-        stored = (rule.channels + rule.values + 2 * rule.heads) * config.hidden_size
-    attended = sum(_attended(config, layer, seen) for layer in range(last) for seen in range(1, tokens + 1))
-    multiply_adds = (
-        tokens * (sum(layers[:last]) + stored)
-        + layers[last]
-        - stored
-        + head
-        + attended
-        + _attended(config, last, tokens)
-    )
+    multiply_adds = tokens * sum(layers[:last]) + (tokens - 1) * stored[last] + layers[last] + head
+    multiply_adds += sum(_mixed(config, layer, seen)[1] for layer in range(last) for seen in range(1, tokens + 1))
+    multiply_adds += _mixed(config, last, tokens)[1]
     passes = runs * len(chunk.draws) + len(rest)
     if tokens <= MAX_SINGLE_TOKENS:
         passes = tokens * (len(plan.draws) - HEAD_DRAWS) + 1
@@ -147,29 +133,19 @@ def weight_bytes(plan: Plan, max_texture_size: int, draws: Sequence[DrawSpec] | 
         max_texture_size: limit of the renderer, in texels a side.
         draws: draws that run; default: all.
     """
-    uses = [(draw.op, *use) for draw in (plan.draws if draws is None else draws) for use in draw.inputs]
-    # Tied embeddings are fetched whole by the product with the vocabulary matrix.
-    multiplied = {tensor for op, sampler, tensor in uses if op not in _LOOKUPS and sampler == "weight"}
-    tables = {tensor for _, sampler, tensor in uses if sampler in _TABLES} - multiplied
-    read = {plan.root(tensor) for _, _, tensor in uses}
-    shares = _expert_shares(plan)
+    values, sizes = plan.values_for(plan.max_rows), dict[str, int]()
+    for draw in plan.draws if draws is None else draws:
+        parts = parts_read(draw, values)
+        for sampler, name in draw.inputs:
+            tensor, part = plan.table[plan.root(name)], parts.get(sampler, Part())
+            whole = tensor.layout_within(max_texture_size).nbytes
+            size = int(whole * part.share) if part.rows is None else whole // tensor.shape[0]
+            # Tied embeddings are fetched whole by the product with the vocabulary matrix.
+            sizes[tensor.name] = max(size, sizes.get(tensor.name, 0))
     found: dict[str, int] = {}
     for tensor in plan.of_kind("weight"):
-        if tensor.name in read:
-            size = int(tensor.layout_within(max_texture_size).nbytes * shares.get(tensor.name, 1.0))
-            _add(found, tensor.format, size // tensor.shape[0] if tensor.name in tables else size)
-    return found
-
-
-def _expert_shares(plan: Plan) -> dict[str, float]:
-    """Return the share of the expert matrices that the rows of one run fetch, if no two rows choose the same one."""
-    found: dict[str, float] = {}
-    for draw in plan.draws:
-        sizes = dict(draw.defines)
-        if "EXPERT_BLOCKS" in sizes:
-            chosen = plan.max_rows if draw.op == "expert_gemm" or draw.size[0] == "rows" else 1
-            share = min(1.0, chosen * sizes["USED"] / sizes["EXPERTS"])
-            found.update((draw.input(sampler), share) for sampler in ("weight", "consts"))
+        if tensor.name in sizes:
+            _add(found, tensor.format, sizes[tensor.name])
     return found
 
 
@@ -177,57 +153,40 @@ def _add(found: dict[str, int], name: str, size: int) -> None:
     found[name] = found.get(name, 0) + size
 
 
-def _matrices(config: ModelConfig) -> tuple[list[int], int]:
-    """Count one row's multiply-adds with the matrices of each layer, the experts it uses, and the vocabulary matrix."""
-    layers = [0] * config.num_hidden_layers
+def _matrices(config: ModelConfig) -> tuple[list[int], list[int], int]:
+    """Count one row's multiply-adds with the matrices of each layer, those for its cache, and the vocabulary matrix.
+
+    Of the experts, a row uses as many as the router chooses.
+    """
+    layers, stored = [0] * config.num_hidden_layers, [0] * config.num_hidden_layers
     for tensor in tensors_of(config):
         used = tensor.role not in ("gate", "up", "down") or int(tensor.letter or 0) < max(1, config.num_experts_per_tok)
         if tensor.layer is not None and len(tensor.shape) == 2 and used:
             layers[tensor.layer] += math.prod(tensor.shape)
-    return layers, config.vocab_size * config.hidden_size
+            stored[tensor.layer] += math.prod(tensor.shape) if tensor.role in _STORED and tensor.letter != "q" else 0
+    return layers, stored, config.vocab_size * config.hidden_size
 
 
-def _seen(config: ModelConfig, layer: int, tokens: int) -> int:
-    """Count the tokens that the last of ``tokens`` sees in a layer."""
-    of = config.layer(layer)
-    if of.delta is not None:
-        span = DeltaHeads(of.delta).span
-        return tokens - max((tokens - 1) // span - 1, 0) * span
-    return min(tokens, of.taps or of.window or tokens)
-
-
-def _kept(config: ModelConfig, layer: int) -> int:
-    """Count the numbers that a layer caches per token."""
-    if config.layer(layer).convolves:
-        return config.hidden_size
-    if (rule := config.layer(layer).delta) is not None:
-        return rule.keys + rule.values
-    return 2 * config.num_key_value_heads * config.head_dim
-
-
-def _attended(config: ModelConfig, layer: int, tokens: int) -> int:
-    """Count a layer's multiply-adds in attention, convolution or the delta rule, for the last of some tokens."""
+def _mixed(config: ModelConfig, layer: int, tokens: int) -> tuple[int, int]:
+    """Count the cached numbers that the last of some tokens sees in a layer, and its multiply-adds with them."""
     of = config.layer(layer)
     if of.convolves:
-        return of.taps * config.hidden_size
+        return min(tokens, of.taps) * config.hidden_size, of.taps * config.hidden_size
     if (rule := of.delta) is not None:
+        seen = DeltaHeads(rule).seen(tokens - 1)
         # For a key and for a query: the state, then weights and corrections of the tokens after it.
-        each = rule.key * rule.value + _seen(config, layer, tokens) * (rule.key + rule.value)
-        return of.taps * rule.channels + 2 * rule.heads * each
-    return 2 * config.num_attention_heads * config.head_dim * _seen(config, layer, tokens)
+        each = rule.key * rule.value + seen * (rule.key + rule.value)
+        return seen * (rule.keys + rule.values), of.taps * rule.channels + 2 * rule.heads * each
+    each = 2 * config.head_dim * min(tokens, of.window or tokens)
+    return config.num_key_value_heads * each, config.num_attention_heads * each
 
 
 def _cached_bytes(config: ModelConfig, cache: str, tokens: int) -> dict[str, int]:
-    """Count the bytes of keys and values, by texture format, that the last of ``tokens`` tokens sees in all layers.
-
-    Delta rules keep float32.
-    """
+    """Count the cached bytes, by texture format, that the last of some tokens sees; delta rules keep float32."""
     found: dict[str, int] = {}
     for layer in range(config.num_hidden_layers):
         of = config.layer(layer)
         chosen = CACHE_FORMATS["f32" if of.delta is not None else cache]
         name = chosen.convolution if of.convolves else chosen.attention
-        numbers = _kept(config, layer) * _seen(config, layer, tokens)
-        scales = 2 * -(-numbers // GROUP) if name == BYTES else 0
-        _add(found, name, numbers * FORMATS[name].bytes_per_texel // 4 + scales)
+        _add(found, name, float_bytes(_mixed(config, layer, tokens)[0], name))
     return found

@@ -9,25 +9,22 @@ read as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from glinfer.families import FAMILIES
-from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_TEXELS, BlockLayout, RowLayout
+from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_TEXELS, BlockLayout, RowLayout, float_bytes
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.models.plan import Plan
 from glinfer.models.ropes import ROPE
 from glinfer.models.session import Session
-from glinfer.models.transforms.fold import POSITIONS, TABLE
-from glinfer.ops.fused.cached import heads_in
-from glinfer.ops.fused.delta import DeltaHeads
-from glinfer.ops.spec import DrawSpec, Params
-from glinfer.quant.formats import GROUP
+from glinfer.ops.spec import DrawSpec, Part, parts_read
 
 Values = Mapping[str, int | float]
 _BLOCK = re.compile(r"\.(\d+)\.")
-_TABLES = (TABLE, POSITIONS, ROPE)
+_TABLES = ("wte", "wpe", ROPE)
+"""Tables of the fast plans that a token reads a row of."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +77,11 @@ class _Flow:
         self.in_use: dict[str, int] = {}
 
     def take(self, spec: DrawSpec) -> DrawTraffic:
-        params = spec.params(self.values)
-        special = _SPECIAL[spec.op](self, spec, params) if spec.op in _SPECIAL else {}
+        parts = parts_read(spec, self.values)
         written = self.covered(spec)
         reads = []
         for sampler, name in spec.inputs:
-            found = special[sampler] if sampler in special else self.used(name)
+            found = self.read(name, parts[sampler]) if sampler in parts else self.used(name)
             if spec.op == "strided_copy":
                 found = min(found, written)  # it reads what it writes
             reads.append(Read(sampler, name, self.plan.table[name].format, found))
@@ -97,6 +93,12 @@ class _Flow:
 
     def layout(self, name: str) -> TexelLayout:
         return self.plan.table[name].layout_within(self.edge)
+
+    def read(self, name: str, part: Part) -> int:
+        """Return the bytes of a part of a tensor."""
+        if part.floats:
+            return float_bytes(part.floats, self.plan.table[name].format)
+        return round(self.used(name) * part.share) if part.rows is None else self.rows(name, part.rows, part.share)
 
     def used(self, name: str) -> int:
         """Return the bytes that a draw reads of a tensor by default."""
@@ -135,147 +137,6 @@ class _Flow:
             assert isinstance(layout, BlockLayout)
             return BLOCK_EDGE * rows * layout.kept_height * layout.format.bytes_per_texel
         return self.rows(name, rows)
-
-    def tokens(self, spec: DrawSpec) -> int:
-        """Return the number of table rows that are looked up, one for each row in use."""
-        return int(self.values.get("rows", spec.extent(self.values)[0]))
-
-
-Special = Callable[[_Flow, DrawSpec, Params], dict[str, int]]
-
-
-def _looked_up(*samplers: str) -> Special:
-    """Read one row of these tables for each token."""
-
-    def found(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-        bound = dict(spec.inputs)
-        return {each: flow.rows(bound[each], flow.tokens(spec)) for each in samplers if each in bound}
-
-    return found
-
-
-def _embed_token(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    return {each: flow.rows(name, int(each != "picks" or params["token"] < 0)) for each, name in spec.inputs}
-
-
-def _cached_scores(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the cached keys of all tokens that the last one sees, and its queries if they share the texture."""
-    beside = 0 if "queries" in dict(spec.inputs) else heads_in(params).width
-    return {"cache": _cached(flow, spec, _seen(params) + beside)}
-
-
-def _cached_values(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    return {"cache": _cached(flow, spec, _seen(params))}
-
-
-def _seen(params: Params) -> int:
-    """Return the elements of keys, or of values, of all tokens that the one at ``position`` sees."""
-    heads, tokens = heads_in(params), int(params["position"]) + 1
-    return heads.kv_floats * (min(tokens, heads.window) if heads.window else tokens)
-
-
-def _cached(flow: _Flow, spec: DrawSpec, elements: int) -> int:
-    """Return the bytes of ``elements`` elements of a draw's cache, with their scales."""
-    layout = flow.layout(spec.input("cache"))
-    scales = 2 * -(-elements // GROUP) if isinstance(layout, BlockLayout) and layout.scale_blocks else 0
-    return elements * layout.format.bytes_per_texel // layout.format.channels + scales
-
-
-def _tiles(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    held = int(flow.values["strip_first"]) + int(flow.values["rows"])
-    return {"cache": _cached(flow, spec, heads_in(params).kv_floats * held)}
-
-
-def _short_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the rows of the cache that each token sees; the tokens of a prompt share rows."""
-    rows = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1
-    together = "strip_first" in flow.values or rows == 1
-    seen = rows + int(params["LENGTH"]) - 1 if together else rows * int(params["LENGTH"])
-    return {"cache": flow.rows(spec.input("cache"), seen)}
-
-
-def _delta_conv(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the rows that each token's convolution sees, without the side blocks."""
-    layout = flow.layout(spec.input("cache"))
-    assert isinstance(layout, BlockLayout)
-    rows = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1
-    seen = rows + int(params["LENGTH"]) - 1
-    return {"cache": flow.rows(spec.input("cache"), seen, layout.kept_blocks / layout.blocks)}
-
-
-def _delta_seen(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read the cache rows from the start of the span before each token's span; the rows of a run share them."""
-    rows, span = flow.tokens(spec) if "rows" in dict(spec.inputs) else 1, int(params["SPAN"])
-    position = int(params["position"]) if params["ALONE"] else span
-    return {"cache": flow.rows(spec.input("cache"), min(position, span + position % span) + rows)}
-
-
-def _delta_ends(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Read keys and decays of the span before the rows of a run."""
-    heads = DeltaHeads.of(params)
-    return {"cache": flow.rows(spec.input("cache"), heads.span, heads.u_at / heads.kept)}
-
-
-def _take_row(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    target = f"x{int(params['row']) % int(params['ROWS'])}"
-    return {sampler: flow.rows(name, int(sampler == target)) for sampler, name in spec.inputs}
-
-
-def _attend(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    rows, keys = int(flow.values.get("rows", params["QUERIES"])), int(params["KEYS"])
-    seen = min(keys, int(params["offset"]) + rows) if "offset" in params else keys
-    if window := int(params.get("WINDOW", 0)):
-        seen = min(seen, window + rows - 1)
-    return {each: flow.rows(spec.input(each), int(params["KV_HEADS"]) * seen) for each in "kv"}
-
-
-def _heads(*samplers: str) -> Special:
-    """Read the columns of one head in matrices with all heads side by side."""
-
-    def found(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-        share = int(params["HEAD_DIM"]) / int(params["DIM"])
-        return {each: round(flow.used(spec.input(each)) * share) for each in samplers}
-
-    return found
-
-
-def _concat_head(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    if params.get("FIRST"):
-        return {}
-    share = 1 - int(params["HEAD_DIM"]) / int(params["DIM"])
-    return {"so_far": round(flow.used(spec.input("so_far")) * share)}
-
-
-def _linear(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    return {"x": flow.rows(spec.input("x"), 1)} if params.get("LAST_ROW") else {}
-
-
-_SPECIAL: Mapping[str, Special] = {
-    "embed": _looked_up("token_embedding", "position_embedding"),
-    "embed_rows": _looked_up("wte", "wpe", "weight", "picks"),
-    "embed_token": _embed_token,
-    "gemv": _looked_up("rope"),
-    "gemm": _looked_up("rope"),
-    "turn_heads": _looked_up("rope"),
-    "lookup": _looked_up("weight"),
-    "position_add": _looked_up("table"),
-    "rotate": _looked_up("table"),
-    "cached_scores": _cached_scores,
-    "cached_values": _cached_values,
-    "tile_scores": _tiles,
-    "tile_values": _tiles,
-    "short_conv": _short_conv,
-    "delta_conv": _delta_conv,
-    "delta_ends": _delta_ends,
-    **dict.fromkeys(("delta_scores", "delta_recall", "delta_row"), _delta_seen),
-    "take_row": _take_row,
-    "attend": _attend,
-    "attention_scores": _heads("q", "k"),
-    "attention_values": _heads("v"),
-    "concat_head": _concat_head,
-    "linear": _linear,
-}
-"""Ops that read only part of some inputs: functions that return the bytes of those inputs by sampler."""
 
 
 def part_of(name: str, kind: str) -> str:

@@ -5,7 +5,7 @@ A plan's own names say how it computes (``hidden.a``, ``attn.cache``), and one t
 in which texels the tensor lies, reads it into an array that has one shape in all plans, and writes such an array back.
 
 ========================== ======================== ==================================================================
-name                       array                    what it is
+name                       array                    contents
 ========================== ======================== ==================================================================
 ``embed``                  [S, D]                   embeddings of the tokens, with positions where they are learned
 ``blocks.N.attn.norm``     [S, D]                   the stream, normalised for the attention
@@ -23,13 +23,13 @@ name                       array                    what it is
 ``blocks.N.delta.norm``    [S, D]                   the stream, normalised for a delta rule, where a layer has one
 ``blocks.N.delta.mixed``   [S, values]              its results, normalised and gated, with the heads side by side
 ``blocks.N.delta.out``     [S, D]                   what the delta rule adds to the stream
-``blocks.N.resid_mid``     [S, D]                   the stream behind the branch that mixes tokens
+``blocks.N.resid_mid``     [S, D]                   the stream after the branch that mixes tokens
 ``blocks.N.mlp.norm``      [S, D]                   the stream, normalised for the MLP
 ``blocks.N.mlp.gate``      [S, inner]               the gate before its activation; ``mlp.up`` is what it multiplies
 ``blocks.N.mlp.hidden``    [S, inner]               the input of the MLP's last product
 ``blocks.N.mlp.router``    [S, experts]             logits of the experts, in a block without ``gate`` and ``hidden``
 ``blocks.N.mlp.out``       [S, D]                   what the MLP adds to the stream
-``blocks.N.resid_post``    [S, D]                   the stream behind the block
+``blocks.N.resid_post``    [S, D]                   the stream after the block
 ``final_norm``             [S, D]                   the stream, normalised for the vocabulary
 ``logits``, ``probs``      [S, vocab]               of the next token
 ========================== ======================== ==================================================================

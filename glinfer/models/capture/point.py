@@ -13,7 +13,6 @@ import numpy as np
 
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.models.plan import Plan
-from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.session import Session
 from glinfer.ops.spec import Array
 
@@ -38,7 +37,7 @@ def span_of(plan: Plan, values: Values) -> Span:
     """The tokens of a run with these values."""
     if "position" in values:
         return Span(int(values["position"]), 1)
-    return Span(0, int(values[LAST_ROW]) + 1 if LAST_ROW in values else int(values["rows"]))
+    return Span(0, int(values["rows"]))
 
 
 class Matrices(ABC):

@@ -58,7 +58,7 @@ def choice_plan(
     count, vocab = logits[0].shape[0] * len(logits), logits[0].shape[1]
     steps = STEPS if fast.LOGITS in plan.table else count
     values = [
-        RunValue("rows", 1, count, lambda tokens: min(tokens, count)),
+        RunValue("rows", 1, count, usual="tokens"),
         RunValue("row", 0, steps - 1),
         RunValue("slot", 0, picks.shape[0] - 1),
     ]

@@ -1,8 +1,8 @@
 """The plan ``encode``: whole texts at once, several in a run, and one vector of each.
 
-Each text begins in a slot of its own, and its rows see nothing of the others. Keys and values lie in one texture that
-all layers use in turn. Behind the last layer the vectors of a text's tokens are pooled, and go through the matrices
-that the model has behind the pooling.
+Each text begins in a slot of its own, and its rows see nothing of the others. All layers share
+one texture for keys and values. After the last layer the vectors of a text's tokens are pooled, and multiplied by the
+model's dense matrices.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ def encode_plan(options: PlanOptions, *, rows: int) -> Plan:
     """The plan ``encode`` of a model that embeds texts.
 
     Each run reads the tables ``rows`` and ``texts``, which are written before it
-    (:func:`glinfer.models.feed.encode_feed`), and leaves the vector of text t in row t of ``text.embeddings``. Run
-    values: those of :func:`glinfer.models.fast.rows.chunk_plan`, and ``text_slots`` = ⌈texts / targets⌉.
+    (:func:`glinfer.models.feed.encode_feed`), and leaves the vector of text t in row t of ``text.embeddings``.
+    Inputs: those of :func:`glinfer.models.fast.rows.chunk_plan`, and ``texts``, their number.
 
     Args:
         options: the options of all fast plans.
-        rows: the most rows of one run, and so the most tokens of a text.
+        rows: the most rows of one run, and so the most tokens of a text; rounded up to whole slots.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    # A text's last group of 16 tokens may reach behind the last row.
+    targets = options.kernels.rows_per_draw
+    rows = slots_for(rows, targets) * targets
+    # A text's last group of 16 tokens may extend past the last row.
     cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
     return _EncodeBuilder(options, rows, cache_slots, cache_slots).build()
 
@@ -51,8 +53,7 @@ def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
     Raises:
         PlanError: a text of the whole context does not fit.
     """
-    least = slots_for(options.config.max_position_embeddings, options.kernels.rows_per_draw)
-    least *= options.kernels.rows_per_draw
+    least = options.config.max_position_embeddings
     rows = max(rows, least)
     while True:
         try:
@@ -67,10 +68,11 @@ class _EncodeBuilder(ChunkBuilder):
     name, has_head = "encode", True
 
     def further_values(self, rows: int) -> list[RunValue]:
-        """The number of slots of texts."""
-        slots = slots_for(rows, self.rows_per_draw)
+        """The number of texts, and that of their slots."""
         # As many texts as there are slots of rows, each of which belongs to one.
-        return [RunValue("text_slots", 1, slots_for(slots, self.rows_per_draw))]
+        texts, targets = slots_for(rows, self.rows_per_draw), self.rows_per_draw
+        text_slots = RunValue("text_slots", 1, slots_for(texts, targets), ("ceildiv", "texts", targets))
+        return [RunValue("texts", 1, texts), text_slots]
 
     def build(self, export_residual: bool = False) -> Plan:
         config, family = self.config, self.recipes.family
@@ -91,24 +93,19 @@ class _EncodeBuilder(ChunkBuilder):
 
     def layer_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
         """Keys and values of one layer, in a texture that the next one overwrites."""
-        if "row.cache" not in self._declared:
-            heads = self.recipes.heads(layer)
-            layout = attention_layout(heads, slots, every, self.cache_format.attention, self.max_texture_size)
-            if not layout.in_one_line:
-                raise PlanError(f"keys of {slots} tokens lie in several lines; expected one; take fewer rows")
-            self._declared["row.cache"] = self.plan.laid_out("row.cache", "activation", layout)
-        return self._declared["row.cache"]
+        heads = self.recipes.heads(layer)
+        layout = attention_layout(heads, slots, every, self.cache_format.attention, self.max_texture_size)
+        if not layout.in_one_line:
+            raise PlanError(f"keys of {slots} tokens need several lines of texels; expected one; use fewer rows")
+        return self.plan.laid_out("row.cache", "activation", layout)
 
     def normalize(self, name: str, x: RowInterleaved, out: RowInterleaved) -> None:
         """Draw a norm of the stream itself."""
         config, kernels = self.config, self.kernels
         centred = self.recipes.family.norm == "layer"
-        biased = centred and self.recipes.family.norm_biases
         shape = self.slots, norm_floats(self.targets, centred=centred)
-        if "row.norms.whole" not in self._declared:
-            layout = BlockLayout.by_block(shape, self.max_texture_size)
-            self._declared["row.norms.whole"] = self.plan.laid_out("row.norms.whole", "activation", layout)
-        norms, gains = self._declared["row.norms.whole"], self.table(name, 1 + int(biased), config.hidden_size)
+        layout = BlockLayout.by_block(shape, self.max_texture_size)
+        norms, gains = self.plan.laid_out("row.norms.whole", "activation", layout), self.of_model(name)
         further: dict[str, Any] = {"slots": self.used, "centred": centred, "kernels": kernels}
         self.plan.draw(
             row_norms(f"{name}.factors", "norms", x, norms, eps=config.layer_norm_eps, **further),
@@ -121,7 +118,7 @@ class _EncodeBuilder(ChunkBuilder):
             super().after_mixing(layer)
             return
         stream, other, in_place = self.hidden[0], self.other, self.kernels.blends
-        out, down = self.recipes.out(layer), self.recipes.down(layer)
+        out, down = self.recipes.mixing_out(layer), self.recipes.down(layer)
         summed = stream if in_place else other
         self.add(out, self.mixed, stream, summed)
         between = other if in_place else stream
@@ -131,7 +128,7 @@ class _EncodeBuilder(ChunkBuilder):
         self.normalize(f"h.{layer}.mlp.norm", summed, stream)
 
     def finish(self) -> None:
-        """Pool the rows of each text, and apply what is behind the pooling."""
+        """Pool the rows of each text, and apply the steps after the pooling."""
         config, x = self.config, self.hidden[0]
         if self.recipes.family.norms != "sum":
             self.normalize("final.norm", x, self.other)

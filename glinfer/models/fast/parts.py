@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.blocks import BYTES, BlockLayout, RowLayout, blocks_for
-from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
+from glinfer.models.transforms.fold import Weight, Weights
 from glinfer.models.transforms.low_rank import AdapterRanks
-from glinfer.models.transforms.recipe import Recipe, Recipes, sinks_name
+from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.flat.delta import DELTA_EPS
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.delta import DeltaHeads, delta_conv, delta_norm, delta_recall, delta_row, delta_scores
@@ -33,25 +32,25 @@ from glinfer.ops.fused.delta_chunk import (
 )
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
 from glinfer.ops.fused.experts import mix_experts, padded, route, rowwise_gemv
-from glinfer.ops.fused.low_rank import ADAPTER, CHOICE_FLOATS, RANK_STEP, LowRankSum, lora_down
+from glinfer.ops.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.ops.fused.norms import post_norm
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, CacheChoice, is_grouped, is_scaled
+from glinfer.quant.formats import CACHE_FORMATS, CacheChoice
 
 Stream = TypeVar("Stream", TensorSpec, RowInterleaved)
 """The residual stream of a plan: one row in a tensor, or many rows in interleaved tensors."""
 
 
 class PartsBuilder(ABC, Generic[Stream]):
-    """A plan under construction, over the weights that :class:`glinfer.models.transforms.fold.FoldedWeights` makes.
+    """A plan under construction, over the weights of :class:`glinfer.models.transforms.fold.Weights`.
 
     All plans of one model declare a weight, or a cache of equally many slots, with one name and one layout, so that
     they can share the textures.
 
     Attributes:
-        hidden: the residual stream before and behind the attention; one tensor where blending adds to it in place.
+        hidden: the residual stream before and after the attention; one tensor where blending adds to it in place.
         mixed: the weighted sums of the attention.
         opened: those sums times the gates, where attention has gates.
         projected, convolved: what a convolution reads and what it writes, where layers convolve.
@@ -73,10 +72,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         """An empty plan."""
         self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
         self.cache_format = cache_format(options.cache)
-        self.recipes, self.adapters = Recipes(options.config, options.weights, options.formats), options.adapters
+        self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
         self.attention_width = options.config.num_attention_heads * self.recipes.head_floats
-        self._declared: dict[str, TensorSpec] = {}
 
     def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
         """An activation [slots, floats] in blocks."""
@@ -102,18 +100,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         layout = layer_cache_layout(self.recipes, layer, slots, every, self.cache_format, self.max_texture_size)
         return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
 
-    def taps(self, layer: int) -> TensorSpec:
-        """The weights of a layer's convolution."""
-        name, of = self.recipes.taps_source(layer), self.config.layer(layer)
-        rows = of.taps + (f"{name}.bias" in self.recipes.shapes)
-        width = self.config.hidden_size if of.delta is None else of.delta.channels
-        return self.table(self.recipes.taps_name(layer), rows, width)
-
     def sinks(self, layer: int) -> TensorSpec | None:
-        """The sinks of a layer's heads, declared at the first call; None where it has none."""
-        if not self.config.layer(layer).sinks:
-            return None
-        return self.table(sinks_name(layer), 1, self.config.num_attention_heads)
+        """The sinks of a layer's heads; None where it has none."""
+        return self.of_layer(layer, "attn.sinks") if self.config.layer(layer).sinks else None
 
     @property
     def convolves(self) -> bool:
@@ -166,7 +155,7 @@ class PartsBuilder(ABC, Generic[Stream]):
                 f"{name}.mixed",
                 results,
                 projected,
-                self.table(f"{name}.norm", 1, heads.rule.value),
+                self.of_layer(layer, "delta.norm"),
                 self.row_vector("delta.mixed", heads.rule.values),
                 heads,
                 eps=self.config.layer_norm_eps,
@@ -179,10 +168,10 @@ class PartsBuilder(ABC, Generic[Stream]):
     ) -> TensorSpec:
         """Draw queries, keys, values, decays and shares; where it ``solves``, lengths are a pass of their own."""
         heads, name = self.recipes.delta(layer), f"h.{layer}.delta"
-        mixed, decay = self.row_vector("delta.given", heads.mixed), self.table(f"{name}.decay", 2, heads.rule.heads)
+        mixed, decay = self.row_vector("delta.given", heads.mixed), self.of_layer(layer, "delta.decay")
         shared: dict[str, Any] = {"eps": DELTA_EPS, "rows": rows, "kernels": self.kernels}
         found = self.row_vector("delta.raw", heads.mixed) if solves else mixed
-        conv = projected, inputs, self.taps(layer), decay, found
+        conv = projected, inputs, self.of_layer(layer, "delta.taps"), decay, found
         self.plan.draw(delta_conv(f"{name}.conv", *conv, heads, unit=not solves, **shared))
         if solves:
             self.plan.draw(delta_unit(f"{name}.unit", found, mixed, heads, **shared))
@@ -242,63 +231,47 @@ class PartsBuilder(ABC, Generic[Stream]):
     def store(self, name: str, x: TensorSpec, cache: TensorSpec) -> None:
         """Draw the copy of rows, one a slot, to the slots of their tokens in a cache."""
 
-    def table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
-        """A weight that is read a row at a time, declared at the first call."""
-        if name not in self._declared:
-            layout = RowLayout.of((rows, cols), format_name, self.max_texture_size)
-            self._declared[name] = self.plan.laid_out(name, "weight", layout)
-        return self._declared[name]
+    def weight(self, name: str, among: Iterable[Weight]) -> TensorSpec:
+        """The weight of this name."""
+        layout = next(each.layout for each in among if each.name == name)
+        return self.plan.laid_out(name, "weight", layout(self.kernels.quad, self.max_texture_size))
+
+    def of_model(self, name: str) -> TensorSpec:
+        """A weight outside of all products and layers, or a norm of the stream."""
+        return self.weight(name, self.recipes.of_model())
+
+    def of_layer(self, layer: int, kind: str) -> TensorSpec:
+        """A weight of a layer that no product has."""
+        return self.weight(f"h.{layer}.{kind}", self.recipes.of_layer(layer))
+
+    def of_product(self, recipe: Recipe, part: str) -> TensorSpec:
+        """A weight of a product."""
+        return self.weight(f"{recipe.name}.{part}", self.recipes.of_product(recipe, self.adapters))
 
     def tables(self) -> tuple[TensorSpec, TensorSpec | None]:
         """The token embeddings, and those of positions, or None where positions are rotary."""
-        config, recipes = self.config, self.recipes
-        form, width = recipes.table_format, config.hidden_size
-        if recipes.table_is_head:
-            wte = self.packed(recipes.head())
-        elif form in GROUP_FORMS:
-            layout = GroupedLayout.of(config.vocab_size, width, form, self.kernels.quad, self.max_texture_size)
-            wte = self.plan.laid_out("wte", "weight", layout)
-        else:
-            wte = self.table("wte", config.vocab_size, width, form)
-        if not recipes.places:
-            return wte, None
-        return wte, self.table("wpe", recipes.places, width, recipes.positions_format)
+        recipes = self.recipes
+        wte = self.of_product(recipes.head(), "weight") if recipes.table_is_head else self.of_model("wte")
+        return wte, self.of_model("wpe") if recipes.places else None
 
     def matrix(self, recipe: Recipe) -> Matrix:
         """The packed matrix of a product with its constants and its gain."""
-        name, inputs = recipe.name, self.inputs_of(recipe)
-        weight = self.packed(recipe)
-        if f"{name}.consts" not in self._declared:
-            sums, scaled = self.recipes.sums and bool(recipe.norm), is_scaled(recipe.packing)
-            layout = ConstantLayout.of(len(recipe.rows), scaled, self.kernels.quad, self.max_texture_size, sums=sums)
-            self._declared[f"{name}.consts"] = self.plan.laid_out(f"{name}.consts", "weight", layout)
-        gain = self.table(f"{name}.gain", 1, inputs) if recipe.has_gain else None
-        gated = self.recipes.family.gated and name.endswith("mlp.fc_in")
-        consts = self._declared[f"{name}.consts"]
-        return Matrix(weight, consts, inputs, gain, gated, self.recipes.biased(recipe), self.low_rank(recipe))
+        weight, consts = (self.of_product(recipe, each) for each in ("weight", "consts"))
+        gain = self.of_product(recipe, "gain") if recipe.has_gain else None
+        biased = self.recipes.biased(recipe)
+        return Matrix(weight, consts, recipe.width, gain, recipe.gated, biased, self.low_rank(recipe))
 
     def low_rank(self, recipe: Recipe) -> LowRankSum | None:
-        """What adapters add to a product, declared at the first call; None where they change none of its matrices."""
+        """What adapters add to a product; None where they change none of its matrices."""
         _, ranks = self.adapters.places(recipe)
         if not ranks:
             return None
-        count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
-        each = ranks + (RANK_STEP if biased else 0)
-        down, up = f"{recipe.name}.lora_down", f"{recipe.name}.lora_up"
-        if down not in self._declared:
-            for name, shape in (
-                (down, (count * recipe.experts * ranks, self.inputs_of(recipe))),
-                (up, (len(recipe.rows), count * each)),
-            ):
-                layout = GemvLayout.of(*shape, "f32", False, self.max_texture_size)
-                self._declared[name] = self.plan.laid_out(name, "weight", layout)
+        down, up = (self.of_product(recipe, each) for each in ("lora_down", "lora_up"))
         experts = self.config.layer(0).experts
         used = 1 if experts is None or recipe.experts == 1 else experts.stacked.used
-        inner = f"lora.inner.{used * ranks}"
-        if inner not in self._declared:
-            self._declared[inner] = self.inner_of_adapters(inner, used * ranks)
-        matrices = self._declared[down], self._declared[up]
-        return LowRankSum(*matrices, self._declared[inner], count, biased, self.adapter_table, recipe.experts, used)
+        inner = self.inner_of_adapters(f"lora.inner.{used * ranks}", used * ranks)
+        count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
+        return LowRankSum(down, up, inner, count, biased, self.adapter_table, recipe.experts, used)
 
     @abstractmethod
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
@@ -314,38 +287,16 @@ class PartsBuilder(ABC, Generic[Stream]):
             return
         name, parts = f"{recipe.name}.lora", 1
         if self.parts_of(recipe) > 1:
-            parts = parts_of_steps(4 * blocks_for(self.inputs_of(recipe)), self.kernels.part_steps)
+            parts = parts_of_steps(4 * blocks_for(recipe.width), self.kernels.part_steps)
         shared: dict[str, Any] = {"rows": rows, "parts": parts, "kernels": self.kernels}
-        self.plan.draw(lora_down(name, kind_of(name), x, low_rank, **shared, **chosen))
-
-    def packed(self, recipe: Recipe) -> TensorSpec:
-        """The packed matrix of a product, declared at the first call."""
-        name, packing, quad, size = f"{recipe.name}.weight", recipe.packing, self.kernels.quad, self.max_texture_size
-        if name not in self._declared:
-            kind: type[GroupedLayout] | type[GemvLayout] = GroupedLayout if is_grouped(packing) else GemvLayout
-            layout = kind.of(len(recipe.rows), self.inputs_of(recipe), packing, quad, size)
-            self._declared[name] = self.plan.laid_out(name, "weight", layout)
-        return self._declared[name]
-
-    def inputs_of(self, recipe: Recipe) -> int:
-        """Number of inputs of a product, with the padding of heads."""
-        if recipe.inputs is not None:
-            return len(recipe.inputs)
-        if recipe.name.endswith("attn.out_proj"):
-            return self.attention_width
-        if recipe.name.endswith("delta.out_proj"):
-            return self.recipes.delta(int(recipe.name.split(".")[1])).rule.values
-        if recipe.name.startswith("dense."):
-            number = int(recipe.name.removeprefix("dense."))
-            return self.config.dense[number - 1][0] if number else self.config.hidden_size
-        return self.config.intermediate_size if recipe.name.endswith("mlp.fc_out") else self.config.hidden_size
+        self.plan.draw(lora_down(name, f"{recipe.kind}.lora", x, low_rank, **shared, **chosen))
 
     def turning(self, layer: int) -> Turning | None:
         """The outputs that a layer turns by their positions or normalises; None where it does neither."""
         of, heads = self.config.layer(layer), self.recipes.heads(layer)
         if of.rope is None:
             return Turning(None, heads.kv_floats, heads.queries_at, heads.floats) if of.head_norms else None
-        table = self.table(self.recipes.ropes[of.rope], self.config.angle_rows, heads.floats)
+        table = self.of_model(self.recipes.ropes[of.rope])
         positions = self.config.max_position_embeddings if self.config.long_after else 0
         return Turning(table, heads.kv_floats, heads.queries_at, positions=positions)
 
@@ -391,12 +342,13 @@ class PartsBuilder(ABC, Generic[Stream]):
         self, recipe: Recipe, x: RowInterleaved, residual: RowInterleaved, out: RowInterleaved, slots: Extent
     ) -> None:
         """Draw it for rows in slots."""
+        name = recipe.named(recipe.post_kind)
         self.plan.draw(
             post_norm(
-                recipe.post_name,
-                kind_of(recipe.post_name),
+                name,
+                recipe.post_kind,
                 x,
-                self.table(recipe.post_name, 1, self.config.hidden_size),
+                self.weight(name, self.recipes.of_product(recipe, self.adapters)),
                 out,
                 residual=None if residual.names == out.names else residual,
                 slots=slots,
@@ -481,7 +433,7 @@ class PartsBuilder(ABC, Generic[Stream]):
 
     @abstractmethod
     def row_vector(self, name: str, floats: int) -> TensorSpec:
-        """An activation with a row a slot, declared at the first call."""
+        """An activation with a row a slot."""
 
     @abstractmethod
     def as_rows(self, residual: Stream, out: Stream) -> tuple[RowInterleaved, RowInterleaved, Extent]:
@@ -509,7 +461,7 @@ class PartsBuilder(ABC, Generic[Stream]):
 
     @cached_property
     def _reads_inner(self) -> bool:
-        """Whether an adapter reads the row between the MLP's products, or adds to it behind the norm."""
+        """Whether an adapter reads the row between the MLP's products, or adds to it after the norm."""
         recipes, places = self.recipes, self.adapters.places
         return any(
             places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
@@ -543,7 +495,7 @@ class PartsBuilder(ABC, Generic[Stream]):
     ) -> None:
         """Draw the pass that normalises and turns the heads of keys and queries."""
         name = f"h.{layer}.attn"
-        gains = self.table(f"{name}.qkv.turn", 2, self.recipes.gain_floats)
+        gains = self.of_layer(layer, "attn.qkv.turn")
         self.plan.draw(
             turn_heads(
                 f"{name}.turn",
@@ -581,7 +533,7 @@ def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max
 def adapter_values(adapters: AdapterRanks) -> list[RunValue]:
     """The run value of plans whose rows all have one adapter, where the model has any."""
     count = len(adapters.names)
-    return [RunValue(ADAPTER, 0, count, lambda tokens: adapters.default)] if count else []
+    return [RunValue(ADAPTER, 0, count, usual=adapters.default)] if count else []
 
 
 def delta_layers(config: ModelConfig) -> list[int]:
@@ -640,11 +592,6 @@ def cache_format(cache: str) -> CacheChoice:
     if cache not in CACHE_FORMATS:
         raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
     return CACHE_FORMATS[cache]
-
-
-def kind_of(name: str) -> str:
-    """The kind of a product, which tables group by: its name without the block's."""
-    return name.split(".", 2)[-1] if name.startswith("h.") else name
 
 
 def cache_slots(config: ModelConfig) -> int:

@@ -4,7 +4,7 @@
   keys and values of the last block, since only the last token of a prompt needs more.
 * ``score`` goes on to the log-probability of each row's wanted token; its rows may belong to several sequences.
 * ``drafted`` goes on to the choice of the token after each row, as the table says: the rows are a sequence's newest
-  token and drafted ones behind it.
+  token and drafted ones after it.
 * ``batch`` runs one token of each of many sequences, which is given or was chosen by the run before, and chooses the
   next ones.
 
@@ -21,7 +21,7 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, adapter_values, delta_layers, kind_of
+from glinfer.models.fast.parts import PartsBuilder, adapter_values, delta_layers
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
@@ -65,9 +65,9 @@ def chunk_plan(
 ) -> Plan:
     """The plan ``chunk``, or with ``likelihoods`` the plan ``score``.
 
-    Each run reads the table ``rows``, which is written before it. Run values: ``rows``, the rows of the table that are
-    run; ``row_slots`` = ⌈rows / targets⌉; ``score_slots`` = row_slots times the most groups of 64 tokens that a row
-    sees, padding rows of the last slot included; ``strip_first``, the cache slot of the first row.
+    Each run reads the table ``rows``, which is written before it. Inputs: ``rows``, the rows of the table that are
+    run; ``longest``, the most tokens that a row sees, padding rows of the last slot included; ``strip_first``, the
+    cache slot of the first row.
 
     Args:
         options: the options of all fast plans.
@@ -106,8 +106,8 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
 
     Sequence s has the cache slots from ``s · capacity`` on, and row s of the table ``rows``, which is written before
-    each run; its token may be the one that the run before chose. Run values: ``rows``, always ``sequences``;
-    ``score_slots`` = the most groups of 64 tokens that one sequence has, times the table's rows.
+    each run; its token may be the one that the run before chose. Inputs: ``rows``, always ``sequences``; ``longest``,
+    the tokens of the longest sequence.
 
     Args:
         options: the options of all fast plans.
@@ -123,8 +123,7 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
 def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
     """The plan ``drafted``: tokens that follow each other in a sequence, with the choice of the token after each.
 
-    Table, run values and errors are those of :func:`chunk_plan`; with ``kernels.split_values`` one run value more,
-    ``score_groups`` = score_slots / row_slots. The choice of row r is in row r of ``row.picks``,
+    Table, inputs and errors are those of :func:`chunk_plan`. The choice of row r is in row r of ``row.picks``,
     drawn with the noise that the table gives the row (:func:`glinfer.ops.fused.sample.pick_rows`); keys and values go
     to the cache, so that a sequence keeps the rows that it accepts and overwrites the others.
 
@@ -235,7 +234,7 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
                 f"h.{layer}.conv.mixed",
                 self.projected,
                 cache,
-                self.taps(layer),
+                self.of_layer(layer, "conv.taps"),
                 self.convolved,
                 length=self.config.layer(layer).taps,
                 rows=self.row_table,
@@ -250,11 +249,7 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
     def delta_rule(self, layer: int, *, ends: bool) -> None:
         """Draw the delta rule of a layer, each row by itself in a slot of one tensor."""
         floats, name = self.recipes.delta(layer).projected, f"h.{layer}.delta"
-        if "row.delta.projected.0" not in self._declared:
-            made = self.interleaved("row.delta.projected", floats)
-            self._declared.update((each.name, each) for each in made.tensors)
-        names = (f"row.delta.projected.{number}" for number in range(self.targets))
-        projected = RowInterleaved(tuple(self._declared[each] for each in names))
+        projected = self.interleaved("row.delta.projected", floats)
         self.product(self.recipes.delta_in(layer), self.hidden[0], projected)
         joined, rows = self.row_vector("delta.projected", floats), self.row_table
         self.plan.draw(join_rows(f"{name}.rows", "delta.rows", projected, joined, rows="rows", kernels=self.kernels))
@@ -357,17 +352,14 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         return few_rows(self.plan.max_rows, experts.stacked, config.hidden_size, config.intermediate_size, self.kernels)
 
     def in_groups(self, name: str, groups: int, floats: int) -> RowInterleaved:
-        """An activation with a row in each place of each group of rows, declared at the first call."""
+        """An activation with a row in each place of each group of rows."""
         names = [f"{name}.{number}" for number in range(self.targets)]
         return RowInterleaved(tuple(self.whole_vector(each, groups, floats) for each in names))
 
     def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
-        """An activation of so many slots, declared at the first call."""
-        name = f"row.{name}"
-        if name not in self._declared:
-            layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
-            self._declared[name] = self.plan.laid_out(name, "activation", layout)
-        return self._declared[name]
+        """An activation [slots, floats]."""
+        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.plan.laid_out(f"row.{name}", "activation", layout)
 
     def row_vector(self, name: str, floats: int) -> TensorSpec:
         return self.whole_vector(name, self.slots * self.targets, floats)
@@ -400,7 +392,7 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         self.plan.draw(
             gemm(
                 recipe.name,
-                kind_of(recipe.name),
+                recipe.kind,
                 x,
                 self.matrix(recipe),
                 out,
@@ -449,19 +441,19 @@ class ChunkBuilder(_RowsBuilder):
         config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
         slots = max(1, slots_for(rows, kernels.rows_per_draw))
         # A row sees its own sequence alone; the padding rows of the last slot may lie beyond its end.
-        groups = score_slots(min(config.max_position_embeddings, cache_slots) + kernels.rows_per_draw)
+        longest = min(config.max_position_embeddings, cache_slots) + kernels.rows_per_draw
+        groups, seen = score_slots(longest), ("ceildiv", "longest", SLOT_TOKENS)
         values = [
-            RunValue("rows", 1, rows, lambda tokens: tokens),
-            RunValue("row_slots", 1, slots, lambda tokens: slots_for(tokens, kernels.rows_per_draw)),
-            RunValue(
-                "score_slots", 1, groups * slots, lambda tokens: groups * slots_for(tokens, kernels.rows_per_draw)
-            ),
+            RunValue("longest", 1, longest, usual=longest),
+            RunValue("rows", 1, rows, usual="tokens"),
+            RunValue("row_slots", 1, slots, ("ceildiv", "rows", kernels.rows_per_draw)),
+            RunValue("score_slots", 1, groups * slots, ("multiply", seen, "row_slots")),
             RunValue("strip_first", 0, cache_slots - 1),
-            RunValue("last_row", 0, rows - 1),
+            RunValue("last_row", 0, rows - 1, ("add", "rows", -1)),
             *adapter_values(options.adapters),
         ]
         if self.few and kernels.split_values:
-            values.append(RunValue("score_groups", 1, groups, lambda tokens: groups))
+            values.append(RunValue("score_groups", 1, groups, seen))
         self.rows_per_draw, self._few_chunk_rows = kernels.rows_per_draw, few_chunk_rows(options)
         values += self.further_values(rows)
         super().__init__(self.name, values, options, rows, cache_slots, every)
@@ -599,10 +591,12 @@ class _BatchBuilder(_RowsBuilder):
         if capacity < 1 or capacity % SLOT_TOKENS:
             raise PlanError(f"room for {capacity} tokens; expected a multiple of {SLOT_TOKENS}")
         rows = slots_for(sequences, kernels.rows_per_draw) * kernels.rows_per_draw
-        groups = score_slots(min(capacity, config.max_position_embeddings))
+        longest = min(capacity, config.max_position_embeddings)
+        groups = score_slots(longest)
         values = [
+            RunValue("longest", 1, longest, usual=longest),
             RunValue("rows", sequences, sequences),
-            RunValue("score_slots", rows, groups * rows, lambda tokens: groups * rows),
+            RunValue("score_slots", rows, groups * rows, ("multiply", ("ceildiv", "longest", SLOT_TOKENS), rows)),
         ]
         super().__init__("batch", values, options, sequences, sequences * capacity, capacity)
         self.adapter_table = self.row_table

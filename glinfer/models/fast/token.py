@@ -15,15 +15,15 @@ draws.
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, adapter_values, cache_format, cache_slots, kind_of
+from glinfer.models.fast.parts import PartsBuilder, adapter_values, cache_slots
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.ropes import angle_values
 from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Recipe
-from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
+from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_token
@@ -33,40 +33,19 @@ from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.tiles import store_row
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.formats import DEFAULT_CACHE
 
 PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
 HEAD_DRAWS = 2
 """The draws at the end (logits, pick), skipped for prompt tokens."""
 
 
-def tail_draws(plan: Plan, config: ModelConfig) -> int:
-    """Draws of the last layer and of the head, which remain for the last token of a prompt after its chunks.
-
-    The chunk plan leaves this token's stream before the last layer in HIDDEN.
-    """
-    last = f"h.{config.num_hidden_layers - 1}."
-    return len(plan.draws) - next(place for place, draw in enumerate(plan.draws) if draw.name.startswith(last))
-
-
-def layer_draws(config: ModelConfig, layer: int = 0, cache: str = DEFAULT_CACHE) -> int:
-    """Draws of one layer: six, one more each for normalised heads and for gates, five for a delta rule.
-
-    Norms behind the branches are two more, experts three, and a ``cache`` in bytes one in a layer with attention.
-    """
-    of = config.layer(layer)  # a convolution has no heads
-    mixing = 5 * (of.delta is not None) + of.gated + bool(of.head_norms)
-    rounding = cache_format(cache).attention == BYTES and of.attends
-    return 6 + mixing + 2 * of.norm_after + 3 * (of.experts is not None) + rounding
-
-
 def fast_plan(options: PlanOptions) -> Plan:
-    """The plan ``fast``: one token a run, in :func:`layer_draws` a layer and three more.
+    """The plan ``fast``: one token a run.
 
-    Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
-    chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
-    the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`; and where the model has two sets of angles
-    ``angles``, the row of their table: the position, counted from the first row of the set in use.
+    Inputs: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
+    chose; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for the choice of the next token, see
+    :func:`glinfer.ops.fused.sample.pick`; and where the model has two sets of angles, ``long``: 1 for a text that
+    turns by the second.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
@@ -78,13 +57,13 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> lis
     """The run values of the fast plan."""
     context = config.max_position_embeddings
     return [
-        RunValue("position", 0, context - 1, lambda tokens: tokens - 1),
-        RunValue("score_slots", 1, score_slots(context), score_slots),
-        RunValue("token", -1, config.vocab_size - 1, lambda tokens: 0),
+        RunValue("position", 0, context - 1, usual=("add", "tokens", -1)),
+        RunValue("score_slots", 1, score_slots(context), ("ceildiv", ("add", "position", 1), SLOT_TOKENS)),
+        RunValue("token", -1, config.vocab_size - 1, usual=0),
         RunValue("noise", 0.0, 1.0),
         RunValue("inverse_temperature", 0.0, 3.4e38),
         RunValue("noise_key", 0, 2**32 - 1),
-        *angle_values(config, 1),
+        *angle_values(config),
         *adapter_values(adapters),
     ]
 
@@ -123,6 +102,7 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
         scale = config.embedding_scale
         plan.draw(embed_token("embed", wte, wpe, self.picks, self.hidden[0], scale=scale, kernels=self.kernels))
         for layer in range(config.num_hidden_layers):
+            plan.begin_layer()
             self.layer(layer)
         self.product(self.recipes.head(), self.hidden[0], self.logits, cap=config.final_logit_softcapping)
         plan.draw(
@@ -162,7 +142,7 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
                 f"{name}.mixed",
                 x,
                 cache,
-                self.taps(layer),
+                self.of_layer(layer, "conv.taps"),
                 RowInterleaved((self.convolved,)),
                 length=self.config.layer(layer).taps,
                 kernels=self.kernels,
@@ -211,9 +191,7 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
         return x, 1
 
     def row_vector(self, name: str, floats: int) -> TensorSpec:
-        if name not in self._declared:
-            self._declared[name] = self.vector(name, floats)
-        return self._declared[name]
+        return self.vector(name, floats)
 
     def as_rows(self, residual: TensorSpec, out: TensorSpec) -> tuple[RowInterleaved, RowInterleaved, Extent]:
         return RowInterleaved((residual,)), RowInterleaved((out,)), 1
@@ -243,7 +221,7 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
         self.plan.draw(
             gemv(
                 recipe.name,
-                kind_of(recipe.name),
+                recipe.kind,
                 x,
                 self.matrix(recipe),
                 out,

@@ -28,7 +28,7 @@ PROBS, LAST_ROW = "probs", "last_row"
 
 
 def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
-    """The plan of a whole sequence of at most ``rows`` tokens; rows behind the end of a shorter one are padding.
+    """The plan of a whole sequence of at most ``rows`` tokens; rows after the end of a shorter one are padding.
 
     It computes the logits and probabilities, [1, vocab], of the row that the run value ``last_row`` names. The input
     is ``tokens`` [rows, 1].
@@ -41,7 +41,11 @@ def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
 
 class _ReferenceBuilder(DecoderBuilder):
     def __init__(self, options: ReferenceOptions, rows: int) -> None:
-        values = [RunValue(LAST_ROW, 0, rows - 1, lambda tokens: tokens - 1), *angle_values(options.config, rows)]
+        values = [
+            RunValue("rows", 1, rows, usual="tokens"),
+            RunValue(LAST_ROW, 0, rows - 1, ("add", "rows", -1)),
+            *angle_values(options.config, whole=True),
+        ]
         super().__init__("reference", options, rows=rows, max_rows=rows, run_values=values)
         self.hidden, self.other = (
             self.scratch(f"hidden.{letter}", rows, options.config.hidden_size) for letter in "ab"
@@ -317,7 +321,7 @@ class _ReferenceBuilder(DecoderBuilder):
         self.end_branch(name, "mlp", index, out)
 
     def use_experts(self, index: int, experts: Experts, normed: TensorSpec) -> None:
-        """Draw every expert of a layer for all rows, and the sum of those that each row chooses."""
+        """Draw every expert of a layer for all rows, and the sum of each row's chosen experts."""
         config, names, name, plan = self.config, self.names, f"h.{index}.mlp", self.plan
         rows, inner, width, kernels = self.rows, config.intermediate_size, config.hidden_size, self.kernels
         logits, weight = self.scratch(f"{name}.router", rows, experts.count), self.scratch(f"{name}.weight", rows, 1)

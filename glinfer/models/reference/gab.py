@@ -52,7 +52,7 @@ class _ReferenceBuilder:
         self.plan = plan = PlanBuilder(
             "reference",
             config.max_position_embeddings,
-            [RunValue("rows", 1, config.max_position_embeddings, lambda tokens: tokens)],
+            [RunValue("rows", 1, config.max_position_embeddings, usual="tokens")],
         )
         context, dim = config.max_position_embeddings, config.hidden_size
         self.tokens = plan.input(TOKENS, context, 1, "r32i")

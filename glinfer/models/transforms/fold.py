@@ -2,7 +2,7 @@
 
 Every consumer of the residual stream is a norm. LayerNorm takes the mean away, so in a model of floats the mean can be
 taken away where the stream is written: from each embedding, and from the columns of the output projections. Then
-LayerNorm is a division by the root mean square, gamma scales the columns of the matrix behind it, beta times that
+LayerNorm is a division by the root mean square, gamma scales the columns of the next matrix, beta times that
 matrix is a bias, and a product takes the mean of squares in its own loop. The rows behind a norm are centred too, since
 with quantised writers the stream's mean is only nearly zero.
 
@@ -13,6 +13,9 @@ what the mean of the inputs adds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +24,16 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Rope
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.formats.tensors import weight_shapes
+from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.matrix import TexelLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.ropes import rope_of
 from glinfer.models.transforms.low_rank import AdapterRanks, down_matrix, up_matrix
-from glinfer.models.transforms.recipe import PADDING, Formats, Recipe, Recipes, taken, weight_name
+from glinfer.models.transforms.recipe import PADDING, Recipe, Recipes, sinks_name, taken, weight_name
+from glinfer.ops.fused.low_rank import RANK_STEP
 from glinfer.ops.spec import Array
-from glinfer.quant.formats import F16, GROUP_FORMS, WIDE, WORD_FORMATS
+from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
 from glinfer.quant.ggml import integers_and_scales, words_of
 from glinfer.quant.groups import wide_words
 from glinfer.quant.parts import Bytes
@@ -35,44 +42,142 @@ from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
 
 Wide = npt.NDArray[np.float64]
 _Matrix = Array | PackedTensor
-TABLE, POSITIONS = "wte", "wpe"
+
+
+class Weight(NamedTuple):
+    """One array of the fast plans.
+
+    Attributes:
+        name: name of the tensor.
+        layout: its layout, given whether quads share their fetches and the largest side of a texture.
+        make: makes the array.
+        kept: tensors of the file whose bits the array keeps, in the order of its rows; empty for a computed array.
+        recipe: the product that the array is the matrix of.
+    """
+
+    name: str
+    layout: Callable[[bool, int], TexelLayout]
+    make: Callable[[FoldedWeights], Array]
+    kept: tuple[str, ...] = ()
+    recipe: Recipe | None = None
+
+
+class Weights(Recipes):
+    """Every weight of a model's fast plans: its name, its layout, and how it is made from a checkpoint.
+
+    Plans declare the weights that they read, and :class:`FoldedWeights` makes them.
+    """
+
+    def of_model(self) -> Iterator[Weight]:
+        """Embeddings ``wte`` [V, D], positions ``wpe`` [types · S, D], angles ``rope`` [S, head_floats].
+
+        ``wte`` is left out if embeddings are read out of the vocabulary's matrix. Each norm of the stream itself has
+        ``norm`` [1 or 2, D], its gain and bias.
+        """
+        config, names, width = self.config, self.names, self.config.hidden_size
+        source, form = weight_name(names.embeddings), self.table_format
+        if not self.table_is_head:
+            stored = self._formats.get(source, F32)
+            keeps = form == {F32: "", F16: "rgba16f"}.get(stored, stored) and not self.centred
+            layout = (_words if form in GROUP_FORMS else _table)(config.vocab_size, width, form)
+            yield Weight("wte", layout, lambda made: made._table("wte", source, form), (source,) if keeps else ())
+        if self.places:
+            yield Weight("wpe", _table(self.places, width, self.positions_format), FoldedWeights._places)
+        for rope, name in self.ropes.items():
+            yield Weight(name, _table(config.angle_rows, self.head_floats), partial(FoldedWeights._rope, rope=rope))
+        norms = {"embed.norm": names.embedding_norm} if self.family.embedding_norm else {}
+        for layer in range(config.num_hidden_layers) if self.family.norms == "sum" else ():
+            norms[f"h.{layer}.attn.norm"] = names.of("attention_post_norm", layer)
+            norms[f"h.{layer}.mlp.norm"] = names.of("mlp_post_norm", layer)
+        if config.embeds and self.family.norms != "sum":
+            norms["final.norm"] = names.final_norm
+        for name, norm in norms.items():
+            layout = _table(1 + (f"{norm}.bias" in self.shapes), width)
+            yield Weight(name, layout, partial(FoldedWeights._norm_table, norm=norm))
+
+    def of_layer(self, layer: int) -> Iterator[Weight]:
+        """The weights of a layer that belong to no product.
+
+        A convolution over L positions has ``taps`` [L, channels], and a row more for its bias. A delta rule has
+        ``decay`` [2, heads], the factors and shifts of its decays, and ``norm`` [1, elements of a head]. Normalised
+        heads have ``turn`` [2, floats], the gains of keys and queries, of one head or of all. ``sinks`` is [1, heads].
+        """
+        config, of, name = self.config, self.config.layer(layer), f"h.{layer}"
+        if not of.attends:
+            conv = self.names.of("conv" if of.convolves else "delta_conv", layer)
+            channels = config.hidden_size if of.delta is None else of.delta.channels
+            layout = _table(of.taps + (f"{conv}.bias" in self.shapes), channels)
+            yield Weight(f"{name}.{of.branch}.taps", layout, lambda made: made._taps_table(conv))
+        elif self.family.head_norms:
+            yield Weight(
+                f"{name}.attn.qkv.turn", _table(2, self.gain_floats), lambda made: made._head_gains(self.qkv(layer))
+            )
+        if of.delta is not None:
+            norm = weight_name(self.names.of("delta_norm", layer))
+            yield Weight(f"{name}.delta.decay", _table(2, of.delta.heads), lambda made: made._decays(layer))
+            yield Weight(f"{name}.delta.norm", _table(1, of.delta.value), lambda made: made._take(norm)[None])
+        if of.sinks:
+            sinks = weight_name(self.names.of("sinks", layer))
+            layout = _table(1, config.num_attention_heads)
+            yield Weight(sinks_name(layer), layout, lambda made: made._take(sinks)[None])
+
+    def of_product(self, recipe: Recipe, adapters: AdapterRanks) -> Iterator[Weight]:
+        """A product's ``weight`` [outputs, words] and ``consts`` [outputs, 1 to 6], which are made together.
+
+        A matrix that keeps its bits has ``gain`` [1, inputs], if a norm or a factor precedes it. A norm after the
+        product has ``post_norm`` [1, D], adapters ``lora_down`` and ``lora_up``, see
+        :mod:`glinfer.models.transforms.low_rank`.
+        """
+        name, outputs, packing = recipe.name, len(recipe.rows), recipe.packing
+        kept = tuple(map(weight_name, recipe.sources)) if recipe.kept and packing not in ("f32", WIDE) else ()
+        scaled, sums = is_scaled(packing), self.sums and bool(recipe.norm)
+        layout = _words(outputs, recipe.width, packing)
+        yield Weight(f"{name}.weight", layout, lambda made: made._made(recipe)[0], kept, recipe)
+        layout = partial(ConstantLayout.of, outputs, scaled, sums=sums)
+        yield Weight(f"{name}.consts", layout, lambda made: made._made(recipe)[1])
+        if recipe.has_gain:
+            yield Weight(f"{name}.gain", _table(1, recipe.width), lambda made: made._input_gain(recipe)[None])
+        if recipe.post_norm:
+            layout, factor = _table(1, self.config.hidden_size), self.config.residual_multiplier
+            yield Weight(
+                recipe.named(recipe.post_kind), layout, lambda made: made._gain(recipe.post_norm)[None] * factor
+            )
+        if ranks := adapters.places(recipe)[1]:
+            count, each = len(adapters.names), ranks + RANK_STEP * self.norm_is_biased(recipe)
+            layout = _words(count * recipe.experts * ranks, recipe.width, "f32", quads=False)
+            yield Weight(f"{name}.lora_down", layout, lambda made: made._down(recipe))
+            layout = _words(outputs, count * each, "f32", quads=False)
+            yield Weight(f"{name}.lora_up", layout, lambda made: made._up(recipe))
+
+
+def _table(rows: int, cols: int, form: str = "rgba32f") -> Callable[[bool, int], TexelLayout]:
+    """The layout of a weight that is read a row at a time."""
+    return lambda quad, size: RowLayout.of((rows, cols), form, size)
+
+
+def _words(rows: int, cols: int, packing: str, *, quads: bool = True) -> Callable[[bool, int], TexelLayout]:
+    """The layout of a matrix in a packing."""
+    kind: type[GroupedLayout] | type[GemvLayout] = GroupedLayout if is_grouped(packing) else GemvLayout
+    return lambda quad, size: kind.of(rows, cols, packing, quad and quads, size)
 
 
 class FoldedWeights(Mapping[str, Array]):
-    """The fast plans' weights by tensor name; each is made on demand, and not kept.
+    """The fast plans' weights by tensor name, see :class:`Weights`; each is made on demand, and not kept."""
 
-    Each product has ``<name>.weight`` [outputs, words] and ``<name>.consts`` [outputs, 1 to 6]; behind a norm or with a
-    factor, if its bits are kept, ``<name>.gain`` [1, inputs]; and with normalised heads ``<name>.turn`` [2, floats],
-    the gains of keys and queries, of one head or of all. A norm behind a branch has ``<branch>.post_norm`` [1, D].
-    Heads with sinks have ``<layer>.attn.sinks`` [1, heads].
-    A convolution over L positions has ``<layer>.conv.taps`` [L, D], its bias, if there is one, in a row more; that
-    before a delta rule ``<layer>.delta.taps`` [L, channels], beside ``<layer>.delta.decay`` [2, heads], the factor and
-    the shift of its decays, and ``<layer>.delta.norm`` [1, elements of a head].
-    Besides these there are ``wte`` [V, D], ``wpe`` [S, D], and for each kind of angles ``rope`` [S, head_floats].
-    LoRA adapters have ``<name>.lora_down`` and ``<name>.lora_up``, see :mod:`glinfer.models.transforms.low_rank`.
-    Models that embed texts have ``wpe`` [types · S, D] if there are token types, and for each norm of the stream itself
-    ``<name>.norm`` [1 or 2, D], its gain and its bias.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, weights: str, formats: Formats | None = None) -> None:
-        """Make the weights from a checkpoint, in a weight format; ``formats`` are the file's.
+    def __init__(self, checkpoint: Checkpoint, weights: str) -> None:
+        """Make the weights from a checkpoint, in a weight format.
 
         Raises:
             PlanError: there is no such format.
         """
-        self._checkpoint = checkpoint
-        self._recipes = Recipes(checkpoint.config, weights, checkpoint.formats() if formats is None else formats)
-        self._shapes = weight_shapes(checkpoint.config)
-        recipes, made = self._recipes, self._recipes.products()
-        self._products = {recipe.name: recipe for recipe in made}
-        self._ropes = {name: rope for rope, name in recipes.ropes.items()}
-        self._post_norms = {each.post_name: each.post_norm for each in made if each.post_norm}
-        self._norms, self._taps, self._sinks = recipes.norms(), recipes.taps(), recipes.sinks()
-        self._delta = recipes.delta_tables()
+        self._checkpoint, self._adapters = checkpoint, list(checkpoint.adapters.values())
         self._ranks = AdapterRanks.of(checkpoint.adapters)
-        self._made_names = dict.fromkeys(self._names_made())
+        self._recipes = recipes = Weights(checkpoint.config, weights, checkpoint.formats())
+        self._shapes = recipes.shapes
+        layers = map(recipes.of_layer, range(checkpoint.config.num_hidden_layers))
+        products = (recipes.of_product(each, self._ranks) for each in recipes.products())
+        self._weights = {each.name: each for each in chain(recipes.of_model(), *layers, *products)}
         self._encoded: tuple[str, Array, Array] | None = None
-        self._adapters = list(checkpoint.adapters.values())
 
     def __getitem__(self, name: str) -> Array:
         """One array.
@@ -81,81 +186,28 @@ class FoldedWeights(Mapping[str, Array]):
             KeyError: there is no such tensor.
             PlanError: the checkpoint lacks a tensor, or a weight is beyond the range of the format.
         """
-        if name not in self._made_names:
-            raise KeyError(name)
-        if name == TABLE:
-            return self._table(TABLE, weight_name(self._recipes.names.embeddings), self._recipes.table_format)
-        if name in self._taps:
-            return self._taps_table(self._taps[name])
-        if name in self._sinks:
-            return self._floats(weight_name(self._recipes.names.of("sinks", self._sinks[name])))[None]
-        if name in self._delta:
-            return self._delta_table(*self._delta[name])
-        if name in self._norms:
-            return self._norm_table(self._norms[name])
-        if name == POSITIONS and self._checkpoint.config.type_vocab_size:
-            return self._places()
-        if name == POSITIONS:
-            return self._table(POSITIONS, weight_name(self._recipes.names.positions), self._recipes.positions_format)
-        if name in self._ropes:
-            return self._rope(self._ropes[name])
-        if name in self._post_norms:
-            gain = self._gain(self._post_norms[name]) * self._checkpoint.config.residual_multiplier
-            return gain[None].astype(np.float32)
-        product, _, part = name.rpartition(".")
-        recipe = self._products[product]
-        if part == "gain":
-            return self._input_gain(recipe)[None].astype(np.float32)
-        if part == "turn":
-            return self._head_gains(recipe)
-        if part == "lora_down":
-            return encode(self._down(recipe).astype(np.float32), "f32")[0]
-        if part == "lora_up":
-            return self._up(recipe).astype(np.float32)
-        weight, consts = self._made(recipe)
-        return {"weight": weight, "consts": consts}[part]
+        array = self._weights[name].make(self)
+        return array.astype(np.float32) if array.dtype == np.float64 else array
 
-    def kept_tensors(self, name: str) -> tuple[list[PackedTensor], Recipe | None] | None:
-        """The tensors whose bits an array keeps, in the order of their rows, and the recipe of a product.
+    def kept_tensors(self, name: str) -> tuple[list[PackedTensor], Recipe | None]:
+        """The tensors whose bits an array keeps, in the order of its rows, and the recipe of a product.
 
-        None for arrays that are computed: folded or quantised ones, and matrices in several formats.
+        Arrays that are computed have none: folded or quantised ones, and matrices in several formats.
         """
-        packed = self._checkpoint.packed
-        if name == TABLE:
-            table = packed.get(weight_name(self._recipes.names.embeddings))
-            form = self._recipes.table_format
-            kept = table is not None and form == {F16: "rgba16f"}.get(table.format, table.format)
-            return ([table], None) if table is not None and kept and not self._recipes.centred else None
-        product, _, part = name.rpartition(".")
-        recipe = self._products.get(product)
-        if recipe is None or part != "weight" or not recipe.kept or recipe.packing in ("f32", WIDE):
-            return None
-        return [packed[weight_name(source)] for source in recipe.sources], recipe
-
-    def _names_made(self) -> list[str]:
-        recipes = self._recipes
-        found = [] if recipes.table_is_head else [TABLE]
-        found += self._ropes if recipes.family.rotary else []
-        found += [POSITIONS] if recipes.places else []
-        found += [*self._post_norms, *self._norms, *self._taps, *self._sinks, *self._delta]
-        for name, recipe in self._products.items():
-            found += [f"{name}.weight", f"{name}.consts"]
-            found += [f"{name}.gain"] if recipe.has_gain else []
-            found += [f"{name}.lora_down", f"{name}.lora_up"] if self._ranks.places(recipe)[1] else []
-            found += [f"{name}.turn"] if recipes.family.head_norms and name.endswith("qkv") else []
-        return found
+        weight = self._weights[name]
+        return [self._checkpoint.packed[each] for each in weight.kept], weight.recipe
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such an array, without making it."""
-        return name in self._made_names
+        return name in self._weights
 
     def __iter__(self) -> Iterator[str]:
         """The names of all arrays."""
-        return iter(self._made_names)
+        return iter(self._weights)
 
     def __len__(self) -> int:
         """Number of arrays."""
-        return len(self._made_names)
+        return len(self._weights)
 
     def _floats(self, name: str) -> Array:
         try:
@@ -236,14 +288,15 @@ class FoldedWeights(Mapping[str, Array]):
         columns = self._shapes[weight_name(recipe.sources[0])][1]
         return down_matrix(recipe, self._ranks, self._adapters, columns)
 
-    def _down(self, recipe: Recipe) -> Wide:
+    def _down(self, recipe: Recipe) -> Array:
         """A of all adapters of a product, with the norm before it folded in."""
         matrix = self._stacked(recipe)
         if recipe.norm:
             matrix = matrix * self._gain(recipe.norm)
             if self._recipes.family.norm == "layer":
                 matrix = _centred(matrix, axis=1)
-        return matrix if recipe.inputs is None else taken(matrix, recipe.inputs, axis=1)
+        matrix = matrix if recipe.inputs is None else taken(matrix, recipe.inputs, axis=1)
+        return encode(matrix.astype(np.float32), "f32")[0]
 
     def _up(self, recipe: Recipe) -> Wide:
         """B of all adapters of a product, in the order of its rows."""
@@ -308,12 +361,14 @@ class FoldedWeights(Mapping[str, Array]):
         return halves
 
     def _places(self) -> Array:
-        """The sum of position and token type, [types · positions, D]: those of the first type, then the second."""
-        names, config = self._recipes.names, self._checkpoint.config
+        """Learned positions, [S, D]; with token types, their sums: those of the first type, then the second."""
+        names, config, form = self._recipes.names, self._checkpoint.config, self._recipes.positions_format
+        if not config.type_vocab_size:
+            return self._table("wpe", weight_name(names.positions), form)
         places = self._take(weight_name(names.token_types))[:, None]
         if not config.family.rotary:
             places = places + self._take(weight_name(names.positions))
-        return self._stored(POSITIONS, places.reshape(-1, config.hidden_size), self._recipes.positions_format)
+        return self._stored("wpe", places.reshape(-1, config.hidden_size), form)
 
     def _norm_bias(self, norm: str) -> Wide:
         """The bias of a LayerNorm, or zeros."""
@@ -325,22 +380,19 @@ class FoldedWeights(Mapping[str, Array]):
         rows = [self._gain(norm)]
         if f"{norm}.bias" in self._shapes:
             rows.append(self._take(f"{norm}.bias"))
-        return np.stack(rows).astype(np.float32)
+        return np.stack(rows)
 
-    def _taps_table(self, layer: int) -> Array:
-        """The weights of a convolution, [positions, D], and its bias behind them."""
-        name = self._recipes.taps_source(layer)
+    def _taps_table(self, name: str) -> Array:
+        """The weights of a convolution, and its bias after them."""
         taps = self._floats(weight_name(name))[:, 0].T
         bias = [self._floats(f"{name}.bias")[None]] if f"{name}.bias" in self._shapes else []
         return np.ascontiguousarray(np.concatenate([taps, *bias]), dtype=np.float32)
 
-    def _delta_table(self, part: str, layer: int) -> Array:
-        """The factors and shifts of the decays of a delta rule, [2, heads], or the gains of its norm, [1, elements]."""
+    def _decays(self, layer: int) -> Array:
+        """The factors and shifts of the decays of a delta rule."""
         names = self._recipes.names
-        if part == "norm":
-            return self._floats(weight_name(names.of("delta_norm", layer)))[None].astype(np.float32)
         rates, shifts = (self._take(names.of(role, layer)) for role in ("decay_rate", "decay_shift"))
-        return np.stack([-np.exp(rates), shifts]).astype(np.float32)
+        return np.stack([-np.exp(rates), shifts])
 
     def _rope(self, rope: Rope) -> Array:
         """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing."""
@@ -354,7 +406,7 @@ class FoldedWeights(Mapping[str, Array]):
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
         recipes = self._recipes
         names, heads, floats = recipes.names, recipes.heads(0), recipes.head_floats
-        prefix, order = recipes.layer_prefix(recipe), recipe.rows[:floats]
+        prefix, order = names.layer.format(recipe.layer), recipe.rows[:floats]
         found = np.zeros((2, recipes.gain_floats), dtype=np.float32)
         for row, letter, count in ((0, "k", heads.kv), (1, "q", heads.count)):
             gain = self._take(weight_name(prefix + names.head_norm.format(letter))) + recipes.family.norm_offset

@@ -1,8 +1,8 @@
 """The arrays of LoRA adapters beside a product of the fast plans: all adapters of a model in two matrices.
 
-The first matrix, A, takes in what folding takes into a weight: the gain of the norm before it, and for LayerNorm the
+The first matrix, A, absorbs what folding adds to a weight: the gain of the norm before it, and for LayerNorm the
 mean; it has the columns of the product. The second one, B, has its rows, alpha / rank and the product's factor.
-A product of several matrices has the ranks of each one behind the other; the rows of one are zero in those of others.
+A product of several matrices has the ranks of each one after the other; the rows of one are zero in those of others.
 Of a product with experts each expert has ranks of its own, in A one expert below the other, in B in the same columns.
 """
 

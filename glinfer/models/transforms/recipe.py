@@ -1,6 +1,6 @@
 """Recipes for the products of fast plans: the tensors of a checkpoint that make a matrix, its rows and its packing.
 
-Every family goes the same way. A matrix of floats is **folded**: it takes in the gain and the bias of the norm before
+All families use the same steps. A matrix of floats is **folded**: it absorbs the gain and the bias of the norm before
 it, and for LayerNorm the mean. A matrix that its file has in half floats or blocks is **kept**: its bits stay, and the
 gain goes to the inputs instead. Rows are in the order in which passes write them: elements that rotary positions turn
 together lie side by side, heads are padded to whole quads, and blocks of gate and up alternate.
@@ -41,23 +41,28 @@ class Recipe:
     """One product of a fast plan.
 
     Attributes:
-        name: name of the product, such as ``h.0.attn.qkv``.
+        kind: which product of a layer it is, such as ``attn.qkv``; tables group by it.
+        layer: the layer's number; None for a product outside of all layers.
         sources: names of the matrices, stacked one below the other, without ``.weight``.
         rows: row of the stacked sources for each row of the product; :data:`PADDING` for zeros.
         inputs: column of the sources for each input, or :data:`PADDING`; None for all in order.
+        width: number of inputs, with the padding of heads.
         packing: of :data:`glinfer.quant.formats.WORD_FORMATS` or of blocks in groups.
         kept: whether the file's bits are kept, so that nothing is folded in.
         norm: name of the norm before the product, without ``.weight``; empty for none.
         writes_stream: whether the outputs are added to the residual stream.
-        post_norm: name of the norm behind the product, before that sum; empty for none.
+        post_norm: name of the norm after the product, before that sum; empty for none.
         scale: factor of the outputs, which goes into the matrix, or into the gain of one whose bits are kept.
         experts: how many experts have their sources one below the other, equally many each.
+        gated: whether blocks of gate and up alternate.
     """
 
-    name: str
+    kind: str
+    layer: int | None
     sources: tuple[str, ...]
     rows: Rows
     inputs: Rows | None
+    width: int
     packing: str
     kept: bool
     norm: str = ""
@@ -65,6 +70,16 @@ class Recipe:
     post_norm: str = ""
     scale: float = 1.0
     experts: int = 1
+    gated: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the product, such as ``h.0.attn.qkv``."""
+        return self.named(self.kind)
+
+    def named(self, kind: str) -> str:
+        """The name of something of this kind in the same layer."""
+        return kind if self.layer is None else f"h.{self.layer}.{kind}"
 
     @property
     def has_gain(self) -> bool:
@@ -72,9 +87,9 @@ class Recipe:
         return self.kept and (bool(self.norm) or self.scale != 1.0)
 
     @property
-    def post_name(self) -> str:
-        """The name of the pass of the norm behind the product."""
-        return f"{self.name.rpartition('.')[0]}.post_norm"
+    def post_kind(self) -> str:
+        """The kind of the norm after the product."""
+        return f"{self.kind.rpartition('.')[0]}.post_norm"
 
 
 class Recipes:
@@ -160,43 +175,33 @@ class Recipes:
         """Whether passes behind a norm take the mean away themselves, using the weights' sums."""
         return self.family.norm == "layer" and not self.centred
 
-    def _packing(
-        self, sources: tuple[str, ...], *, head: bool = False, whole: bool = True, exact: bool = False
-    ) -> tuple[str, bool]:
-        """The packing of a product, and whether its bits are kept; ``whole`` says that no column is padded.
-
-        An ``exact`` one is never rounded.
-        """
-        if exact and self._weights != FROM_FILE:
-            return "f32", False
-        if self._weights != FROM_FILE:
-            choice = WEIGHT_FORMATS[self._weights]
-            return choice.vocabulary if head else choice.matrices, False
-        found = {self._formats.get(weight_name(source), F32) for source in sources}
-        if len(found) > 1 and found <= GROUP_FORMS.keys() and whole:
-            return WIDE, True
-        (form,) = found if len(found) == 1 else (F32,)
-        if form == F32 or (form in GROUP_FORMS and not whole):
-            return "f32", False
-        return KEPT[form], True
-
     def _recipe(
         self,
-        name: str,
+        kind: str,
+        layer: int | None,
         sources: tuple[str, ...],
         rows: Rows,
         *,
         inputs: Rows | None = None,
-        norm: str = "",
-        writes_stream: bool = False,
-        post_norm: str = "",
-        scale: float = 1.0,
         head: bool = False,
         exact: bool = False,
-        experts: int = 1,
+        **further: Any,
     ) -> Recipe:
-        packing, kept = self._packing(sources, head=head, whole=inputs is None, exact=exact)
-        return Recipe(name, sources, rows, inputs, packing, kept, norm, writes_stream, post_norm, scale, experts)
+        """The recipe of a product with its packing; an ``exact`` one is never rounded."""
+        width = self.shapes[weight_name(sources[0])][1] if inputs is None else len(inputs)
+        found = {self._formats.get(weight_name(source), F32) for source in sources}
+        (form,), whole = found if len(found) == 1 else (F32,), inputs is None
+        packing, kept = "f32", self._weights == FROM_FILE
+        if not kept and not exact:
+            choice = WEIGHT_FORMATS[self._weights]
+            packing = choice.vocabulary if head else choice.matrices
+        elif kept and len(found) > 1 and found <= GROUP_FORMS.keys() and whole:
+            packing = WIDE
+        elif kept and form != F32 and (whole or form not in GROUP_FORMS):
+            packing = KEPT[form]
+        else:
+            kept = False
+        return Recipe(kind, layer, sources, rows, inputs, width, packing, kept, **further)
 
     def _norm_before(self, role: str, layer: int) -> str:
         """The name of the norm before a branch of a layer, or nothing."""
@@ -216,7 +221,7 @@ class Recipes:
         keys = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats, self._turned_order)
         values = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats)
         gated, dim, count = config.layer(layer).gated, config.head_dim, config.num_key_value_heads * config.head_dim
-        pitch = 2 * dim if gated else dim  # gates lie behind the queries of each head
+        pitch = 2 * dim if gated else dim  # gates follow the queries of each head
         queries = _heads_in_place(config.num_attention_heads, dim, heads.floats, self._turned_order, pitch)
         between = np.full(heads.queries_at - 2 * heads.kv_floats, PADDING)
         parts = [keys, _moved(values, count), between, _moved(queries, 2 * count)]
@@ -224,7 +229,7 @@ class Recipes:
             gates = _heads_in_place(config.num_attention_heads, dim, heads.floats, None, pitch)
             parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, 2 * count + dim)]
         rows = np.concatenate(parts)
-        return self._recipe(f"h.{layer}.attn.qkv", sources, rows, norm=self._norm_before("attention_norm", layer))
+        return self._recipe("attn.qkv", layer, sources, rows, norm=self._norm_before("attention_norm", layer))
 
     @property
     def gates_at(self) -> int:
@@ -257,21 +262,6 @@ class Recipes:
         """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
         return self.head_floats * (self.config.num_attention_heads if self.family.head_norms == "width" else 1)
 
-    def layer_prefix(self, recipe: Recipe) -> str:
-        """The beginning of the names of tensors of a product's layer."""
-        return self.names.layer.format(recipe.name.split(".")[1])
-
-    def out(self, layer: int) -> Recipe:
-        """The output projection of attention."""
-        source = self.names.of("output", layer)
-        config = self.config
-        inputs = None
-        if config.head_dim != self.head_floats:
-            inputs = _heads_in_place(config.num_attention_heads, config.head_dim, self.head_floats)
-        rows = np.arange(config.hidden_size)
-        end = self._branch_end("attention_post_norm", layer)
-        return self._recipe(f"h.{layer}.attn.out_proj", (source,), rows, inputs=inputs, writes_stream=True, **end)
-
     def conv_in(self, layer: int) -> Recipe:
         """The product before a convolution: B, C and x, each from a whole block on."""
         width = self.config.hidden_size
@@ -279,13 +269,7 @@ class Recipes:
         part[:width] = np.arange(width)
         rows = np.concatenate([_moved(part, number * width) for number in range(PARTS)])
         norm = self._norm_before("attention_norm", layer)
-        return self._recipe(f"h.{layer}.conv.in_proj", (self.names.of("conv_in", layer),), rows, norm=norm)
-
-    def conv_out(self, layer: int) -> Recipe:
-        """The product behind a convolution."""
-        source, end = self.names.of("conv_out", layer), self._branch_end("attention_post_norm", layer)
-        rows = np.arange(self.config.hidden_size)
-        return self._recipe(f"h.{layer}.conv.out_proj", (source,), rows, writes_stream=True, **end)
+        return self._recipe("conv.in_proj", layer, (self.names.of("conv_in", layer),), rows, norm=norm)
 
     def delta(self, layer: int) -> DeltaHeads:
         """The heads of a layer's delta rule."""
@@ -303,46 +287,22 @@ class Recipes:
             start += count
         rows.append(start + np.arange(heads.rule.values))
         norm = self._norm_before("attention_norm", layer)
-        return self._recipe(f"h.{layer}.delta.in_proj", sources, np.concatenate(rows), norm=norm)
-
-    def delta_out(self, layer: int) -> Recipe:
-        """The product behind a delta rule."""
-        source, end = self.names.of("delta_out", layer), self._branch_end("attention_post_norm", layer)
-        rows = np.arange(self.config.hidden_size)
-        return self._recipe(f"h.{layer}.delta.out_proj", (source,), rows, writes_stream=True, **end)
-
-    def taps(self) -> dict[str, int]:
-        """The layer of each table of a convolution's weights, by the name of the table."""
-        layers = range(self.config.num_hidden_layers)
-        return {self.taps_name(layer): layer for layer in layers if not self.config.layer(layer).attends}
-
-    def taps_name(self, layer: int) -> str:
-        """The name of the table of a convolution's weights."""
-        return f"h.{layer}.{self.config.layer(layer).branch}.taps"
-
-    def taps_source(self, layer: int) -> str:
-        """The name of a convolution in a checkpoint."""
-        return self.names.of("conv" if self.config.layer(layer).convolves else "delta_conv", layer)
-
-    def delta_tables(self) -> dict[str, tuple[str, int]]:
-        """The part and the layer of each table of a delta rule: its decays, and the gains of its norm."""
-        layers = [layer for layer in range(self.config.num_hidden_layers) if self.config.layer(layer).delta is not None]
-        return {f"h.{layer}.delta.{part}": (part, layer) for layer in layers for part in ("decay", "norm")}
+        return self._recipe("delta.in_proj", layer, sources, np.concatenate(rows), norm=norm)
 
     def mixing_in(self, layer: int) -> Recipe:
         """The product that begins the branch of a layer that mixes tokens."""
         of = self.config.layer(layer)
         return self.qkv(layer) if of.attends else self.conv_in(layer) if of.convolves else self.delta_in(layer)
 
-    def sinks(self) -> dict[str, int]:
-        """The layer of each table of sinks, by the name of the table."""
-        layers = range(self.config.num_hidden_layers)
-        return {sinks_name(layer): layer for layer in layers if self.config.layer(layer).sinks}
-
     def mixing_out(self, layer: int) -> Recipe:
         """The product that ends the branch of a layer that mixes tokens."""
-        of = self.config.layer(layer)
-        return self.out(layer) if of.attends else self.conv_out(layer) if of.convolves else self.delta_out(layer)
+        config, of, inputs = self.config, self.config.layer(layer), None
+        role = "output" if of.attends else "conv_out" if of.convolves else "delta_out"
+        if of.attends and config.head_dim != self.head_floats:
+            inputs = _heads_in_place(config.num_attention_heads, config.head_dim, self.head_floats)
+        source, rows = self.names.of(role, layer), np.arange(config.hidden_size)
+        end = self._branch_end("attention_post_norm", layer)
+        return self._recipe(f"{of.branch}.out_proj", layer, (source,), rows, inputs=inputs, writes_stream=True, **end)
 
     def router(self, layer: int) -> Recipe:
         """The product that chooses experts; it is not rounded, since another expert is another result."""
@@ -352,49 +312,39 @@ class Recipes:
         sources = tuple(self.names.of(role, layer) for role in roles)
         norm = self._norm_before("mlp_norm", layer)
         rows = np.arange(experts.stacked.count)
-        return self._recipe(f"h.{layer}.mlp.router", sources, rows, norm=norm, exact=True)
+        return self._recipe("mlp.router", layer, sources, rows, norm=norm, exact=True)
 
-    def _experts(self, layer: int, roles: tuple[str, ...]) -> tuple[str, ...]:
-        """The matrices of all experts of a layer for some roles, those of a shared one last."""
-        experts = self.config.layer(layer).experts
-        assert experts is not None
-        found = [self.names.of(role, layer, str(n)) for n in range(experts.count) for role in roles]
-        return (*found, *(self.names.of(f"shared_{role}", layer) for role in roles if experts.shared))
+    def _mlp(self, kind: str, layer: int, roles: tuple[str, ...], rows: Rows, height: int, **further: Any) -> Recipe:
+        """A product of the MLP: ``rows`` of the sources of some roles, which have ``height`` rows together.
+
+        Where a layer has experts, their matrices are one below the other, those of a shared one last.
+        """
+        experts, of = self.config.layer(layer).experts, self.names.of
+        count = 1 if experts is None else experts.stacked.count
+        if experts is None:
+            sources = [of(role, layer) for role in roles]
+        else:
+            sources = [of(role, layer, str(n)) for n in range(experts.count) for role in roles]
+            sources += [of(f"shared_{role}", layer) for role in roles if experts.shared]
+        rows = np.concatenate([_moved(rows, height * n) for n in range(count)])
+        return self._recipe(kind, layer, tuple(sources), rows, experts=count, **further)
 
     def up(self, layer: int) -> Recipe:
-        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate.
-
-        Where a layer has experts, their matrices are one below the other, and so they are in :meth:`down`.
-        """
-        inner, norm = self.config.intermediate_size, self._norm_before("mlp_norm", layer)
-        experts = self.config.layer(layer).experts
-        if experts is not None:
-            each, sources = _blocks_of_both(inner), self._experts(layer, ("gate", "up"))
-            count = experts.stacked.count
-            rows = np.concatenate([_moved(each, 2 * inner * n) for n in range(count)])
-            return self._recipe(f"h.{layer}.mlp.fc_in", sources, rows, norm=norm, experts=count)
-        gate, up = (self.names.of(role, layer) for role in ("gate", "up"))
-        if not self.family.gated:
-            return self._recipe(f"h.{layer}.mlp.fc_in", (up,), np.arange(inner), norm=norm)
-        return self._recipe(f"h.{layer}.mlp.fc_in", (gate, up), _blocks_of_both(inner), norm=norm)
+        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
+        inner, norm, gated = self.config.intermediate_size, self._norm_before("mlp_norm", layer), self.family.gated
+        roles, rows = (("gate", "up"), _blocks_of_both(inner)) if gated else (("up",), np.arange(inner))
+        return self._mlp("mlp.fc_in", layer, roles, rows, len(roles) * inner, norm=norm, gated=gated)
 
     def down(self, layer: int) -> Recipe:
         """The second product of the MLP."""
-        end, width = self._branch_end("mlp_post_norm", layer), self.config.hidden_size
-        rows = np.arange(width)
-        experts = self.config.layer(layer).experts
-        if experts is not None:
-            each, sources = _whole_blocks(rows), self._experts(layer, ("down",))
-            count = experts.stacked.count
-            rows = np.concatenate([_moved(each, width * n) for n in range(count)])
-            return self._recipe(f"h.{layer}.mlp.fc_out", sources, rows, writes_stream=True, experts=count, **end)
-        source = self.names.of("down", layer)
-        return self._recipe(f"h.{layer}.mlp.fc_out", (source,), rows, writes_stream=True, **end)
+        end, rows = self._branch_end("mlp_post_norm", layer), np.arange(self.config.hidden_size)
+        each = rows if self.config.layer(layer).experts is None else _whole_blocks(rows)
+        return self._mlp("mlp.fc_out", layer, ("down",), each, len(rows), writes_stream=True, **end)
 
     def dense(self, number: int) -> Recipe:
-        """A matrix behind the pooling."""
+        """A dense matrix after the pooling."""
         rows = np.arange(self.config.dense[number][0])
-        return self._recipe(f"dense.{number}", (self.names.of("dense", None, str(number)),), rows)
+        return self._recipe(f"dense.{number}", None, (self.names.of("dense", None, str(number)),), rows)
 
     def products(self) -> list[Recipe]:
         """All products of the model's plans."""
@@ -404,24 +354,12 @@ class Recipes:
             found += [self.router(layer)] if self.config.layer(layer).experts is not None else []
         return found + [self.dense(number) for number in range(len(self.config.dense))]
 
-    def norms(self) -> dict[str, str]:
-        """The norms of the stream itself: the name of each table of gains, and that of the norm."""
-        found, names = {}, self.names
-        if self.family.embedding_norm:
-            found["embed.norm"] = names.embedding_norm
-        for layer in range(self.config.num_hidden_layers) if self.family.norms == "sum" else ():
-            found[f"h.{layer}.attn.norm"] = names.of("attention_post_norm", layer)
-            found[f"h.{layer}.mlp.norm"] = names.of("mlp_post_norm", layer)
-        if self.config.embeds and self.family.norms != "sum":
-            found["final.norm"] = names.final_norm
-        return found
-
     def head(self) -> Recipe:
         """The vocabulary's matrix."""
         rows = np.arange(self.config.vocab_size)
         source = self.names.vocabulary(tied=self.config.tie_word_embeddings)
         scale = 1.0 / self.config.logits_scaling
-        return self._recipe("lm_head", (source,), rows, norm=self.names.final_norm, scale=scale, head=True)
+        return self._recipe("lm_head", None, (source,), rows, norm=self.names.final_norm, scale=scale, head=True)
 
     def biased(self, recipe: Recipe) -> bool:
         """Whether the outputs of a product can have another bias than zero."""

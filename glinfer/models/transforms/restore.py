@@ -30,10 +30,9 @@ def is_in_file(arrays: Mapping[str, Array], name: str, words: Array) -> bool:
     if isinstance(arrays, DecoderWeights):
         packed = arrays.packed_tensor(name)
         return packed is None or np.array_equal(_codes(packed), _restored(words, packed.format, packed.shape[1]))
-    found = arrays.kept_tensors(name) if isinstance(arrays, FoldedWeights) else None
-    if found is None:
+    tensors, recipe = arrays.kept_tensors(name) if isinstance(arrays, FoldedWeights) else ([], None)
+    if not tensors:
         return True
-    tensors, recipe = found
     codes = np.concatenate([_codes(each) for each in tensors])
     inputs = tensors[0].shape[1]
     if recipe is None:

@@ -11,7 +11,7 @@ from glinfer.gl.layouts.flat import LANES
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
 from glinfer.quant.formats import BY_NUMBER, BlockFormat, block_format
 from glinfer.quant.ggml import table_of
 
@@ -178,6 +178,7 @@ def _add_positions(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return np.asarray(x[: size[0]] + table[np.minimum(positions, len(table) - 1)])
 
 
-register(Op("lookup", ("ids", "weight"), (), _check_lookup, _lookup, ("ids",), ("weight", "output")))
+_EITHER = ("weight", "output")
+register(Op("lookup", ("ids", "weight"), (), _check_lookup, _lookup, ("ids",), _EITHER, parts=looked_up("weight")))
 register(Op("dequantize", ("weight",), (), _check_dequantize, _dequantize, ("weight",)))
-register(Op("position_add", ("x", "table"), (), _check_positions, _add_positions))
+register(Op("position_add", ("x", "table"), (), _check_positions, _add_positions, parts=looked_up("table")))

@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Uniform, flat_draw
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
 
 
 def rotate(
@@ -109,4 +109,4 @@ def turned_pairs(heads: Array, cos: Array, sin: Array, *, interleaved: bool) -> 
     return turned
 
 
-register(Op("rotate", ("x", "table"), ("positions",), _check, _oracle, ("positions",)))
+register(Op("rotate", ("x", "table"), ("positions",), _check, _oracle, ("positions",), parts=looked_up("table")))

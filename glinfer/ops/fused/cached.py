@@ -21,7 +21,7 @@ from glinfer.ops.fused.rows import BASE, POSITION, table_layout
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.attention import MASKED
 from glinfer.ops.published.linear import soft_cap
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 
 SLOT_TOKENS = BLOCK_FLOATS
 """Tokens of one slot of the scores, which holds one block a head."""
@@ -385,6 +385,17 @@ def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[
     return found
 
 
+def _parts_of_values(params: Params) -> Mapping[str, Part]:
+    heads, tokens = heads_in(params), int(params["position"]) + 1
+    return {"cache": Part(floats=heads.kv_floats * min(tokens, heads.window or tokens))}
+
+
+def _parts_of_scores(params: Params) -> Mapping[str, Part]:
+    """The keys, which are as many as the values, and the token's queries if they are in the cache."""
+    beside = 0 if in_bytes(params) else heads_in(params).width
+    return {"cache": Part(floats=_parts_of_values(params)["cache"].floats + beside)}
+
+
 _CACHE = ("cache",)
 register(
     Op(
@@ -395,6 +406,7 @@ register(
         _oracle_scores,
         either=_CACHE,
         regions=("queries", "output"),
+        parts=_parts_of_scores,
     )
 )
 register(
@@ -406,6 +418,7 @@ register(
         _oracle_values,
         either=_CACHE,
         regions=("scores", "output"),
+        parts=_parts_of_values,
     )
 )
 register(

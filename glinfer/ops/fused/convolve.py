@@ -30,7 +30,7 @@ from glinfer.ops.fused.rows import (
     table_layout,
 )
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 
 PARTS = 3
 
@@ -180,6 +180,13 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return deinterleaved(found, count)
 
 
+def _parts(params: Params) -> Mapping[str, Part]:
+    """The rows of the cache that each token sees; consecutive tokens share rows."""
+    rows, length = 1 if params["ALONE"] else int(params["rows"]), int(params["LENGTH"])
+    together = "strip_first" in params or rows == 1
+    return {"cache": Part(rows + length - 1 if together else rows * length)}
+
+
 register(Op("store_gated_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names()))
 register(Op("store_gated", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=stored_places))
 register(
@@ -191,5 +198,6 @@ register(
         _oracle_conv,
         ("rows",),
         regions=(*optional_names(), "output"),
+        parts=_parts,
     )
 )

@@ -35,7 +35,7 @@ from glinfer.ops.fused.rows import (
 )
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 
 Defines = list[tuple[str, int | float]]
 SPAN_STEP = 16
@@ -144,6 +144,10 @@ class DeltaHeads:
     def ends(self) -> int:
         """Floats of a row with a number for each token of a span, for each head."""
         return self.rule.heads * blocks_for(self.span) * BLOCK_FLOATS
+
+    def seen(self, position: int, rows: int = 1) -> int:
+        """Tokens that ``rows`` rows from ``position`` on read: from the beginning of the span before that one."""
+        return min(position, self.span + position % self.span) + rows
 
     def over_run(self, rows: int) -> int:
         """Floats of a row of matrices [rows, rows] over a run, one for each head."""
@@ -653,8 +657,26 @@ def _oracle_norm(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.asarray(normed.reshape(size) * activate(z, ACTIVATIONS["silu"]))
 
 
-_TABLE: dict[str, Any] = {"integers": ("rows",)}
-register(Op("delta_conv", ("x", "cache", "taps", "decay"), ("rows",), _check_conv, _oracle_conv, **_TABLE))
+def _rows(params: Params) -> int:
+    return 1 if params["ALONE"] else int(params["rows"])
+
+
+def _parts_of_conv(params: Params) -> Mapping[str, Part]:
+    """The rows that the convolution sees, without the blocks aside."""
+    heads = DeltaHeads.of(params)
+    share = 1 - heads.aside / blocks_for(heads.projected)
+    return {"cache": Part(_rows(params) + int(params["LENGTH"]) - 1, share)}
+
+
+def _parts(params: Params) -> Mapping[str, Part]:
+    """The rows of the cache that one row sees; those of a run, which share them, as if the first began a span."""
+    heads = DeltaHeads.of(params)
+    return {"cache": Part(heads.seen(int(params["position"]) if params["ALONE"] else heads.span, _rows(params)))}
+
+
+_TABLE: dict[str, Any] = {"integers": ("rows",), "parts": _parts}
+_CONV = ("x", "cache", "taps", "decay")
+register(Op("delta_conv", _CONV, ("rows",), _check_conv, _oracle_conv, ("rows",), parts=_parts_of_conv))
 register(Op("delta_scores", ("x", "cache"), ("rows",), _check_scores, _oracle_scores, **_TABLE))
 register(Op("delta_recall", ("x", "scores", "cache"), ("rows",), _check_recall, _oracle_recall, **_TABLE))
 _FOUND = ("scores", "apart", "ends", "solved", "carry", "rows")

@@ -22,7 +22,7 @@ import numpy as np
 from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.ops.fused.delta import Caches, Defines, DeltaHeads, check_rule, of_run, rows_of, rule_draw, unit
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 
 MOST_ONE_BY_ONE = 4
 """Limit for the rows of a run whose corrections are computed one by one, which saves four draws.
@@ -260,9 +260,15 @@ def _oracle_carry(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return run.tensor(found)
 
 
+def _parts_of_ends(params: Params) -> Mapping[str, Part]:
+    """The keys and decays of the span before the run."""
+    heads = DeltaHeads.of(params)
+    return {"cache": Part(heads.span, heads.u_at / heads.kept)}
+
+
 _TABLE: dict[str, Any] = {"integers": ("rows",)}
 register(Op("delta_unit", ("x",), (), _check_unit, _oracle_unit))
-register(Op("delta_ends", ("cache",), ("rows",), _check_ends, _oracle_ends, **_TABLE))
+register(Op("delta_ends", ("cache",), ("rows",), _check_ends, _oracle_ends, ("rows",), parts=_parts_of_ends))
 register(Op("delta_solve", ("x", "scores"), ("rows",), _check_matrix, _oracle_solve, **_TABLE))
 register(Op("delta_lower", ("x", "scores", "solved"), ("rows",), _check_matrix, _oracle_lower, **_TABLE))
 register(Op("delta_join", ("solved", "product"), (), _check_matrix, _oracle_join))

@@ -15,7 +15,7 @@ from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, RowInterleaved, deinterleaved, table_layout
 from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, looked_up, register
 from glinfer.quant.formats import block_format
 from glinfer.quant.ggml import table_of
 
@@ -122,15 +122,21 @@ def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return np.asarray(found.reshape(size))
 
 
+def _parts_of_token(params: Params) -> Mapping[str, Part]:
+    return {**dict.fromkeys(_TABLES, Part(1)), "picks": Part(int(params["token"] < 0))}
+
+
+_TABLES = ("wte", "weight", "wpe")
 register(
     Op(
         "embed_token",
         ("picks",),
-        ("wte", "weight", "wpe"),
+        _TABLES,
         _check_token,
         _oracle_token,
         integers=("weight",),
         regions=("output",),
+        parts=_parts_of_token,
     )
 )
 
@@ -200,4 +206,5 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return deinterleaved(found, int(params["ROWS"]))
 
 
-register(Op("embed_rows", ("rows",), ("wte", "weight", "wpe", "picks"), _check_rows, _oracle_rows, ("rows", "weight")))
+_LOOKED_UP, _INTEGERS = (*_TABLES, "picks"), ("rows", "weight")
+register(Op("embed_rows", ("rows",), _LOOKED_UP, _check_rows, _oracle_rows, _INTEGERS, parts=looked_up(*_LOOKED_UP)))

@@ -26,7 +26,7 @@ from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.low_rank import CHOICE_FLOATS
 from glinfer.ops.fused.rows import RowInterleaved, check_same, deinterleaved, gathered, optional_names
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.routing import gate_defines
+from glinfer.ops.routing import experts_read, gate_defines
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import WORD_FORMATS
 
@@ -311,5 +311,6 @@ register(
         _check_gemm,
         _oracle_gemm,
         either=("weight",),
+        parts=experts_read,
     )
 )

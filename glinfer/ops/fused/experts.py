@@ -30,7 +30,7 @@ from glinfer.ops.fused.rows import (
     table_layout,
 )
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.routing import gate_defines, route_defines, routed
+from glinfer.ops.routing import experts_read, gate_defines, route_defines, routed
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import WORD_FORMATS
 
@@ -294,6 +294,7 @@ register(
         integers=("rows",),
         either=("weight",),
         regions=("x", "output"),
+        parts=experts_read,
     )
 )
 register(

@@ -36,7 +36,7 @@ from glinfer.ops.fused.rows import (
     turned_by,
 )
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
 
 
 def gemm(
@@ -200,5 +200,6 @@ register(
         _oracle,
         integers=("rows",),
         either=("weight",),
+        parts=looked_up("rope"),
     )
 )

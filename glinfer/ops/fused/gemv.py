@@ -27,7 +27,7 @@ from glinfer.ops.fused.dense import (
 )
 from glinfer.ops.fused.low_rank import LORA_SAMPLERS
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
 
 
 def gemv(
@@ -166,5 +166,6 @@ register(
         _oracle,
         either=("weight",),
         regions=("x", "residual", "output"),
+        parts=looked_up("rope"),
     )
 )

@@ -42,7 +42,7 @@ from glinfer.ops.fused.rows import (
 )
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.attention import MASKED
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
 
 
@@ -284,7 +284,16 @@ def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.asarray(gathered(inputs, int(params["ROWS"]))[int(params["row"])][None])
 
 
-_TILES: dict[str, Any] = {"integers": ("rows",), "either": ("cache",)}
+def _parts_of_tiles(params: Params) -> Mapping[str, Part]:
+    return {"cache": Part(floats=heads_in(params).kv_floats * int(params["strip_first"] + params["rows"]))}
+
+
+def _part_taken(params: Params) -> Mapping[str, Part]:
+    count = int(params["ROWS"])
+    return {f"x{number}": Part(int(number == params["row"] % count)) for number in range(count)}
+
+
+_TILES: dict[str, Any] = {"integers": ("rows",), "either": ("cache",), "parts": _parts_of_tiles}
 register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, **_TILES))
 register(Op("tile_values", ("cache", "rows"), (*optional_names(), "sinks"), _check_values, _oracle_values, **_TILES))
 _STORE: dict[str, Any] = {"either": ("output",)}
@@ -301,4 +310,4 @@ register(
     )
 )
 register(Op("store_row", (), optional_names(), _check_store, _oracle_store, regions=optional_names(), **_STORE))
-register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",)))
+register(Op("take_row", (), optional_names(), _check_take, _oracle_take, regions=("output",), parts=_part_taken))

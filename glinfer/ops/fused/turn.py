@@ -21,7 +21,7 @@ from glinfer.ops.fused.rows import (
     turned_by,
 )
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
 
 
 def turn_heads(
@@ -126,5 +126,6 @@ register(
         _oracle,
         ("rows",),
         regions=(*optional_names(), "output"),
+        parts=looked_up("rope"),
     )
 )

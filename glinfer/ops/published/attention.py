@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Part, Parts, Shapes, TensorSpec, float64, register
 
 MASKED = -1e30
 """The score of an unseen key: far below any other, and finite, so that a softmax gives it an exact 0, never NaN."""
@@ -129,6 +129,14 @@ def _oracle_concat(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return joined
 
 
-register(Op("attention_scores", ("q", "k"), (), _check_scores, _oracle_scores))
-register(Op("attention_values", ("probs", "v"), (), _check_values, _oracle_values))
-register(Op("concat_head", ("mixed",), ("so_far",), _check_concat, _oracle_concat))
+def _of_head(*samplers: str) -> Parts:
+    return lambda params: dict.fromkeys(samplers, Part(share=params["HEAD_DIM"] / params["DIM"]))
+
+
+def _of_others(params: Params) -> Mapping[str, Part]:
+    return {"so_far": Part(share=1 - params["HEAD_DIM"] / params["DIM"])}
+
+
+register(Op("attention_scores", ("q", "k"), (), _check_scores, _oracle_scores, parts=_of_head("q", "k")))
+register(Op("attention_values", ("probs", "v"), (), _check_values, _oracle_values, parts=_of_head("v")))
+register(Op("concat_head", ("mixed",), ("so_far",), _check_concat, _oracle_concat, parts=_of_others))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
 
 
 def embed(name: str, tokens: TensorSpec, wte: TensorSpec, wpe: TensorSpec, out: TensorSpec) -> DrawSpec:
@@ -40,4 +40,5 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return rows + wpe[: size[0]]
 
 
-register(Op("embed", ("tokens", "token_embedding", "position_embedding"), (), _check, _oracle, ("tokens",)))
+_TABLES = ("token_embedding", "position_embedding")
+register(Op("embed", ("tokens", *_TABLES), (), _check, _oracle, ("tokens",), parts=looked_up(*_TABLES)))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Part, Shapes, TensorSpec, float64, register
 
 ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3, "tanh": 4}
 """Hugging Face's names of activations, and their numbers in shaders/common/activation.glsl."""
@@ -119,4 +119,8 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return y
 
 
-register(Op("linear", ("x", "weight"), ("bias", "residual"), _check, _oracle))
+def _parts(params: Params) -> Mapping[str, Part]:
+    return {"x": Part(1)} if params.get("LAST_ROW") else {}
+
+
+register(Op("linear", ("x", "weight"), ("bias", "residual"), _check, _oracle, parts=_parts))
