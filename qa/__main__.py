@@ -11,7 +11,7 @@ from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
 
 _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "api": lambda: import_module("qa.api").api,
-    "audit": lambda: import_module("qa.advisories").audit_command,
+    "audit": lambda: import_module("qa.lock").audit_command,
     "batch-speed": lambda: import_module("qa.batch_speed").batch_speed,
     "bench": lambda: import_module("qa.bench").bench_with_peers,
     "bench-web": lambda: import_module("qa.bench_web").bench_web_command,
@@ -33,7 +33,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "release": lambda: import_module("qa.release").release,
     "renderers": lambda: import_module("qa.renderers.command").renderers_command,
     "same": lambda: import_module("qa.same").same_command,
-    "sbom": lambda: import_module("qa.sbom").sbom,
+    "sbom": lambda: import_module("qa.lock").sbom,
     "serve-load": lambda: import_module("qa.serve_load").serve_load_command,
     "soak": lambda: import_module("qa.soak.command").soak_command,
     "soak-server": lambda: import_module("qa.soak.command").soak_server_command,

@@ -27,7 +27,7 @@ import click
 from glinfer.cli.common import json_text, out, say, table
 from glinfer.errors import InputError
 from qa.faults.planted import FAULTS, Fault
-from qa.supply import ROOT, StepError, run
+from qa.steps import ROOT, StepError, run
 
 FOUND, SURVIVED, ABSENT = "found", "SURVIVED", "absent"
 PASSES = {"fast": ((),), "full": ((), ("-m", "slow"), ("-m", "web"))}

@@ -11,8 +11,8 @@ import pytest
 from qa_commands import run
 
 from glinfer.errors import InputError
-from qa import advisories
-from qa.advisories import audit, read_advisories, vulnerable
+from qa import lock
+from qa.lock import audit, read_advisories, vulnerable
 
 
 def record(identity: str = "PYSEC-1", name: str = "numpy", **changes: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def events(*pairs: tuple[str, str]) -> dict[str, Any]:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advisories, "_by_service", lambda *given: ("no service answers", None))
+    monkeypatch.setattr(lock, "looked_up", lambda pinned: ("", []))
 
 
 def test_versions_within_the_ranges() -> None:
@@ -79,14 +79,14 @@ def test_what_is_no_advisory(tmp_path: Path) -> None:
 
 
 def test_where_nobody_answers_one_line_says_so(tmp_path: Path, offline: None) -> None:
-    told, bad = audit({"numpy": "2.0"}, tmp_path)
-    assert bad is None
-    assert told == "skipped: no service answers; give advisories in a file: --advisories FILE"
+    told, bad = audit({"numpy": "2.0"})
+    assert not bad
+    assert told == "skipped: neither PyPI nor OSV answers pip-audit; give advisories in a file: --advisories FILE"
     (tmp_path / "known.json").write_text(json.dumps(record(**events(("introduced", "0"), ("fixed", "2.1")))))
-    told, bad = audit({"numpy": "2.0", "click": "8.1"}, tmp_path, tmp_path / "known.json")
+    told, bad = audit({"numpy": "2.0", "click": "8.1"}, tmp_path / "known.json")
     assert (told.rpartition(": ")[0].startswith("2 looked up in 1 advisories"), bad) == (True, True)
     assert told.endswith("numpy 2.0: PYSEC-1")
-    assert audit({"numpy": "2.1"}, tmp_path, tmp_path / "known.json")[1] is False
+    assert audit({"numpy": "2.1"}, tmp_path / "known.json")[1] is False
 
 
 def test_the_command(tmp_path: Path, offline: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,3 +96,15 @@ def test_the_command(tmp_path: Path, offline: None, capsys: pytest.CaptureFixtur
     path.write_text(json.dumps(record(name="starlette", **events(("introduced", "0")))))
     assert run(["audit", "--advisories", str(path)]) == 1
     assert "PYSEC-1" in capsys.readouterr().out
+
+
+def test_answers_of_pip_audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    numpy = {"name": "numpy", "version": "2.0", "vulns": [{"id": "PYSEC-1"}]}
+    answers = {"pypi": json.dumps({"dependencies": [{"name": "numpy", "skip_reason": "unknown"}]}), "osv": "no JSON"}
+    monkeypatch.setattr(lock, "uv", lambda *words, **options: answers[words[words.index("-s") + 1]])
+    assert audit({"numpy": "2.0"})[0].startswith("skipped: ")
+    answers["osv"] = json.dumps({"dependencies": [numpy]})
+    assert audit({"numpy": "2.0", "click": "8"}) == ("1 of 2 looked up (osv): numpy 2.0: PYSEC-1", True)
+    numpy["vulns"] = []
+    answers["pypi"] = json.dumps({"dependencies": [numpy]})
+    assert audit({"numpy": "2.0"}) == ("1 of 1 looked up (pypi): none known", False)
