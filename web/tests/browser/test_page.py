@@ -249,9 +249,7 @@ def test_a_lost_context_is_said_and_the_model_loaded_again(site: str, browse: Ca
     page.do("fill", "#message", "hi")
     page.do("press", "#message", "Enter")
     page.do("says", "#status", "The model was lost and has been loaded again.")
-    assert page.do("evaluate", "glinfer.errors") == [
-        "The browser dropped the graphics context, and the model with it."
-    ]
+    assert page.do("evaluate", "glinfer.errors") == ["The browser dropped the graphics context, and the model with it."]
     ((message, answer),) = turns(page)
     assert message == "hi"
     assert REPLY.startswith(answer)
