@@ -192,7 +192,7 @@ class TestTokenizers:
         ):
             values = json.loads(seeds.tokenizer_jsons()[0]) | change
             said = refusal(lambda values=values: vocabulary_metadata(values, 64), InputError)
-            assert "not what a tokenizer.json holds" in said, change
+            assert "not the contents of a tokenizer.json" in said, change
 
 
 class TestSecondGeneration:
