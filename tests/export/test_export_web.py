@@ -691,7 +691,7 @@ def test_ctrl_c_ends_the_server(site: Path) -> None:
     def serving(process: subprocess.Popen[bytes]) -> bool:
         assert process.stdout is not None
         said.append(process.stdout.readline())
-        found = re.search(rb"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)$", said[0])
+        found = re.search(rb"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C to stop\)$", said[0])
         assert found, said
         connection = HTTPConnection(HOST, int(found[1]), timeout=DEADLINE)
         assert get(connection, "/plan.json")[0] == 200

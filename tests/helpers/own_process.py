@@ -54,8 +54,11 @@ def interrupted(*arguments: str | Path, when: Callable[[subprocess.Popen[bytes]]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_ctrl_c
     ) as process:
-        while process.poll() is None and not when(process):
-            time.sleep(0.001)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=DEADLINE)
+        try:
+            while process.poll() is None and not when(process):
+                time.sleep(0.001)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=DEADLINE)
+        finally:
+            process.kill()
     return process.returncode, errors.decode()
