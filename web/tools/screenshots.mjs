@@ -20,7 +20,7 @@ const PROMPT = "ROMEO:\nWhat light";
 const TEMPERATURE = 0.7;
 const SEED = 1;
 const TOKENS = 60;
-const LARGEST = 150_000; // bytes of a picture
+const LARGEST = 160_000; // bytes of a picture
 const PICTURES = {
   "web-start": { width: 1000, height: 470, colorScheme: "light", opening: true },
   "web-light": { width: 960, height: 1040, colorScheme: "light" },
