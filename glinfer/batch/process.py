@@ -49,10 +49,10 @@ class ProcessMember(Member):
         self._write(setup.to_json())
         threading.Thread(target=self._read, name="glinfer-member", daemon=True).start()
 
-    def _write(self, told: dict[str, Any]) -> None:
+    def _write(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None
         with suppress(OSError, ValueError):  # it has died, which the reader reports
-            self.process.stdin.write(json.dumps(told).encode() + b"\n")
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
 
     def send(self, line: RequestLine) -> None:
@@ -75,13 +75,13 @@ class ProcessMember(Member):
         for data in self.process.stdout:
             if not data.endswith(b"\n"):
                 break
-            told = json.loads(data)
-            if "ready" in told:
-                self._events.put((self, Ready(*told["ready"])))
-            elif "refused" in told:
-                self._events.put((self, Refused(told["refused"])))
+            message = json.loads(data)
+            if "ready" in message:
+                self._events.put((self, Ready(*message["ready"])))
+            elif "refused" in message:
+                self._events.put((self, Refused(message["refused"])))
             else:
-                self._events.put((self, Answered(told["number"], told["result"], told["draws"])))
+                self._events.put((self, Answered(message["number"], message["result"], message["draws"])))
 
     def close(self) -> None:
         """End the process, and kill it if it does not end in time."""
@@ -111,18 +111,18 @@ class _Child:
         self._requests, self._results = requests, results
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def say(self, told: dict[str, Any]) -> None:
-        self._results.write(json.dumps(told).encode() + b"\n")
+    def say(self, message: dict[str, Any]) -> None:
+        self._results.write(json.dumps(message).encode() + b"\n")
         self._results.flush()
 
     async def serve(self) -> None:
         """Answer requests until the input ends."""
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = self._loop.create_future()
-        told = self._requests.readline()
-        if not told.endswith(b"\n"):  # the parent has died
+        message = self._requests.readline()
+        if not message.endswith(b"\n"):  # the parent has died
             return
-        self._server = LocalServer(LocalSetup(**json.loads(told)))
+        self._server = LocalServer(LocalSetup(**json.loads(message)))
         try:
             try:
                 await self._server.start()
@@ -142,8 +142,8 @@ class _Child:
         for data in self._requests:
             if not data.endswith(b"\n"):  # the parent has died
                 break
-            told = json.loads(data)
-            line = RequestLine(told["number"], told["key"], told["url"], told["body"])
+            message = json.loads(data)
+            line = RequestLine(message["number"], message["key"], message["url"], message["body"])
             self._loop.call_soon_threadsafe(self._begin, line)
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._finish, None)

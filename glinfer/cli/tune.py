@@ -53,8 +53,8 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
     if as_json:
         print_json(found)
         return
-    for told, default in zip(found, defaults, strict=True):
-        _show(told, dataclasses.asdict(default))
+    for tuned, default in zip(found, defaults, strict=True):
+        _show(tuned, dataclasses.asdict(default))
 
 
 def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float, redo: bool) -> dict[str, Any]:
@@ -85,23 +85,23 @@ def _json(tuned: Tuned, report: TuneReport | None, weights: str, renderer: str, 
     }
 
 
-def _show(told: dict[str, Any], default: dict[str, Any]) -> None:
-    if told["searched"]:
+def _show(tuned: dict[str, Any], default: dict[str, Any]) -> None:
+    if tuned["searched"]:
         shown = table("change", "time", "verdict", numbers=("time",))
-        for trial in told["trials"]:
+        for trial in tuned["trials"]:
             change = ", ".join(f"{name} {value}" for name, value in trial["change"].items())
             ratio = "" if trial["ratio"] is None else f"{100 * trial['ratio']:.0f}%"
             shown.add_row(change, ratio, trial["verdict"])
         out().print(shown)
-        ended = "until nothing was faster" if told["finished"] else "until the time limit"
-        emit(f"{len(told['trials'])} trials in {told['seconds']:.0f} s, {ended}\n")
-    shown = table(f"weights {told['weights']}", "tuned", "default")
-    for name, value in told["kernels"].items():
+        ended = "until nothing was faster" if tuned["finished"] else "until the time limit"
+        emit(f"{len(tuned['trials'])} trials in {tuned['seconds']:.0f} s, {ended}\n")
+    shown = table(f"weights {tuned['weights']}", "tuned", "default")
+    for name, value in tuned["kernels"].items():
         shown.add_row(name, str(value), str(default[name]))
-    shown.add_row("ms/token", f"{told['milliseconds']:.3f}", f"{told['default_milliseconds']:.3f}")
-    if told["prompt"] is not None:
-        tokens, *times = told["prompt"].values()
+    shown.add_row("ms/token", f"{tuned['milliseconds']:.3f}", f"{tuned['default_milliseconds']:.3f}")
+    if tuned["prompt"] is not None:
+        tokens, *times = tuned["prompt"].values()
         shown.add_row(f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times))
     out().print(shown)
-    where = "not saved: GLINFER_CACHE is empty" if told["file"] is None else f"saved in {told['file']}"
-    emit(f"\n{where} · {told['renderer']}\n")
+    where = "not saved: GLINFER_CACHE is empty" if tuned["file"] is None else f"saved in {tuned['file']}"
+    emit(f"\n{where} · {tuned['renderer']}\n")

@@ -280,7 +280,7 @@ class Model(Inspected, Embeds, Chatting):
         Give at most one of json_schema, regex, grammar and choices. They need a tokenizer, and exclude ``speculate``
         and ``draft``. The model's end tokens end the text when its structure allows it, even for a prompt of ids.
 
-        Options of sampling that are None have the values of :attr:`sampling`.
+        Sampling options that are None use :attr:`sampling`.
 
         Close the stream if you do not read it to its end, or use it in a ``with`` block.
 

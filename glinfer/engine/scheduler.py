@@ -12,6 +12,7 @@ from those choices on the GPU. A sequence that has ended wastes one row of that 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -210,14 +211,10 @@ class Scheduler(Closing):
             StructureError: a structure is too complex.
         """
         with self:
-            more = True
             while True:
-                while more and len(self) < self.slots:
-                    found = next(waiting, None)
-                    more = found is not None
-                    if found is not None:
-                        found.due = math.inf
-                        self.add(found)
+                for found in itertools.islice(waiting, self.slots - len(self)):
+                    found.due = math.inf
+                    self.add(found)
                 if not len(self):
                     return
                 for event in self.next():
