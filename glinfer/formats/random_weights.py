@@ -13,7 +13,8 @@ from glinfer.families.record import Family, Names
 from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.gab.file import StoredArray, stored_arrays
 from glinfer.formats.packed import F16, GatheredTensor, PackedTensor, block_weights
-from glinfer.formats.tensors import EXPERT_ROLES, ModelTensor, tensors_of
+from glinfer.formats.tensors import EXPERT_ROLES, tensors_of
+from glinfer.graph.nodes import ModelTensor
 from glinfer.quant.ggml import pack
 from glinfer.quant.parts import Bytes
 from glinfer.quant.threads import in_threads

@@ -12,41 +12,12 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.families.record import Names
+from glinfer.graph.model import graph_of
+from glinfer.graph.nodes import ModelTensor
 
 Shapes = dict[str, tuple[int, ...]]
 EXPERT_ROLES = ("gate", "up", "down")
 """The roles of the matrices of each expert, or of the MLP in a layer without experts."""
-
-
-@dataclass(frozen=True)
-class ModelTensor:
-    """One tensor of a model.
-
-    Attributes:
-        role: the attribute of :class:`glinfer.families.record.Names` that names it.
-        part: ``weight`` or ``bias``; empty if the role is the whole name.
-        shape: vectors [n], matrices [out, in], the weights of a convolution [elements, 1, positions].
-        layer: the number of the layer; None outside of all layers.
-        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; ``qkv``, ``z``, ``b`` or ``a`` of a
-            delta rule; the number of an expert, or of a dense layer after the pooling.
-    """
-
-    role: str
-    part: str
-    shape: tuple[int, ...]
-    layer: int | None = None
-    letter: str = ""
-
-    def name(self, names: Names) -> str:
-        """The name of the tensor in files with these names."""
-        name = names.of(self.role, self.layer, self.letter)
-        ending = names.endings.get(f"{self.role}.{self.part}", f".{self.part}" if self.part else "")
-        return f"{name}{ending}"
-
-    @property
-    def is_gain(self) -> bool:
-        """Whether the tensor is the weight of a norm to which the family's offset is added."""
-        return self.role.endswith("norm") and self.role != "delta_norm" and self.part == "weight"
 
 
 @dataclass(frozen=True)
@@ -89,99 +60,7 @@ class StoredTensor:
 
 def tensors_of(config: ModelConfig) -> Iterator[ModelTensor]:
     """Every tensor of a model in order of computation; a head tied to the embeddings is left out."""
-    family, width = config.family, config.hidden_size
-    yield ModelTensor("embeddings", "weight", (config.vocab_size, width))
-    if not family.rotary:
-        yield ModelTensor("positions", "weight", (config.max_position_embeddings, width))
-    if config.type_vocab_size:
-        yield ModelTensor("token_types", "weight", (config.type_vocab_size, width))
-    if family.embedding_norm:
-        yield from _norm(config, "embedding_norm", None)
-    for layer in range(config.num_hidden_layers):
-        yield from _layer(config, layer)
-    if family.norms != "sum":
-        yield from _norm(config, "final_norm", None)
-    inputs = width
-    for number, (outputs, biased, _) in enumerate(config.dense):
-        yield ModelTensor("dense", "weight", (outputs, inputs), letter=str(number))
-        if biased:
-            yield ModelTensor("dense", "bias", (outputs,), letter=str(number))
-        inputs = outputs
-    if not config.tie_word_embeddings:
-        yield ModelTensor("head", "weight", (config.vocab_size, width))
-    if "head" in family.biases:
-        yield ModelTensor("head", "bias", (config.vocab_size,))
-
-
-def _norm(config: ModelConfig, role: str, layer: int | None) -> Iterator[ModelTensor]:
-    biased = config.family.norm == "layer" and config.family.norm_biases
-    for part in ("weight", "bias") if biased else ("weight",):
-        yield ModelTensor(role, part, (config.hidden_size,), layer)
-
-
-def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
-    family, width, inner = config.family, config.hidden_size, config.intermediate_size
-    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    biased = {
-        *family.biases,
-        *(family.attention_biases if config.attention_bias else ()),
-        *(family.mlp_biases if config.mlp_bias else ()),
-        *(("conv_in", "conv", "conv_out") if config.conv_bias else ()),
-    }
-
-    def linear(role: str, rows: int, *columns: int, letter: str = "") -> Iterator[ModelTensor]:
-        yield ModelTensor(role, "weight", (rows, *columns), layer, letter)
-        if role in biased or letter in biased:
-            yield ModelTensor(role, "bias", (rows,), layer, letter)
-
-    of = config.layer(layer)
-    if of.norm_before and (layer or family.first_norm):
-        yield from _norm(config, "attention_norm", layer)
-    if of.convolves:
-        yield from linear("conv_in", 3 * width, width)
-        yield from linear("conv", width, 1, of.taps)
-        yield from linear("conv_out", width, width)
-    elif of.delta is not None:
-        heads = of.delta.heads
-        for letter, rows in (("qkv", of.delta.channels), ("z", of.delta.values), ("b", heads), ("a", heads)):
-            yield ModelTensor("delta_in", "weight", (rows, width), layer, letter)
-        yield ModelTensor("delta_conv", "weight", (of.delta.channels, 1, of.taps), layer)
-        for role in ("decay_shift", "decay_rate"):
-            yield ModelTensor(role, "", (heads,), layer)
-        yield ModelTensor("delta_norm", "weight", (of.delta.value,), layer)
-        yield ModelTensor("delta_out", "weight", (width, of.delta.values), layer)
-    else:
-        gates = 2 if of.gated else 1
-        for letter, rows in (("q", gates * queries), ("k", keys), ("v", keys)):
-            yield from linear("projection", rows, width, letter=letter)
-        yield from linear("output", width, queries, letter="o")
-        if of.sinks:
-            yield ModelTensor("sinks", "weight", (config.num_attention_heads,), layer)
-    if of.head_norms:
-        for letter, rows in (("q", queries), ("k", keys)):
-            normed = config.head_dim if of.head_norms == "head" else rows
-            yield ModelTensor("head_norm", "weight", (normed,), layer, letter)
-    if of.norm_behind:
-        yield from _norm(config, "attention_post_norm", layer)
-    if of.norm_before:
-        yield from _norm(config, "mlp_norm", layer)
-    numbers = [""]
-    if of.experts is not None:
-        yield from linear("router", of.experts.count, width)
-        numbers = list(map(str, range(of.experts.count)))
-    for number in numbers:
-        if family.gated:
-            yield from linear("gate", inner, width, letter=number)
-        yield from linear("up", inner, width, letter=number)
-    for number in numbers:
-        yield from linear("down", width, inner, letter=number)
-    if of.experts is not None and of.experts.shared:
-        yield from linear("shared_router", 1, width)
-        yield from linear("shared_gate", inner, width)
-        yield from linear("shared_up", inner, width)
-        yield from linear("shared_down", width, inner)
-    if of.norm_behind:
-        yield from _norm(config, "mlp_post_norm", layer)
+    return graph_of(config).tensors()
 
 
 def weight_shapes(config: ModelConfig) -> Shapes:
@@ -217,7 +96,7 @@ def tensors_per_layer(config: ModelConfig) -> int:
 def _counts(config: ModelConfig) -> list[int]:
     """The number of tensors in each layer of one period of the layer pattern."""
     period = min(config.num_hidden_layers, max(1, len(config.layer_types)))
-    return [sum(1 for _ in _layer(config, layer)) for layer in range(period)]
+    return [sum(1 for _ in graph_of(config).layer(layer).tensors()) for layer in range(period)]
 
 
 def tensor_count(config: ModelConfig) -> int:

@@ -28,6 +28,7 @@ ORDER = (
         "families",
         "config",
         "quant",
+        "graph",
         "gl",
         "ops",
         "models",
@@ -39,7 +40,7 @@ ORDER = (
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # Beside the others, and never with OpenGL: files and shapes; names, files and the network; tokenizers and templates;
 # which tokens a structure allows. Each knows settings and the rooms named, and those from one room on may use it.
-SETTINGS = {"errors", "limits", "terminal", "families", "config", "quant"}
+SETTINGS = {"errors", "limits", "terminal", "families", "config", "quant", "graph"}
 for beside, known, first in (
     ("formats", set(), "models"),
     ("hub", {"formats"}, "engine"),

@@ -13,7 +13,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.record import Names
 from glinfer.formats.json_files import quoted
-from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors
+from glinfer.formats.tensors import StoredTensor, stored_tensors
+from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_ADAPTER_RANK
 
 FloatArray = npt.NDArray[np.float32]

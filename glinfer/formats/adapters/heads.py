@@ -14,7 +14,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.families.layer import DeltaRule
 from glinfer.formats.adapters.adapter import LowRank
-from glinfer.formats.tensors import ModelTensor
+from glinfer.graph.nodes import ModelTensor
 
 
 def in_order_of(config: ModelConfig, tensor: ModelTensor, change: LowRank, *, in_turn: bool) -> LowRank:

@@ -31,7 +31,8 @@ from glinfer.formats.huggingface.model import file_shape, loaded
 from glinfer.formats.json_files import quoted, read_json
 from glinfer.formats.packed import PackedTensor, row_bytes
 from glinfer.formats.safetensors_file import STORED, FoundTensor, load_tensor, read_header
-from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors, tensors_of
+from glinfer.formats.tensors import StoredTensor, stored_tensors, tensors_of
+from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_CONFIG_BYTES
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

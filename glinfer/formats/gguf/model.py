@@ -26,7 +26,8 @@ from glinfer.formats.huggingface.delta import rows_by_part
 from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
 from glinfer.formats.reranker import with_classifier
-from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors, tensor_count
+from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
+from glinfer.graph.nodes import ModelTensor
 
 Rows = npt.NDArray[Any]
 _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))

@@ -13,7 +13,8 @@ from glinfer.config import DELTA, FULL, LONGEST_PERIOD, ModelConfig, every, shor
 from glinfer.families.record import HuggingFace
 from glinfer.formats.json_files import Settings
 from glinfer.formats.packed import GatheredTensor
-from glinfer.formats.tensors import ModelTensor, StoredTensor
+from glinfer.formats.tensors import StoredTensor
+from glinfer.graph.nodes import ModelTensor
 from glinfer.quant.parts import Bytes
 
 _SIZES = {

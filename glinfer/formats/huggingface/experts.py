@@ -20,7 +20,8 @@ from glinfer.formats.files import shown
 from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import GatheredTensor, PackedTensor
 from glinfer.formats.safetensors_file import FoundTensor, floats_of
-from glinfer.formats.tensors import ModelTensor, StoredTensor
+from glinfer.formats.tensors import StoredTensor
+from glinfer.graph.nodes import ModelTensor
 from glinfer.quant.formats import GROUP
 from glinfer.quant.ggml import MAX_EXPONENT
 from glinfer.quant.parts import Bytes, parts_of

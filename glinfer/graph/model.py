@@ -1,0 +1,218 @@
+"""The graph of a model, from its configuration and the record of its family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+
+from glinfer.config import ModelConfig
+from glinfer.families.layer import LayerConfig
+from glinfer.graph.nodes import (
+    Attention,
+    Branch,
+    Convolution,
+    DeltaMixing,
+    ExpertMlps,
+    Layer,
+    Linear,
+    Mixing,
+    Mlp,
+    ModelTensor,
+    Norm,
+)
+
+
+@lru_cache(maxsize=16)
+def graph_of(config: ModelConfig) -> Graph:
+    """The graph of a model of this shape."""
+    return Graph(config)
+
+
+class Graph:
+    """Embeddings, layers and what follows them.
+
+    Layers are made when they are asked for, since a file may name absurdly many.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        """The graph of a model of this shape."""
+        self.config, self.family, self.names = config, config.family, config.family.names
+        self._layers: dict[int, Layer] = {}
+
+    @cached_property
+    def embeddings(self) -> Linear:
+        """The token embeddings [V, D]."""
+        return self._table("embeddings", self.config.vocab_size)
+
+    @cached_property
+    def positions(self) -> Linear | None:
+        """The learned positions [S, D]; None where positions are rotary."""
+        return None if self.family.rotary else self._table("positions", self.config.max_position_embeddings)
+
+    @cached_property
+    def token_types(self) -> Linear | None:
+        """The vectors of token types [types, D], where there are any."""
+        types = self.config.type_vocab_size
+        return self._table("token_types", types) if types else None
+
+    @cached_property
+    def embedding_norm(self) -> Norm | None:
+        """The norm behind the sum of embeddings, where there is one."""
+        return self._norm("embedding_norm", None) if self.family.embedding_norm else None
+
+    @cached_property
+    def final_norm(self) -> Norm | None:
+        """The norm behind the last layer, where there is one."""
+        return None if self.family.norms == "sum" else self._norm("final_norm", None)
+
+    @cached_property
+    def dense(self) -> tuple[Linear, ...]:
+        """The matrices behind the pooling."""
+        found, inputs = [], self.config.hidden_size
+        for number, (outputs, biased, _) in enumerate(self.config.dense):
+            found.append(self._linear("dense", outputs, inputs, letter=str(number), biased=biased))
+            inputs = outputs
+        return tuple(found)
+
+    @cached_property
+    def head(self) -> Linear:
+        """The product of the logits, whose matrix may be the token embeddings."""
+        found = self._linear("head", self.config.vocab_size, self.config.hidden_size)
+        return Linear(self.embeddings.name, self.embeddings.weight) if self.config.tie_word_embeddings else found
+
+    def layer(self, number: int) -> Layer:
+        """One layer."""
+        if number not in self._layers:
+            self._layers[number] = self._made(number)
+        return self._layers[number]
+
+    @property
+    def layers(self) -> Iterator[Layer]:
+        """All layers."""
+        return map(self.layer, range(self.config.num_hidden_layers))
+
+    def tensors(self) -> Iterator[ModelTensor]:
+        """Every tensor of a model in order of computation; a head tied to the embeddings is left out."""
+        for node in (self.embeddings, self.positions, self.token_types, self.embedding_norm):
+            yield from () if node is None else node.tensors()
+        for layer in self.layers:
+            yield from layer.tensors()
+        yield from () if self.final_norm is None else self.final_norm.tensors()
+        for node in self.dense:
+            yield from node.tensors()
+        if not self.config.tie_word_embeddings:
+            yield self.head.weight
+        if "head" in self.family.biases:
+            yield ModelTensor("head", "bias", (self.config.vocab_size,))
+
+    def _table(self, role: str, rows: int) -> Linear:
+        return Linear(self.names.of(role), ModelTensor(role, "weight", (rows, self.config.hidden_size)))
+
+    def _norm(self, role: str, layer: int | None, letter: str = "", width: int = 0) -> Norm:
+        """A norm of the stream, or of ``width`` elements by RMSNorm."""
+        kind, shape = "rms" if width else self.family.norm, (width or self.config.hidden_size,)
+        weight = ModelTensor(role, "weight", shape, layer, letter)
+        bias = ModelTensor(role, "bias", shape, layer) if kind == "layer" and self.family.norm_biases else None
+        offset = self.family.norm_offset if weight.is_gain else 0.0
+        return Norm(self.names.of(role, layer, letter), weight, bias, kind, offset)
+
+    @cached_property
+    def _biased(self) -> frozenset[str]:
+        """Roles and letters of the matrices with a bias."""
+        config, family = self.config, self.family
+        attention = family.attention_biases if config.attention_bias else ()
+        conv = ("conv_in", "conv", "conv_out") if config.conv_bias else ()
+        return frozenset((*family.biases, *attention, *(family.mlp_biases if config.mlp_bias else ()), *conv))
+
+    def _linear(
+        self,
+        role: str,
+        rows: int,
+        *columns: int,
+        layer: int | None = None,
+        letter: str = "",
+        biased: bool | None = None,
+    ) -> Linear:
+        if biased is None:
+            biased = role in self._biased or letter in self._biased
+        bias = ModelTensor(role, "bias", (rows,), layer, letter) if biased else None
+        weight = ModelTensor(role, "weight", (rows, *columns), layer, letter)
+        return Linear(self.names.of(role, layer, letter), weight, bias)
+
+    def _made(self, number: int) -> Layer:
+        of = self.config.layer(number)
+        mixing = self._branch(of.branch, "attention", number, of, self._mixing(number, of))
+        return Layer(number, mixing, self._branch("mlp", "mlp", number, of, self._mlps(number, of)))
+
+    def _branch(self, name: str, role: str, number: int, of: LayerConfig, body: Mixing | Mlp | ExpertMlps) -> Branch:
+        first = of.norm_before and (number or role == "mlp" or self.family.first_norm)
+        norm = self._norm(f"{role}_norm", number) if first else None
+        behind = self._norm(f"{role}_post_norm", number) if of.norm_behind else None
+        post_norm, sum_norm = (behind, None) if of.norm_after else (None, behind)
+        return Branch(name, norm, body, post_norm, sum_norm, of.branch_scale)
+
+    def _mixing(self, number: int, of: LayerConfig) -> Mixing:
+        config, width = self.config, self.config.hidden_size
+
+        def linear(role: str, rows: int, *columns: int, letter: str = "") -> Linear:
+            return self._linear(role, rows, *columns, layer=number, letter=letter)
+
+        if of.convolves:
+            into, taps = linear("conv_in", 3 * width, width), linear("conv", width, 1, of.taps)
+            return Convolution(into, taps, linear("conv_out", width, width))
+        if (rule := of.delta) is not None:
+            heads = rule.heads
+            return DeltaMixing(
+                linear("delta_in", rule.channels, width, letter="qkv"),
+                linear("delta_in", rule.values, width, letter="z"),
+                linear("delta_in", heads, width, letter="b"),
+                linear("delta_in", heads, width, letter="a"),
+                linear("delta_conv", rule.channels, 1, of.taps),
+                ModelTensor("decay_shift", "", (heads,), number),
+                ModelTensor("decay_rate", "", (heads,), number),
+                self._norm("delta_norm", number, width=rule.value),
+                linear("delta_out", width, rule.values),
+                rule,
+            )
+        queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+        whole, rows = of.head_norms == "width", {"q": queries, "k": keys}
+        q_norm, k_norm = (
+            self._norm("head_norm", number, letter, count if whole else config.head_dim) if of.head_norms else None
+            for letter, count in rows.items()
+        )
+        return Attention(
+            linear("projection", (2 if of.gated else 1) * queries, width, letter="q"),
+            linear("projection", keys, width, letter="k"),
+            linear("projection", keys, width, letter="v"),
+            linear("output", width, queries, letter="o"),
+            ModelTensor("sinks", "weight", (config.num_attention_heads,), number) if of.sinks else None,
+            q_norm,
+            k_norm,
+            whole,
+            of.gated,
+            of.rope,
+            of.score_scale,
+            of.score_cap,
+            of.window,
+            of.ahead,
+        )
+
+    def _mlps(self, number: int, of: LayerConfig) -> Mlp | ExpertMlps:
+        if of.experts is None:
+            return self._mlp(number)
+        width, shared = self.config.hidden_size, of.experts.shared
+        return ExpertMlps(
+            self._linear("router", of.experts.count, width, layer=number),
+            tuple(self._mlp(number, letter=str(expert)) for expert in range(of.experts.count)),
+            self._linear("shared_router", 1, width, layer=number) if shared else None,
+            self._mlp(number, "shared_") if shared else None,
+            of.experts,
+        )
+
+    def _mlp(self, number: int, prefix: str = "", letter: str = "") -> Mlp:
+        width, inner = self.config.hidden_size, self.config.intermediate_size
+        gate, up, down = (
+            self._linear(f"{prefix}{role}", *shape, layer=number, letter=letter)
+            for role, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner)))
+        )
+        return Mlp(gate if self.family.gated else None, up, down)

@@ -1,0 +1,240 @@
+"""The nodes of a graph: operations with their weights.
+
+A node's fields are in order of computation, and so are the weights that :meth:`Node.tensors` lists. Formats read from
+nodes which tensors a file has; plans are lowered from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from glinfer.families.layer import DeltaRule, Experts, Rope
+from glinfer.families.record import Names
+
+
+@dataclass(frozen=True)
+class ModelTensor:
+    """One tensor of a model.
+
+    Attributes:
+        role: the attribute of :class:`glinfer.families.record.Names` that names it.
+        part: ``weight`` or ``bias``; empty if the role is the whole name.
+        shape: vectors [n], matrices [out, in], the weights of a convolution [elements, 1, positions].
+        layer: the number of the layer; None outside of all layers.
+        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; ``qkv``, ``z``, ``b`` or ``a`` of a
+            delta rule; the number of an expert, or of a dense layer after the pooling.
+    """
+
+    role: str
+    part: str
+    shape: tuple[int, ...]
+    layer: int | None = None
+    letter: str = ""
+
+    def name(self, names: Names) -> str:
+        """The name of the tensor in files with these names."""
+        name = names.of(self.role, self.layer, self.letter)
+        ending = names.endings.get(f"{self.role}.{self.part}", f".{self.part}" if self.part else "")
+        return f"{name}{ending}"
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether the tensor is the weight of a norm to which the family's offset is added."""
+        return self.role.endswith("norm") and self.role != "delta_norm" and self.part == "weight"
+
+
+class Node:
+    """An operation, or several that belong together."""
+
+    def parts(self) -> Iterator[object]:
+        """Nodes, tensors and settings, in order of computation."""
+        return (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    def tensors(self) -> Iterator[ModelTensor]:
+        """Every weight in order of computation."""
+        for part in self.parts():
+            for each in part if isinstance(part, tuple) else (part,):
+                if isinstance(each, ModelTensor):
+                    yield each
+                elif isinstance(each, Node):
+                    yield from each.tensors()
+
+
+@dataclass(frozen=True)
+class Linear(Node):
+    """``x · weightᵀ + bias``, or rows of a table.
+
+    Attributes:
+        name: the name of its tensors in a checkpoint, without ``.weight``.
+        weight: [outputs, inputs], or the taps of a convolution [elements, 1, positions].
+        bias: [outputs], where there is one.
+    """
+
+    name: str
+    weight: ModelTensor
+    bias: ModelTensor | None = None
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs."""
+        return self.weight.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs."""
+        return self.weight.shape[1]
+
+
+@dataclass(frozen=True)
+class Norm(Node):
+    """RMSNorm (``rms``) or LayerNorm (``layer``) with ``weight + offset`` as gains."""
+
+    name: str
+    weight: ModelTensor
+    bias: ModelTensor | None
+    kind: Literal["rms", "layer"]
+    offset: float
+
+
+@dataclass(frozen=True)
+class Attention(Node):
+    """Attention of heads over the keys that each token sees.
+
+    Attributes:
+        q, k, v, out: the products. With ``gated``, the rows of q are those of a head's queries, then of its gates.
+        sinks: [heads], a logit of each head's softmax without a value, where there is one.
+        q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
+        rope: the angles of positions; None where heads are not turned.
+        scale: factor of the scores.
+        cap: bound c of scores, c · tanh(score / c); 0 for none.
+        window: number of positions that a token sees, its own included; 0 for all.
+        ahead: number of later positions that a token sees.
+    """
+
+    q: Linear
+    k: Linear
+    v: Linear
+    out: Linear
+    sinks: ModelTensor | None
+    q_norm: Norm | None
+    k_norm: Norm | None
+    whole: bool
+    gated: bool
+    rope: Rope | None
+    scale: float
+    cap: float
+    window: int
+    ahead: int
+
+
+@dataclass(frozen=True)
+class Convolution(Node):
+    """``C · conv(B · x)``, whose first product has the rows of B, C and x."""
+
+    into: Linear
+    conv: Linear
+    out: Linear
+
+
+@dataclass(frozen=True)
+class DeltaMixing(Node):
+    """The gated delta rule behind a convolution.
+
+    Attributes:
+        qkv, z, b, a: the products of channels, gates, shares and decays.
+        conv: the taps over the channels.
+        shift, rate: [heads], of the decays.
+        norm: the gains of a head's results.
+        rule: the heads.
+    """
+
+    qkv: Linear
+    z: Linear
+    b: Linear
+    a: Linear
+    conv: Linear
+    shift: ModelTensor
+    rate: ModelTensor
+    norm: Norm
+    out: Linear
+    rule: DeltaRule
+
+
+Mixing = Attention | Convolution | DeltaMixing
+
+
+@dataclass(frozen=True)
+class Mlp(Node):
+    """``down(activation(gate) · up)``, or ``down(activation(up))`` without a gate."""
+
+    gate: Linear | None
+    up: Linear
+    down: Linear
+
+    @property
+    def first(self) -> tuple[Linear, ...]:
+        """The products that read the MLP's input."""
+        return (self.up,) if self.gate is None else (self.gate, self.up)
+
+
+@dataclass(frozen=True)
+class ExpertMlps(Node):
+    """MLPs of which each token uses a few, and perhaps one more that all tokens use.
+
+    Attributes:
+        router: the product whose outputs choose the experts.
+        experts: the MLPs.
+        shared_router: the product that weights the shared one.
+        shared: the MLP of all tokens.
+        choice: how experts are chosen and weighted.
+    """
+
+    router: Linear
+    experts: tuple[Mlp, ...]
+    shared_router: Linear | None
+    shared: Mlp | None
+    choice: Experts
+
+    def parts(self) -> Iterator[object]:
+        """As a file has them: the first products of all experts, then their last ones."""
+        yield self.router
+        yield from (each.first for each in self.experts)
+        yield from (each.down for each in self.experts)
+        yield from (self.shared_router, self.shared)
+
+    @property
+    def stacked(self) -> tuple[Mlp, ...]:
+        """All MLPs, the shared one last."""
+        return self.experts if self.shared is None else (*self.experts, self.shared)
+
+
+@dataclass(frozen=True)
+class Branch(Node):
+    """A part of a layer that adds to the residual stream: ``x + scale · post_norm(body(norm(x)))``.
+
+    Attributes:
+        name: ``attn``, ``conv``, ``delta`` or ``mlp``.
+        norm: the norm before the body, where there is one.
+        body: what it computes.
+        post_norm: the norm behind the body, where there is one.
+        sum_norm: the norm of the stream behind the sum, where there is one.
+        scale: a factor.
+    """
+
+    name: str
+    norm: Norm | None
+    body: Mixing | Mlp | ExpertMlps
+    post_norm: Norm | None
+    sum_norm: Norm | None
+    scale: float
+
+
+@dataclass(frozen=True)
+class Layer(Node):
+    """A layer: the branch that mixes tokens, then the one that takes each by itself."""
+
+    number: int
+    mixing: Branch
+    mlp: Branch
