@@ -1,4 +1,4 @@
-"""Capture, watch and patch the tensors of a running model, by the names of :mod:`glinfer.models.capture.names`."""
+"""Capture, watch and patch the tensors of a running model, by the names of :mod:`glinfer.models.capture`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from glinfer.engine.engine import Engine
 from glinfer.engine.ids import Ids, check_callback, whole_number
 from glinfer.engine.probabilities import softmax
 from glinfer.errors import InputError
-from glinfer.models.capture.names import capture_points, chosen, sinks_tensor
-from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
+from glinfer.models.capture import Textures, chosen, sinks_tensor, span_of
 from glinfer.models.oracle import MASK_LIMIT
 from glinfer.models.plan import Plan
+from glinfer.models.points import CapturePoint, Span
 from glinfer.models.session import Observer, Session
 from glinfer.notebook import table
 from glinfer.ops import DrawSpec
@@ -38,7 +38,7 @@ class Seen:
     """A named tensor that a model computed in one run.
 
     Attributes:
-        name: see :mod:`glinfer.models.capture.names`.
+        name: see :mod:`glinfer.models.capture`.
         array: float32, with the run's tokens along the token axis of that name.
         first: position of the first of these tokens in the sequence.
         head: the first head in the array; not 0 only in patches of plans that compute heads one by one.
@@ -73,15 +73,15 @@ Change = Callable[[Seen], npt.ArrayLike]
 class _Sites:
     """The capture points of each plan of a model, by the draw after which they are readable."""
 
-    def __init__(self, config: ModelConfig, names: frozenset[str]) -> None:
-        self._config, self._names = config, names
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
         self._known: dict[int, tuple[Plan, dict[str, list[tuple[CapturePoint, int]]]]] = {}
 
     def at(self, plan: Plan, draw: str) -> list[tuple[CapturePoint, int]]:
         """(point, site number) of each point readable after a draw."""
         if id(plan) not in self._known:
             sites: dict[str, list[tuple[CapturePoint, int]]] = {}
-            for point in capture_points(plan, self._config).values():
+            for point in plan.points.values():
                 if point.name in self._names:
                     for number, (name, _) in enumerate(point.sites):
                         sites.setdefault(name, []).append((point, number))
@@ -92,8 +92,8 @@ class _Sites:
 class _Watcher(Observer):
     """Reads named tensors, and calls a hook with each one."""
 
-    def __init__(self, config: ModelConfig, names: frozenset[str], hook: Hook) -> None:
-        self._sites, self._hook = _Sites(config, names), hook
+    def __init__(self, names: frozenset[str], hook: Hook) -> None:
+        self._sites, self._hook = _Sites(names), hook
         self._parts: dict[str, list[Floats]] = {}
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
@@ -112,8 +112,8 @@ class _Watcher(Observer):
 class _Patcher(Observer):
     """Changes one named tensor each time it is computed."""
 
-    def __init__(self, config: ModelConfig, name: str, change: Change) -> None:
-        self._sites, self._change = _Sites(config, frozenset([name])), change
+    def __init__(self, name: str, change: Change) -> None:
+        self._sites, self._change = _Sites(frozenset([name])), change
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
         for point, number in self._sites.at(session.plan, spec.name):
@@ -153,9 +153,9 @@ class Inspected(Closing):
     def names(self) -> list[str]:
         """The names of tensors to capture, watch or patch, in order of computation.
 
-        They depend on the plan. :mod:`glinfer.models.capture.names` describes them and their shapes.
+        They depend on the plan. :mod:`glinfer.models.capture` describes them and their shapes.
         """
-        return list(capture_points(self.plan, self.config))
+        return list(self.plan.points)
 
     def capture(self, patterns: str | Sequence[str], prompt: str | Ids) -> Captured:
         """Run a prompt from its start, and return named tensors as float32 arrays, in order of computation.
@@ -172,7 +172,7 @@ class Inspected(Closing):
                 exceed 4 GiB together.
         """
         self._require_open()
-        points = chosen(capture_points(self.plan, self.config), patterns, self.plan.name)
+        points = chosen(self.plan.points, patterns, self.plan.name)
         ids = self._ids_of(prompt)
         size = sum(4 * int(np.prod(_whole_shape(point, len(ids)), dtype=np.float64)) for point in points.values())
         if size > MAX_CAPTURE_BYTES:
@@ -181,7 +181,7 @@ class Inspected(Closing):
                 f"{MAX_CAPTURE_BYTES >> 30}, so name fewer or run a shorter prompt"
             )
         runs: dict[str, list[Floats]] = {name: [] for name in points}
-        watcher = _Watcher(self.config, frozenset(points), lambda seen: runs[seen.name].append(seen.array))
+        watcher = _Watcher(frozenset(points), lambda seen: runs[seen.name].append(seen.array))
         # The fast plans run one token at a time, and compute logits only on request.
         parts = [ids] if self.plan.name == "reference" else [[token] for token in ids]
         with self._observing(watcher), self.session() as session:
@@ -218,7 +218,7 @@ class Inspected(Closing):
             self._own.prefill(ids[start : min(start + piece, len(ids) - 1)])
             yield len(self._own)
         name, found = f"blocks.{block}.attn.scores", list[Floats]()
-        watcher = _Watcher(self.config, frozenset([name]), lambda seen: found.append(seen.array[:, -1]))
+        watcher = _Watcher(frozenset([name]), lambda seen: found.append(seen.array[:, -1]))
         with self._observing(watcher):
             self._own.prefill(ids[-1:])
             self._own.logits()
@@ -240,8 +240,8 @@ class Inspected(Closing):
         """
         self._require_open()
         check_callback("hook", hook)
-        names = frozenset(chosen(capture_points(self.plan, self.config), patterns, self.plan.name))
-        with self._from_the_start(_Watcher(self.config, names, hook)):
+        names = frozenset(chosen(self.plan.points, patterns, self.plan.name))
+        with self._from_the_start(_Watcher(names, hook)):
             yield
 
     @contextmanager
@@ -261,13 +261,13 @@ class Inspected(Closing):
             InputError: the plan lacks the name, the shape differs, or the block runs several sequences at once.
         """
         self._require_open()
-        points = capture_points(self.plan, self.config)
+        points = self.plan.points
         if name not in points:
             chosen(points, [_literal(name)] if isinstance(name, str) else name, self.plan.name)
         function = change if callable(change) else _replacement(points[name], change)
         self.engine.patches += 1
         try:
-            with self._observing(_Patcher(self.config, name, function)):
+            with self._observing(_Patcher(name, function)):
                 yield
         finally:
             self.engine.patches += 1

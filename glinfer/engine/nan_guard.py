@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import GlinferWarning, NumbersError
-from glinfer.models.capture.point import span_of
+from glinfer.models.capture import span_of
 from glinfer.models.oracle import written_rows
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec

@@ -17,7 +17,7 @@ from glinfer.models.feed import runs
 from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import by_output, run_plan
 from glinfer.models.plan import Plan
-from glinfer.models.reference.parts import LOGITS
+from glinfer.models.reference.decoder import LOGITS
 from glinfer.models.session import Session, weight_matrix
 from glinfer.ops.spec import Array
 

@@ -47,7 +47,7 @@ from glinfer.models.choice import (
 from glinfer.models.fast.token import HEAD_DRAWS, PICKS
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.reference.parts import LOGITS, TOKENS
+from glinfer.models.reference.decoder import LOGITS, TOKENS
 from glinfer.ops.kernels import KernelOptions, default_kernels, without_blending
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE

@@ -14,7 +14,7 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import reference_decoder_plan
 from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
-from glinfer.models.reference.parts import DecoderWeights, ReferenceOptions, stored_formats
+from glinfer.models.reference.weights import DecoderWeights, ReferenceOptions, stored_formats
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Formats

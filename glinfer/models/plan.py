@@ -14,6 +14,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Extent, TexelLayout
+from glinfer.models.points import CapturePoint, View
 from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import COVERS, Op, RunValue, Shapes, evaluate
@@ -42,6 +43,7 @@ class Plan:
         long_after: tokens of the longest text that turns by the first of two sets of angles; 0 where there is one set.
         results: the tensors for the caller or a later run; whatever else a draw writes, a later draw reads.
         last_layer: number of the first draw of the last layer, in a plan for one token.
+        points: the named values in the order of computation; only plans of one sequence have them.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Plan:
     long_after: int = 0
     results: tuple[str, ...] = ()
     last_layer: int = 0
+    points: Mapping[str, CapturePoint] = field(default_factory=dict, compare=False)
 
     def is_long(self, tokens: int) -> bool:
         """Whether a text of ``tokens`` tokens turns by the second set of angles."""
@@ -324,6 +327,7 @@ class PlanBuilder:
         self.long_after, self.last_layer = long_after, 0
         self._tensors: dict[TensorSpec, None] = {}
         self._draws: list[DrawSpec] = []
+        self._points: dict[str, CapturePoint] = {}
 
     def weight(self, name: str, *shape: int) -> TensorSpec:
         """Declare a weight; a vector [n] becomes the matrix [1, n].
@@ -383,6 +387,15 @@ class PlanBuilder:
         """Append passes."""
         self._draws.extend(draws)
 
+    def value(self, name: str, view: View, *, last_only: bool = False) -> None:
+        """Name what the last draw so far has written, see :mod:`glinfer.models.capture`.
+
+        A name that is given again has one part more, along its first axis.
+        """
+        site, known = (self._draws[-1].name, self._draws[-1].outputs[0]), self._points.pop(name, None)
+        sites = (site,) if known is None else (*known.sites, site)
+        self._points[name] = CapturePoint(name, sites, view, last_only)
+
     @property
     def last_written(self) -> tuple[str, ...]:
         """Names of the tensors that the last draw so far writes."""
@@ -400,7 +413,7 @@ class PlanBuilder:
         used = {name for draw in draws for name in (*draw.reads, *draw.writes)}
         used.update([tensor.view_of for tensor in self._tensors if tensor.name in used])
         tensors = tuple(each for each in self._tensors if each.kind in ("weight", "cache") or each.name in used)
-        marks = self.long_after, results, self.last_layer
+        marks = self.long_after, results, self.last_layer, self._points
         return Plan(self.name, self.max_rows, self.run_values, tensors, draws, *marks).validate()
 
 

@@ -20,11 +20,11 @@ from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.context import open_device
 from glinfer.inspect.draws import runs
-from glinfer.models.capture.names import CENTRED, capture_points
-from glinfer.models.capture.point import Matrices, span_of
+from glinfer.models.capture import span_of
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.plan import Plan
+from glinfer.models.points import CENTRED, Matrices
 
 pytestmark = pytest.mark.gl
 
@@ -71,7 +71,7 @@ class Written(Matrices):
 def by_oracle(made: Checkpoint, plan: Plan) -> dict[str, list[Array]]:
     """Every name of a plan over IDS, in float64, run by run."""
     weights, written = weights_for(made, plan.name), Written()
-    sites = [(point, site) for point in capture_points(plan, made.config).values() for site in enumerate(point.sites)]
+    sites = [(point, site) for point in plan.points.values() for site in enumerate(point.sites)]
     found: dict[str, list[Array]] = {}
     for inputs, values in runs(plan, IDS):
         for draw, result in run_plan(plan, weights, inputs, values, written.caches):
@@ -92,7 +92,7 @@ def by_oracle(made: Checkpoint, plan: Plan) -> dict[str, list[Array]]:
 def test_every_name_of_a_plan_holds_what_float64_computes(family: str, plan: str) -> None:
     made = checkpoint(family)
     with opened(made, plan) as model:
-        assert model.names() == list(capture_points(model.plan, made.config))
+        assert model.names() == list(model.plan.points)
         found = model.capture("*", IDS)
         if plan == "reference" and family not in ("gab", "gpt2"):  # bound for fewer tokens than the context
             oracle_plan = model.plan
@@ -101,7 +101,7 @@ def test_every_name_of_a_plan_holds_what_float64_computes(family: str, plan: str
             oracle_plan = plan_for(made.config, plan, kernels=kernels, max_texture_size=edge)
     expected = by_oracle(made, oracle_plan)
     assert list(found) == list(expected) == model.names()
-    axes = {name: point.axis for name, point in capture_points(oracle_plan, made.config).items()}
+    axes = {name: point.axis for name, point in oracle_plan.points.items()}
     for name, arrays in expected.items():
         if len(arrays) > 1 and name.endswith("scores"):
             for place, array in enumerate(arrays):

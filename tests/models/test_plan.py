@@ -500,7 +500,7 @@ def test_plans_need_no_opengl() -> None:
         "from glinfer.models.fast.token import fast_plan\nfrom glinfer.models.options import PlanOptions\n"
         "from glinfer.models.plan import draw_table\nfrom glinfer.models.reference.gab import reference_plan\n"
         "from glinfer.models.reference.decoder import reference_decoder_plan\n"
-        "from glinfer.models.reference.parts import ReferenceOptions, stored_formats\n"
+        "from glinfer.models.reference.weights import ReferenceOptions, stored_formats\n"
         "from glinfer.ops.kernels import KernelOptions\nimport glinfer.models.transforms.fold, glinfer.models.oracle\n"
         "gab, kernels = ModelConfig.from_options(''), KernelOptions()\n"
         "llama = ModelConfig(31, 20, 2, 2, 48, 24, model_type='llama', hidden_act='silu')\n"

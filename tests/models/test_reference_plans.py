@@ -25,7 +25,7 @@ from glinfer.models.feed import runs
 from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import Plan, PlanLimits, draw_table
 from glinfer.models.reference.gab import reference_plan
-from glinfer.models.reference.parts import DecoderWeights, stored_formats
+from glinfer.models.reference.weights import DecoderWeights, stored_formats
 from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import GROUP_FORMS
 

@@ -21,7 +21,6 @@ from glinfer.formats.tensors import weight_shapes
 from glinfer.inspect.importance import _inputs
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
-from glinfer.models.capture.names import capture_points
 from glinfer.models.choice import plan_for
 from glinfer.models.fast.rows import chunk_plan, fitting_chunk_plan
 from glinfer.models.fast.token import fast_plan
@@ -308,9 +307,9 @@ def test_every_input_of_a_matrix_can_be_watched() -> None:
     parts = [f"model.layers.0.linear_attn.in_proj_{part}.weight" for part in ("qkv", "z", "a", "b")]
     assert inputs["blocks.0.delta.norm"] == parts
     assert inputs["blocks.2.delta.mixed"] == ["model.layers.2.linear_attn.out_proj.weight"]
-    assert inputs.keys() <= capture_points(plan_for(config, "reference", tokens=9), config).keys()
+    assert inputs.keys() <= plan_for(config, "reference", tokens=9).points.keys()
     config = convolving().config
     inputs = _inputs(config)
     assert inputs["blocks.0.conv.norm"] == ["model.layers.0.conv.in_proj.weight"]
     assert inputs["blocks.2.conv.mixed"] == ["model.layers.2.conv.out_proj.weight"]
-    assert inputs.keys() <= capture_points(plan_for(config, "reference", tokens=9), config).keys()
+    assert inputs.keys() <= plan_for(config, "reference", tokens=9).points.keys()

@@ -1,6 +1,6 @@
 """Comparison of two runs over the same tokens: of models, plans, weight formats or renderers.
 
-Tensors that both plans can capture (:mod:`glinfer.models.capture.names`) are compared in the order of computation, then
+Tensors that both plans can capture (:mod:`glinfer.models.capture`) are compared in the order of computation, then
 the predictions along the text. The models are opened one after the other, so that memory holds the larger of the two,
 captured tensors of the first tokens, and the compared logits. Both devices are opened first, so that a missing one is
 reported at once.
@@ -32,9 +32,9 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.diff.report import DiffReport, ElementPosition, NextToken, Predictions, RunFacts, TensorError
 from glinfer.inspect.diff.weights import diff_weights
 from glinfer.limits import MAX_DIFF_LOGITS
-from glinfer.models.capture.names import CENTRED, capture_points
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
 from glinfer.models.oracle import relative_errors
+from glinfer.models.points import CENTRED
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
@@ -246,7 +246,7 @@ def _run(
     side = known.side
     options: dict[str, Any] = {name: getattr(side, name) for name in ("plan", "weights", "cache", "gelu", "context")}
     with _named(known.name), load_model(known.path, tokenizer=known.tokenizer, device=device, **options) as model:
-        plan, points = model.plan, capture_points(model.plan, model.config)
+        plan, points = model.plan, model.plan.points
         kept = _kept(model.config, model.weights, known.formats)
         matrices = {kept[name] for name, shape in weight_shapes(model.config).items() if len(shape) == 2}
         facts = RunFacts(

@@ -47,7 +47,7 @@ class TensorError:
     """Difference of one captured tensor between both sides.
 
     Attributes:
-        name: see :mod:`glinfer.models.capture.names`; ends in ``.centred`` if either side subtracts the mean.
+        name: see :mod:`glinfer.models.capture`; ends in ``.centred`` if either side subtracts the mean.
         error: largest difference, relative to the largest unmasked value of A; None if the shapes differ.
         identical: whether all bits are equal.
         place: position of the largest difference; None without one.

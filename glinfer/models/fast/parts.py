@@ -14,6 +14,7 @@ from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
+from glinfer.models.points import CENTRED, View
 from glinfer.models.transforms.fold import Weight, Weights
 from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.transforms.recipe import Recipe, Recipes
@@ -75,6 +76,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
         self.attention_width = options.config.num_attention_heads * self.recipes.head_floats
+
+    def value(self, name: str, view: View) -> None:
+        """Name what the last draw has written, in the plan of one sequence."""
 
     def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
         """An activation [slots, floats] in blocks."""
@@ -162,6 +166,7 @@ class PartsBuilder(ABC, Generic[Stream]):
                 **shared,
             ),
         )
+        self.value(f"blocks.{layer}.delta.mixed", View(heads.rule.values))
 
     def delta_inputs(
         self, layer: int, projected: TensorSpec, inputs: TensorSpec, *, rows: TensorSpec | None, solves: bool
@@ -372,12 +377,20 @@ class PartsBuilder(ABC, Generic[Stream]):
         elif of.delta is not None:
             mixed = self.row_vector("delta.mixed", of.delta.values)
         assert mixed is not None
+        stream, to = View(self.config.hidden_size), f"blocks.{layer}"
         self.add(self.recipes.mixing_out(layer), mixed, before, behind)
+        self.value(f"{to}.resid_mid{self.centred}", stream)
         experts = of.experts
         if experts is not None:
             self.use_experts(layer, experts, behind, before)
         else:
             self.add(self.recipes.down(layer), self.expanded(layer, behind), behind, before)
+        self.value(f"{to}.resid_post{self.centred}", stream)
+
+    @property
+    def centred(self) -> str:
+        """What the name of the stream ends in where its mean was taken away."""
+        return CENTRED if self.recipes.centred else ""
 
     def use_experts(self, layer: int, experts: Experts, residual: Stream, out: Stream) -> None:
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
@@ -389,10 +402,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         router, eps = self.recipes.router(layer), config.layer_norm_eps
         shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
         self.adapt(router, x, rows)
-        self.plan.draw(
-            rowwise_gemv(router.name, "mlp.router", x, self.matrix(router), logits, norm_eps=eps, **shared),
-            route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared),
-        )
+        self.plan.draw(rowwise_gemv(router.name, "mlp.router", x, self.matrix(router), logits, norm_eps=eps, **shared))
+        self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
+        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared))
         parts, choice = self.expert_products(layer, experts, x, choice, rows)
         stream, target, slots = self.as_rows(residual, out)
         self.plan.draw(
@@ -444,6 +456,7 @@ class PartsBuilder(ABC, Generic[Stream]):
         recipe, config = self.recipes.up(layer), self.config
         if not self.raw_inner:
             self.product(recipe, x, self.inner, activation=config.hidden_act)
+            self.value(f"blocks.{layer}.mlp.hidden", View(config.intermediate_size))
             return self.inner
         self.product(recipe, x, self.inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
         return RawRows(self.inner, self.matrix(recipe), config.hidden_act, config.layer_norm_eps)

@@ -14,12 +14,15 @@ draws.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.models.fast.parts import PartsBuilder, adapter_values, cache_slots
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
+from glinfer.models.points import View
 from glinfer.models.ropes import angle_values
 from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Recipe
@@ -96,15 +99,20 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
     def vector(self, name: str, floats: int) -> TensorSpec:
         return self.blocks(name, 1, floats)
 
+    def value(self, name: str, view: View) -> None:
+        self.plan.value(name, view)
+
     def build(self) -> Plan:
         config, plan = self.config, self.plan
         wte, wpe = self.tables()
         scale = config.embedding_scale
         plan.draw(embed_token("embed", wte, wpe, self.picks, self.hidden[0], scale=scale, kernels=self.kernels))
+        plan.value(f"embed{self.centred}", View(config.hidden_size))
         for layer in range(config.num_hidden_layers):
             plan.begin_layer()
             self.layer(layer)
         self.product(self.recipes.head(), self.hidden[0], self.logits, cap=config.final_logit_softcapping)
+        plan.value("logits", View(config.vocab_size, rows="only"))
         plan.draw(
             pick("pick", self.logits, self.picks, vocab=config.vocab_size, first="position", kernels=self.kernels)
         )
@@ -136,18 +144,12 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
         slots, name = cache_slots(self.config), f"h.{layer}.conv"
         cache, x = self.layer_cache(layer, slots, slots), RowInterleaved((self.projected,))
         self.product(self.recipes.conv_in(layer), self.hidden[0], self.projected)
-        self.plan.draw(
-            store_gated(f"{name}.store", x, cache, kernels=self.kernels),
-            short_conv(
-                f"{name}.mixed",
-                x,
-                cache,
-                self.of_layer(layer, "conv.taps"),
-                RowInterleaved((self.convolved,)),
-                length=self.config.layer(layer).taps,
-                kernels=self.kernels,
-            ),
-        )
+        self.plan.draw(store_gated(f"{name}.store", x, cache, kernels=self.kernels))
+        self.value(f"blocks.{layer}.conv.gated", View(self.config.hidden_size, rows="position"))
+        taps, mixed = self.of_layer(layer, "conv.taps"), RowInterleaved((self.convolved,))
+        length = self.config.layer(layer).taps
+        self.plan.draw(short_conv(f"{name}.mixed", x, cache, taps, mixed, length=length, kernels=self.kernels))
+        self.value(f"blocks.{layer}.conv.mixed", View(self.config.hidden_size))
 
     def attention(self, layer: int) -> None:
         recipes, kernels, name = self.recipes, self.kernels, f"h.{layer}.attn"
@@ -173,19 +175,33 @@ class _FastBuilder(PartsBuilder[TensorSpec]):
             self.turn_heads(
                 layer, RowInterleaved((self.raw,)), turning, RowInterleaved((target,)), rows=None, first=first
             )
+        to, dim = f"blocks.{layer}.attn", self.config.head_dim
+        self.name_heads(to, "q", heads.count, heads.queries_at)
         if self.qkv is not None:
             self.plan.draw(store_row(f"{name}.store", RowInterleaved((self.qkv,)), cache, kernels=kernels))
+        self.name_heads(to, "k", heads.kv, 0)
+        self.name_heads(to, "v", heads.kv, heads.kv_floats)
+        self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels, queries=self.qkv))
+        self.value(f"{to}.scores", View("slots", heads.count))
+        sinks = self.sinks(layer)
         self.plan.draw(
-            cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels, queries=self.qkv),
-            cached_values(
-                f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels, sinks=self.sinks(layer)
-            ),
+            cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels, sinks=sinks)
         )
+        self.value(f"{to}.mixed", View(dim, heads.count, cols_apart=heads.floats))
         if self.opened is not None:
             assert self.raw is not None
             mixed, raw, opened = (RowInterleaved((each,)) for each in (self.mixed, self.raw, self.opened))
             at = recipes.gates_at
             self.plan.draw(gate_heads(f"{name}.gated", mixed, raw, opened, gates_at=at, kernels=kernels))
+        self.value(f"{to}.joined", View(dim, heads.count, cols_apart=heads.floats, rows="only", joined=True))
+
+    def name_heads(self, to: str, letter: str, heads: int, start: int) -> None:
+        """Name queries, keys or values, which the last draw has written."""
+        order = self.recipes.turned_places if letter != "v" else ()
+        where: Literal["only", "position"] = "only" if self.qkv is not None and letter == "q" else "position"
+        floats, places = self.recipes.head_floats, tuple(map(int, order))
+        view = View(self.config.head_dim, heads, cols_apart=floats, start=start, order=places, rows=where)
+        self.value(f"{to}.{letter}", view)
 
     def rows_of(self, layer: int, x: TensorSpec) -> tuple[TensorSpec, Extent]:
         return x, 1

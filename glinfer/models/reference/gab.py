@@ -12,6 +12,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.tensors import head_weight
 from glinfer.models.plan import Plan, PlanBuilder
+from glinfer.models.points import View
 from glinfer.ops.published.attention import attention_scores, attention_values, concat_head
 from glinfer.ops.published.embed import embed
 from glinfer.ops.published.layer_norm import layer_norm
@@ -74,16 +75,19 @@ class _ReferenceBuilder:
         wte = plan.weight(f"{self.names.embeddings}.weight", vocab, dim)
         wpe = plan.weight(f"{self.names.positions}.weight", config.max_position_embeddings, dim)
         plan.draw(embed("embed", self.tokens, wte, wpe, self.hidden[0]))
+        plan.value("embed", View(dim))
         for block in range(config.num_hidden_layers):
             self.attention(block)
             self.mlp(block)
         plan.draw(self.norm("ln_f", "ln_f", self.names.final_norm, self.hidden[0]))
+        plan.value("final_norm", View(dim))
         head = wte if config.tie_word_embeddings else plan.weight(head_weight(config), vocab, dim)
         bias = plan.weight(f"{self.names.head}.bias", vocab) if "head" in self.biases else None
-        plan.draw(
-            linear("lm_head", "lm_head", self.normed, head, self.logits, bias=bias, last_row=not self.all_rows),
-            softmax("probs", "probs", self.logits, self.probs, rows_in_use=self.all_rows),
-        )
+        last, row = not self.all_rows, View(vocab, rows="only")
+        plan.draw(linear("lm_head", "lm_head", self.normed, head, self.logits, bias=bias, last_row=last))
+        plan.value("logits", row, last_only=True)
+        plan.draw(softmax("probs", "probs", self.logits, self.probs, rows_in_use=self.all_rows))
+        plan.value("probs", row, last_only=True)
         return plan.build()
 
     def norm(self, name: str, kind: str, weights: str, x: TensorSpec) -> DrawSpec:
@@ -94,28 +98,30 @@ class _ReferenceBuilder:
 
     def attention(self, block: int) -> None:
         """LN1, Q, K, V, four passes a head, output projection + residual: hidden a → b."""
-        config, plan, prefix = self.config, self.plan, f"h.{block}"
+        config, plan, prefix, to = self.config, self.plan, f"h.{block}", f"blocks.{block}"
         dim, head_dim = config.hidden_size, config.head_dim
         plan.draw(self.norm(f"{prefix}.ln_1", "ln_1", self.names.of("attention_norm", block), self.hidden[0]))
+        plan.value(f"{to}.attn.norm", View(dim))
         for letter, out in (("q", self.q), ("k", self.k), ("v", self.v)):
             weight, bias = self.matrix("projection", block, dim, dim, letter)
             kind = f"attn.{letter}_proj"
             plan.draw(linear(f"{prefix}.{kind}", kind, self.normed, weight, out, bias=bias))
+            plan.value(f"{to}.attn.{letter}", View(head_dim, config.num_attention_heads, cols_apart=head_dim))
         for head in range(config.num_attention_heads):
-            before = None if head == 0 else self.joined[(head - 1) % 2]
-            name = f"{prefix}.attn.head.{head}"
-            plan.draw(
-                attention_scores(
-                    f"{name}.scores", "attn.scores", self.q, self.k, self.scores, head=head, head_dim=head_dim
-                ),
-                softmax(f"{name}.probs", "attn.probs", self.scores, self.weights, causal_square=True),
-                attention_values(f"{name}.mixed", "attn.mixed", self.weights, self.v, self.mixed, head=head),
-                concat_head(f"{name}.joined", "attn.joined", self.mixed, before, self.joined[head % 2], head=head),
-            )
-        joined = self.joined[(config.num_attention_heads - 1) % 2]
+            before, name = None if head == 0 else self.joined[(head - 1) % 2], f"{prefix}.attn.head.{head}"
+            joined, each = self.joined[head % 2], {"head": head, "head_dim": head_dim}
+            plan.draw(attention_scores(f"{name}.scores", "attn.scores", self.q, self.k, self.scores, **each))
+            plan.value(f"{to}.attn.scores", View("keys", 1))
+            plan.draw(softmax(f"{name}.probs", "attn.probs", self.scores, self.weights, causal_square=True))
+            plan.value(f"{to}.attn.probs", View("keys", 1))
+            plan.draw(attention_values(f"{name}.mixed", "attn.mixed", self.weights, self.v, self.mixed, head=head))
+            plan.value(f"{to}.attn.mixed", View(head_dim, 1))
+            plan.draw(concat_head(f"{name}.joined", "attn.joined", self.mixed, before, joined, head=head))
+        plan.value(f"{to}.attn.joined", View(dim))
         weight, bias = self.matrix("output", block, dim, dim, "o")
         kind = "attn.out_proj"
         plan.draw(linear(f"{prefix}.{kind}", kind, joined, weight, self.hidden[1], bias=bias, residual=self.hidden[0]))
+        plan.value(f"{to}.resid_mid", View(dim))
 
     def matrix(
         self, role: str, block: int, rows: int, cols: int, letter: str = ""
@@ -127,28 +133,15 @@ class _ReferenceBuilder:
 
     def mlp(self, block: int) -> None:
         """LN2, MLP-in + GELU, MLP-out + residual: hidden b → a."""
-        config, plan, prefix = self.config, self.plan, f"h.{block}"
-        dim, inner = config.hidden_size, config.intermediate_size
+        config, plan, prefix, to = self.config, self.plan, f"h.{block}", f"blocks.{block}"
+        dim, inner, act = config.hidden_size, config.intermediate_size, config.hidden_act
         plan.draw(self.norm(f"{prefix}.ln_2", "ln_2", self.names.of("mlp_norm", block), self.hidden[1]))
-        fc_in, in_bias = self.matrix("up", block, inner, dim)
-        fc_out, out_bias = self.matrix("down", block, dim, inner)
-        plan.draw(
-            linear(
-                f"{prefix}.mlp.fc_in",
-                "mlp.fc_in",
-                self.normed,
-                fc_in,
-                self.inner,
-                bias=in_bias,
-                activation=config.hidden_act,
-            ),
-            linear(
-                f"{prefix}.mlp.fc_out",
-                "mlp.fc_out",
-                self.inner,
-                fc_out,
-                self.hidden[0],
-                bias=out_bias,
-                residual=self.hidden[1],
-            ),
-        )
+        plan.value(f"{to}.mlp.norm", View(dim))
+        weight, bias = self.matrix("up", block, inner, dim)
+        kind = "mlp.fc_in"
+        plan.draw(linear(f"{prefix}.{kind}", kind, self.normed, weight, self.inner, bias=bias, activation=act))
+        plan.value(f"{to}.mlp.hidden", View(inner))
+        weight, bias = self.matrix("down", block, dim, inner)
+        kind, (stream, out) = "mlp.fc_out", (self.hidden[1], self.hidden[0])
+        plan.draw(linear(f"{prefix}.{kind}", kind, self.inner, weight, out, bias=bias, residual=stream))
+        plan.value(f"{to}.resid_post", View(dim))

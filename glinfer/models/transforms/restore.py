@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.formats.packed import F16, PackedTensor
-from glinfer.models.reference.parts import DecoderWeights
+from glinfer.models.reference.weights import DecoderWeights
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import taken
 from glinfer.ops.spec import Array
