@@ -11,8 +11,9 @@ from typing import Any
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.graph.nodes import Layer
 from glinfer.models.fast.parts import attention_layout
-from glinfer.models.fast.rows import ChunkBuilder, slots_for
+from glinfer.models.fast.rows import ChunkLowering, slots_for
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.ops.fused.cached import SLOT_TOKENS, score_slots
@@ -44,7 +45,7 @@ def encode_plan(options: PlanOptions, *, rows: int) -> Plan:
     rows = slots_for(rows, targets) * targets
     # A text's last group of 16 tokens may extend past the last row.
     cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
-    return _EncodeBuilder(options, rows, cache_slots, cache_slots).build()
+    return _EncodeLowering(options, rows, cache_slots, cache_slots).build()
 
 
 def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
@@ -64,7 +65,7 @@ def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
             rows = max(least, rows // 2)
 
 
-class _EncodeBuilder(ChunkBuilder):
+class _EncodeLowering(ChunkLowering):
     name, has_head = "encode", True
 
     def further_values(self, rows: int) -> list[RunValue]:
@@ -77,7 +78,7 @@ class _EncodeBuilder(ChunkBuilder):
     def build(self, export_residual: bool = False) -> Plan:
         config, family = self.config, self.recipes.family
         # Where blending adds to the stream in place, what is normalised goes on in another texture.
-        self.other = self.interleaved("row.hidden.c", config.hidden_size) if self.kernels.blends else self.hidden[1]
+        self.other = self.rows("hidden.c", config.hidden_size) if self.kernels.blends else self.hidden[1]
         slots = slots_for(self.slots, self.targets)
         table = RowLayout.of((slots * self.targets, ROW_WORDS), "rgba32ui", self.max_texture_size)
         self.texts, self.text_slots = self.plan.laid_out(TEXTS, "input", table), slots
@@ -86,17 +87,19 @@ class _EncodeBuilder(ChunkBuilder):
             self.normalize("embed.norm", self.other, self.hidden[0])
         else:
             self.embed()
-        for layer in range(config.num_hidden_layers):
-            self.layer(layer, ends=False)
+        for layer in self.graph.layers:
+            self.draw_layer(layer)
         self.finish()
         return self.plan.build()
 
-    def layer_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
+    def layer_cache(self, layer: int) -> TensorSpec:
         """Keys and values of one layer, in a texture that the next one overwrites."""
-        heads = self.recipes.heads(layer)
-        layout = attention_layout(heads, slots, every, self.cache_format.attention, self.max_texture_size)
+        heads, form = self.recipes.heads(layer), self.cache_format.attention
+        layout = attention_layout(heads, self.cache_slots, self.every, form, self.max_texture_size)
         if not layout.in_one_line:
-            raise PlanError(f"keys of {slots} tokens need several lines of texels; expected one; use fewer rows")
+            raise PlanError(
+                f"keys of {self.cache_slots} tokens need several lines of texels; expected one; use fewer rows"
+            )
         return self.plan.laid_out("row.cache", "activation", layout)
 
     def normalize(self, name: str, x: RowInterleaved, out: RowInterleaved) -> None:
@@ -112,20 +115,20 @@ class _EncodeBuilder(ChunkBuilder):
             normalize_rows(name, "normalize", x, norms, gains, out, **further),
         )
 
-    def after_mixing(self, layer: int) -> None:
+    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
         """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
-        if self.recipes.family.norms != "sum":
-            super().after_mixing(layer)
+        if layer.mixing.sum_norm is None:
+            super().after_mixing(layer, mixed)
             return
-        stream, other, in_place = self.hidden[0], self.other, self.kernels.blends
-        out, down = self.recipes.mixing_out(layer), self.recipes.down(layer)
+        stream, other, in_place, number = self.hidden[0], self.other, self.kernels.blends, layer.number
+        out, down = self.recipes.mixing_out(number), self.recipes.down(number)
         summed = stream if in_place else other
-        self.add(out, self.mixed, stream, summed)
+        self.add(out, mixed, stream, summed)
         between = other if in_place else stream
-        self.normalize(f"h.{layer}.attn.norm", summed, between)
+        self.normalize(f"h.{number}.attn.norm", summed, between)
         summed = between if in_place else other
-        self.add(down, self.expanded(layer, between), between, summed)
-        self.normalize(f"h.{layer}.mlp.norm", summed, stream)
+        self.add(down, self.expanded(number, between), between, summed)
+        self.normalize(f"h.{number}.mlp.norm", summed, stream)
 
     def finish(self) -> None:
         """Pool the rows of each text, and apply the steps after the pooling."""
@@ -146,4 +149,4 @@ class _EncodeBuilder(ChunkBuilder):
     def of_texts(self, name: str, slots: int, floats: int) -> RowInterleaved:
         """A vector of each text."""
         layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
-        return self.interleaved_as(name, layout)
+        return self.rows_as(name, layout)

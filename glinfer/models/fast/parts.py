@@ -1,17 +1,23 @@
-"""The parts of all fast plans: the tensors that they declare, and the draws that they share."""
+"""The lowering of a graph to fused draws, for one row or for many: what all fast plans share.
+
+A norm is in the product behind it; keys, values and queries are one product, and so are gate and up; heads are turned
+where they are computed; and blending adds branches to the residual stream where that is faster.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Literal
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.graph.model import graph_of
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Layer
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.points import CENTRED, View
@@ -20,6 +26,7 @@ from glinfer.models.transforms.low_rank import AdapterRanks
 from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.flat.delta import DELTA_EPS
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
+from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
 from glinfer.ops.fused.delta import DeltaHeads, delta_conv, delta_norm, delta_recall, delta_row, delta_scores
 from glinfer.ops.fused.delta_chunk import (
     MOST_ONE_BY_ONE,
@@ -33,6 +40,7 @@ from glinfer.ops.fused.delta_chunk import (
 )
 from glinfer.ops.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
 from glinfer.ops.fused.experts import mix_experts, padded, route, rowwise_gemv
+from glinfer.ops.fused.gates import gate_heads
 from glinfer.ops.fused.low_rank import ADAPTER, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.ops.fused.norms import post_norm
 from glinfer.ops.fused.rows import RowInterleaved
@@ -40,45 +48,113 @@ from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.spec import RunValue, TensorSpec
 from glinfer.quant.formats import CACHE_FORMATS, CacheChoice
 
-Stream = TypeVar("Stream", TensorSpec, RowInterleaved)
-"""The residual stream of a plan: one row in a tensor, or many rows in interleaved tensors."""
 
-
-class PartsBuilder(ABC, Generic[Stream]):
-    """A plan under construction, over the weights of :class:`glinfer.models.transforms.fold.Weights`.
+class Lowering(ABC):
+    """A fast plan under construction: the fused draws of a model's graph, for one row or for many.
 
     All plans of one model declare a weight, or a cache of equally many slots, with one name and one layout, so that
     they can share the textures.
 
     Attributes:
-        hidden: the residual stream before and after the attention; one tensor where blending adds to it in place.
-        mixed: the weighted sums of the attention.
-        opened: those sums times the gates, where attention has gates.
-        projected, convolved: what a convolution reads and what it writes, where layers convolve.
-        inner: the input of the MLP's last product.
+        table: the table of rows; None for the one row of the token at the run value ``position``.
+        used: the slots of rows that a run computes.
+        counted: its rows.
+        cache_slots, every: slots of the caches, and of each sequence.
+        hidden: the residual stream before and after a branch; the same tensors where blending adds to it in place.
+        qkv: keys, values and queries, where they do not go straight into the cache.
+        raw: the same before heads are normalised and turned, where that is a pass of its own.
         branch: the output of a branch that is normalised before it is added, where layers have that.
     """
 
+    few = False
+    """Whether rows are few, so that passes share their sums out as those of one row do."""
     shares_norms = False
     """Whether products behind a norm are shared out too, since rows are too few to fill a GPU."""
-    hidden: tuple[Stream, Stream]
-    mixed: Stream | TensorSpec
-    opened: Stream | TensorSpec | None = None
-    projected: Stream | None = None
-    convolved: Stream | None = None
-    inner: Stream
-    branch: Stream | None = None
+    together = False
+    """Whether rows may follow each other in a sequence."""
+    table: TensorSpec | None = None
+    used: Extent = 1
+    counted: Extent = 1
+    adapter_table: TensorSpec | None = None
+    """The table of rows, where it says which adapter a row has."""
 
-    def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: PlanOptions) -> None:
+    def __init__(
+        self,
+        name: str,
+        max_rows: int,
+        run_values: Sequence[RunValue],
+        options: PlanOptions,
+        *,
+        cache_slots: int,
+        every: int,
+    ) -> None:
         """An empty plan."""
         self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
-        self.cache_format = cache_format(options.cache)
+        self.graph, self.cache_format = graph_of(options.config), cache_format(options.cache)
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
-        self.attention_width = options.config.num_attention_heads * self.recipes.head_floats
+        self.cache_slots, self.every = cache_slots, every
+
+    def declare(self, *, in_place: bool, stores: bool) -> None:
+        """Declare what all layers share.
+
+        Args:
+            in_place: whether blending adds to the residual stream.
+            stores: whether a pass of its own puts keys and values into the cache.
+        """
+        config, width = self.config, self.config.hidden_size
+        first = self.rows("hidden.a", width)
+        self.hidden = first, first if in_place else self.rows("hidden.b", width)
+        normed, alone = config.layer(0).norm_after, bool(config.family.head_norms)
+        # In the format of half floats where the cache is, so that every plan rounds keys, values and queries alike.
+        cols, form = self.recipes.heads(0).cols, self.cache_format.rows
+        self.qkv = self.rows("attn.qkv", cols, form) if stores else None
+        self.raw = self.rows("attn.raw", self.recipes.qkv_floats) if alone else None
+        self.branch = self.rows("branch", width) if normed else None
+
+    @abstractmethod
+    def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
+        """An activation of the rows of a run."""
+
+    @abstractmethod
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        """An activation in one tensor, with a row a slot."""
+
+    @abstractmethod
+    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
+        """Draw x in one tensor, a row a slot, which is called ``name``."""
+
+    @abstractmethod
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str) -> None:
+        """Draw the copy of rows to the slots of their tokens in a cache."""
+
+    @abstractmethod
+    def attend(self, layer: int, cache: TensorSpec) -> RowInterleaved | TensorSpec:
+        """Draw the attention of a layer over its cache."""
+
+    @abstractmethod
+    def product(
+        self,
+        recipe: Recipe,
+        x: RowInterleaved | TensorSpec | RawRows,
+        out: RowInterleaved,
+        *,
+        first: Extent = 0,
+        residual: RowInterleaved | None = None,
+        activation: str = "none",
+        cap: float = 0.0,
+        turning: Turning | None = None,
+        adds: bool = False,
+        parts: int = 1,
+        clears: str = "",
+        raw: bool = False,
+    ) -> None:
+        """Draw a product, with the norm of its recipe, or its bare sums."""
 
     def value(self, name: str, view: View) -> None:
         """Name what the last draw has written, in the plan of one sequence."""
+        if self.table is None:
+            self.plan.value(name, view)
 
     def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
         """An activation [slots, floats] in blocks."""
@@ -96,145 +172,14 @@ class PartsBuilder(ABC, Generic[Stream]):
         """Whether keys and values are kept in bytes, and queries where they are computed."""
         return self.cache_format.attention == BYTES
 
-    def layer_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
-        """The cache of one layer: keys and values of ``slots`` tokens, queries once for each ``every`` tokens.
+    def layer_cache(self, layer: int) -> TensorSpec:
+        """The cache of one layer: keys and values of tokens, queries once for each ``every`` tokens.
 
         In bytes it has no queries. Of a convolution it is B · x of each token.
         """
-        layout = layer_cache_layout(self.recipes, layer, slots, every, self.cache_format, self.max_texture_size)
+        formats, size = self.cache_format, self.max_texture_size
+        layout = layer_cache_layout(self.recipes, layer, self.cache_slots, self.every, formats, size)
         return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
-
-    def sinks(self, layer: int) -> TensorSpec | None:
-        """The sinks of a layer's heads; None where it has none."""
-        return self.of_layer(layer, "attn.sinks") if self.config.layer(layer).sinks else None
-
-    @property
-    def convolves(self) -> bool:
-        """Whether any layer convolves."""
-        return any(self.config.layer(layer).convolves for layer in range(self.config.num_hidden_layers))
-
-    @property
-    def delta_heads(self) -> list[DeltaHeads]:
-        """The heads of each layer with a delta rule."""
-        return list(map(self.recipes.delta, delta_layers(self.config)))
-
-    def apply_delta_rule(
-        self,
-        layer: int,
-        projected: TensorSpec,
-        slots: int,
-        every: int,
-        *,
-        rows: TensorSpec | None = None,
-        piece: int = 0,
-        ends: bool = False,
-    ) -> None:
-        """Draw the delta rule of a layer on what the product before it made, see :mod:`glinfer.ops.fused.delta`.
-
-        Args:
-            layer: its number.
-            projected: [rows, floats], one row a slot.
-            slots, every: of the caches, see :meth:`layer_cache`.
-            rows: the table of rows; None for the token at the run value position.
-            piece: the most rows that follow each other in a sequence; 0 where none do.
-            ends: draw only what the layer keeps for later tokens.
-        """
-        heads, name = self.recipes.delta(layer), f"h.{layer}.delta"
-        layouts = delta_cache_layouts(self.recipes, layer, slots, every, self.max_texture_size)
-        inputs, cache = (
-            self.plan.laid_out(f"{name}.{part}", "cache", layout)
-            for part, layout in zip(("inputs", "cache"), layouts, strict=True)
-        )
-        self.store(f"{name}.store", projected, inputs)
-        mixed = self.delta_inputs(layer, projected, inputs, rows=rows, solves=piece > MOST_ONE_BY_ONE)
-        queries = None if ends else self.row_vector("delta.scores.queries", heads.scores)
-        self.keep_delta_rows(name, mixed, cache, queries, heads, rows=rows, piece=piece)
-        if queries is None:
-            return
-        shared: dict[str, Any] = {"rows": rows, "kernels": self.kernels}
-        results = self.row_vector("delta.results", heads.rule.values)
-        self.plan.draw(
-            delta_recall(f"{name}.results", mixed, queries, cache, results, heads, queries=True, **shared),
-            delta_norm(
-                f"{name}.mixed",
-                results,
-                projected,
-                self.of_layer(layer, "delta.norm"),
-                self.row_vector("delta.mixed", heads.rule.values),
-                heads,
-                eps=self.config.layer_norm_eps,
-                **shared,
-            ),
-        )
-        self.value(f"blocks.{layer}.delta.mixed", View(heads.rule.values))
-
-    def delta_inputs(
-        self, layer: int, projected: TensorSpec, inputs: TensorSpec, *, rows: TensorSpec | None, solves: bool
-    ) -> TensorSpec:
-        """Draw queries, keys, values, decays and shares; where it ``solves``, lengths are a pass of their own."""
-        heads, name = self.recipes.delta(layer), f"h.{layer}.delta"
-        mixed, decay = self.row_vector("delta.given", heads.mixed), self.of_layer(layer, "delta.decay")
-        shared: dict[str, Any] = {"eps": DELTA_EPS, "rows": rows, "kernels": self.kernels}
-        found = self.row_vector("delta.raw", heads.mixed) if solves else mixed
-        conv = projected, inputs, self.of_layer(layer, "delta.taps"), decay, found
-        self.plan.draw(delta_conv(f"{name}.conv", *conv, heads, unit=not solves, **shared))
-        if solves:
-            self.plan.draw(delta_unit(f"{name}.unit", found, mixed, heads, **shared))
-        return mixed
-
-    def keep_delta_rows(
-        self,
-        name: str,
-        mixed: TensorSpec,
-        cache: TensorSpec,
-        queries: TensorSpec | None,
-        heads: DeltaHeads,
-        *,
-        rows: TensorSpec | None,
-        piece: int,
-    ) -> None:
-        """Draw what a delta rule keeps of rows, and store it; ``queries`` gets the weights of tokens for those."""
-        kept, draw, solves = self.row_vector("delta.kept", heads.kept), self.plan.draw, piece > MOST_ONE_BY_ONE
-        keys = self.row_vector("delta.scores.keys", heads.scores)
-        shared: dict[str, Any] = {"rows": rows, "kernels": self.kernels}
-        run: dict[str, Any] = {**shared, "piece": piece}
-        early, late = dict[str, Any](), dict[str, Any]()
-        if solves:
-            early["ends"] = ended = self.row_vector("delta.ends", heads.ends)
-            draw(delta_ends(f"{name}.ends", cache, ended, heads, **run))
-        if piece:
-            draw(delta_row(f"{name}.early", mixed, cache, kept, heads, **early, **run))
-            self.store(f"{name}.early_store", kept, cache)
-        draw(delta_scores(f"{name}.scores", mixed, cache, keys, queries, heads, **shared))
-        if piece:
-            late["apart"] = apart = self.row_vector("delta.apart", heads.rule.values)
-            draw(delta_recall(f"{name}.apart", mixed, keys, cache, apart, heads, queries=False, **run))
-        late |= self.solve_delta_rule(name, mixed, keys, heads, run) if solves else {"scores": keys}
-        draw(delta_row(f"{name}.row", mixed, cache, kept, heads, **late, **run))
-        self.store(f"{name}.row_store", kept, cache)
-
-    def solve_delta_rule(
-        self, name: str, mixed: TensorSpec, scores: TensorSpec, heads: DeltaHeads, run: dict[str, Any]
-    ) -> dict[str, TensorSpec]:
-        """Draw what makes the corrections of all rows of a run a product, see :mod:`glinfer.ops.fused.delta_chunk`.
-
-        Returns:
-            The further inputs of :func:`glinfer.ops.fused.delta.delta_row`.
-        """
-        columns, draw = heads.over_run(run["piece"]), self.plan.draw
-        solved, other = (self.row_vector(f"delta.{each}", columns) for each in ("solved", "other"))
-        draw(delta_solve(f"{name}.solve", mixed, scores, solved, heads, **run))
-        for number, size in enumerate(join_sizes(run["piece"])):
-            joined = self.row_vector("delta.solved" if number % 2 else "delta.joined", columns)
-            draw(delta_lower(f"{name}.lower.{size}", mixed, scores, solved, other, heads, size=size, **run))
-            draw(delta_join(f"{name}.join.{size}", solved, other, joined, heads, size=size, **run))
-            solved = joined
-        draw(delta_carry(f"{name}.carry", mixed, solved, other, heads, **run))
-        return {"solved": solved, "carry": other}
-
-    @abstractmethod
-    def store(self, name: str, x: TensorSpec, cache: TensorSpec) -> None:
-        """Draw the copy of rows, one a slot, to the slots of their tokens in a cache."""
 
     def weight(self, name: str, among: Iterable[Weight]) -> TensorSpec:
         """The weight of this name."""
@@ -252,6 +197,10 @@ class PartsBuilder(ABC, Generic[Stream]):
     def of_product(self, recipe: Recipe, part: str) -> TensorSpec:
         """A weight of a product."""
         return self.weight(f"{recipe.name}.{part}", self.recipes.of_product(recipe, self.adapters))
+
+    def sinks(self, layer: int) -> TensorSpec | None:
+        """The sinks of a layer's heads; None where it has none."""
+        return self.of_layer(layer, "attn.sinks") if self.config.layer(layer).sinks else None
 
     def tables(self) -> tuple[TensorSpec, TensorSpec | None]:
         """The token embeddings, and those of positions, or None where positions are rotary."""
@@ -282,10 +231,7 @@ class PartsBuilder(ABC, Generic[Stream]):
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
         """Declare the inner vectors of adapters, [rows, ranks]."""
 
-    adapter_table: TensorSpec | None = None
-    """The table of rows, where it says which adapter a row has."""
-
-    def adapt(self, recipe: Recipe, x: TensorSpec | RowInterleaved, rows: Extent, **chosen: Any) -> None:
+    def adapt(self, recipe: Recipe, x: TensorSpec | RowInterleaved, **chosen: Any) -> None:
         """Draw the inner vectors of the adapters of a product, for the product that follows, or of chosen experts."""
         low_rank = self.low_rank(recipe)
         if low_rank is None:
@@ -293,8 +239,81 @@ class PartsBuilder(ABC, Generic[Stream]):
         name, parts = f"{recipe.name}.lora", 1
         if self.parts_of(recipe) > 1:
             parts = parts_of_steps(4 * blocks_for(recipe.width), self.kernels.part_steps)
-        shared: dict[str, Any] = {"rows": rows, "parts": parts, "kernels": self.kernels}
+        shared: dict[str, Any] = {"rows": self.counted, "parts": parts, "kernels": self.kernels}
         self.plan.draw(lora_down(name, f"{recipe.kind}.lora", x, low_rank, **shared, **chosen))
+
+    def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
+        """Draw a layer; with ``ends`` only what it keeps for later tokens."""
+        number, node = layer.number, layer.mixing.body
+        mixed: RowInterleaved | TensorSpec | None
+        if isinstance(node, Convolution):
+            mixed = self.convolve(number, node, ends=ends)
+        elif isinstance(node, DeltaMixing):
+            mixed = self.apply_delta_rule(number, node, ends=ends)
+        else:
+            assert isinstance(node, Attention)
+            mixed = self.attention(number, node, ends=ends)
+        if mixed is not None:
+            self.after_mixing(layer, mixed)
+
+    def convolve(self, layer: int, node: Convolution, *, ends: bool) -> RowInterleaved | None:
+        """Draw the three parts of a layer's convolution, the product of two into the cache, and the rest."""
+        name, width = f"h.{layer}.conv", self.config.hidden_size
+        cache, x = self.layer_cache(layer), self.rows("conv.projected", PARTS * part_floats(width))
+        table: dict[str, Any] = {"rows": self.table, "kernels": self.kernels}
+        self.product(self.recipes.conv_in(layer), self.hidden[0], x)
+        self.plan.draw(store_gated(f"{name}.store", x, cache, together=self.together, **table))
+        self.value(f"blocks.{layer}.conv.gated", View(width, rows="position"))
+        if ends:
+            return None
+        taps, mixed = self.of_layer(layer, "conv.taps"), self.rows("conv.mixed", width)
+        length = node.conv.weight.shape[2]
+        self.plan.draw(short_conv(f"{name}.mixed", x, cache, taps, mixed, length=length, slots=self.used, **table))
+        self.value(f"blocks.{layer}.conv.mixed", View(width))
+        return mixed
+
+    def attention(self, layer: int, node: Attention, *, ends: bool) -> RowInterleaved | TensorSpec | None:
+        """Draw keys, values and queries of a layer, what its heads see, and their gates where it has them."""
+        cache, to, dim = self.layer_cache(layer), f"blocks.{layer}.attn", self.config.head_dim
+        self.keys_and_values(layer, node, cache)
+        if ends:
+            return None
+        heads, mixed = self.recipes.heads(layer), self.attend(layer, cache)
+        if node.gated:
+            mixed = self.open_gates(layer, mixed)
+        self.value(f"{to}.joined", View(dim, heads.count, cols_apart=heads.floats, rows="only", joined=True))
+        return mixed
+
+    def keys_and_values(self, layer: int, node: Attention, cache: TensorSpec) -> None:
+        """Draw keys, values and queries of a layer, and keep keys and values in its cache."""
+        recipe, turning, name = self.recipes.qkv(layer), self.turning(layer), f"h.{layer}.attn"
+        out, clears, first = self.qkv, "all", dict[str, Any]()
+        if out is None:
+            out, clears, first = RowInterleaved((cache,)), "rows", {"first": "position"}
+        if self.raw is None:
+            shared = self.shared(self.shared_norm_parts(recipe, cache), clears)
+            self.product(recipe, self.hidden[0], out, turning=turning, **first, **shared)
+        else:
+            assert turning is not None
+            self.product(recipe, self.hidden[0], self.raw)
+            how: dict[str, Any] = {"head_dim": self.config.head_dim, "eps": self.config.layer_norm_eps, **first}
+            where: dict[str, Any] = {"rows": self.table, "slots": self.used, "kernels": self.kernels}
+            gains = self.of_layer(layer, "attn.qkv.turn")
+            self.plan.draw(turn_heads(f"{name}.turn", self.raw, gains, turning, out, whole=node.whole, **how, **where))
+        heads = self.recipes.heads(layer)
+        self.name_heads(layer, "q", heads.count, heads.queries_at)
+        if self.qkv is not None:
+            self.store(f"{name}.store", self.qkv, cache, "attn.store")
+        self.name_heads(layer, "k", heads.kv, 0)
+        self.name_heads(layer, "v", heads.kv, heads.kv_floats)
+
+    def name_heads(self, layer: int, letter: str, heads: int, start: int) -> None:
+        """Name queries, keys or values, which the last draw has written."""
+        order = () if letter == "v" else tuple(map(int, self.recipes.turned_places))
+        where: Literal["only", "position"] = "only" if self.qkv is not None and letter == "q" else "position"
+        floats, dim = self.recipes.head_floats, self.config.head_dim
+        view = View(dim, heads, cols_apart=floats, start=start, order=order, rows=where)
+        self.value(f"blocks.{layer}.attn.{letter}", view)
 
     def turning(self, layer: int) -> Turning | None:
         """The outputs that a layer turns by their positions or normalises; None where it does neither."""
@@ -305,86 +324,123 @@ class PartsBuilder(ABC, Generic[Stream]):
         positions = self.config.max_position_embeddings if self.config.long_after else 0
         return Turning(table, heads.kv_floats, heads.queries_at, positions=positions)
 
-    @abstractmethod
-    def product(
-        self,
-        recipe: Recipe,
-        x: Stream | TensorSpec | RawRows,
-        out: Stream,
-        *,
-        residual: Stream | None = None,
-        activation: str = "none",
-        cap: float = 0.0,
-        adds: bool = False,
-        parts: int = 1,
-        clears: str = "",
-        raw: bool = False,
-    ) -> None:
-        """Draw a product, with the norm of its recipe, or its bare sums."""
-
-    def add(self, recipe: Recipe, x: Stream | TensorSpec | RawRows, residual: Stream, out: Stream) -> None:
-        """Draw a product that is added to the residual stream, normalised before where the layer has that."""
-        if recipe.post_norm:
-            assert self.branch is not None
-            parts = self.parts_of(recipe)
-            shared: dict[str, Any] = {"adds": True, "parts": parts, "clears": "all"} if parts > 1 else {}
-            self.product(recipe, x, self.branch, **shared)
-            self.post_norm(recipe, self.branch, residual, out)
-        elif residual is not out:
-            self.product(recipe, x, out, residual=residual)
+    def open_gates(self, layer: int, mixed: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
+        """Draw the results of attention times their gates."""
+        raw, slots = self.raw, self.used
+        assert raw is not None
+        out: RowInterleaved | TensorSpec
+        if isinstance(mixed, TensorSpec):
+            raw, slots = RowInterleaved((self.by_row(layer, "attn.rows", raw, "attn.raw"),)), self.counted
+            out = self.blocks("row.gated", *mixed.shape)
+            mixed, target = RowInterleaved((mixed,)), RowInterleaved((out,))
         else:
-            self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
+            out = target = self.rows("attn.gated", mixed.cols)
+        how: dict[str, Any] = {"gates_at": self.recipes.gates_at, "slots": slots, "kernels": self.kernels}
+        self.plan.draw(gate_heads(f"h.{layer}.attn.gated", mixed, raw, target, **how))
+        return out
 
-    def parts_of(self, recipe: Recipe) -> int:
-        """Instances that share a product which blending adds to the residual stream."""
-        return shared_parts(self.matrix(recipe), self.kernels.part_steps)
-
-    @abstractmethod
-    def post_norm(self, recipe: Recipe, x: Stream, residual: Stream, out: Stream) -> None:
-        """Draw the norm behind a product, and the sum with the residual stream."""
-
-    def draw_post_norm(
-        self, recipe: Recipe, x: RowInterleaved, residual: RowInterleaved, out: RowInterleaved, slots: Extent
-    ) -> None:
-        """Draw it for rows in slots."""
-        name = recipe.named(recipe.post_kind)
-        self.plan.draw(
-            post_norm(
-                name,
-                recipe.post_kind,
-                x,
-                self.weight(name, self.recipes.of_product(recipe, self.adapters)),
-                out,
-                residual=None if residual.names == out.names else residual,
-                slots=slots,
-                eps=self.config.layer_norm_eps,
-                kernels=self.kernels,
-            )
+    def apply_delta_rule(self, layer: int, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
+        """Draw the delta rule of a layer, each row by itself in a slot, see :mod:`glinfer.ops.fused.delta`."""
+        heads, name, kernels = DeltaHeads(node.rule), f"h.{layer}.delta", self.kernels
+        found = self.rows("delta.projected", heads.projected)
+        self.product(self.recipes.delta_in(layer), self.hidden[0], found)
+        projected = self.by_row(layer, "delta.rows", found, "delta.projected")
+        layouts = delta_cache_layouts(self.recipes, layer, self.cache_slots, self.every, self.max_texture_size)
+        inputs, cache = (
+            self.plan.laid_out(f"{name}.{part}", "cache", layout)
+            for part, layout in zip(("inputs", "cache"), layouts, strict=True)
         )
+        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, "delta.store")
+        mixed = self.delta_inputs(layer, projected, inputs, heads)
+        queries = None if ends else self.row_vector("delta.scores.queries", heads.scores)
+        self.keep_delta_rows(name, mixed, cache, queries, heads)
+        if queries is None:
+            return None
+        results, out = (self.row_vector(f"delta.{part}", heads.rule.values) for part in ("results", "mixed"))
+        gains, eps = self.of_layer(layer, "delta.norm"), self.config.layer_norm_eps
+        shared: dict[str, Any] = {"rows": self.table, "kernels": kernels}
+        self.plan.draw(
+            delta_recall(f"{name}.results", mixed, queries, cache, results, heads, queries=True, **shared),
+            delta_norm(f"{name}.mixed", results, projected, gains, out, heads, eps=eps, **shared),
+        )
+        self.value(f"blocks.{layer}.delta.mixed", View(heads.rule.values))
+        return out
 
     @property
-    def has_post_norms(self) -> bool:
-        """Whether layers normalise what their branches add."""
-        return self.config.layer(0).norm_after
+    def piece(self) -> int:
+        """The most rows that follow each other in a sequence; 0 where none do."""
+        return self.table.shape[0] if self.together and self.table is not None else 0
 
-    def after_mixing(self, layer: int) -> None:
+    @property
+    def solves(self) -> bool:
+        """Whether rows of a delta rule are so many that their corrections are a product."""
+        return self.piece > MOST_ONE_BY_ONE
+
+    def delta_inputs(self, layer: int, projected: TensorSpec, inputs: TensorSpec, heads: DeltaHeads) -> TensorSpec:
+        """Draw queries, keys, values, decays and shares; where it solves, lengths are a pass of their own."""
+        name = f"h.{layer}.delta"
+        mixed, decay = self.row_vector("delta.given", heads.mixed), self.of_layer(layer, "delta.decay")
+        shared: dict[str, Any] = {"eps": DELTA_EPS, "rows": self.table, "kernels": self.kernels}
+        found = self.row_vector("delta.raw", heads.mixed) if self.solves else mixed
+        conv = projected, inputs, self.of_layer(layer, "delta.taps"), decay, found
+        self.plan.draw(delta_conv(f"{name}.conv", *conv, heads, unit=not self.solves, **shared))
+        if self.solves:
+            self.plan.draw(delta_unit(f"{name}.unit", found, mixed, heads, **shared))
+        return mixed
+
+    def keep_delta_rows(
+        self, name: str, mixed: TensorSpec, cache: TensorSpec, queries: TensorSpec | None, heads: DeltaHeads
+    ) -> None:
+        """Draw what a delta rule keeps of rows, and store it; ``queries`` gets the weights of tokens for those."""
+        kept, draw, piece = self.row_vector("delta.kept", heads.kept), self.plan.draw, self.piece
+        keys, rows = self.row_vector("delta.scores.keys", heads.scores), RowInterleaved((kept,))
+        shared: dict[str, Any] = {"rows": self.table, "kernels": self.kernels}
+        run: dict[str, Any] = {**shared, "piece": piece}
+        early, late = dict[str, Any](), dict[str, Any]()
+        if self.solves:
+            early["ends"] = ended = self.row_vector("delta.ends", heads.ends)
+            draw(delta_ends(f"{name}.ends", cache, ended, heads, **run))
+        if piece:
+            draw(delta_row(f"{name}.early", mixed, cache, kept, heads, **early, **run))
+            self.store(f"{name}.early_store", rows, cache, "delta.store")
+        draw(delta_scores(f"{name}.scores", mixed, cache, keys, queries, heads, **shared))
+        if piece:
+            late["apart"] = apart = self.row_vector("delta.apart", heads.rule.values)
+            draw(delta_recall(f"{name}.apart", mixed, keys, cache, apart, heads, queries=False, **run))
+        late |= self.solve_delta_rule(name, mixed, keys, heads, run) if self.solves else {"scores": keys}
+        draw(delta_row(f"{name}.row", mixed, cache, kept, heads, **late, **run))
+        self.store(f"{name}.row_store", rows, cache, "delta.store")
+
+    def solve_delta_rule(
+        self, name: str, mixed: TensorSpec, scores: TensorSpec, heads: DeltaHeads, run: dict[str, Any]
+    ) -> dict[str, TensorSpec]:
+        """Draw what makes the corrections of all rows of a run a product, see :mod:`glinfer.ops.fused.delta_chunk`.
+
+        Returns:
+            The further inputs of :func:`glinfer.ops.fused.delta.delta_row`.
+        """
+        columns, draw = heads.over_run(run["piece"]), self.plan.draw
+        solved, other = (self.row_vector(f"delta.{each}", columns) for each in ("solved", "other"))
+        draw(delta_solve(f"{name}.solve", mixed, scores, solved, heads, **run))
+        for number, size in enumerate(join_sizes(run["piece"])):
+            joined = self.row_vector("delta.solved" if number % 2 else "delta.joined", columns)
+            draw(delta_lower(f"{name}.lower.{size}", mixed, scores, solved, other, heads, size=size, **run))
+            draw(delta_join(f"{name}.join.{size}", solved, other, joined, heads, size=size, **run))
+            solved = joined
+        draw(delta_carry(f"{name}.carry", mixed, solved, other, heads, **run))
+        return {"solved": solved, "carry": other}
+
+    def after_mixing(self, layer: Layer, mixed: RowInterleaved | TensorSpec) -> None:
         """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
         before, behind = self.hidden
-        of = self.config.layer(layer)
-        mixed: Stream | TensorSpec | None = self.opened if of.gated else self.mixed
-        if of.convolves:
-            mixed = self.convolved
-        elif of.delta is not None:
-            mixed = self.row_vector("delta.mixed", of.delta.values)
-        assert mixed is not None
-        stream, to = View(self.config.hidden_size), f"blocks.{layer}"
-        self.add(self.recipes.mixing_out(layer), mixed, before, behind)
+        number, node = layer.number, layer.mlp.body
+        stream, to = View(self.config.hidden_size), f"blocks.{number}"
+        self.add(self.recipes.mixing_out(number), mixed, before, behind)
         self.value(f"{to}.resid_mid{self.centred}", stream)
-        experts = of.experts
-        if experts is not None:
-            self.use_experts(layer, experts, behind, before)
+        if isinstance(node, ExpertMlps):
+            self.use_experts(number, node.choice, behind, before)
         else:
-            self.add(self.recipes.down(layer), self.expanded(layer, behind), behind, before)
+            self.add(self.recipes.down(number), self.expanded(number, behind), behind, before)
         self.value(f"{to}.resid_post{self.centred}", stream)
 
     @property
@@ -392,37 +448,56 @@ class PartsBuilder(ABC, Generic[Stream]):
         """What the name of the stream ends in where its mean was taken away."""
         return CENTRED if self.recipes.centred else ""
 
-    def use_experts(self, layer: int, experts: Experts, residual: Stream, out: Stream) -> None:
+    def add(
+        self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows, residual: RowInterleaved, out: RowInterleaved
+    ) -> None:
+        """Draw a product that is added to the residual stream, normalised before where the layer has that."""
+        if recipe.post_norm:
+            assert self.branch is not None
+            self.product(recipe, x, self.branch, **self.shared(self.parts_of(recipe), "all"))
+            self.post_norm(recipe, self.branch, residual, out)
+        elif residual is not out:
+            self.product(recipe, x, out, residual=residual)
+        else:
+            self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
+
+    @staticmethod
+    def shared(parts: int, clears: str) -> dict[str, Any]:
+        """The arguments of a product that instances share, whose sums blending adds up."""
+        return {"adds": True, "parts": parts, "clears": clears} if parts > 1 else {}
+
+    def parts_of(self, recipe: Recipe) -> int:
+        """Instances that share a product which blending adds to the residual stream."""
+        return shared_parts(self.matrix(recipe), self.kernels.part_steps)
+
+    def post_norm(self, recipe: Recipe, x: RowInterleaved, residual: RowInterleaved, out: RowInterleaved) -> None:
+        """Draw the norm behind a product, and the sum with the residual stream."""
+        name, kind = recipe.named(recipe.post_kind), recipe.post_kind
+        gains = self.weight(name, self.recipes.of_product(recipe, self.adapters))
+        how: dict[str, Any] = {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
+        stream = None if residual.names == out.names else residual
+        self.plan.draw(post_norm(name, kind, x, gains, out, residual=stream, **how))
+
+    def use_experts(self, layer: int, experts: Experts, residual: RowInterleaved, out: RowInterleaved) -> None:
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
-        name, config, kernels = f"h.{layer}.mlp", self.config, self.kernels
-        x, rows = self.rows_of(layer, residual)
+        name, x = f"h.{layer}.mlp", self.by_row(layer, "mlp.rows", residual, "mlp.rows")
         chooses, experts = experts, experts.stacked
         logits = self.row_vector("mlp.router", experts.count)
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
-        router, eps = self.recipes.router(layer), config.layer_norm_eps
-        shared: dict[str, Any] = {"rows": rows, "kernels": kernels}
-        self.adapt(router, x, rows)
-        self.plan.draw(rowwise_gemv(router.name, "mlp.router", x, self.matrix(router), logits, norm_eps=eps, **shared))
+        router, eps = self.recipes.router(layer), self.config.layer_norm_eps
+        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
+        self.adapt(router, x)
+        matrix = self.matrix(router)
+        self.plan.draw(rowwise_gemv(router.name, "mlp.router", x, matrix, logits, norm_eps=eps, **shared))
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
         self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, chooses, **shared))
-        parts, choice = self.expert_products(layer, experts, x, choice, rows)
-        stream, target, slots = self.as_rows(residual, out)
-        self.plan.draw(
-            mix_experts(
-                f"{name}.mix",
-                "mlp.mix",
-                parts,
-                choice,
-                target,
-                experts,
-                residual=None if stream.names == target.names else stream,
-                slots=slots,
-                **shared,
-            )
-        )
+        parts, choice = self.expert_products(layer, experts, x, choice)
+        stream = None if residual.names == out.names else residual
+        how: dict[str, Any] = {"residual": stream, "slots": self.used, **shared}
+        self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
 
     def expert_products(
-        self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec, rows: Extent
+        self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
     ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
         """Draw the products of rows with their experts; returns those, and the choices that say where each lies.
 
@@ -431,46 +506,33 @@ class PartsBuilder(ABC, Generic[Stream]):
         config, up, down = self.config, self.recipes.up(layer), self.recipes.down(layer)
         inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
         parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
-        chosen: dict[str, Any] = {"rows": rows, "kernels": self.kernels, "experts": experts, "choice": choice}
+        chosen: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels, "experts": experts, "choice": choice}
         norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
-        self.adapt(up, x, rows, choice=choice)
+        self.adapt(up, x, choice=choice)
         self.plan.draw(rowwise_gemv(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen))
-        self.adapt(down, inner, rows, choice=choice, apart=config.intermediate_size)
+        self.adapt(down, inner, choice=choice, apart=config.intermediate_size)
         self.plan.draw(rowwise_gemv(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
         return parts, choice
 
-    @abstractmethod
-    def rows_of(self, layer: int, x: Stream) -> tuple[TensorSpec, Extent]:
-        """The rows of the stream in one tensor, a row a slot, and their number."""
-
-    @abstractmethod
-    def row_vector(self, name: str, floats: int) -> TensorSpec:
-        """An activation with a row a slot."""
-
-    @abstractmethod
-    def as_rows(self, residual: Stream, out: Stream) -> tuple[RowInterleaved, RowInterleaved, Extent]:
-        """The stream before and behind a branch as interleaved rows, and their slots."""
-
-    def expanded(self, layer: int, x: Stream) -> Stream | RawRows:
+    def expanded(self, layer: int, x: RowInterleaved) -> RowInterleaved | RawRows:
         """Draw the MLP's first product, which instances share if its reader finishes it; returns that one's input."""
         recipe, config = self.recipes.up(layer), self.config
+        inner = self.rows("mlp.inner", self.inner_floats)
         if not self.raw_inner:
-            self.product(recipe, x, self.inner, activation=config.hidden_act)
+            self.product(recipe, x, inner, activation=config.hidden_act)
             self.value(f"blocks.{layer}.mlp.hidden", View(config.intermediate_size))
-            return self.inner
-        self.product(recipe, x, self.inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
-        return RawRows(self.inner, self.matrix(recipe), config.hidden_act, config.layer_norm_eps)
+            return inner
+        self.product(recipe, x, inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
+        return RawRows(inner, self.matrix(recipe), config.hidden_act, config.layer_norm_eps)
 
-    @property
+    @cached_property
     def raw_inner(self) -> bool:
         """Whether the MLP's first product leaves bare sums."""
-        shares = self.shares_norms and self.kernels.part_steps > 0 and self.kernels.split_inner
-        return shares and self.config.layer(0).norm_before and not self.has_experts and not self._reads_inner
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether layers have experts."""
-        return self.config.layer(0).experts is not None
+        shares, of = (
+            self.shares_norms and self.kernels.part_steps > 0 and self.kernels.split_inner,
+            self.config.layer(0),
+        )
+        return shares and of.norm_before and of.experts is None and not self._reads_inner
 
     @cached_property
     def _reads_inner(self) -> bool:
@@ -481,7 +543,7 @@ class PartsBuilder(ABC, Generic[Stream]):
             for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
         )
 
-    @property
+    @cached_property
     def inner_floats(self) -> int:
         """Floats of a row between the MLP's products."""
         return RawRows.floats(self.matrix(self.recipes.up(0))) if self.raw_inner else self.config.intermediate_size
@@ -495,45 +557,9 @@ class PartsBuilder(ABC, Generic[Stream]):
         shared = self.kernels.split_norms and (into_slot or self.in_bytes)
         return self.parts_of(recipe) if shared and self.shares_norms else 1
 
-    def turn_heads(
-        self,
-        layer: int,
-        x: RowInterleaved,
-        turning: Turning,
-        out: RowInterleaved,
-        *,
-        rows: TensorSpec | None,
-        slots: Extent = 1,
-        first: Extent = 0,
-    ) -> None:
-        """Draw the pass that normalises and turns the heads of keys and queries."""
-        name = f"h.{layer}.attn"
-        gains = self.of_layer(layer, "attn.qkv.turn")
-        self.plan.draw(
-            turn_heads(
-                f"{name}.turn",
-                x,
-                gains,
-                turning,
-                out,
-                head_dim=self.config.head_dim,
-                eps=self.config.layer_norm_eps,
-                whole=self.config.layer(layer).head_norms == "width",
-                rows=rows,
-                slots=slots,
-                first=first,
-                kernels=self.kernels,
-            )
-        )
-
-    @property
-    def turns_apart(self) -> bool:
-        """Whether heads are turned in a pass of their own, which normalises them first."""
-        return bool(self.config.family.head_norms)
-
 
 def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`PartsBuilder.layer_cache`.
+    """The layout of one layer's cache, see :meth:`Lowering.layer_cache`.
 
     Raises:
         PlanError: it does not fit such textures.
@@ -585,7 +611,7 @@ def layer_cache_layouts(
 def layer_cache_layout(
     recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
 ) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`PartsBuilder.layer_cache`.
+    """The layout of one layer's cache, see :meth:`Lowering.layer_cache`.
 
     Raises:
         PlanError: it does not fit such textures.

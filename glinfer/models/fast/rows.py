@@ -13,7 +13,6 @@ Every pass computes a row as the fast plan does, with the same weights and the s
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import cached_property
 from typing import Any
 
@@ -21,13 +20,12 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, adapter_values, delta_layers
+from glinfer.models.fast.parts import Lowering, adapter_values, delta_layers
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
 from glinfer.ops.fused.dense import RawRows, Turning
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.expert_groups import (
@@ -40,7 +38,6 @@ from glinfer.ops.fused.expert_groups import (
     tally_rows,
 )
 from glinfer.ops.fused.experts import join_rows
-from glinfer.ops.fused.gates import gate_heads
 from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.low_rank import CHOICE_FLOATS
 from glinfer.ops.fused.norms import norm_floats, row_norms
@@ -81,7 +78,7 @@ def chunk_plan(
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    builder = _ScoreBuilder if likelihoods else ChunkBuilder
+    builder = _ScoreLowering if likelihoods else ChunkLowering
     return builder(options, rows, cache_slots, every or cache_slots).build(export_residual)
 
 
@@ -117,7 +114,7 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _BatchBuilder(options, sequences, capacity).build()
+    return _BatchLowering(options, sequences, capacity).build()
 
 
 def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
@@ -132,64 +129,56 @@ def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
         rows: the most rows of one run.
         cache_slots: slots of the caches, a multiple of 64.
     """
-    return _DraftedBuilder(options, rows, cache_slots, cache_slots).build()
+    return _DraftedLowering(options, rows, cache_slots, cache_slots).build()
 
 
-class _RowsBuilder(PartsBuilder[RowInterleaved]):
-    """The parts of both kinds of plans: rows in slots, one in each render target."""
+class _RowsLowering(Lowering):
+    """Rows in slots, one in each render target."""
+
+    table: TensorSpec
+    counted = "rows"
 
     def __init__(
         self, name: str, run_values: list[RunValue], options: PlanOptions, rows: int, cache_slots: int, every: int
     ) -> None:
         if rows < 1:
             raise PlanError(f"a plan for {rows} rows; expected at least 1")
-        super().__init__(name, rows, run_values, options)
-        config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
+        super().__init__(name, rows, run_values, options, cache_slots=cache_slots, every=every)
         if cache_slots < 1 or cache_slots % SLOT_TOKENS:
             raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
-        self.targets, self.slots = kernels.rows_per_draw, slots_for(rows, kernels.rows_per_draw)
-        self.cache_slots, self.every = cache_slots, every
-        table = RowLayout.of((self.slots * self.targets, ROW_WORDS), "rgba32ui", max_texture_size)
-        self.row_table = self.plan.laid_out(ROWS, "input", table)
-        self.used: Extent = self.slots
-        first = self.interleaved("row.hidden.a", config.hidden_size)
-        self.hidden = (first, first if kernels.blends else self.interleaved("row.hidden.b", config.hidden_size))
-        cols = self.recipes.heads(0).cols
-        self.branch = self.interleaved("row.branch", config.hidden_size) if self.has_post_norms else None
-        self.raw = self.interleaved("row.raw", self.recipes.qkv_floats) if self.turns_apart else None
-        if self.convolves:
-            self.projected = self.interleaved("row.conv.projected", PARTS * part_floats(config.hidden_size))
-            self.convolved = self.interleaved("row.conv.mixed", config.hidden_size)
-        # In the format of half floats where the cache is, so that every plan rounds keys, values and queries alike.
-        self.qkv = self.interleaved("row.qkv", cols, format_name=self.cache_format.rows)
-        if not self.has_experts:
-            self.inner = self.interleaved("row.inner", self.inner_floats)
+        self.targets = self.kernels.rows_per_draw
+        self.used = self.slots = slots_for(rows, self.targets)
+        table = RowLayout.of((self.slots * self.targets, ROW_WORDS), "rgba32ui", self.max_texture_size)
+        self.table = self.plan.laid_out(ROWS, "input", table)
+        self.declare(in_place=self.kernels.blends, stores=True)
 
-    def interleaved(self, name: str, floats: int, *, format_name: str = "rgba32f") -> RowInterleaved:
+    def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
         shape, tiles = (self.slots, floats), self.kernels.row_tiles
         layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles, format_name=format_name)
-        return self.interleaved_as(name, layout)
+        return self.rows_as(f"row.{name.removeprefix('attn.').removeprefix('mlp.')}", layout)
 
-    def interleaved_as(self, name: str, layout: BlockLayout) -> RowInterleaved:
+    def rows_as(self, name: str, layout: BlockLayout) -> RowInterleaved:
         names = (f"{name}.{number}" for number in range(self.targets))
         return RowInterleaved(tuple(self.plan.laid_out(each, "activation", layout) for each in names))
 
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
+        return self.whole_vector(name, self.slots * self.targets, floats)
+
+    def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
+        """An activation [slots, floats]."""
+        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.plan.laid_out(f"row.{name}", "activation", layout)
+
+    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
+        joined = self.row_vector(name, x.cols)
+        self.plan.draw(join_rows(f"h.{layer}.{kind}", kind, x, joined, rows=self.counted, kernels=self.kernels))
+        return joined
+
     def embed(self, picks: TensorSpec | None = None, out: RowInterleaved | None = None) -> None:
-        (wte, wpe), out = self.tables(), self.hidden[0] if out is None else out
-        self.plan.draw(
-            embed_rows(
-                "embed",
-                self.row_table,
-                wte,
-                wpe,
-                out,
-                slots=self.used,
-                picks=picks,
-                scale=self.config.embedding_scale,
-                typed=bool(self.config.type_vocab_size),
-                kernels=self.kernels,
-            )
-        )
+        wte, wpe = self.tables()
+        how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
+        how |= {"slots": self.used, "picks": picks, "kernels": self.kernels}
+        self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0] if out is None else out, **how))
 
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
         """Declare the inner vectors of adapters, in a slot of one tensor for each row."""
@@ -197,123 +186,23 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         layout = BlockLayout.of(shape, self.max_texture_size, tiles=self.kernels.row_tiles)
         return self.plan.laid_out(name, "activation", layout)
 
-    def keys_and_values(self, layer: int, *, together: bool) -> TensorSpec:
-        """Compute keys, values and queries of a layer, and store keys and values in its cache."""
-        recipes, name = self.recipes, f"h.{layer}.attn"
-        recipe = recipes.qkv(layer)
-        cache = self.layer_cache(layer, self.cache_slots, self.every)
-        turning = self.turning(layer)
-        if self.raw is None:
-            parts = self.shared_norm_parts(recipe, cache)
-            shared: dict[str, Any] = {"adds": True, "parts": parts, "clears": "all"} if parts > 1 else {}
-            self.product(recipe, self.hidden[0], self.qkv, turning=turning, **shared)
-        else:
-            assert turning is not None
-            self.product(recipe, self.hidden[0], self.raw)
-            self.turn_heads(layer, self.raw, turning, self.qkv, rows=self.row_table, slots=self.used)
-        self.plan.draw(
-            store_rows(f"{name}.store", self.qkv, self.row_table, cache, together=together, kernels=self.kernels)
-        )
-        return cache
-
-    def gated(self, layer: int, *, together: bool) -> TensorSpec:
-        """Compute the three parts of a layer's convolution, and store the product of two of them in its cache."""
-        assert self.projected is not None
-        cache, kernels = self.layer_cache(layer, self.cache_slots, self.every), self.kernels
-        self.product(self.recipes.conv_in(layer), self.hidden[0], self.projected)
-        name, rows = f"h.{layer}.conv.store", self.row_table
-        self.plan.draw(store_gated(name, self.projected, cache, rows=rows, together=together, kernels=kernels))
-        return cache
-
-    def convolve(self, layer: int, cache: TensorSpec) -> None:
-        """Draw the convolution of a layer over its cache."""
-        assert self.projected is not None
-        assert self.convolved is not None
-        self.plan.draw(
-            short_conv(
-                f"h.{layer}.conv.mixed",
-                self.projected,
-                cache,
-                self.of_layer(layer, "conv.taps"),
-                self.convolved,
-                length=self.config.layer(layer).taps,
-                rows=self.row_table,
-                slots=self.used,
-                kernels=self.kernels,
-            )
-        )
-
-    together = False
-    """Whether rows may follow each other in a sequence."""
-
-    def delta_rule(self, layer: int, *, ends: bool) -> None:
-        """Draw the delta rule of a layer, each row by itself in a slot of one tensor."""
-        floats, name = self.recipes.delta(layer).projected, f"h.{layer}.delta"
-        projected = self.interleaved("row.delta.projected", floats)
-        self.product(self.recipes.delta_in(layer), self.hidden[0], projected)
-        joined, rows = self.row_vector("delta.projected", floats), self.row_table
-        self.plan.draw(join_rows(f"{name}.rows", "delta.rows", projected, joined, rows="rows", kernels=self.kernels))
-        piece = rows.shape[0] if self.together else 0
-        self.apply_delta_rule(layer, joined, self.cache_slots, self.every, rows=rows, piece=piece, ends=ends)
-
-    def store(self, name: str, x: TensorSpec, cache: TensorSpec) -> None:
-        rows, kernels = RowInterleaved((x,)), self.kernels
-        self.plan.draw(
-            store_rows(name, rows, self.row_table, cache, together=self.together, kernels=kernels, kind="delta.store")
-        )
-
-    def open_gates(self, layer: int) -> None:
-        """Draw the results of attention times their gates, where a layer has gates."""
-        if not self.config.layer(layer).gated:
-            return
-        assert self.raw is not None
-        mixed, raw, slots = self.mixed, self.raw, self.used
-        if isinstance(mixed, TensorSpec):
-            joined, name = self.row_vector("attn.raw", raw.cols), f"h.{layer}.attn.rows"
-            self.plan.draw(join_rows(name, "attn.rows", raw, joined, rows="rows", kernels=self.kernels))
-            mixed, raw, slots = RowInterleaved((mixed,)), RowInterleaved((joined,)), "rows"
-        opened = self.opened
-        assert opened is not None
-        out = RowInterleaved((opened,)) if isinstance(opened, TensorSpec) else opened
-        at, name = self.recipes.gates_at, f"h.{layer}.attn.gated"
-        self.plan.draw(gate_heads(name, mixed, raw, out, gates_at=at, slots=slots, kernels=self.kernels))
-
-    def mixed_layer(self, layer: int, *, together: bool, ends: bool = False) -> None:
-        """Draw a layer; with ``ends`` only what it keeps for later tokens."""
-        of = self.config.layer(layer)
-        if of.convolves:
-            cache = self.gated(layer, together=together)
-            if not ends:
-                self.convolve(layer, cache)
-        elif of.delta is not None:
-            self.delta_rule(layer, ends=ends)
-        else:
-            cache = self.keys_and_values(layer, together=together)
-            if not ends:
-                self.attend(layer, cache)
-                self.open_gates(layer)
-        if not ends:
-            self.after_mixing(layer)
-
-    @abstractmethod
-    def attend(self, layer: int, cache: TensorSpec) -> None:
-        """Draw the attention of a layer over its cache."""
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str) -> None:
+        how: dict[str, Any] = {"together": self.together, "kernels": self.kernels, "kind": kind}
+        self.plan.draw(store_rows(name, x, self.table, cache, **how))
 
     def head(self) -> RowInterleaved:
-        logits = self.interleaved(LOGITS, self.config.vocab_size)
+        logits = self.rows(LOGITS.removeprefix("row."), self.config.vocab_size)
         self.product(self.recipes.head(), self.hidden[0], logits, cap=self.config.final_logit_softcapping)
         return logits
 
-    def rows_of(self, layer: int, x: RowInterleaved) -> tuple[TensorSpec, Extent]:
-        joined = self.row_vector("mlp.rows", x.cols)
-        self.plan.draw(join_rows(f"h.{layer}.mlp.rows", "mlp.rows", x, joined, rows="rows", kernels=self.kernels))
-        return joined, "rows"
-
-    few = False
-    """Whether rows are few, so that passes share their sums out as those of one row do."""
+    def pick(self, picks: TensorSpec) -> None:
+        """Choose the token after each row."""
+        vocab, logits = self.config.vocab_size, self.head()
+        how: dict[str, Any] = {"vocab": vocab, "count": "rows", "kernels": self.kernels}
+        self.plan.draw(pick_rows("pick", logits, self.table, picks, **how))
 
     def expert_products(
-        self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec, rows: Extent
+        self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
     ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
         """Draw the products of rows with their experts, rows of one expert together unless they are few.
 
@@ -323,7 +212,7 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         adapted = any(self.adapters.places(each)[1] for each in (up, down))
         most = self.plan.max_rows
         if self.few or adapted or most <= self.few_expert_rows or most * experts.used < experts.count:
-            return super().expert_products(layer, experts, x, choice, rows)
+            return super().expert_products(layer, experts, x, choice)
         name, config, targets = f"h.{layer}.mlp", self.config, self.targets
         groups = most_groups(self.slots * targets, targets, experts)
         tally = self.whole_vector("mlp.tally", tally_rows(self.slots * targets), experts.count)
@@ -331,16 +220,15 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         places = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
         inner = self.in_groups("mlp.inner", groups, config.intermediate_size)
         parts = self.in_groups("mlp.parts", groups, config.hidden_size)
-        shared: dict[str, Any] = {"rows": rows, "kernels": self.kernels}
+        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
         norm: dict[str, Any] = {"norm_eps": config.layer_norm_eps, "activation": config.hidden_act}
+        kernels, into, out_of = self.kernels, self.matrix(up), self.matrix(down)
         self.plan.draw(
             tally_experts(f"{name}.tally", choice, tally, experts, **shared),
             place_experts(f"{name}.places", choice, tally, places, experts, targets=targets, **shared),
             group_experts(f"{name}.groups", choice, tally, chosen, experts, targets=targets, **shared),
-            expert_gemm(up.name, "mlp.fc_in", x, self.matrix(up), chosen, inner, experts, kernels=self.kernels, **norm),
-            expert_gemm(
-                down.name, "mlp.fc_out", inner, self.matrix(down), chosen, parts, experts, kernels=self.kernels
-            ),
+            expert_gemm(up.name, "mlp.fc_in", x, into, chosen, inner, experts, kernels=kernels, **norm),
+            expert_gemm(down.name, "mlp.fc_out", inner, out_of, chosen, parts, experts, kernels=kernels),
         )
         return parts, places
 
@@ -356,60 +244,24 @@ class _RowsBuilder(PartsBuilder[RowInterleaved]):
         names = [f"{name}.{number}" for number in range(self.targets)]
         return RowInterleaved(tuple(self.whole_vector(each, groups, floats) for each in names))
 
-    def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
-        """An activation [slots, floats]."""
-        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
-        return self.plan.laid_out(f"row.{name}", "activation", layout)
-
-    def row_vector(self, name: str, floats: int) -> TensorSpec:
-        return self.whole_vector(name, self.slots * self.targets, floats)
-
-    def as_rows(self, residual: RowInterleaved, out: RowInterleaved) -> tuple[RowInterleaved, RowInterleaved, Extent]:
-        return residual, out, self.used
-
-    def post_norm(self, recipe: Recipe, x: RowInterleaved, residual: RowInterleaved, out: RowInterleaved) -> None:
-        self.draw_post_norm(recipe, x, residual, out, self.used)
-
     def product(
         self,
         recipe: Recipe,
         x: RowInterleaved | TensorSpec | RawRows,
         out: RowInterleaved,
         *,
-        residual: RowInterleaved | None = None,
-        activation: str = "none",
-        cap: float = 0.0,
         turning: Turning | None = None,
-        adds: bool = False,
-        parts: int = 1,
-        clears: str = "",
         raw: bool = False,
         slots: Extent | None = None,
+        **further: Any,
     ) -> None:
         if not isinstance(x, RawRows):
-            self.adapt(recipe, x, "rows")
-        norms = self.norms_of(recipe, x) if recipe.norm and not raw else {}
-        self.plan.draw(
-            gemm(
-                recipe.name,
-                recipe.kind,
-                x,
-                self.matrix(recipe),
-                out,
-                slots=self.used if slots is None else slots,
-                **norms,
-                turning=turning,
-                rows=self.row_table if turning is not None else None,
-                residual=residual,
-                activation=activation,
-                cap=cap,
-                adds=adds,
-                parts=parts,
-                clears=clears,
-                raw=raw,
-                kernels=self.kernels,
-            )
-        )
+            self.adapt(recipe, x)
+        further |= self.norms_of(recipe, x) if recipe.norm and not raw else {}
+        further |= {"turning": turning, "rows": None if turning is None else self.table}
+        slots, matrix = self.used if slots is None else slots, self.matrix(recipe)
+        how: dict[str, Any] = {"slots": slots, "raw": raw, "kernels": self.kernels}
+        self.plan.draw(gemm(recipe.name, recipe.kind, x, matrix, out, **how, **further))
 
     def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
         """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
@@ -427,10 +279,9 @@ def few_chunk_rows(options: PlanOptions) -> int:
     return few_rows(rows, experts.stacked, config.hidden_size, config.intermediate_size, kernels)
 
 
-class ChunkBuilder(_RowsBuilder):
+class ChunkLowering(_RowsLowering):
     """Rows that follow each other in a sequence, several of which may share a run."""
 
-    mixed: RowInterleaved
     name = "chunk"
     has_head = False
     """Whether the last layer goes on to the end, and :meth:`finish` to a head."""
@@ -458,18 +309,16 @@ class ChunkBuilder(_RowsBuilder):
         values += self.further_values(rows)
         super().__init__(self.name, values, options, rows, cache_slots, every)
         self.used = "row_slots"
-        most = min((heads.most_together for heads in self.delta_heads), default=self.row_table.shape[0])
-        if self.row_table.shape[0] > most:
+        together = [self.recipes.delta(layer).most_together for layer in delta_layers(config)]
+        found, most = self.table.shape[0], min(together, default=self.table.shape[0])
+        if found > most:
             raise PlanError(
-                f"a plan for {self.row_table.shape[0]} rows that follow each other; expected at most {most}, as the "
-                "delta rule of a layer takes them in together"
+                f"a plan for {found} rows that follow each other; expected at most {most}, as the delta rule of a "
+                "layer takes them in together"
             )
-        self.mixed = self.interleaved("row.mixed", self.attention_width)
-        if config.family.gated_attention:
-            self.opened = self.interleaved("row.gated", self.attention_width)
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
-        self.scores = self.interleaved_as("row.scores", layout)
+        self.scores = self.rows_as("row.scores", layout)
 
     @property
     def few_expert_rows(self) -> int:
@@ -484,8 +333,8 @@ class ChunkBuilder(_RowsBuilder):
         """The whole plan."""
         self.embed()
         last = self.config.num_hidden_layers - 1
-        for layer in range(last + 1):
-            self.layer(layer, ends=layer == last and not self.has_head)
+        for layer in self.graph.layers:
+            self.draw_layer(layer, ends=layer.number == last and not self.has_head)
         self.finish()
         results = self.plan.last_written
         if export_residual:
@@ -497,46 +346,26 @@ class ChunkBuilder(_RowsBuilder):
     def finish(self) -> None:
         """Draw what follows the last layer: nothing, since only the last token of a prompt needs a head."""
 
-    def layer(self, layer: int, ends: bool) -> None:
-        """Draw a layer, or with ``ends`` what it keeps for later tokens alone."""
-        self.mixed_layer(layer, together=True, ends=ends)
-
-    def attend(self, layer: int, cache: TensorSpec) -> None:
+    def attend(self, layer: int, cache: TensorSpec) -> RowInterleaved | TensorSpec:
         """Draw the attention of a layer over its cache."""
-        heads, name, table = self.recipes.heads(layer), f"h.{layer}.attn", self.row_table
+        heads, name, kernels = self.recipes.heads(layer), f"h.{layer}.attn", self.kernels
+        mixed = self.rows("attn.mixed", heads.width)
+        assert self.qkv is not None
+        how: dict[str, Any] = {"sinks": self.sinks(layer), "split": self.few and kernels.split_values}
         self.plan.draw(
-            tile_scores(f"{name}.scores", self.qkv, cache, table, self.scores, heads, kernels=self.kernels),
-            tile_values(
-                f"{name}.values",
-                self.scores,
-                cache,
-                table,
-                self.mixed,
-                heads,
-                kernels=self.kernels,
-                sinks=self.sinks(layer),
-                split=self.few and self.kernels.split_values,
-            ),
+            tile_scores(f"{name}.scores", self.qkv, cache, self.table, self.scores, heads, kernels=kernels),
+            tile_values(f"{name}.values", self.scores, cache, self.table, mixed, heads, kernels=kernels, **how),
         )
+        return mixed
 
     def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
         """Draw the norms of a product's rows in a pass of their own, unless rows are few."""
         if self.few:
             return super().norms_of(recipe, x)
         assert isinstance(x, RowInterleaved)
-        self.plan.draw(
-            row_norms(
-                f"{recipe.name}.norms",
-                "norms",
-                x,
-                self.norms,
-                slots=self.used,
-                eps=self.config.layer_norm_eps,
-                centred=self.recipes.sums,
-                grouped=is_grouped(recipe.packing),
-                kernels=self.kernels,
-            )
-        )
+        how: dict[str, Any] = {"centred": self.recipes.sums, "grouped": is_grouped(recipe.packing)}
+        how |= {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
+        self.plan.draw(row_norms(f"{recipe.name}.norms", "norms", x, self.norms, **how))
         return {"norms": self.norms}
 
     @cached_property
@@ -550,41 +379,29 @@ class ChunkBuilder(_RowsBuilder):
         return super().parts_of(recipe) if self.few else 1
 
 
-class _ScoreBuilder(ChunkBuilder):
+class _ScoreLowering(ChunkLowering):
     name, has_head = "score", True
 
     def finish(self) -> None:
         """Score each row's wanted token."""
-        self.plan.draw(
-            score_rows(
-                "score",
-                self.head(),
-                self.row_table,
-                self.interleaved(SCORES, BLOCK_FLOATS),
-                vocab=self.config.vocab_size,
-                slots=self.used,
-                kernels=self.kernels,
-            )
-        )
+        logits, scores = self.head(), self.rows(SCORES.removeprefix("row."), BLOCK_FLOATS)
+        how: dict[str, Any] = {"vocab": self.config.vocab_size, "slots": self.used, "kernels": self.kernels}
+        self.plan.draw(score_rows("score", logits, self.table, scores, **how))
 
 
-class _DraftedBuilder(ChunkBuilder):
+class _DraftedLowering(ChunkLowering):
     """Few rows: norms are computed in the products, and sums are shared out, as the plan ``fast`` does both."""
 
     name, has_head, few, shares_norms = "drafted", True, True, True
 
     def finish(self) -> None:
         """Choose the token after each row."""
-        shape = self.row_table.shape[0], BLOCK_FLOATS
-        picks = self.plan.laid_out(PICKS, "activation", BlockLayout.by_block(shape, self.max_texture_size))
-        vocab = self.config.vocab_size
-        self.plan.draw(
-            pick_rows("pick", self.head(), self.row_table, picks, vocab=vocab, count="rows", kernels=self.kernels)
-        )
+        layout = BlockLayout.by_block((self.table.shape[0], BLOCK_FLOATS), self.max_texture_size)
+        self.pick(self.plan.laid_out(PICKS, "activation", layout))
 
 
-class _BatchBuilder(_RowsBuilder):
-    mixed: TensorSpec
+class _BatchLowering(_RowsLowering):
+    """A token of each of many sequences."""
 
     def __init__(self, options: PlanOptions, sequences: int, capacity: int) -> None:
         config, kernels = options.config, options.kernels
@@ -599,47 +416,32 @@ class _BatchBuilder(_RowsBuilder):
             RunValue("score_slots", rows, groups * rows, ("multiply", ("ceildiv", "longest", SLOT_TOKENS), rows)),
         ]
         super().__init__("batch", values, options, sequences, sequences * capacity, capacity)
-        self.adapter_table = self.row_table
+        self.adapter_table = self.table
         self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
-        self.mixed = self.blocks("row.mixed", rows, self.attention_width)
-        if config.family.gated_attention:
-            self.opened = self.blocks("row.gated", rows, self.attention_width)
 
     def build(self) -> Plan:
-        config, picks = self.config, self.cache(PICKS, self.row_table.shape[0], BLOCK_FLOATS)
+        picks = self.cache(PICKS, self.table.shape[0], BLOCK_FLOATS)
         self.embed(picks)
-        for layer in range(config.num_hidden_layers):
-            self.mixed_layer(layer, together=False)
-        logits = self.head()
-        self.plan.draw(
-            pick_rows(
-                "pick", logits, self.row_table, picks, vocab=config.vocab_size, count="rows", kernels=self.kernels
-            )
-        )
+        for layer in self.graph.layers:
+            self.draw_layer(layer)
+        self.pick(picks)
         return self.plan.build()
 
-    def attend(self, layer: int, cache: TensorSpec) -> None:
-        table, queries = self.row_table, None
-        heads, name = self.recipes.heads(layer), f"h.{layer}.attn"
+    def attend(self, layer: int, cache: TensorSpec) -> TensorSpec:
+        rows, name, queries = self.table.shape[0], f"h.{layer}.attn", None
+        heads, kernels = self.recipes.heads(layer), self.kernels
         if self.in_bytes:
-            queries, rows = self.row_vector("queries", heads.cols), table.shape[0]
-            join = join_rows(f"{name}.queries", "attn.queries", self.qkv, queries, rows=rows, kernels=self.kernels)
-            self.plan.draw(join)
+            assert self.qkv is not None
+            queries = self.row_vector("queries", heads.cols)
+            self.plan.draw(join_rows(f"{name}.queries", "attn.queries", self.qkv, queries, rows=rows, kernels=kernels))
+        mixed = self.blocks("row.mixed", rows, heads.width)
+        shared: dict[str, Any] = {"rows": self.table, "kernels": kernels}
+        sinks = self.sinks(layer)
         self.plan.draw(
-            cached_scores(
-                f"{name}.scores", cache, self.scores, heads, kernels=self.kernels, rows=table, queries=queries
-            ),
-            cached_values(
-                f"{name}.values",
-                self.scores,
-                cache,
-                self.mixed,
-                heads,
-                kernels=self.kernels,
-                rows=table,
-                sinks=self.sinks(layer),
-            ),
+            cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **shared),
+            cached_values(f"{name}.values", self.scores, cache, mixed, heads, sinks=sinks, **shared),
         )
+        return mixed
 
 
 def slots_for(rows: int, targets: int) -> int:

@@ -14,12 +14,12 @@ draws.
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
-from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, adapter_values, cache_slots
+from glinfer.models.fast.parts import Lowering, adapter_values, cache_slots
 from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.points import View
@@ -27,10 +27,8 @@ from glinfer.models.ropes import angle_values
 from glinfer.models.transforms.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.convolve import PARTS, part_floats, short_conv, store_gated
-from glinfer.ops.fused.dense import RawRows, Turning
+from glinfer.ops.fused.dense import RawRows
 from glinfer.ops.fused.embed import embed_token
-from glinfer.ops.fused.gates import gate_heads
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
@@ -53,7 +51,7 @@ def fast_plan(options: PlanOptions) -> Plan:
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _FastBuilder(options).build()
+    return _TokenLowering(options).build()
 
 
 def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> list[RunValue]:
@@ -71,186 +69,80 @@ def run_values(config: ModelConfig, adapters: AdapterRanks = NO_ADAPTERS) -> lis
     ]
 
 
-class _FastBuilder(PartsBuilder[TensorSpec]):
+class _TokenLowering(Lowering):
+    """One row, each activation in one tensor."""
+
     shares_norms = True
 
     def __init__(self, options: PlanOptions) -> None:
-        config, kernels = options.config, options.kernels
-        context = config.max_position_embeddings
-        super().__init__("fast", context, run_values(config, options.adapters), options)
-        first = self.vector(HIDDEN, config.hidden_size)
-        # Blending adds to the stream in place; otherwise it goes from one texture to the other and back.
-        self.hidden = (first, first if kernels.part_steps else self.vector("hidden.b", config.hidden_size))
+        config, context, slots = options.config, options.config.max_position_embeddings, cache_slots(options.config)
+        values = run_values(config, options.adapters)
+        super().__init__("fast", context, values, options, cache_slots=slots, every=slots)
+        self.declare(in_place=self.kernels.part_steps > 0, stores=self.in_bytes)
         self.scores = self.blocks("attn.scores", score_slots(context), config.num_attention_heads * BLOCK_FLOATS)
-        self.mixed = self.vector("attn.mixed", self.attention_width)
-        if not self.has_experts:
-            self.inner = self.vector("mlp.inner", self.inner_floats)
-        self.logits = self.vector(LOGITS, config.vocab_size)
-        self.branch = self.vector("branch", config.hidden_size) if self.has_post_norms else None
-        self.raw = self.vector("attn.raw", self.recipes.qkv_floats) if self.turns_apart else None
-        self.qkv = self.vector("attn.qkv", self.recipes.heads(0).cols) if self.in_bytes else None
-        self.opened = self.vector("attn.gated", self.attention_width) if config.family.gated_attention else None
-        if self.convolves:
-            self.projected = self.vector("conv.projected", PARTS * part_floats(config.hidden_size))
-            self.convolved = self.vector("conv.mixed", config.hidden_size)
+        self.logits = self.rows(LOGITS, config.vocab_size)
         # A run reads the choice of the run before in one draw and writes its own, a slot further, in another.
         self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
 
-    def vector(self, name: str, floats: int) -> TensorSpec:
+    def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
+        return RowInterleaved((self.row_vector(name, floats),))
+
+    def row_vector(self, name: str, floats: int) -> TensorSpec:
         return self.blocks(name, 1, floats)
 
-    def value(self, name: str, view: View) -> None:
-        self.plan.value(name, view)
+    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
+        return x.tensors[0]
 
     def build(self) -> Plan:
-        config, plan = self.config, self.plan
+        config, plan, stream = self.config, self.plan, self.hidden[0]
         wte, wpe = self.tables()
         scale = config.embedding_scale
-        plan.draw(embed_token("embed", wte, wpe, self.picks, self.hidden[0], scale=scale, kernels=self.kernels))
+        plan.draw(embed_token("embed", wte, wpe, self.picks, stream.tensors[0], scale=scale, kernels=self.kernels))
         plan.value(f"embed{self.centred}", View(config.hidden_size))
-        for layer in range(config.num_hidden_layers):
+        for layer in self.graph.layers:
             plan.begin_layer()
-            self.layer(layer)
-        self.product(self.recipes.head(), self.hidden[0], self.logits, cap=config.final_logit_softcapping)
+            self.draw_layer(layer)
+        self.product(self.recipes.head(), stream, self.logits, cap=config.final_logit_softcapping)
         plan.value("logits", View(config.vocab_size, rows="only"))
-        plan.draw(
-            pick("pick", self.logits, self.picks, vocab=config.vocab_size, first="position", kernels=self.kernels)
-        )
+        logits, vocab = self.logits.tensors[0], config.vocab_size
+        plan.draw(pick("pick", logits, self.picks, vocab=vocab, first="position", kernels=self.kernels))
         return plan.build()
 
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
         """Declare the inner vector of an adapter."""
-        return self.vector(name, ranks)
+        return self.row_vector(name, ranks)
 
-    def layer(self, layer: int) -> None:
-        of = self.config.layer(layer)
-        if of.convolves:
-            self.convolution(layer)
-        elif of.delta is not None:
-            projected = self.row_vector("delta.projected", self.recipes.delta(layer).projected)
-            self.product(self.recipes.delta_in(layer), self.hidden[0], projected)
-            slots = cache_slots(self.config)
-            self.apply_delta_rule(layer, projected, slots, slots)
-        else:
-            self.attention(layer)
-        self.after_mixing(layer)
+    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str) -> None:
+        self.plan.draw(store_row(name, x, cache, kind=kind, kernels=self.kernels))
 
-    def store(self, name: str, x: TensorSpec, cache: TensorSpec) -> None:
-        self.plan.draw(store_row(name, RowInterleaved((x,)), cache, kind="delta.store", kernels=self.kernels))
-
-    def convolution(self, layer: int) -> None:
-        assert self.projected is not None
-        assert self.convolved is not None
-        slots, name = cache_slots(self.config), f"h.{layer}.conv"
-        cache, x = self.layer_cache(layer, slots, slots), RowInterleaved((self.projected,))
-        self.product(self.recipes.conv_in(layer), self.hidden[0], self.projected)
-        self.plan.draw(store_gated(f"{name}.store", x, cache, kernels=self.kernels))
-        self.value(f"blocks.{layer}.conv.gated", View(self.config.hidden_size, rows="position"))
-        taps, mixed = self.of_layer(layer, "conv.taps"), RowInterleaved((self.convolved,))
-        length = self.config.layer(layer).taps
-        self.plan.draw(short_conv(f"{name}.mixed", x, cache, taps, mixed, length=length, kernels=self.kernels))
-        self.value(f"blocks.{layer}.conv.mixed", View(self.config.hidden_size))
-
-    def attention(self, layer: int) -> None:
-        recipes, kernels, name = self.recipes, self.kernels, f"h.{layer}.attn"
-        heads, slots = recipes.heads(layer), cache_slots(self.config)
-        cache, turning = self.layer_cache(layer, slots, slots), self.turning(layer)
-        target, first, clears = (cache, "position", "rows") if self.qkv is None else (self.qkv, 0, "all")
-        if self.raw is None:
-            recipe = recipes.qkv(layer)
-            parts = self.shared_norm_parts(recipe, cache)
-            self.product(
-                recipe,
-                self.hidden[0],
-                target,
-                first=first,
-                turning=turning,
-                adds=parts > 1,
-                parts=parts,
-                clears=clears if parts > 1 else "",
-            )
-        else:
-            assert turning is not None
-            self.product(recipes.qkv(layer), self.hidden[0], self.raw)
-            self.turn_heads(
-                layer, RowInterleaved((self.raw,)), turning, RowInterleaved((target,)), rows=None, first=first
-            )
-        to, dim = f"blocks.{layer}.attn", self.config.head_dim
-        self.name_heads(to, "q", heads.count, heads.queries_at)
-        if self.qkv is not None:
-            self.plan.draw(store_row(f"{name}.store", RowInterleaved((self.qkv,)), cache, kernels=kernels))
-        self.name_heads(to, "k", heads.kv, 0)
-        self.name_heads(to, "v", heads.kv, heads.kv_floats)
-        self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels, queries=self.qkv))
+    def attend(self, layer: int, cache: TensorSpec) -> RowInterleaved:
+        heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"
+        mixed, queries = self.rows("attn.mixed", heads.width), None if self.qkv is None else self.qkv.tensors[0]
+        how: dict[str, Any] = {"kernels": self.kernels}
+        self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **how))
         self.value(f"{to}.scores", View("slots", heads.count))
-        sinks = self.sinks(layer)
-        self.plan.draw(
-            cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels, sinks=sinks)
-        )
-        self.value(f"{to}.mixed", View(dim, heads.count, cols_apart=heads.floats))
-        if self.opened is not None:
-            assert self.raw is not None
-            mixed, raw, opened = (RowInterleaved((each,)) for each in (self.mixed, self.raw, self.opened))
-            at = recipes.gates_at
-            self.plan.draw(gate_heads(f"{name}.gated", mixed, raw, opened, gates_at=at, kernels=kernels))
-        self.value(f"{to}.joined", View(dim, heads.count, cols_apart=heads.floats, rows="only", joined=True))
-
-    def name_heads(self, to: str, letter: str, heads: int, start: int) -> None:
-        """Name queries, keys or values, which the last draw has written."""
-        order = self.recipes.turned_places if letter != "v" else ()
-        where: Literal["only", "position"] = "only" if self.qkv is not None and letter == "q" else "position"
-        floats, places = self.recipes.head_floats, tuple(map(int, order))
-        view = View(self.config.head_dim, heads, cols_apart=floats, start=start, order=places, rows=where)
-        self.value(f"{to}.{letter}", view)
-
-    def rows_of(self, layer: int, x: TensorSpec) -> tuple[TensorSpec, Extent]:
-        return x, 1
-
-    def row_vector(self, name: str, floats: int) -> TensorSpec:
-        return self.vector(name, floats)
-
-    def as_rows(self, residual: TensorSpec, out: TensorSpec) -> tuple[RowInterleaved, RowInterleaved, Extent]:
-        return RowInterleaved((residual,)), RowInterleaved((out,)), 1
-
-    def post_norm(self, recipe: Recipe, x: TensorSpec, residual: TensorSpec, out: TensorSpec) -> None:
-        rows, stream, target = (RowInterleaved((each,)) for each in (x, residual, out))
-        self.draw_post_norm(recipe, rows, stream, target, 1)
+        how["sinks"] = self.sinks(layer)
+        self.plan.draw(cached_values(f"{name}.values", self.scores, cache, mixed.tensors[0], heads, **how))
+        self.value(f"{to}.mixed", View(self.config.head_dim, heads.count, cols_apart=heads.floats))
+        return mixed
 
     def product(
         self,
         recipe: Recipe,
-        x: TensorSpec | RawRows,
-        out: TensorSpec,
+        x: RowInterleaved | TensorSpec | RawRows,
+        out: RowInterleaved,
         *,
-        residual: TensorSpec | None = None,
-        activation: str = "none",
-        cap: float = 0.0,
-        first: Extent = 0,
-        turning: Turning | None = None,
-        adds: bool = False,
-        parts: int = 1,
-        clears: str = "",
+        residual: RowInterleaved | None = None,
         raw: bool = False,
+        **further: Any,
     ) -> None:
-        if isinstance(x, TensorSpec):
-            self.adapt(recipe, x, 1)
-        self.plan.draw(
-            gemv(
-                recipe.name,
-                recipe.kind,
-                x,
-                self.matrix(recipe),
-                out,
-                first=first,
-                norm_eps=self.config.layer_norm_eps if recipe.norm and not raw else None,
-                turning=turning,
-                residual=residual,
-                activation=activation,
-                cap=cap,
-                adds=adds,
-                parts=parts,
-                clears=clears,
-                raw=raw,
-                kernels=self.kernels,
-            )
-        )
+        if isinstance(x, RawRows):
+            assert isinstance(x.sums, RowInterleaved)
+            x = replace(x, sums=x.sums.tensors[0])
+        else:
+            x = x.tensors[0] if isinstance(x, RowInterleaved) else x
+            self.adapt(recipe, x)
+        further["norm_eps"] = self.config.layer_norm_eps if recipe.norm and not raw else None
+        further["residual"] = None if residual is None else residual.tensors[0]
+        matrix, (target,) = self.matrix(recipe), out.tensors
+        self.plan.draw(gemv(recipe.name, recipe.kind, x, matrix, target, raw=raw, kernels=self.kernels, **further))
