@@ -54,9 +54,8 @@ ALLOWED = {
     ("server/connections.py", "http"),  # names of status codes
     ("server/auth.py", "urllib"),
     # Models by name: the one client of a network, and the parts of addresses.
-    *((f"hub/{name}.py", "huggingface_hub") for name in ("bar", "cache", "client")),
+    *((f"hub/{name}.py", "huggingface_hub") for name in ("cache", "client")),
     ("hub/client.py", "urllib"),
-    ("hub/addresses.py", "socket"),
     ("hub/names.py", "urllib"),
     # What wakes the event loop of a batch, without an epoll that a forked process would share.
     ("batch/turns.py", "selectors"),
@@ -66,7 +65,6 @@ ALLOWED = {
     ("terminal.py", "click.echo"),
     ("server/errors.py", "click.echo"),  # of what is printable
     ("cli/common.py", "Console"),
-    ("hub/bar.py", "Console"),
     ("gl/cuda.py", "print"),
 }
 
