@@ -37,7 +37,7 @@ from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_gra
 from glinfer.text.chat import Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.template_worker import compiled, parts_of, text_of
-from glinfer.text.templates import JinjaTemplate, TemplateEncoder
+from glinfer.text.templates import JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
 from qa.fuzz import seeds
@@ -357,8 +357,7 @@ def _chatty() -> Tokenizer:
 
 def _encoded(messages: list[dict[str, Any]], tools: Any = None, source: str = _HERMES) -> None:
     """The ids of a conversation, of which no message has a control token more than the template writes."""
-    encoder = TemplateEncoder(_InProcess(source, {"bos_token": "<s>"}, "x"), _chatty())
-    encoder.ids(messages, tools=tools)
+    _InProcess(source, {"bos_token": "<s>"}, "x").ids(_chatty(), messages, tools=tools)
 
 
 def conversation_seeds() -> list[bytes]:

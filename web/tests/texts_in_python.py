@@ -32,7 +32,7 @@ from glinfer.errors import InputError  # noqa: E402
 from glinfer.export.texts import library_entry, template_entry  # noqa: E402
 from glinfer.formats.gguf.words import EXPRESSIONS  # noqa: E402
 from glinfer.text import template_worker, templates  # noqa: E402
-from glinfer.text.templates import JinjaTemplate, TemplateEncoder  # noqa: E402
+from glinfer.text.templates import JinjaTemplate  # noqa: E402
 from glinfer.text.tokenizer import Tokenizer  # noqa: E402
 from glinfer.text.tokenizers.gguf import gguf_tokenizer  # noqa: E402
 from glinfer.text.tokenizers.huggingface import _of_library  # noqa: E402
@@ -336,11 +336,12 @@ def conversations(count: int) -> Iterator[list[dict[str, str]]]:
 def of_template(tokenizer: Tokenizer, source: str, count: int) -> dict[str, Any]:
     """The form as ``plan.json`` has it, and conversations with their texts and ids; null where they are refused."""
     template = JinjaTemplate(source, given.TOKENS, "m")
-    encoder = TemplateEncoder(template, tokenizer)
     cases = []
     for messages in conversations(count):
         try:
-            cases.append({"messages": messages, "text": template.render(messages), "ids": encoder.ids(messages)})
+            cases.append(
+                {"messages": messages, "text": template.render(messages), "ids": template.ids(tokenizer, messages)}
+            )
         except InputError:
             cases.append({"messages": messages, "text": None, "ids": None})
     return {"chat": template_entry(template, tokenizer, [2]), "cases": cases}
