@@ -28,19 +28,18 @@ from glinfer.errors import FormatError, InputError, OptionError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import quoted
 from glinfer.limits import (
     MAX_RENDER_BYTES,
     MAX_RENDER_SECONDS,
     MAX_RENDERED_CHARACTERS,
     MAX_TEMPLATE_CHARACTERS,
-    MAX_TOKENIZER_CONFIG_BYTES,
 )
 from glinfer.text import template_worker
 from glinfer.text.own_process import ProcessError, answer_of
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import named_tokens
-from glinfer.text.tokenizers.huggingface import CONFIG_FILE
+from glinfer.text.tokenizers.huggingface import CONFIG_FILE, content_of, json_beside
 
 TEMPLATE_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
 _TOOL_FILE = Path("additional_chat_templates", "tool_use.jinja")
@@ -232,17 +231,16 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     if is_gguf(path):
         return _in_gguf(path)
     folder = Path(path) if is_directory(path) else Path(path).parent
-    config_file = folder / CONFIG_FILE
-    config = read_json(inside(config_file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(config_file) else {}
-    named = {name: value.get("content") if isinstance(value, dict) else value for name, value in config.items()}
-    tokens = {name: value for name, value in named.items() if name.endswith("_token") and isinstance(value, str)}
+    config = json_beside(folder / TEMPLATE_FILE)
+    named = {name: content_of(value) for name, value in config.items() if name.endswith("_token")}
+    tokens = {name: text for name, text in named.items() if text is not None}
     tools = _text_of(inside(folder / _TOOL_FILE)) if os.path.lexists(folder / _TOOL_FILE) else None
     if os.path.lexists(file := folder / TEMPLATE_FILE):
         return JinjaTemplate(_text_of(inside(file)), tokens, shown(file), tools)
-    found, file = config.get("chat_template"), config_file
+    found, file = config.get("chat_template"), folder / CONFIG_FILE
     if os.path.lexists(folder / _JSON_FILE):
         file = folder / _JSON_FILE
-        found = read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES).get("chat_template")
+        found = json_beside(file, _JSON_FILE).get("chat_template")
     found, listed = _named_in(found, shown(file)) if isinstance(found, list) else (found, None)
     return None if found is None else JinjaTemplate(found, tokens, shown(file), listed if tools is None else tools)
 
