@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glinfer.errors import GlinferWarning, HubError
+from glinfer.errors import GlinferError, GlinferWarning, HubError
 from glinfer.formats.files import AnyPath, is_plain_path, reason, replacing, shown, words_of
 from glinfer.hub.choice import RemoteFile, Repository
 from glinfer.hub.client import download, require_hub
@@ -166,7 +166,7 @@ class RepositoryCache:
         """Record the commit of a revision, so that the same name finds the model offline."""
         if self.commit_of(revision) != commit:
             place = self.folder / "refs" / revision
-            with contextlib.suppress(OSError, HubError):  # a shared cache may be read-only
+            with contextlib.suppress(OSError, GlinferError):  # a shared cache may be read-only
                 place.parent.mkdir(parents=True, exist_ok=True)
                 with replacing(place) as new:
                     new.write_text(commit, encoding="ascii")

@@ -164,7 +164,7 @@ def find(name: HubName) -> Found:
             raise HubError(offline_line(name))
         return held
     held = None
-    with contextlib.suppress(HubError):
+    with contextlib.suppress(GlinferError):
         held = cached(name, cache)
     if held is not None and COMMIT.fullmatch(name.revision) and (name.quant or name.path):
         return held
