@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from glinfer.engine.fetching import described_model, found_model
 from glinfer.errors import GlinferError, GlinferWarning, HubError
 from glinfer.formats import load_checkpoint
 from glinfer.hub import fetch, find_model, named_on_a_hub, origin_of
+from glinfer.terminal import PrintableStream
 
 NAME = "org/small-GGUF"
 
@@ -210,6 +213,21 @@ def test_a_cut_is_mended_within_one_download(hub: Hub, gguf: bytes, monkeypatch:
     asked = cut_off(hub, gguf, 700, 3, monkeypatch)
     assert Path(find_model(NAME)).read_bytes() == gguf
     assert len(set(asked)) == 4, "each try asks for what is missing"
+
+
+def test_a_bar_on_a_terminal_only(hub: Hub, cache: Path, gguf: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    hub.add(NAME, {"small-Q8_0.gguf": gguf})
+    monkeypatch.setenv("COLUMNS", "100")
+    for terminal, shows in ((Terminal(), True), (io.StringIO(), False)):
+        shutil.rmtree(cache, ignore_errors=True)
+        monkeypatch.setattr(sys, "stderr", PrintableStream(terminal))
+        find_model(NAME)
+        assert ("\rsmall-Q8_0.gguf: " in terminal.getvalue()) == shows, "and not as signs of control characters"
+        assert shows or not terminal.getvalue()
 
 
 def test_storage_that_gives_no_parts_is_asked_for_everything(
