@@ -41,6 +41,10 @@ def require_hub(name: object) -> Any:
     if int(huggingface_hub.__version__.partition(".")[0]) < 1:
         found = f"found huggingface_hub {huggingface_hub.__version__}; expected 1.0 or later"
         raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}")
+    import huggingface_hub.constants  # the package imports its parts on demand
+    import huggingface_hub.errors
+    import huggingface_hub.utils
+
     return huggingface_hub
 
 
