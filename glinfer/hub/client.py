@@ -38,8 +38,9 @@ def require_hub(name: object) -> Any:
     except ImportError:
         found = "fetching models of a hub needs the package huggingface_hub, which is not installed"
         raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}") from None
-    if int(huggingface_hub.__version__.partition(".")[0]) < 1:
-        found = f"found huggingface_hub {huggingface_hub.__version__}; expected 1.0 or later"
+    version = huggingface_hub.__version__
+    if tuple(map(int, version.split(".")[:2])) < (1, 20):
+        found = f"found huggingface_hub {version}; expected 1.20 or later"
         raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}")
     import huggingface_hub.constants  # the package imports its parts on demand
     import huggingface_hub.errors

@@ -20,7 +20,7 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Hub]:
     """The servers, and the session with them: making a session reads all certificates, which takes its time."""
-    pytest.importorskip("huggingface_hub", "1.0", reason="there is no huggingface_hub 1.0 or later (glinfer[hub])")
+    pytest.importorskip("huggingface_hub", "1.20", reason="there is no huggingface_hub 1.20 or later (glinfer[hub])")
     from huggingface_hub.utils import _http
 
     _http.close_session()

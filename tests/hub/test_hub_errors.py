@@ -144,8 +144,9 @@ def test_without_the_package_its_extra_is_named(hub: Hub, said: Said, monkeypatc
 def test_an_old_client_is_told(hub: Hub, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
-    monkeypatch.setattr(huggingface_hub, "__version__", "0.36.0")
-    assert "found huggingface_hub 0.36.0; expected 1.0 or later" in said()
+    for version in ("0.36.0", "1.19.0"):
+        monkeypatch.setattr(huggingface_hub, "__version__", version)
+        assert f"found huggingface_hub {version}; expected 1.20 or later" in said()
 
 
 def test_offline_nothing_is_asked(hub: Hub, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
