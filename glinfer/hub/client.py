@@ -92,7 +92,8 @@ def download(repository: Repository, file: RemoteFile, partial: Path) -> None:
     from huggingface_hub.file_download import http_get
 
     name = repository.name
-    terminal = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # a bar moves the cursor
+    # A bar moves the cursor; standard error may be closed.
+    terminal = getattr(sys.stderr, "rich_proxied_file", sys.stderr) or io.StringIO()
     with _Partial(partial, "ab") as target, one_line(name, file.path), contextlib.redirect_stderr(terminal):
         target.most = file.size
         target.refusal = f"{name}: {_host(name)} sends more than the {file.size} bytes of {shown(file.path)}"

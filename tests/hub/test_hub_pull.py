@@ -228,6 +228,9 @@ def test_a_bar_on_a_terminal_only(hub: Hub, cache: Path, gguf: bytes, monkeypatc
         find_model(NAME)
         assert ("\rsmall-Q8_0.gguf: " in terminal.getvalue()) == shows, "and not as signs of control characters"
         assert shows or not terminal.getvalue()
+    shutil.rmtree(cache)
+    monkeypatch.setattr(sys, "stderr", None)
+    find_model(NAME)
 
 
 def test_storage_that_gives_no_parts_is_asked_for_everything(
