@@ -116,8 +116,6 @@ MAX_RENDER_BYTES = 1 << 30
 # Models on a hub
 MAX_LISTING_BYTES = 1 << 24
 """The list of a repository's files; one of 10 000 files takes 3 million bytes."""
-MAX_LISTED_FILES = 1 << 16
-"""Files of a repository."""
 MAX_HUB_FILE_BYTES = 1 << 42
 """Size of one file of a repository, 4 TiB."""
 MAX_SMALL_FILE_BYTES = 1 << 27

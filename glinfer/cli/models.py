@@ -62,14 +62,14 @@ def _cached() -> Iterator[dict[str, Any]]:
         return
     from glinfer.hub.cache import cached_models
 
-    for model in cached_models():
-        revision = "" if "main" in model.revisions else f"@{(*model.revisions, model.commit)[0]}"
-        files = ", ".join(model.files[:4]) + (f" and {len(model.files) - 4} more" if len(model.files) > 4 else "")
+    for repo, revision, weights in cached_models():
+        named = "" if "main" in revision.refs else f"@{(*sorted(revision.refs), revision.commit_hash)[0]}"
+        files = ", ".join(weights[:4]) + (f" and {len(weights) - 4} more" if len(weights) > 4 else "")
         yield {
-            "name": f"{model.repo}{revision}",
+            "name": f"{repo}{named}",
             "description": files,
-            "bytes": model.bytes,
+            "bytes": revision.size_on_disk,
             "kind": "cached",
-            "commit": model.commit,
-            "path": str(model.path),
+            "commit": revision.commit_hash,
+            "path": str(revision.snapshot_path),
         }

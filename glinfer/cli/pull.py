@@ -63,12 +63,12 @@ def remove_command(name: str, as_json: bool) -> None:
         found = cached(wanted, RepositoryCache(wanted.repo))
         if found is not None:
             chosen = {found.repository.commit: [file.path for file in found.chosen.files]}
-    gone = remove(wanted, chosen)
+    commits, freed = remove(wanted, chosen)
     if as_json:
-        print_json({"name": str(wanted), "repo": gone.repo, "commits": gone.commits, "bytes": gone.bytes})
+        print_json({"name": str(wanted), "repo": wanted.repo, "commits": commits, "bytes": freed})
         return
-    commits = f" at {', '.join(each[:12] for each in gone.commits)}" if gone.commits else ""
-    emit(f"removed {wanted}{commits}: freed {megabytes(gone.bytes)}")
+    where = f" at {', '.join(each[:12] for each in commits)}" if commits else ""
+    emit(f"removed {wanted}{where}: freed {megabytes(freed)}")
 
 
 def _on_a_hub(name: str, done: str) -> HubName:

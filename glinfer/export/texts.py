@@ -27,7 +27,7 @@ from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
 from glinfer.formats.sampling import NAMES
 from glinfer.text.chat import ChatTemplate, TemplateChat, find_chat, template_of
 from glinfer.text.stops import default_stops
-from glinfer.text.templates import JinjaTemplate, Message, TemplateEncoder, find_template
+from glinfer.text.templates import JinjaTemplate, Message, find_template
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 NORMALIZERS = frozenset(
@@ -206,10 +206,11 @@ def _chat_of(
 
 def template_entry(template: JinjaTemplate, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> dict[str, Any]:
     """Describe a chat template: source, named tokens, ids that end a reply, and probe conversations."""
-    encoder = TemplateEncoder(template, tokenizer)
     while True:
         started = _minute()
-        probes = [{"messages": list(messages), "ids": _ids(encoder, messages)} for messages in CONVERSATIONS]
+        probes = [
+            {"messages": list(messages), "ids": _ids(template, tokenizer, messages)} for messages in CONVERSATIONS
+        ]
         if _minute() == started:  # templates may print the time
             break
     system: Message = {"role": "system", "content": _SYSTEM}
@@ -232,10 +233,10 @@ def _minute() -> list[int]:
     return [now.year, now.month, now.day, now.hour, now.minute]
 
 
-def _ids(encoder: TemplateEncoder, messages: Sequence[Message]) -> list[int] | None:
+def _ids(template: JinjaTemplate, tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int] | None:
     """The ids of a conversation; None if the template refuses it."""
     try:
-        return encoder.ids(messages)
+        return template.ids(tokenizer, messages)
     except InputError:
         return None
 

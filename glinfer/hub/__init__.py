@@ -5,7 +5,7 @@ opens a connection.
 """
 
 from glinfer.hub.cache import Origin, origin_of, title_of
-from glinfer.hub.fetch import Check, Described, Pulled, find_model, header_of, named_on_a_hub, pull
+from glinfer.hub.fetch import Check, Described, find_model, header_of, named_on_a_hub
 from glinfer.hub.names import HubName, hub_name
 
 __all__ = [
@@ -13,12 +13,10 @@ __all__ = [
     "Described",
     "HubName",
     "Origin",
-    "Pulled",
     "find_model",
     "header_of",
     "hub_name",
     "named_on_a_hub",
     "origin_of",
-    "pull",
     "title_of",
 ]

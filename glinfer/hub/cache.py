@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glinfer.errors import GlinferWarning, HubError
-from glinfer.formats.files import AnyPath, reason, shown, words_of
-from glinfer.hub.listing import RemoteFile, Repository
-from glinfer.hub.names import COMMIT, HubName, is_plain_path
+from glinfer.errors import GlinferError, GlinferWarning, HubError
+from glinfer.formats.files import AnyPath, is_plain_path, reason, replacing, shown, words_of
+from glinfer.hub.choice import RemoteFile, Repository
+from glinfer.hub.client import download, require_hub
+from glinfer.hub.names import COMMIT, MAIN, HubName
 
 _PREFIX = "models--"
-_INCOMPLETE = ".incomplete"
+WEIGHTS = (".gguf", ".safetensors", ".gab")
+"""Endings of files with weights."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,14 @@ def hub_folder() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
+def free_bytes(path: Path) -> int | None:
+    """Free bytes on the disk of a path, or None if the system does not report them."""
+    for folder in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            return shutil.disk_usage(folder).free
+    return None
+
+
 class RepositoryCache:
     """The folder of one repository in the cache."""
 
@@ -73,76 +82,76 @@ class RepositoryCache:
         self._root = hub_folder() if root is None else root
         self.folder = self._root / f"{_PREFIX}{repo.replace('/', '--')}"
 
-    def snapshot(self, commit: str) -> Path:
-        """The folder of the files at a commit."""
-        return self.folder / "snapshots" / commit
-
-    def place(self, commit: str, path: str) -> Path:
-        """The path of a repository's file in the cache, which may not exist yet."""
-        return self.snapshot(commit).joinpath(*path.split("/")) if path else self.snapshot(commit)
+    def place(self, commit: str, path: str = "") -> Path:
+        """The path of a repository's file or folder in the cache, which may not exist yet."""
+        return self.folder / "snapshots" / commit / path
 
     def has(self, commit: str, file: RemoteFile) -> bool:
         """Whether a file exists with its expected size."""
-        try:
+        with contextlib.suppress(OSError):
             return self.place(commit, file.path).stat().st_size == file.size
-        except OSError:
-            return False
+        return False
 
-    def blob(self, file: RemoteFile) -> Path:
-        """The path of a file's complete bytes."""
-        return self.folder / "blobs" / file.digest
+    def blob(self, file: RemoteFile, ending: str = "") -> Path:
+        """The path of a file's bytes: complete ones, or with the ending ``.incomplete``."""
+        return self.folder / "blobs" / f"{file.digest}{ending}"
 
-    def incomplete(self, file: RemoteFile) -> Path:
-        """The path of a file's incomplete bytes."""
-        return self.folder / "blobs" / f"{file.digest}{_INCOMPLETE}"
+    def missing_bytes(self, commit: str, files: Sequence[RemoteFile]) -> int:
+        """The number of bytes still to fetch."""
+        lacking = {file.digest: file for file in files if not self.has(commit, file)}.values()
+        return sum(file.size - self.arrived(file) for file in lacking)
 
     def arrived(self, file: RemoteFile) -> int:
-        """The number of bytes of a file that the cache has."""
-        for path in (self.blob(file), self.incomplete(file)):
+        """The number of bytes of a file that the cache has, under any name."""
+        for path in (self.blob(file), self.blob(file, ".incomplete")):
             with contextlib.suppress(OSError):
                 return min(path.stat().st_size, file.size)
         return 0
 
-    @contextlib.contextmanager
-    def lock(self, file: RemoteFile) -> Iterator[None]:
-        """Hold the lock that all tools take to fetch this file."""
-        from huggingface_hub.utils._fixes import WeakFileLock
+    def fetch(self, repository: Repository, file: RemoteFile, start: Path | None = None, count: int = 0) -> None:
+        """Fetch a file that the cache lacks, compare its hash, and link its name; an earlier download is resumed.
 
-        folder = self._root / ".locks" / self.folder.name
-        folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "blobs").mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(folder / f"{file.digest}.lock"):
-            yield
-
-    def link(self, commit: str, file: RemoteFile) -> None:
-        """Link a file's name at a commit to its blob.
+        Args:
+            repository: the file's repository.
+            file: a file of it.
+            start: a file with the first ``count`` bytes, which are then not fetched again.
+            count: the number of these bytes.
 
         Raises:
-            OSError: the system refuses it.
+            HubError: the file cannot be fetched or written, or differs from the hub's list and is discarded.
         """
-        place, blob = self.place(commit, file.path), self.blob(file)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        new = place.with_name(f".{secrets.token_hex(8)}.tmp")
-        try:
-            try:
-                new.symlink_to(os.path.relpath(blob, place.parent))
-            except (OSError, NotImplementedError):  # few users of Windows may create symbolic links
+        lock = self._root / ".locks" / self.folder.name / f"{file.digest}.lock"
+        place, blob, partial = self.place(repository.commit, file.path), self.blob(file), self.blob(file, ".incomplete")
+        with disk_errors(repository.name, self.folder):
+            for each in (lock, blob, place):
+                each.parent.mkdir(parents=True, exist_ok=True)
+            with require_hub(repository.name).utils.WeakFileLock(lock):
+                if not blob.is_file() or blob.stat().st_size != file.size:
+                    if start is not None and not partial.exists():
+                        with start.open("rb") as source:
+                            partial.write_bytes(source.read(count))
+                    self._complete(repository, file, partial)
+                    partial.replace(blob)
+                place.unlink(missing_ok=True)
                 try:
-                    new.hardlink_to(blob)
-                except (OSError, NotImplementedError):
-                    shutil.copyfile(blob, new)
-            new.replace(place)
-        finally:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
+                    place.symlink_to(os.path.relpath(blob, place.parent))
+                except (OSError, NotImplementedError):  # few users of Windows may create symbolic links
+                    place.hardlink_to(blob)
 
-    def tidy(self) -> None:
-        """Remove empty folders after a refused download."""
-        for folder, _, _ in os.walk(self.folder, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(folder).rmdir()
-        if not self.folder.exists():
-            shutil.rmtree(self._root / ".locks" / self.folder.name, ignore_errors=True)
+    def _complete(self, repository: Repository, file: RemoteFile, partial: Path) -> None:
+        """Fetch the missing bytes, and once all bytes if those of an earlier download are wrong."""
+        for _ in range(1 + partial.exists()):
+            download(repository, file, partial)
+            hasher = file.hasher()
+            with partial.open("rb") as whole:
+                while chunk := whole.read(1 << 20):
+                    hasher.update(chunk)
+            if hasher.hexdigest() == file.digest:
+                return
+            partial.unlink()
+        found = f"{shown(file.path)} arrived with the hash {hasher.hexdigest()}; expected {file.digest}"
+        advice = "the file was discarded; try again, and if this repeats, do not trust the sender"
+        raise HubError(f"{repository.name}: {found}; {advice}")
 
     def commit_of(self, revision: str) -> str | None:
         """The commit of a revision when it was last fetched, or None."""
@@ -154,42 +163,25 @@ class RepositoryCache:
         return None
 
     def remember(self, revision: str, commit: str) -> None:
-        """Record the commit of a revision."""
-        if COMMIT.fullmatch(revision) or self.commit_of(revision) == commit:
-            return
-        place = self.folder / "refs" / revision
-        place.parent.mkdir(parents=True, exist_ok=True)
-        new = place.with_name(f".{secrets.token_hex(8)}.tmp")
-        try:
-            new.write_text(commit, encoding="ascii")
-            new.replace(place)
-        finally:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
+        """Record the commit of a revision, so that the same name finds the model offline."""
+        if self.commit_of(revision) != commit:
+            place = self.folder / "refs" / revision
+            with contextlib.suppress(OSError, GlinferError):  # a shared cache may be read-only
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(place) as new:
+                    new.write_text(commit, encoding="ascii")
 
     def repository(self, name: HubName) -> Repository | None:
         """The cached files of a name's repository, or None without any."""
         commit = self.commit_of(name.revision)
         if commit is None:
             return None
-        files = {}
-        snapshot = self.snapshot(commit)
-        for folder, _, names in os.walk(snapshot):
-            for each in names:
-                path = Path(folder, each)
-                inside = path.relative_to(snapshot).as_posix()
-                with contextlib.suppress(OSError):
-                    if is_plain_path(inside):
-                        files[inside] = RemoteFile(inside, path.stat().st_size, "")
+        snapshot, files = self.place(commit), {}
+        for path in snapshot.glob("**/*"):
+            inside = path.relative_to(snapshot).as_posix()
+            if is_plain_path(inside) and path.is_file():
+                files[inside] = RemoteFile(inside, path.stat().st_size)
         return Repository(name, commit, files, is_cached=True) if files else None
-
-
-def free_bytes(path: Path) -> int | None:
-    """Free bytes on the disk of a path, or None if the system does not report them."""
-    for folder in (path, *path.parents):
-        with contextlib.suppress(OSError):
-            return shutil.disk_usage(folder).free
-    return None
 
 
 @contextlib.contextmanager
@@ -202,57 +194,26 @@ def disk_errors(name: object, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise HubError(
-            f"{name}: cannot write into {shown(folder)}: {reason(error)}; check the folder, its permissions and the "
-            "free space, or set HF_HOME to another one"
-        ) from None
+        advice = "check the folder, its permissions and the free space, or set HF_HOME to another one"
+        raise HubError(f"{name}: cannot write into {shown(folder)}: {reason(error)}; {advice}") from None
 
 
-@dataclass(frozen=True)
-class CachedModel:
-    """A model in the cache, at one commit.
+def cached_models() -> Iterator[tuple[str, Any, list[str]]]:
+    """All commits in the cache that have weights in a supported container, by name.
 
-    Attributes:
-        repo: ``org/name``.
-        commit: the commit of its files.
-        revisions: the branches and tags that had this commit when they were fetched.
-        files: the paths of its weights.
-        bytes: total size of its files.
-        path: the folder of its files.
+    Yields ``org/name``, the commit's :class:`huggingface_hub.CachedRevisionInfo`, and the paths of its weights.
     """
-
-    repo: str
-    commit: str
-    revisions: tuple[str, ...]
-    files: tuple[str, ...]
-    bytes: int
-    path: Path
-
-
-_WEIGHTS = (".gguf", ".safetensors", ".gab")
-
-
-def cached_models() -> list[CachedModel]:
-    """All commits of repositories in the cache that have weights in a supported container, by name."""
-    found = []
     scanned = _scan()
-    for held in scanned.repos if scanned is not None else ():
-        if held.repo_type != "model":
-            continue
-        for revision in held.revisions:
-            snapshot = Path(revision.snapshot_path)
-            files = sorted(Path(file.file_path).relative_to(snapshot).as_posix() for file in revision.files)
-            weights = tuple(file for file in files if file.lower().endswith(_WEIGHTS))
-            if weights:
-                refs = tuple(sorted(revision.refs))
-                found.append(
-                    CachedModel(held.repo_id, revision.commit_hash, refs, weights, revision.size_on_disk, snapshot)
-                )
-    return sorted(found, key=lambda each: (each.repo.casefold(), each.commit))
+    repos = [repo for repo in (scanned.repos if scanned else ()) if repo.repo_type == "model"]
+    for repo in sorted(repos, key=lambda repo: str(repo.repo_id).casefold()):
+        for revision in sorted(repo.revisions, key=lambda revision: str(revision.commit_hash)):
+            paths = [Path(file.file_path).relative_to(revision.snapshot_path).as_posix() for file in revision.files]
+            if weights := sorted(path for path in paths if path.lower().endswith(WEIGHTS)):
+                yield repo.repo_id, revision, weights
 
 
 def _scan() -> Any:
-    """The client's list of the cache, or None if it does not exist or (with a warning) cannot be read."""
+    """The package's list of the cache, or None if it does not exist or (with a warning) cannot be read."""
     from huggingface_hub import scan_cache_dir
 
     folder = hub_folder()
@@ -264,61 +225,40 @@ def _scan() -> Any:
         return None
 
 
-@dataclass(frozen=True)
-class Removed:
-    """The result of :func:`remove`.
-
-    Attributes:
-        repo: ``org/name``.
-        commits: the commits of the removed files.
-        bytes: the number of freed bytes.
-    """
-
-    repo: str
-    commits: tuple[str, ...]
-    bytes: int
-
-
-def remove(name: HubName, chosen: dict[str, list[str]] | None = None) -> Removed:
+def remove(name: HubName, chosen: dict[str, list[str]] | None = None) -> tuple[list[str], int]:
     """Remove a repository's files from the cache.
 
     Args:
         name: the repository; a revision other than ``main`` selects its commit, else all commits are removed.
         chosen: the paths of files to remove, by commit; all files by default.
 
+    Returns:
+        The commits of the removed files, and the number of freed bytes.
+
     Raises:
         HubError: the cache has no such files, or they cannot be removed.
     """
-    cache = RepositoryCache(name.repo)
-    scanned = _scan()
-    repos = scanned.repos if scanned is not None else ()
-    held = next((each for each in repos if each.repo_type == "model" and each.repo_id == name.repo), None)
-    revisions = {each.commit_hash: each for each in held.revisions} if held is not None else {}
-    if name.revision != "main":
-        commit = cache.commit_of(name.revision)
-        revisions = {key: each for key, each in revisions.items() if key == commit}
+    cache, scanned, freed = RepositoryCache(name.repo), _scan(), 0
+    repos = [repo for repo in (scanned.repos if scanned else ()) if repo.repo_path == cache.folder]
+    commits = {revision.commit_hash for repo in repos for revision in repo.revisions}
+    if name.revision != MAIN:
+        commits &= {cache.commit_of(name.revision)}
     with disk_errors(name, cache.folder):
-        leftover = _remove_incomplete(cache) if name.revision == "main" and chosen is None else 0
-        if not revisions and not leftover:
-            raise HubError(
-                f"{name}: the cache in {shown(hub_folder())} does not have it; 'glinfer models' lists its models"
-            )
+        if name.revision == MAIN and chosen is None:
+            for path in cache.folder.glob("blobs/*.incomplete"):
+                freed += path.stat().st_size
+                path.unlink()
+        if not commits and not freed:
+            advice = "'glinfer models' lists its models"
+            raise HubError(f"{name}: the cache in {shown(hub_folder())} does not have it; {advice}")
         if chosen is None:
-            strategy = scanned.delete_revisions(*revisions)
+            strategy = scanned.delete_revisions(*commits)
             strategy.execute()
             if not any(cache.folder.glob("snapshots/*")):
-                shutil.rmtree(cache.folder, ignore_errors=True)  # only incomplete files are left
-            return Removed(name.repo, tuple(sorted(revisions)), strategy.expected_freed_size + leftover)
-        freed = sum(_unlink(cache, commit, path) for commit in revisions for path in chosen.get(commit, ()))
-    return Removed(name.repo, tuple(sorted(set(revisions) & chosen.keys())), freed)
-
-
-def _remove_incomplete(cache: RepositoryCache) -> int:
-    freed = 0
-    for path in cache.folder.glob(f"blobs/*{_INCOMPLETE}"):
-        freed += path.stat().st_size
-        path.unlink()
-    return freed
+                shutil.rmtree(cache.folder, ignore_errors=True)  # only incomplete files were left
+            return sorted(commits), strategy.expected_freed_size + freed
+        commits &= chosen.keys()
+        return sorted(commits), sum(_unlink(cache, commit, path) for commit in commits for path in chosen[commit])
 
 
 def _unlink(cache: RepositoryCache, commit: str, path: str) -> int:

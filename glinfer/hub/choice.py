@@ -2,84 +2,145 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from glinfer.errors import HubError
-from glinfer.formats.files import shown
+from glinfer.formats.files import is_plain_path, shown
 from glinfer.formats.huggingface.files import CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS
+from glinfer.formats.json_files import is_whole, quoted
 from glinfer.formats.packed import PACKED_FORMATS
-from glinfer.hub.listing import RemoteFile, Repository
-from glinfer.limits import MAX_PARTS
+from glinfer.hub.names import COMMIT, HubName
+from glinfer.limits import MAX_HUB_FILE_BYTES, MAX_PARTS
 from glinfer.quant.formats import F32
 
 USUAL = "Q4_K_M"
 """The default weights of a name without any."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _QUANT = re.compile(
     r"(?:^|[-._ ])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32))(?=$|[-. ])", re.IGNORECASE
 )
 _NOT_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # image projectors, and statistics for quantisation
-_SIZES = ("_XXS", "_XS", "_S", "_M", "_L", "_XL")
+_FLOATS = ("F16", "BF16", F32)
 _AROUND = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *(CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "additional_chat_templates/tool_use.jinja", "chat_template.json", GENERATION_CONFIG),
 )
-"""Files that are fetched besides configuration and weights; never ``.bin``, ``.pt`` or ``.py``."""
+"""Files that are fetched besides the weights; never ``.bin``, ``.pt`` or ``.py``."""
 _SLOW = ("tokenizer.model", "vocab.json", "merges.txt")  # fetched without a tokenizer.json
 _SHOWN = 24
 
 
 @dataclass(frozen=True)
-class GgufChoice:
-    """A model of a repository, in one GGUF file or in several parts.
+class RemoteFile:
+    """A file of a repository.
 
     Attributes:
-        stem: the file's path without its ending and part number.
-        quant: the quantisation in its name, in capital letters; empty without one.
-        parts: the files, in order.
-        missing: the number of parts that the repository lacks.
+        path: plain path in the repository, see :func:`glinfer.formats.files.is_plain_path`.
+        size: in bytes.
+        digest: SHA-256 of a large file's bytes (64 digits), or Git's hash of a blob (40 digits): SHA-1 of a line with
+            the size, then the bytes. It names the file's blob in the cache. Empty for files of the cache.
     """
 
-    stem: str
-    quant: str
-    parts: tuple[RemoteFile, ...]
-    missing: int = 0
+    path: str
+    size: int
+    digest: str = ""
 
-    @property
-    def size(self) -> int:
-        """Total bytes of the parts."""
-        return sum(part.size for part in self.parts)
+    def hasher(self) -> Any:
+        """A hash object that gives :attr:`digest` after all bytes were added."""
+        if len(self.digest) == 64:
+            return hashlib.sha256()
+        return hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
 
-    @property
-    def is_read(self) -> bool:
-        """Whether glinfer reads weights with this quantisation's name."""
-        return base_format(self.quant) != ""
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository at a commit.
+
+    Attributes:
+        name: the requested name.
+        commit: 40 hexadecimal digits.
+        files: the files by path, without unsafe names.
+        passed_over: the number of files left out.
+        is_cached: whether these are only the cached files.
+    """
+
+    name: HubName
+    commit: str
+    files: Mapping[str, RemoteFile]
+    passed_over: int = 0
+    is_cached: bool = False
+
+    def error(self, what: str) -> HubError:
+        """An error about the files of this repository."""
+        over = f" ({self.passed_over} with invalid names, sizes or hashes were skipped)" if self.passed_over else ""
+        cache = "the cache of " if self.is_cached else ""
+        return HubError(f"{self.name}: {cache}{self.name.repo} at {self.commit[:7]} has {what}{over}")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The files of a model.
+    """The files of a model: small ones, then the weights, of a GGUF model in the order of its parts.
 
     Attributes:
-        small: files besides the weights.
-        weights: files of weights; the parts of a GGUF file in order.
+        files: all files.
         opened: the path in the repository to open: a file, or a folder (empty for the root).
-        quant: the quantisation in a GGUF file's name.
+        quant: the quantisation in a GGUF file's name, in capital letters.
+        missing: the number of parts of a GGUF model that the repository lacks.
     """
 
-    small: tuple[RemoteFile, ...]
-    weights: tuple[RemoteFile, ...]
+    files: tuple[RemoteFile, ...]
     opened: str
     quant: str = ""
+    missing: int = 0
 
     @property
-    def files(self) -> tuple[RemoteFile, ...]:
-        """All files, the small ones first."""
-        return (*self.small, *self.weights)
+    def size(self) -> int:
+        """Total bytes of the files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def stem(self) -> str:
+        """A GGUF model's path without its ending and part number."""
+        numbered = _PART.fullmatch(self.opened)
+        return numbered[1] if numbered else self.opened[: -len(".gguf")]
+
+
+def read_listing(name: HubName, told: Mapping[str, Any]) -> Repository:
+    """The repository in a hub's answer.
+
+    Raises:
+        HubError: the answer lacks a commit or a list of files.
+    """
+    commit, entries = told.get("sha"), told.get("siblings")
+    if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
+        raise HubError(f"{name}: the hub answered with commit {quoted(commit)}; expected 40 hexadecimal digits")
+    if name.revision != commit and COMMIT.fullmatch(name.revision):
+        raise HubError(f"{name}: the hub answered with commit {commit}; expected the requested one")
+    if not isinstance(entries, list):
+        raise HubError(f"{name}: the hub's answer has no list of files")
+    files = [file for file in map(_listed, entries) if file is not None]
+    return Repository(name, commit, {file.path: file for file in files}, len(entries) - len(files))
+
+
+def _listed(entry: object) -> RemoteFile | None:
+    """A file of the list; None if it cannot belong to a model or has no hash."""
+    if not isinstance(entry, dict):
+        return None
+    path, size, digest, form = entry.get("rfilename"), entry.get("size"), entry.get("blobId"), COMMIT
+    if isinstance(large := entry.get("lfs"), dict):
+        size, digest, form = large.get("size"), large.get("sha256"), _SHA256
+    if not isinstance(path, str) or not is_plain_path(path) or not isinstance(size, int) or not is_whole(size, 0):
+        return None
+    if not isinstance(digest, str) or not form.fullmatch(digest) or size > MAX_HUB_FILE_BYTES:
+        return None
+    return RemoteFile(path, size, digest)
 
 
 def base_format(quant: str) -> str:
@@ -91,214 +152,125 @@ def base_format(quant: str) -> str:
     return max(known, key=len, default="")
 
 
-def choose(repository: Repository) -> Chosen | None:
-    """The files of the named model; None if an index of shards must be read first.
+def choose(repository: Repository, shards_of: Callable[[RemoteFile], Iterable[str]]) -> Chosen:
+    """The files of the named model; ``shards_of`` reads the names of the shards in an index.
 
     Raises:
         HubError: no file or several files match; the error lists the candidates with their sizes.
     """
-    path = repository.name.path
-    if path in repository.files:
-        return _single(repository, path)
+    path, quant = repository.name.path, repository.name.quant
+    folder, ending = os.path.dirname(path), PurePosixPath(path).suffix.lower()  # noqa: PTH120 (no path of this system)
     prefix = f"{path}/" if path else ""
-    files = [file for name, file in repository.files.items() if name.startswith(prefix)]
-    if not files:
-        raise HubError(f"{repository.name}: {_place(repository)} has no {_what(repository, path)}{_over(repository)}")
-    ggufs = gguf_choices(files)
-    if ggufs or repository.name.quant:
-        return _of_gguf(_chosen_gguf(repository, ggufs))
-    return _of_folder(repository, prefix)
+    inside = [file for name, file in repository.files.items() if name.startswith(prefix)]
+    if file := repository.files.get(path):
+        if ending == ".gguf":
+            found = [each for each in gguf_choices(repository.files.values()) if file in each.files]
+            if not found:
+                raise HubError(f"{repository.name}: {shown(path)} is not a model by itself; name the model's file")
+            return _whole(repository, found[0])
+        if ending == ".gab":
+            names = (f"{path.removesuffix('.gab')}.bpe", f"{folder}/model.bpe".lstrip("/"))
+            return Chosen((*[repository.files[name] for name in names if name in repository.files][:1], file), path)
+        if PurePosixPath(path).name in (CONFIG, WEIGHTS, INDEX):
+            return _of_folder(repository, f"{folder}/" if folder else "", shards_of)
+        expected = f"a .gguf, .gab or {WEIGHTS}, or the repository alone"
+        raise HubError(f"{repository.name}: {shown(path)} is not a model; expected {expected}")
+    if not inside:
+        raise repository.error(f"no file or folder {shown(path)}" if path else "no files")
+    ggufs = gguf_choices(inside)
+    if not ggufs and not quant:
+        return _of_folder(repository, prefix, shards_of)
+    if not ggufs:
+        raise repository.error(f"no GGUF files; leave out :{quant}")
+    found = _matching(ggufs, quant) if quant else _usual(ggufs)
+    if len(found) == 1:
+        return _whole(repository, found[0])
+    what = f"no {quant or 'usual one'}"
+    if found:
+        what = f"{len(found)} files of {quant or found[0].quant or 'weights without a quantisation in their names'}"
+    among = found or ggufs
+    listed = ", ".join(f"{_tag(each, among)} ({_megabytes(each.size)})" for each in among[:_SHOWN])
+    more = f" and {len(among) - _SHOWN} more" if len(among) > _SHOWN else ""
+    raise repository.error(f"{what}; choose one of {listed}{more}, as {repository.name.repo}:{_tag(among[0], among)}")
 
 
-def _what(repository: Repository, path: str) -> str:
-    if not repository.is_cached:
-        return f"file or folder {shown(path)}" if path else "files"
-    return f"copy of {shown(path)}" if path else "copy of its files"
-
-
-def _place(repository: Repository) -> str:
-    kept = "the cache of " if repository.is_cached else ""
-    return f"{kept}{repository.name.repo} at {repository.commit[:7]}"
-
-
-def _over(repository: Repository) -> str:
-    count = repository.passed_over
-    return f" ({count} with invalid names, sizes or hashes were skipped)" if count else ""
-
-
-def gguf_choices(files: Iterable[RemoteFile]) -> list[GgufChoice]:
+def gguf_choices(files: Iterable[RemoteFile]) -> list[Chosen]:
     """The models in a list's GGUF files, each with its parts, sorted by name."""
     parts: dict[tuple[str, int], dict[int, RemoteFile]] = {}
     for file in files:
         if not file.path.lower().endswith(".gguf") or _NOT_MODELS.search(PurePosixPath(file.path).name):
             continue
+        stem, number, count = file.path[: -len(".gguf")], 1, 1
         numbered = _PART.fullmatch(file.path)
         if numbered and 1 <= int(numbered[2]) <= int(numbered[3]) <= MAX_PARTS:
-            parts.setdefault((numbered[1], int(numbered[3])), {})[int(numbered[2])] = file
-        else:
-            parts.setdefault((file.path[: -len(".gguf")], 1), {})[1] = file
-    return [
-        GgufChoice(stem, _quant_of(stem), tuple(held[number] for number in sorted(held)), count - len(held))
-        for (stem, count), held in sorted(parts.items(), key=lambda each: each[0])
-    ]
+            stem, number, count = numbered[1], int(numbered[2]), int(numbered[3])
+        parts.setdefault((stem, count), {})[number] = file
+    found = []
+    for (stem, count), held in sorted(parts.items(), key=lambda each: each[0]):
+        ordered = tuple(held[number] for number in sorted(held))
+        # The quantisation is in the file's name, else in its folder's.
+        quants = next(filter(None, map(_QUANT.findall, reversed(stem.split("/")))), [""])
+        found.append(Chosen(ordered, ordered[0].path, quants[-1].upper(), count - len(held)))
+    return found
 
 
-def _quant_of(stem: str) -> str:
-    """The quantisation in a file's name, else in its folder's."""
-    for part in reversed(stem.split("/")):
-        if found := _QUANT.findall(part):
-            return str(found[-1]).upper()
-    return ""
+def _whole(repository: Repository, model: Chosen) -> Chosen:
+    """Return a GGUF model that has all its parts."""
+    if model.missing:
+        held, stem = len(model.files), shown(model.stem)
+        raise repository.error(f"{held} of the {held + model.missing} parts of {stem}; expected all of them")
+    return model
 
 
-def _chosen_gguf(repository: Repository, ggufs: Sequence[GgufChoice]) -> GgufChoice:
-    """The GGUF model that the name selects.
-
-    Raises:
-        HubError: none or several models match.
-    """
-    wanted = repository.name.quant
-    found = _matching(ggufs, wanted) if wanted else _usual(ggufs)
-    if len(found) == 1:
-        if found[0].missing:
-            total = len(found[0].parts) + found[0].missing
-            raise HubError(
-                f"{repository.name}: {_place(repository)} has {len(found[0].parts)} of the {total} parts of "
-                f"{shown(found[0].stem)}; expected all of them"
-            )
-        return found[0]
-    what = f"{len(found)} files of {wanted}" if found and wanted else f"no {wanted}" if wanted else "no usual one"
-    if not wanted and len(found) > 1:
-        what = f"{len(found)} files of {found[0].quant or 'weights without a quantisation in their names'}"
-    if not ggufs:
-        raise HubError(
-            f"{repository.name}: {_place(repository)} has no GGUF files{_over(repository)}; leave out :{wanted}"
-        )
-    raise HubError(
-        f"{repository.name}: {_place(repository)} has {what}; choose one of {_choices(found or ggufs)}, "
-        f"as {repository.name.repo}:{_tag((found or ggufs)[0], found or ggufs)}"
-    )
-
-
-def _matching(ggufs: Sequence[GgufChoice], wanted: str) -> list[GgufChoice]:
+def _matching(ggufs: Sequence[Chosen], wanted: str) -> list[Chosen]:
     """The models with this quantisation, else this file name, else Unsloth's ``UD-`` form of the quantisation."""
-    name = wanted.casefold().removesuffix(".gguf")
     same = {"fp16": "f16", "fp32": "f32"}
-    by_quant = [
-        each for each in ggufs if same.get(each.quant.casefold(), each.quant.casefold()) == same.get(name, name)
-    ]
+    name = wanted.casefold().removesuffix(".gguf")
+    quants = [same.get(each.quant.casefold(), each.quant.casefold()) for each in ggufs]
+    by_quant = [each for each, quant in zip(ggufs, quants, strict=True) if quant == same.get(name, name)]
     by_name = [each for each in ggufs if name in (each.stem.casefold(), PurePosixPath(each.stem).name.casefold())]
-    dynamic = [each for each in ggufs if each.quant.casefold() == f"ud-{name}"]
+    dynamic = [each for each, quant in zip(ggufs, quants, strict=True) if quant == f"ud-{name}"]
     return by_name if len(by_name) == 1 else by_quant or by_name or dynamic
 
 
-def _usual(ggufs: Sequence[GgufChoice]) -> list[GgufChoice]:
-    """The default weights: Q4_K_M, else the most exact integers, else floats."""
+def _usual(ggufs: Sequence[Chosen]) -> list[Chosen]:
+    """The default weights: Q4_K_M, else the most exact integers, which are the largest, else the smallest floats."""
     if usual := _matching(ggufs, USUAL):
         return usual
-    known = [each for each in ggufs if each.is_read]
-    if not known:
+    formats = {each: base_format(each.quant) for each in ggufs}
+    integers = [each for each, form in formats.items() if form and form not in _FLOATS]
+    floats = [each for each, form in formats.items() if form in _FLOATS]
+    if not integers and not floats:
         return list(ggufs) if len(ggufs) == 1 else []
-    best = max(map(_exactness, known))
-    return [each for each in known if _exactness(each) == best]
+    best = max(integers, key=lambda each: each.size) if integers else min(floats, key=lambda each: each.size)
+    return [each for each in integers or floats if each.quant == best.quant]
 
 
-def _exactness(choice: GgufChoice) -> tuple[int, int, int]:
-    """Sort key: integers before floats, which need at least twice the memory; then bits, then the variant's size."""
-    name = base_format(choice.quant)
-    digits = re.search(r"\d+", name)
-    bits = int(digits[0]) if digits else 0
-    is_float = name.lstrip("B").startswith("F")
-    sizes = [ending for ending in _SIZES if choice.quant.endswith(ending)]
-    variant = _SIZES.index(sizes[-1]) if sizes else int(name.partition("_")[2] or 0) if name[-1:].isdigit() else 0
-    # Shorter floats are as good as the published ones.
-    return (0, -bits, 0) if is_float else (1, bits, variant)
-
-
-def _choices(ggufs: Sequence[GgufChoice]) -> str:
-    listed = [f"{_tag(each, ggufs)} ({_megabytes(each.size)})" for each in ggufs[:_SHOWN]]
-    return ", ".join(listed) + (f" and {len(ggufs) - _SHOWN} more" if len(ggufs) > _SHOWN else "")
-
-
-def _tag(choice: GgufChoice, among: Sequence[GgufChoice]) -> str:
+def _tag(model: Chosen, among: Sequence[Chosen]) -> str:
     """The part of a name after ``:`` that selects one of several models."""
-    alone = choice.quant and [each.quant for each in among].count(choice.quant) == 1
-    return choice.quant if alone else PurePosixPath(choice.stem).name
+    alone = model.quant and [each.quant for each in among].count(model.quant) == 1
+    return model.quant if alone else PurePosixPath(model.stem).name
 
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def _single(repository: Repository, path: str) -> Chosen:
-    """The model of a single named file."""
-    file, folder = repository.files[path], os.path.dirname(path)  # noqa: PTH120 (a path of the repository, not of a system)
-    ending = PurePosixPath(path).suffix.lower()
-    if ending == ".gguf":
-        found = next((each for each in gguf_choices(repository.files.values()) if file in each.parts), None)
-        if found is None:
-            raise HubError(f"{repository.name}: {shown(path)} is not a model by itself; name the model's file")
-        return _of_gguf(_chosen_gguf(repository, [found])) if found.missing else _of_gguf(found)
-    if ending == ".gab":
-        names = (f"{path.removesuffix('.gab')}.bpe", f"{folder}/model.bpe".lstrip("/"))
-        beside = [repository.files[name] for name in dict.fromkeys(names) if name in repository.files]
-        return Chosen(tuple(beside[:1]), (file,), path)
-    if PurePosixPath(path).name in (CONFIG, WEIGHTS, INDEX):
-        chosen = _of_folder(repository, f"{folder}/" if folder else "")
-        return chosen if chosen is not None else Chosen((), (), folder)
-    raise HubError(
-        f"{repository.name}: {shown(path)} is not a model; expected a .gguf, .gab or {WEIGHTS}, or the repository alone"
-    )
-
-
-def _of_gguf(choice: GgufChoice) -> Chosen:
-    return Chosen((), choice.parts, choice.parts[0].path, choice.quant)
-
-
-def _of_folder(repository: Repository, prefix: str) -> Chosen | None:
-    """The files of a Hugging Face model; None if its weights are in shards, see :func:`with_shards`."""
-    files = repository.files
-    if f"{prefix}{CONFIG}" not in files or not {f"{prefix}{WEIGHTS}", f"{prefix}{INDEX}"} & files.keys():
-        others = sorted({PurePosixPath(name).suffix for name in files if name.startswith(prefix)} - {""})
+def _of_folder(repository: Repository, prefix: str, shards_of: Callable[[RemoteFile], Iterable[str]]) -> Chosen:
+    """The files of a Hugging Face model, whose weights may be in shards that an index names."""
+    files = {name.removeprefix(prefix): file for name, file in repository.files.items() if name.startswith(prefix)}
+    if CONFIG not in files or not {WEIGHTS, INDEX} & files.keys():
+        others = sorted({PurePosixPath(name).suffix for name in files} - {""})
         found = f"files that end in {', '.join(others[:8])}" if others else "no files with endings"
-        raise HubError(
-            f"{repository.name}: {_place(repository)} has {found}; expected a .gguf file, or {CONFIG} with {WEIGHTS} "
-            f"or {INDEX}{_over(repository)}; pickled weights (.bin, .pt) are never fetched"
-        )
-    if f"{prefix}{WEIGHTS}" not in files:
-        return None
-    return Chosen(around(repository), (files[f"{prefix}{WEIGHTS}"],), prefix.rstrip("/"))
-
-
-def folder_of(repository: Repository) -> str:
-    """The path prefix of a Hugging Face model in its repository: empty, or a folder and a slash."""
-    path = repository.name.path
-    if path in repository.files:
-        path = os.path.dirname(path)  # noqa: PTH120
-    return f"{path}/" if path else ""
-
-
-def around(repository: Repository) -> tuple[RemoteFile, ...]:
-    """The configuration, tokenizer and template files of a Hugging Face model."""
-    prefix = folder_of(repository)
-    slow = () if f"{prefix}tokenizer.json" in repository.files else _SLOW
-    found = (repository.files.get(f"{prefix}{name}") for name in (CONFIG, *_AROUND, *slow))
-    return tuple(each for each in found if each is not None)
-
-
-def with_shards(repository: Repository, shards: Iterable[str]) -> Chosen:
-    """The files of a Hugging Face model whose index names these shards.
-
-    Raises:
-        HubError: the repository lacks a shard, or there are too many.
-    """
-    prefix = folder_of(repository)
-    names = [f"{prefix}{shard}" for shard in sorted(set(shards))]
-    missing = [name for name in names if name not in repository.files]
-    if missing or len(names) > MAX_PARTS:
-        raise HubError(
-            f"{repository.name}: {prefix}{INDEX} names {len(names)} shards, of which {_place(repository)} lacks "
-            f"{len(missing)}{f', first {shown(missing[0])}' if missing else ''}; expected all of at most {MAX_PARTS}"
-        )
-    small = (*around(repository), repository.files[f"{prefix}{INDEX}"])
-    return Chosen(small, tuple(repository.files[name] for name in names), prefix.rstrip("/"))
+        expected = f"expected a .gguf file, or {CONFIG} with {WEIGHTS} or {INDEX}"
+        raise repository.error(f"{found}; {expected}; pickled weights (.bin, .pt) are never fetched")
+    small = [name for name in (*_AROUND, *(() if "tokenizer.json" in files else _SLOW)) if name in files]
+    weights = [WEIGHTS]
+    if WEIGHTS not in files:
+        small, weights = [*small, INDEX], sorted(set(shards_of(files[INDEX])))
+        missing = [name for name in weights if name not in files]
+        if missing or len(weights) > MAX_PARTS:
+            first = f", first {shown(missing[0])}" if missing else ""
+            what = f"{prefix}{INDEX}, which names {len(weights)} shards, and lacks {len(missing)}{first}"
+            raise repository.error(f"{what}; expected all of at most {MAX_PARTS}")
+    return Chosen(tuple(files[name] for name in (*small, *weights)), prefix.rstrip("/"))

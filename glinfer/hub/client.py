@@ -1,44 +1,30 @@
-"""Requests to a hub, through the session of the package ``huggingface_hub``.
+"""Requests to a hub through the session of the package ``huggingface_hub``; every failure is one line.
 
 The session applies the user's settings: ``HF_ENDPOINT``, ``HF_TOKEN``, proxies, certificates, ``HF_HUB_OFFLINE``. The
-package's own download functions hold a whole answer in memory, decompress it, do not resume another process's download,
-and do not compare hashes. Here every read is bounded.
+headers are our own: the package's describe the machine and cost a request. What is kept in memory is bounded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
-import os
+import logging
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from glinfer.errors import HubError, InputError, install_command
 from glinfer.formats.files import shown, words_of
-from glinfer.formats.json_files import check_values
-from glinfer.hub.addresses import guard, leads_inside
+from glinfer.hub.choice import RemoteFile, Repository, read_listing
 from glinfer.hub.names import HubName
 from glinfer.limits import MAX_LISTING_BYTES
-
-_PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
-_RESUMED, _WHOLE = 206, 200
-_MOST_REDIRECTS = 20
 
 
 class UnreachableError(HubError):
     """The hub cannot be reached or is overloaded; a copy in the cache may be used instead."""
-
-
-class DistrustError(HubError):
-    """The received bytes differ from the hub's list."""
-
-
-class CutOffError(UnreachableError):
-    """An answer ended too early; the bytes received so far are valid."""
 
 
 def require_hub(name: object) -> Any:
@@ -50,287 +36,201 @@ def require_hub(name: object) -> Any:
     try:
         import huggingface_hub
     except ImportError:
-        raise InputError(
-            f"{shown(str(name))}: fetching models of a hub needs the package huggingface_hub, which is not "
-            f"installed; {install_command('hub')}"
-        ) from None
-    if not hasattr(huggingface_hub, "get_session") or int(huggingface_hub.__version__.partition(".")[0]) < 1:
-        raise InputError(
-            f"{shown(str(name))}: found huggingface_hub {huggingface_hub.__version__}; expected 1.0 or later; "
-            f"{install_command('hub')}"
-        )
+        found = "fetching models of a hub needs the package huggingface_hub, which is not installed"
+        raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}") from None
+    version = huggingface_hub.__version__
+    if tuple(map(int, version.split(".")[:2])) < (1, 20):
+        found = f"found huggingface_hub {version}; expected 1.20 or later"
+        raise InputError(f"{shown(str(name))}: {found}; {install_command('hub')}")
+    import huggingface_hub.constants  # the package imports its parts on demand
+    import huggingface_hub.errors
+    import huggingface_hub.utils
+
     return huggingface_hub
 
 
-def is_offline() -> bool:
-    """Whether ``HF_HUB_OFFLINE`` is set."""
-    from huggingface_hub import constants
+def list_files(name: HubName) -> Repository:
+    """The repository at the requested revision.
 
-    return bool(constants.HF_HUB_OFFLINE)
-
-
-class Client:
-    """Reads a repository's list of files and ranges of their bytes.
-
-    Args:
-        name: the model's name, with which error messages begin.
-        clock: a monotonic clock in seconds; a small answer may take :attr:`patience` seconds.
+    Raises:
+        HubError: the repository or revision does not exist or may not be read, or the answer is invalid.
+        UnreachableError: the hub does not answer or is overloaded.
     """
+    endpoint = require_hub(name).constants.ENDPOINT
+    url = f"{endpoint}/api/models/{name.repo}/revision/{quote(name.revision, safe='')}?blobs=true"
+    label = f"{name}: the answer of {_host(name)}"
+    text = _read(name, url, MAX_LISTING_BYTES + 1, _headers(name))
+    if len(text) > MAX_LISTING_BYTES:
+        raise HubError(f"{label} has more than {MAX_LISTING_BYTES} bytes; check HF_ENDPOINT")
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return read_listing(name, found)
+    raise HubError(f"{label} is not a JSON object; check HF_ENDPOINT and the proxy")
 
-    patience = 120.0
 
-    def __init__(self, name: HubName, clock: Any = time.monotonic) -> None:
-        """Make a client without opening a connection."""
-        self.name, self._clock = name, clock
-        self._hub = require_hub(name)
-        self._leads_inside = cache(leads_inside)  # behind a proxy, looking up a name here can be slow
-        self._constants = self._hub.constants
+def piece(repository: Repository, file: RemoteFile, start: int, end: int) -> bytes:
+    """Bytes [start, end) of a file, in one request.
 
-    def listing(self) -> dict[str, Any]:
-        """The hub's description of the repository at the revision: its commit and its files, with sizes and hashes.
+    Raises:
+        HubError: as for :func:`list_files`; or the hub does not support ranges, or sends fewer bytes.
+    """
+    name = repository.name
+    headers = {**_headers(name), "Range": f"bytes={start}-{end - 1}"}
+    data = _read(name, _url(repository, file), end - start, headers, file.path)
+    if len(data) != end - start:
+        what = f"sent {len(data)} of {end - start} bytes of {shown(file.path)}"
+        raise UnreachableError(f"{name}: {_host(name)} {what}; try again")
+    return data
 
-        Raises:
-            HubError: the repository or revision does not exist or may not be read, or the answer is invalid.
-            UnreachableError: the hub does not answer or is overloaded.
-        """
-        revision = quote(self.name.revision, safe="")
-        url = f"{self._endpoint}/api/models/{self.name.repo}/revision/{revision}?blobs=true"
-        with self._answer(url, {}) as response:
-            text = self._small(response, MAX_LISTING_BYTES)
-        label = f"{self.name}: the answer of {self._host}"
-        try:
-            check_values(text, label)
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            raise HubError(f"{label} is not JSON; check HF_ENDPOINT and the proxy") from None
-        if not isinstance(found, dict):
-            raise HubError(f"{label} is a JSON {type(found).__name__}; expected an object; check HF_ENDPOINT")
-        return found
 
-    def piece(self, commit: str, path: str, start: int, end: int) -> bytes:
-        """Bytes [start, end) of a file, in one request.
+def download(repository: Repository, file: RemoteFile, partial: Path) -> None:
+    """Append a file's missing bytes to ``partial``; a progress bar is on a terminal's standard error.
 
-        Raises:
-            HubError: as for :meth:`listing`; or the hub does not support ranges, or sends fewer bytes.
-        """
-        found, begun = bytearray(), self._clock()
-        with self.stream(commit, path, start, end, exact=False) as (first, chunks):
-            if first != start:
-                raise HubError(f"{self.name}: {self._host} ignores byte ranges of {shown(path)}; check the proxy")
-            for chunk in chunks:
-                found += chunk
-                self._check_patience(begun)
-        if len(found) != end - start:
-            raise CutOffError(
-                f"{self.name}: {self._host} sent {len(found)} of {end - start} bytes of {shown(path)}; try again"
-            )
-        return bytes(found)
+    Raises:
+        HubError: as for :func:`list_files`; or the connection broke repeatedly, and what has arrived stays.
+    """
+    from huggingface_hub.file_download import http_get
 
-    @contextlib.contextmanager
-    def stream(
-        self, commit: str, path: str, start: int, end: int, *, exact: bool = True
-    ) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Yield the offset of the first byte (``start``, or 0 if the hub ignores it), and the chunks up to ``end``.
-
-        Raises:
-            HubError: as for :meth:`listing`.
-            DistrustError: with ``exact``, more bytes arrive than requested; otherwise the excess is ignored.
-            CutOffError: the connection broke, before or while the bytes are read.
-        """
-        url = f"{self._endpoint}/{self.name.repo}/resolve/{commit}/{quote(path)}"
-        with self._answer(url, {"Range": f"bytes={start}-{end - 1}"}, path) as response:
-            first = self._first(response, path, start)
-            yield first, self._bounded(response, path, end - first, exact=exact)
-
-    def _first(self, response: Any, path: str, start: int) -> int:
-        """The offset of an answer's first byte."""
-        if response.status_code == _WHOLE:
-            return 0
-        told = response.headers.get("Content-Range", "")
-        unit, _, place = told.strip().partition(" ")
-        if unit != "bytes" or place.partition("-")[0] != str(start):
-            raise HubError(
-                f"{self.name}: {self._host} answered with {words_of(told, 60)!r} of {shown(path)}; expected bytes "
-                f"from {start}; check the proxy"
-            )
-        return start
-
-    def _bounded(self, response: Any, path: str, most: int, *, exact: bool) -> Iterator[bytes]:
-        left = most
-        with self._library_errors(path):
-            for chunk in response.iter_raw():
-                if len(chunk) > left and exact:
-                    raise DistrustError(
-                        f"{self.name}: {self._host} sends more than the {most} bytes of {shown(path)}; do not trust it"
-                    )
-                yield chunk[:left]
-                left -= min(left, len(chunk))
-                if not left and not exact:
-                    return
-
-    def _small(self, response: Any, most: int) -> bytes:
-        """The body of an answer, at most ``most`` bytes."""
-        found, begun = bytearray(), self._clock()
-        with self._library_errors(""):
-            for chunk in response.iter_raw():
-                found += chunk
-                self._check_patience(begun)
-                if len(found) > most:
-                    raise HubError(f"{self.name}: {self._host} answered with more than {most} bytes; check HF_ENDPOINT")
-        return bytes(found)
-
-    def _check_patience(self, begun: float) -> None:
-        if self._clock() - begun > self.patience:
-            raise UnreachableError(
-                f"{self.name}: {self._host} has not finished an answer in {self.patience:.0f} s; try again later"
-            )
-
-    @contextlib.contextmanager
-    def _answer(self, url: str, headers: Mapping[str, str], path: str = "") -> Iterator[Any]:
-        """The answer to a GET request, with its body unread."""
-        # A compressed answer could unpack to any size.
-        sent = {"Accept-Encoding": "identity", **headers, **self._headers()}
-        with self._library_errors(path):
-            opened, response = self._sent(url, sent)
-        try:
-            self._check(response, path)
-            yield response
-        finally:
-            opened.__exit__(None, None, None)
-
-    def _sent(self, url: Any, headers: Any) -> tuple[Any, Any]:
-        """Follow redirects of a GET request; return the context manager to close, and the answer."""
-        how: dict[str, Any] = {"timeout": self._constants.HF_HUB_DOWNLOAD_TIMEOUT, "follow_redirects": False}
-        for _ in range(_MOST_REDIRECTS):
-            opened = self._hub.get_session().stream("GET", url, headers=headers, **how)
-            response = opened.__enter__()
-            if response.next_request is None:
-                return opened, response
-            opened.__exit__(None, None, None)
-            # For another origin, its headers lack the user's token.
-            url, headers = response.next_request.url, response.next_request.headers
-            how["extensions"] = {"trace": self._guarded(url.raw_host.decode("ascii"))}
-        raise HubError(f"{self.name}: {self._host} redirects more than {_MOST_REDIRECTS} times; check HF_ENDPOINT")
-
-    def _guarded(self, host: str) -> Callable[[str, Any], None]:
-        """Refuse a redirect into a private network without the hub; return a trace that also checks on connecting.
-
-        Raises:
-            HubError: the redirect leads there.
-        """
-        own = urlsplit(self._endpoint).hostname or ""
-
-        def refuse() -> None:
-            if host != own and not self._leads_inside(own):
-                raise HubError(
-                    f"{self.name}: {self._host} redirects to {words_of(host, 80)}, which is in a private network; do "
-                    "not trust it, or set HF_ENDPOINT to a hub in that network"
-                )
-
-        if self._leads_inside(host):
-            refuse()
-        return guard(host, refuse)
-
-    def _headers(self) -> dict[str, str]:
-        """The user's token and agent; huggingface_hub's own headers send more, and query the hub for some of it."""
-        headers = {"User-Agent": f"glinfer; hf_hub/{self._hub.__version__}"}
-        implicit = not self._constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
-        if implicit and (token := self._hub.get_token()):
-            headers["Authorization"] = f"Bearer {token}"
-        return headers
-
-    @property
-    def _endpoint(self) -> str:
-        return str(self._constants.ENDPOINT)
-
-    @property
-    def _host(self) -> str:
-        return words_of(self._endpoint.partition("://")[2].rpartition("@")[2] or self._endpoint, 80)
-
-    @contextlib.contextmanager
-    def _library_errors(self, path: str) -> Iterator[None]:
-        """Turn the HTTP library's errors within the block into one line."""
-        library: Any = sys.modules[type(self._hub.get_session()).__module__.partition(".")[0]]  # httpx, or httpx2
-        try:
-            yield
-        except self._hub.errors.OfflineModeIsEnabled:
-            raise UnreachableError(offline_line(self.name)) from None
-        except (library.ConnectError, library.ConnectTimeout, library.ProxyError) as error:
-            raise UnreachableError(self._unreachable(error)) from None
-        except (library.TransportError, library.StreamError) as error:
-            what = f" while it sent {shown(path)}" if path else ""
-            raise CutOffError(
-                f"{self.name}: the connection to {self._host} broke off{what} ({_words(error)}); try again to resume"
-            ) from None
-        except (library.HTTPError, library.InvalidURL, library.CookieConflict, ValueError) as error:
-            raise HubError(f"{self.name}: the request is invalid: {words_of(error, 120)}; check HF_ENDPOINT") from None
-
-    def _unreachable(self, error: Exception) -> str:
-        proxy = next((name for name in _PROXIES if os.environ.get(name)), None)
-        through = f" through the proxy of ${proxy}" if proxy else ""
-        advice = (
-            f"check ${proxy} and the connection" if proxy else "check the connection, or HF_ENDPOINT and HTTPS_PROXY"
+    name = repository.name
+    # A bar moves the cursor; standard error may be closed.
+    terminal = getattr(sys.stderr, "rich_proxied_file", sys.stderr) or io.StringIO()
+    with _Partial(partial, "ab") as target, one_line(name, file.path), contextlib.redirect_stderr(terminal):
+        target.most = file.size
+        target.refusal = f"{name}: {_host(name)} sends more than the {file.size} bytes of {shown(file.path)}"
+        if target.tell() > file.size:
+            target.seek(0)
+            target.truncate()
+        http_get(
+            _url(repository, file),
+            target,
+            resume_size=target.tell(),
+            headers=_headers(name),
+            expected_size=file.size,
+            displayed_filename=shown(file.path),
         )
-        return f"{self.name}: {self._host} cannot be reached{through} ({_words(error)}); {advice}"
 
-    def _check(self, response: Any, path: str) -> None:
-        """Refuse an answer without the requested content.
 
-        Raises:
-            DistrustError: the file is shorter than the list says.
-            HubError: the content does not exist or may not be read.
-            UnreachableError: the hub is overloaded or has an internal error.
-        """
-        status, headers = response.status_code, response.headers
-        packed = headers.get("Content-Encoding", "identity").strip().lower()
-        if status in (_WHOLE, _RESUMED) and packed in ("identity", ""):
-            return
-        code, repo = headers.get("X-Error-Code", ""), self.name.repo
-        page = f"{self._endpoint}/{repo}"
-        told = words_of(headers.get("X-Error-Message", ""), 120)
-        if status in (_WHOLE, _RESUMED):
-            raise HubError(
-                f"{self.name}: {self._host} sent it compressed as {words_of(packed, 40)!r}; expected it uncompressed; "
-                "check the proxy"
-            )
-        if code == "GatedRepo":
-            line = f"this model is gated: accept its terms at {page}, then set HF_TOKEN to your token"
-        elif code == "RevisionNotFound":
-            line = f"{repo} has no revision {self.name.revision}; {page} lists its branches and tags"
-        elif code == "EntryNotFound":
-            line = f"{repo} has no file {shown(path)} at this revision; {page} lists its files"
-        elif status == 401 and told.startswith("Invalid credentials"):
-            line = f"{self._host} rejects the token in HF_TOKEN or from 'hf auth login'; renew it, or unset HF_TOKEN"
-        elif code == "RepoNotFound" or status in (401, 404):
-            line = f"{self._host} has no such repository, or a private one; check the name, or set HF_TOKEN for it"
-        elif status == 403:
-            line = f"{self._host} forbids it{f' ({told})' if told else ''}; see {page}, and check HF_TOKEN"
-        elif status == 407:
-            raise UnreachableError(f"{self.name}: the proxy requires a name and a password; put them into HTTPS_PROXY")
-        elif status == 429:
-            wait = headers.get("Retry-After", "")
-            when = f"in {int(wait)} seconds" if wait.isdecimal() and len(wait) < 7 else "later"
-            raise UnreachableError(
-                f"{self.name}: {self._host} received too many requests (429); try again {when}, or with HF_TOKEN set"
-            )
-        elif status >= 500:
-            raise UnreachableError(f"{self.name}: {self._host} has an internal error ({status}); try again later")
-        elif status == 416:
-            raise DistrustError(
-                f"{self.name}: {self._host} has fewer bytes of {shown(path)} than its list says; do not trust it"
-            )
-        else:
-            line = f"{self._host} answered with status {status}{f' ({told})' if told else ''}; check HF_ENDPOINT"
-        raise HubError(f"{self.name}: {line}")
+class _Partial(io.FileIO):
+    """An incomplete file; more than ``most`` bytes are discarded with an error."""
+
+    most: int
+    refusal: str
+
+    def write(self, data: Any) -> int:
+        """Append bytes."""
+        if self.tell() + len(data) > self.most:
+            self.truncate(0)
+            raise HubError(f"{self.refusal}; do not trust it")
+        return super().write(data)
+
+
+def _read(name: HubName, url: str, most: int, headers: dict[str, str], path: str = "") -> bytes:
+    """The first ``most`` bytes of an answer."""
+    hub, found = require_hub(name), bytearray()
+    timeout = hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
+    with one_line(name, path), hub.get_session().stream("GET", url, headers=headers, timeout=timeout) as response:
+        hub.utils.hf_raise_for_status(response)
+        if response.status_code != 206 and not headers.get("Range", "bytes=0-").startswith("bytes=0-"):
+            raise HubError(f"{name}: {_host(name)} ignores byte ranges of {shown(path)}; check the proxy")
+        for chunk in response.iter_raw():
+            found += chunk[: most - len(found)]
+            if len(found) == most:
+                break
+    return bytes(found)
+
+
+def _headers(name: HubName) -> dict[str, str]:
+    hub = require_hub(name)
+    # A compressed answer could unpack to any size.
+    headers = {"User-Agent": f"glinfer; hf_hub/{hub.__version__}", "Accept-Encoding": "identity"}
+    if not hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := hub.get_token()):
+        headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+def _url(repository: Repository, file: RemoteFile) -> str:
+    endpoint = require_hub(repository.name).constants.ENDPOINT
+    return f"{endpoint}/{repository.name.repo}/resolve/{repository.commit}/{quote(file.path)}"
+
+
+def _host(name: HubName) -> str:
+    endpoint = str(require_hub(name).constants.ENDPOINT)
+    return words_of(endpoint.partition("://")[2].rpartition("@")[2] or endpoint, 80)
+
+
+@contextlib.contextmanager
+def one_line(name: HubName, path: str = "") -> Iterator[None]:
+    """Turn errors of requests within the block into one line, and keep the package's warnings of retries to itself.
+
+    Raises:
+        HubError: the block raised an error of the HTTP library.
+    """
+    hub = require_hub(name)
+    errors, host, logger = hub.errors, _host(name), logging.getLogger("huggingface_hub")
+    # Of httpx, or httpx2.
+    library: Any = sys.modules[errors.HfHubHTTPError.__bases__[0].__module__.partition(".")[0]]
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    except errors.OfflineModeIsEnabled:
+        raise UnreachableError(offline_line(name)) from None
+    except errors.HfHubHTTPError as error:
+        raise _refused(name, path, error.response) from None
+    except (library.ConnectError, library.ConnectTimeout, library.ProxyError) as error:
+        advice = "check the connection, or HF_ENDPOINT and HTTPS_PROXY"
+        raise UnreachableError(f"{name}: {host} cannot be reached ({_words(error)}); {advice}") from None
+    except (library.TransportError, library.StreamError) as error:
+        what = f" while it sent {shown(path)}" if path else ""
+        line = f"{name}: the connection to {host} broke off{what} ({_words(error)}); try again to resume"
+        raise UnreachableError(line) from None
+    except (library.HTTPError, library.InvalidURL, ValueError) as error:
+        raise HubError(f"{name}: the request is invalid: {_words(error)}; check HF_ENDPOINT") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        what = f"{host} did not send all bytes of {shown(path)}"  # as http_get reports it
+        raise UnreachableError(f"{name}: {what}; try again to resume") from None
+    finally:
+        logger.setLevel(level)
 
 
 def _words(error: Exception) -> str:
     return words_of(error, 80) or type(error).__name__
 
 
+def _refused(name: HubName, path: str, response: Any) -> HubError:
+    """The error for an answer without the requested content."""
+    status, headers, host = response.status_code, response.headers, _host(name)
+    code, told = headers.get("X-Error-Code", ""), words_of(headers.get("X-Error-Message", ""), 120)
+    page = f"{require_hub(name).constants.ENDPOINT}/{name.repo}"
+    if code == "GatedRepo":
+        line = f"this model is gated: accept its terms at {page}, then set HF_TOKEN to your token"
+    elif code == "RevisionNotFound":
+        line = f"{name.repo} has no revision {name.revision}; {page} lists its branches and tags"
+    elif code == "EntryNotFound":
+        line = f"{name.repo} has no file {shown(path)} at this revision; {page} lists its files"
+    elif status == 401 and told.startswith("Invalid credentials"):
+        line = f"{host} rejects the token in HF_TOKEN or from 'hf auth login'; renew it, or unset HF_TOKEN"
+    elif code == "RepoNotFound" or status in (401, 404):
+        line = f"{host} has no such repository, or a private one; check the name, or set HF_TOKEN for it"
+    elif status == 403:
+        line = f"{host} forbids it{f' ({told})' if told else ''}; see {page}, and check HF_TOKEN"
+    elif status == 407:
+        return UnreachableError(f"{name}: the proxy requires a name and a password; put them into HTTPS_PROXY")
+    elif status == 429:
+        wait = headers.get("Retry-After", "")
+        when = f"in {wait} seconds" if wait.isdecimal() and len(wait) < 7 else "later"
+        what = f"received too many requests (429); try again {when}, or with HF_TOKEN set"
+        return UnreachableError(f"{name}: {host} {what}")
+    elif status >= 500:
+        return UnreachableError(f"{name}: {host} has an internal error ({status}); try again later")
+    else:
+        line = f"{host} answered with status {status}{f' ({told})' if told else ''}; check HF_ENDPOINT"
+    return HubError(f"{name}: {line}")
+
+
 def offline_line(name: HubName) -> str:
     """The error message for a model that is not in the cache while ``HF_HUB_OFFLINE`` is set."""
-    return (
-        f"{name}: HF_HUB_OFFLINE is set, and the cache does not have the whole model; unset it, or fetch the model "
-        f"with 'glinfer pull {name}' first"
-    )
+    advice = f"unset it, or fetch the model with 'glinfer pull {name}' first"
+    return f"{name}: HF_HUB_OFFLINE is set, and the cache does not have the whole model; {advice}"

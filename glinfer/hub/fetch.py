@@ -4,47 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
+import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from glinfer.errors import GlinferError, GlinferWarning, HubError
 from glinfer.formats import find_model as find_local
-from glinfer.formats.files import AnyPath, check_path
-from glinfer.formats.huggingface.files import INDEX, weight_map
-from glinfer.hub.bar import download_bar
-from glinfer.hub.cache import RepositoryCache, disk_errors, free_bytes
-from glinfer.hub.choice import Chosen, choose, folder_of, with_shards
-from glinfer.hub.client import Client, UnreachableError, is_offline, offline_line, require_hub
-from glinfer.hub.download import check_disk, fetch, missing_bytes, seed
-from glinfer.hub.header import header_copy, shards_of
-from glinfer.hub.listing import Repository, read_listing
+from glinfer.formats.files import AnyPath, check_path, shown
+from glinfer.formats.gguf.file import header_end
+from glinfer.formats.huggingface.files import weight_map
+from glinfer.hub.cache import WEIGHTS, RepositoryCache, disk_errors, free_bytes, hub_folder
+from glinfer.hub.choice import Chosen, RemoteFile, Repository, choose
+from glinfer.hub.client import UnreachableError, list_files, offline_line, piece, require_hub
 from glinfer.hub.names import COMMIT, HubName, hub_name
+from glinfer.limits import MAX_HEADER_BYTES, MAX_REMOTE_HEADER_BYTES, MAX_SMALL_FILE_BYTES
 
 Check = Callable[[Path, int], str]
 """Called with a copy of a model without weights and the number of their bytes; returns the model's needs as a text for
 the user, or raises a GlinferError to refuse it."""
-Tell = Callable[[str], None]
-"""Shows a line to the user."""
+
+_LENGTH = struct.Struct("<Q")
+_FIRST = 1 << 20  # bytes of a GGUF file; nearly all headers without a vocabulary are shorter
+_GAB_HEADER = 28
 
 
-@dataclass(frozen=True)
-class Found:
-    """A model of a hub: its repository, and its files in it.
+class Described(NamedTuple):
+    """The path of a model to describe, and whether it is a copy without weights."""
 
-    Attributes:
-        repository: the hub's list, or the cached files.
-        chosen: the model's files.
-        cache: the folder for these files.
-        client: fetches them; None if the cache has them all.
-    """
+    path: AnyPath
+    is_copy: bool
+
+
+class Found(NamedTuple):
+    """The files of a model, and the cache for them."""
 
     repository: Repository
     chosen: Chosen
     cache: RepositoryCache
-    client: Client | None
 
     @property
     def path(self) -> Path:
@@ -52,41 +51,12 @@ class Found:
         return self.cache.place(self.repository.commit, self.chosen.opened)
 
     @property
-    def missing(self) -> int:
-        """The number of bytes that the cache lacks."""
-        return 0 if self.client is None else missing_bytes(self.repository, self.cache, self.chosen.files)
-
-    @property
     def is_whole(self) -> bool:
-        """Whether the cache has every file."""
-        return self.client is None or all(self.cache.has(self.repository.commit, each) for each in self.chosen.files)
-
-    def remember(self) -> None:
-        """Record the revision's commit, so that the same name finds the model offline."""
-        if self.client is not None:
-            with contextlib.suppress(OSError):  # a shared cache may be read-only
-                self.cache.remember(self.repository.name.revision, self.repository.commit)
-
-
-@dataclass(frozen=True)
-class Pulled:
-    """A model that the cache has.
-
-    Attributes:
-        repo: ``org/name``.
-        commit: 40 hexadecimal digits.
-        path: the file or folder to open.
-        files: the paths of its files in the repository.
-        bytes: total size of the files.
-        fetched: number of bytes that this call fetched.
-    """
-
-    repo: str
-    commit: str
-    path: Path
-    files: tuple[str, ...]
-    bytes: int
-    fetched: int
+        """Whether the cache has every file; its revision is then recorded."""
+        if not all(self.cache.has(self.repository.commit, file) for file in self.chosen.files):
+            return False
+        self.cache.remember(self.repository.name.revision, self.repository.commit)
+        return True
 
 
 def named_on_a_hub(name: AnyPath) -> HubName | None:
@@ -102,7 +72,7 @@ def named_on_a_hub(name: AnyPath) -> HubName | None:
         return None
 
 
-def find_model(name: AnyPath, *, check: Check | None = None, tell: Tell | None = None) -> AnyPath:
+def find_model(name: AnyPath, *, check: Check | None = None, tell: Callable[[str], None] | None = None) -> AnyPath:
     """The path of a named model, which is fetched from a hub if the cache lacks it.
 
     Args:
@@ -118,69 +88,39 @@ def find_model(name: AnyPath, *, check: Check | None = None, tell: Tell | None =
         GlinferError: ``check`` refuses the model.
     """
     wanted = named_on_a_hub(name)
-    return find_local(name) if wanted is None else pull(wanted, check=check, tell=tell).path
+    if wanted is None:
+        return find_local(name)
+    found = find(wanted)
+    repository, chosen, cache = found
+    if needed := cache.missing_bytes(repository.commit, chosen.files):
+        _check_and_fetch(found, needed, check, tell)
+    elif not found.is_whole:  # only names are missing
+        for file in chosen.files:
+            cache.fetch(repository, file)
+    assert found.is_whole
+    return found.path
 
 
-def pull(name: HubName, *, check: Check | None = None, tell: Tell | None = None) -> Pulled:
-    """Fetch the files of a model that the cache lacks; see :func:`find_model`."""
-    found = find(name)
-    needed = found.missing
-    if not found.is_whole:
-        try:
-            _fetch(found, needed, check, tell)
-        except GlinferError:
-            found.cache.tidy()
-            raise
-    found.remember()
-    files = found.chosen.files
-    return Pulled(
-        name.repo,
-        found.repository.commit,
-        found.path,
-        tuple(file.path for file in files),
-        sum(file.size for file in files),
-        needed,
-    )
+def _check_and_fetch(found: Found, needed: int, check: Check | None, tell: Callable[[str], None] | None) -> None:
+    repository, chosen, cache = found
+    free = free_bytes(hub_folder())
+    if free is not None and needed > free:
+        what = f"needs {needed / 1e9:.2f} GB, but the disk of {shown(hub_folder())} has {free / 1e9:.2f} GB free"
+        raise HubError(f"{repository.name}: the download {what}; make room, or set HF_HOME to another disk")
+    with header_copy(repository, chosen.files) as (copy, counts):
+        needs = check(copy.place(repository.commit, chosen.opened), _weight_bytes(chosen)) if check is not None else ""
+        if tell is not None:
+            room = "" if free is None else f"{free / 1e9:,.1f} GB free on the disk"
+            title = " ".join(filter(None, (repository.name.repo, chosen.quant)))
+            facts = filter(None, (f"{needed / 1e6:,.1f} MB", room, needs))
+            tell(f"fetching {title} at {repository.commit[:7]}: {'; '.join(facts)}")
+        for file in chosen.files:
+            if not cache.has(repository.commit, file):
+                cache.fetch(repository, file, copy.place(repository.commit, file.path), counts[file])
 
 
-def _fetch(found: Found, needed: int, check: Check | None, tell: Tell | None) -> None:
-    assert found.client is not None
-    repository, chosen, cache, client = found.repository, found.chosen, found.cache, found.client
-    if needed:
-        check_disk(repository, needed)
-        _check_header(found, needed, check, tell)
-        needed = missing_bytes(repository, cache, chosen.files)
-    total = sum({file.digest: file.size for file in chosen.files}.values())
-    with download_bar(_title(found), total, total - needed) as arrived:
-        fetch(client, repository, cache, chosen.files, arrived)
-
-
-def _title(found: Found) -> str:
-    return f"{found.repository.name.repo}{f' {found.chosen.quant}' if found.chosen.quant else ''}"
-
-
-def _check_header(found: Found, needed: int, check: Check | None, tell: Tell | None) -> None:
-    """Check a model by its header, and keep the bytes fetched for it."""
-    assert found.client is not None
-    repository, cache = found.repository, found.cache
-    with header_copy(found.client, repository, found.chosen) as copy:
-        needs = check(copy.path, copy.weight_bytes) if check is not None else ""
-        with disk_errors(repository.name, cache.folder):
-            for file, (place, count) in copy.fetched.items():
-                if not cache.has(repository.commit, file):
-                    seed(cache, file, place, count)
-    if tell is not None:
-        free = free_bytes(cache.folder)
-        room = "" if free is None else f"{free / 1e9:,.1f} GB free on the disk"
-        facts = filter(None, (f"{needed / 1e6:,.1f} MB", room, needs))
-        tell(f"fetching {_title(found)} at {repository.commit[:7]}: {'; '.join(facts)}")
-
-
-class Described(NamedTuple):
-    """The path of a model to describe, and whether it is a copy without weights."""
-
-    path: AnyPath
-    is_copy: bool
+def _weight_bytes(chosen: Chosen) -> int:
+    return sum(file.size for file in chosen.files if file.path.lower().endswith(WEIGHTS))
 
 
 @contextlib.contextmanager
@@ -193,19 +133,15 @@ def header_of(name: AnyPath, *, check: Check | None = None) -> Iterator[Describe
         GlinferError: as for :func:`find_model`.
     """
     wanted = named_on_a_hub(name)
-    if wanted is None:
-        yield Described(find_local(name), is_copy=False)
+    found = None if wanted is None else find(wanted)
+    if found is None or found.is_whole:
+        yield Described(find_local(name) if found is None else found.path, is_copy=False)
         return
-    found = find(wanted)
-    if found.is_whole:
-        found.remember()
-        yield Described(found.path, is_copy=False)
-        return
-    assert found.client is not None
-    with header_copy(found.client, found.repository, found.chosen) as copy:
+    with header_copy(found.repository, found.chosen.files) as (copy, _):
+        path = copy.place(found.repository.commit, found.chosen.opened)
         if check is not None:
-            check(copy.path, copy.weight_bytes)
-        yield Described(copy.path, is_copy=True)
+            check(path, _weight_bytes(found.chosen))
+        yield Described(path, is_copy=True)
 
 
 def find(name: HubName) -> Found:
@@ -218,9 +154,8 @@ def find(name: HubName) -> Found:
         HubError: the model does not exist, or the hub cannot be reached and the cache has no copy.
         InputError: the package huggingface_hub is not installed.
     """
-    require_hub(name)
-    cache = RepositoryCache(name.repo)
-    if is_offline():
+    hub, cache = require_hub(name), RepositoryCache(name.repo)
+    if hub.constants.HF_HUB_OFFLINE:
         try:
             held = cached(name, cache)
         except HubError as error:
@@ -228,30 +163,25 @@ def find(name: HubName) -> Found:
         if held is None:
             raise HubError(offline_line(name))
         return held
-    if COMMIT.fullmatch(name.revision) and (name.quant or name.path):
-        with contextlib.suppress(HubError):
-            if held := cached(name, cache):
-                return held
-    client = Client(name)
+    held = None
+    with contextlib.suppress(GlinferError):
+        held = cached(name, cache)
+    if held is not None and COMMIT.fullmatch(name.revision) and (name.quant or name.path):
+        return held
     try:
-        repository = read_listing(name, client.listing())
+        repository = list_files(name)
     except UnreachableError as error:
-        held = None
-        with contextlib.suppress(HubError):
-            held = cached(name, cache)
         if held is None:
             raise
-        warnings.warn(
-            f"{error}; using the cached copy of commit {held.repository.commit[:7]}",
-            GlinferWarning,
-            stacklevel=2,
-        )
+        line = f"{error}; using the cached copy of commit {held.repository.commit[:7]}"
+        warnings.warn(line, GlinferWarning, stacklevel=2)
         return held
-    chosen = choose(repository)
-    if chosen is None:
-        index = repository.files[f"{folder_of(repository)}{INDEX}"]
-        chosen = with_shards(repository, shards_of(client, repository, index))
-    return Found(repository, chosen, cache, client)
+
+    def shards_of(index: RemoteFile) -> Iterable[str]:
+        with header_copy(repository, [index]) as (copy, _):
+            return weight_map(copy.place(repository.commit, index.path)).values()
+
+    return Found(repository, choose(repository, shards_of), cache)
 
 
 def cached(name: HubName, cache: RepositoryCache) -> Found | None:
@@ -260,11 +190,73 @@ def cached(name: HubName, cache: RepositoryCache) -> Found | None:
     Raises:
         HubError: some of its files are missing.
     """
-    repository = cache.repository(name)
-    if repository is None:
+    held = cache.repository(name)
+    if held is None:
         return None
-    chosen = choose(repository)
-    if chosen is None:
-        index = cache.place(repository.commit, f"{folder_of(repository)}{INDEX}")
-        chosen = with_shards(repository, weight_map(index).values())
-    return Found(repository, chosen, cache, None)
+    return Found(held, choose(held, lambda file: weight_map(cache.place(held.commit, file.path)).values()), cache)
+
+
+@contextlib.contextmanager
+def header_copy(
+    repository: Repository, files: Sequence[RemoteFile]
+) -> Iterator[tuple[RepositoryCache, dict[RemoteFile, int]]]:
+    """A temporary copy of files without their weights, which are holes that read as zeros and take no disk space.
+
+    Yields the copy, and the number of leading bytes that were fetched of each file. Errors of glinfer within the block
+    name the model instead of the copy.
+
+    Raises:
+        HubError: a file cannot be fetched, or its header is too long.
+        FormatError: a header is damaged.
+    """
+    name = repository.name
+    # The folder's name avoids characters at which an operating system's error would be cut.
+    with disk_errors(name, Path(tempfile.gettempdir())):
+        folder = tempfile.TemporaryDirectory(prefix="glinfer-", ignore_cleanup_errors=True)
+    with folder as root:
+        copy, counts = RepositoryCache(name.repo, Path(root)), {}
+        for file in files:
+            start, place = _start(repository, file), copy.place(repository.commit, file.path)
+            counts[file] = len(start)
+            with disk_errors(name, Path(root)):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with place.open("xb") as made:
+                    made.write(start)
+                    made.truncate(file.size)
+        try:
+            yield copy, counts
+        except GlinferError as error:
+            line = str(error)
+            for path in (*(copy.place(repository.commit, file.path) for file in files), copy.place(repository.commit)):
+                line = line.replace(str(path), str(name))
+            raise type(error)(line) from None
+
+
+def _start(repository: Repository, file: RemoteFile) -> bytes:
+    """A file besides the weights, or the first bytes of a weight file with its header."""
+    label, ending = f"{repository.name}: {shown(file.path)}", Path(file.path).suffix.lower()
+    if ending == ".gguf":
+        held, ends = b"", None
+        while ends is None:
+            if len(held) >= MAX_REMOTE_HEADER_BYTES:
+                raise HubError(
+                    f"{label}: its header has more than {MAX_REMOTE_HEADER_BYTES} bytes, which exceeds the limit"
+                )
+            end = min(file.size, max(_FIRST, 4 * len(held)))
+            held += piece(repository, file, len(held), end) if end > len(held) else b""
+            ends = header_end(held, file.size, label)
+        return held[: max(ends, 1)]
+    if ending == ".gab":
+        return piece(repository, file, 0, min(file.size, _GAB_HEADER))
+    if ending == ".safetensors":
+        start = piece(repository, file, 0, min(file.size, _LENGTH.size))
+        length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else 0
+        most = min(MAX_HEADER_BYTES, file.size - _LENGTH.size)
+        if not 0 < length <= most:
+            found = f"its header has {length} bytes by its first 8"
+            raise HubError(f"{label}: {found}; expected 1 to {most} in a safetensors file")
+        return start + piece(repository, file, _LENGTH.size, _LENGTH.size + length)
+    if file.size > MAX_SMALL_FILE_BYTES:
+        what = f"{shown(file.path)} has {file.size} bytes, which exceeds the limit of {MAX_SMALL_FILE_BYTES}"
+        raise HubError(f"{repository.name}: {what} for such a file")
+    return piece(repository, file, 0, file.size) if file.size else b""

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from glinfer.errors import InputError
-from glinfer.formats.files import is_plain_path as is_plain_path
-from glinfer.formats.files import shown
+from glinfer.formats.files import is_plain_path, shown
 
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
 """Hosts of the public hub; ``$HF_ENDPOINT`` adds another."""
@@ -22,15 +21,13 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 """A full commit hash, a revision that never changes."""
 
 _PART = r"[A-Za-z0-9](?:[\w.-]{0,94}[\w])?"
-_REPO = re.compile(rf"{_PART}/{_PART}", re.ASCII)
-_REVISION = re.compile(r"[\w][\w./+-]{0,199}", re.ASCII)
-_QUANT = re.compile(r"[\w][\w. -]{0,199}", re.ASCII)
+_REPO = re.compile(rf"(?!.*(?:\.\.|--|\.git$)){_PART}/{_PART}", re.ASCII)
+_REVISION = re.compile(r"(?!.*(?:\.\.|//))\w[\w./+-]{0,199}", re.ASCII)
+_QUANT = re.compile(r"\w[\w. -]{0,199}", re.ASCII)
+_MARKED = re.compile(r"([^:@]*)(?::([^@]*)(?:@(.*))?|@([^:]*)(?::(.*))?)?", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_VIEWS = ("resolve", "blob", "raw", "tree")
-"""The parts of a URL between a repository and a revision."""
-FILE_SUFFIXES = (".gguf", ".safetensors", ".safetensors.index.json", ".gab")
-"""Endings of the files that a name may select."""
-_PATH_SUFFIXES = (*FILE_SUFFIXES, ".json", ".bin", ".bpe", ".pt", ".pth")
+_VIEWS = ("resolve", "blob", "raw", "tree")  # the parts of a URL between a repository and a revision
+_PATH_SUFFIXES = (".gguf", ".safetensors", ".gab", ".json", ".bin", ".bpe", ".pt", ".pth")
 _EXPECTED = "expected org/name, org/name:QUANT@revision, or the address of a file on the hub"
 
 
@@ -67,44 +64,23 @@ def hub_name(text: str | os.PathLike[str]) -> HubName | None:
     """
     if not isinstance(text, str):
         return None
+    first = text.partition("/")[0]
     if text.startswith("hf://"):
         return _of_parts(text, text.removeprefix("hf://").removeprefix("models/"))
-    if _SCHEME.match(text):
-        return _of_address(text, text)
-    if text.partition("/")[0].lower() in HOSTS:
-        return _of_address(text, f"https://{text}")
-    return None if _looks_like_a_path(text) else _plain(text)
-
-
-def _looks_like_a_path(text: str) -> bool:
-    return (
-        text.startswith((".", "/", "~"))
-        or "\\" in text
-        or "\0" in text
-        or text.lower().endswith(_PATH_SUFFIXES)
-        or os.path.lexists(text.partition("/")[0])
-    )
-
-
-def _plain(text: str) -> HubName | None:
-    """Read ``org/name`` with an optional quantisation and revision in either order; None for other texts."""
-    repo, quant, revision = _split(text)
-    if not _REPO.fullmatch(repo) or not _is_repo(repo):
+    if _SCHEME.match(text) or first.lower() in HOSTS:
+        return _of_address(text, text if _SCHEME.match(text) else f"https://{text}")
+    looks_like_a_path = text.startswith((".", "/", "~")) or text.lower().endswith(_PATH_SUFFIXES)
+    if looks_like_a_path or "\\" in text or "\0" in text or os.path.lexists(first):
         return None
-    return _checked(text, HubName(repo, revision or MAIN, quant))
+    repo, quant, revision = _split(text)
+    return _checked(text, HubName(repo, revision or MAIN, quant)) if _REPO.fullmatch(repo) else None
 
 
 def _split(text: str) -> tuple[str, str, str]:
-    """The parts before both marks, after ``:`` and after ``@``."""
-    marks = sorted(place for place in (text.find(":"), text.find("@")) if place >= 0)
-    found = {":": "", "@": ""}
-    for place, end in zip(marks, [*marks, len(text)][1:], strict=True):
-        found[text[place]] = text[place + 1 : end]
-    return text[: marks[0]] if marks else text, found[":"], found["@"]
-
-
-def _is_repo(repo: str) -> bool:
-    return _REPO.fullmatch(repo) is not None and ".." not in repo and "--" not in repo and not repo.endswith(".git")
+    """The part before ``:`` and ``@``, and what follows each of them, in either order."""
+    found = _MARKED.fullmatch(text)
+    assert found is not None
+    return found[1], found[2] or found[5] or "", found[3] or found[4] or ""
 
 
 def _of_parts(text: str, rest: str) -> HubName:
@@ -119,28 +95,23 @@ def _of_parts(text: str, rest: str) -> HubName:
 
 def _of_address(text: str, address: str) -> HubName:
     try:
-        parts = urlsplit(address)
+        parts, own = urlsplit(address), urlsplit(os.environ.get("HF_ENDPOINT", ""))
         host = (parts.hostname or "").lower()
-        found = f"{host}:{parts.port}" if parts.port else host
+        is_own = bool(own.hostname) and (host, parts.port) == (own.hostname, own.port)
     except ValueError:
         raise InputError(f"{shown(text)}: this is not a valid address; {_EXPECTED}") from None
-    own = urlsplit(os.environ.get("HF_ENDPOINT", ""))
-    base = own.path.rstrip("/") if own.netloc and own.netloc.lower() == found else ""
-    if parts.scheme not in ("http", "https") or (host not in HOSTS and found != own.netloc.lower()) or not host:
+    if parts.scheme not in ("http", "https") or not (host in HOSTS or is_own):
         raise InputError(
             f"{shown(text)}: only addresses on the hub ({HOSTS[0]}) are fetched; download the file and give its path"
         )
-    path = unquote(parts.path).removeprefix(base).strip("/")
+    path = unquote(parts.path).removeprefix(own.path.rstrip("/") if is_own else "").strip("/")
     org, _, rest = path.removeprefix("models/").partition("/")
-    head, _, behind = rest.partition("/")
-    view, _, behind = behind.partition("/")
+    head, _, rest = rest.partition("/")
+    view, _, rest = rest.partition("/")
     if view in _VIEWS:
-        revision, _, path = behind.partition("/")
-        if revision == "refs":  # refs/pr/1 and refs/convert/parquet have slashes
-            kind, _, path = path.partition("/")
-            name, _, path = path.partition("/")
-            revision = f"refs/{kind}/{name}"
-        return _checked(text, HubName(f"{org}/{head}", revision or MAIN, "", path))
+        found = re.match(r"(refs/[^/]*/[^/]*|[^/]*)/?(.*)", rest, re.DOTALL)  # refs/pr/1 has slashes
+        assert found is not None
+        return _checked(text, HubName(f"{org}/{head}", found[1] or MAIN, "", found[2]))
     if view:
         raise InputError(f"{shown(text)}: found {shown(view)} after the repository's name; {_EXPECTED}")
     head, quant, revision = _split(head)
@@ -149,10 +120,10 @@ def _of_address(text: str, address: str) -> HubName:
 
 def _checked(text: str, name: HubName) -> HubName:
     """Return the name if all its parts are valid on a hub."""
-    what = ""
-    if not _is_repo(name.repo):
+    what = "nothing follows its last : or @" if text.rstrip().endswith((":", "@")) else ""
+    if not _REPO.fullmatch(name.repo):
         what = f"{shown(name.repo)} is not a name of a repository"
-    elif not _REVISION.fullmatch(name.revision) or ".." in name.revision or "//" in name.revision:
+    elif not _REVISION.fullmatch(name.revision):
         what = f"{shown(name.revision)} is not a revision"
     elif name.quant and not _QUANT.fullmatch(name.quant):
         what = f"{shown(name.quant)} is not a quantisation"
@@ -160,6 +131,6 @@ def _checked(text: str, name: HubName) -> HubName:
         what = f"{shown(name.path)} is not a path in a repository"
     elif name.path and name.quant:
         what = f"found both {shown(name.path)} and :{name.quant}"
-    if what or text.rstrip().endswith((":", "@")):
-        raise InputError(f"{shown(text)}: {what or 'nothing follows its last : or @'}; {_EXPECTED}")
+    if what:
+        raise InputError(f"{shown(text)}: {what}; {_EXPECTED}")
     return name

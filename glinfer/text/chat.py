@@ -17,11 +17,12 @@ before or after its channel, makes the message a call of that tool. The prompt e
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, OptionError
@@ -29,8 +30,8 @@ from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
 from glinfer.formats.json_files import quoted
 from glinfer.text.stops import default_stops
-from glinfer.text.templates import Check, JinjaTemplate, Message, TemplateEncoder, Tools, find_template
-from glinfer.text.tokenizer import Tokenizer
+from glinfer.text.templates import Check, JinjaTemplate, Message, Tools, find_template
+from glinfer.text.tokenizer import Tokenizer, encodable
 
 ReplyKind = Literal["thinking", "answer", "call"]
 _END_OF_TEXT = "<|endoftext|>"
@@ -46,23 +47,6 @@ _FINAL = "final"
 _RECIPIENT = "to="
 _CALLED = re.compile(r"(?:^|\s)to=functions\.([\w.-]+)", re.ASCII)
 _CHAT_TOKENS = ("<|user|>", "<|end|>", "<|assistant|>")
-
-
-class ChatTokenizer(Protocol):
-    """The methods of a tokenizer that chat needs."""
-
-    @property
-    def control_tokens(self) -> Mapping[str, int]:
-        """The id of every control token by its text."""
-        ...
-
-    def encode(self, text: str, *, allow_special: bool = True) -> list[int]:
-        """Token ids of ``text``; without ``allow_special`` no control token, whatever it spells."""
-        ...
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ``ids``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -122,50 +106,50 @@ OPEN = Rendering()
 """The default: end where the model begins its reply."""
 
 
-class ChatForm(Protocol):
+class ChatForm(ABC):
     """The chat form of a model: it makes prompts from conversations, and names the control tokens of replies.
 
     Attributes:
         control_ids: every control token of the vocabulary.
+        stop_ids: tokens that end a reply.
+        think: the token that begins the model's thoughts, or None.
+        answer: the token between the model's thoughts and its answer, or None.
         no_think: the reason why ``think`` is None.
+        channels: the tokens of messages in channels, or None.
+        template_source: the source of the form's Jinja template if it uses tools, else "".
     """
 
-    control_ids: frozenset[int]
+    stop_ids: tuple[int, ...]
+    think: int | None = None
+    answer: int | None = None
     no_think: str
+    channels: Channels | None = None
+    template_source = ""
 
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Tokens that end a reply."""
-        ...
-
-    @property
-    def think(self) -> int | None:
-        """The token that begins the model's thoughts, or None."""
-        ...
-
-    @property
-    def answer(self) -> int | None:
-        """The token between the model's thoughts and its answer, or None."""
-        ...
-
-    @property
-    def channels(self) -> Channels | None:
-        """The tokens of messages in channels, or None."""
-        ...
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Look the control tokens up in ``tokenizer``."""
+        self._tokenizer = tokenizer
+        self.control_ids = frozenset(tokenizer.control_tokens.values())
 
     def encode_message(self, message: str) -> tuple[int, ...]:
-        """Token ids of a user's message alone, without control tokens."""
-        ...
+        """Token ids of a user's message alone, without control tokens.
 
+        Raises:
+            InputError: the message is empty, is not text, or has no UTF-8 form.
+        """
+        if message == "":
+            raise InputError("the message is empty; expected at least one character")
+        return tuple(self._tokenizer.encode(encodable(message, "the message"), allow_special=False))
+
+    @abstractmethod
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """Token ids up to where the model continues: the turns, and the newest with its reply if it has one."""
-        ...
+        """Token ids up to where the model continues: the turns, and the newest with its reply if it has one.
 
-    @property
-    def template_source(self) -> str:
-        """The source of the form's Jinja template if it uses tools, else ""."""
-        ...
+        Raises:
+            InputError: ``think`` is set and the form has no thinking token; a template refuses the messages.
+        """
 
+    @abstractmethod
     def encode_messages(
         self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
@@ -176,15 +160,18 @@ class ChatForm(Protocol):
             tools: tools for the prompt.
             check: raises an error to refuse the texts before they are encoded.
             how: how the prompt ends, and the arguments of the chat template.
+
+        Raises:
+            InputError: a message is malformed, or the form has no place for it; tools or arguments were given that the
+                form does not use; the message to continue is not the assistant's.
         """
-        ...
 
     def reply_text(self, turn: Turn) -> str:
         """The text of a turn's reply."""
-        ...
+        return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
 
 
-class ChatTemplate:
+class ChatTemplate(ChatForm):
     """Gab's chat form: the ids of its control tokens, and the layout of a turn.
 
     Attributes:
@@ -193,42 +180,34 @@ class ChatTemplate:
         answer: id of the token between thoughts and answer: ``<|assistant|>`` or ``</think>``.
         stop_ids: tokens that end a reply: ``<|end|>``, ``<|endoftext|>`` if the vocabulary has one, and ``<|user|>``,
             with which a model would begin the user's next message.
-        control_ids: every control token of the vocabulary.
 
     Raises:
         InputError: the vocabulary lacks one of the three tokens that chat needs.
     """
 
-    def __init__(self, tokenizer: ChatTokenizer) -> None:
+    no_think = "this tokenizer has no <|think|> token; chat without thinking"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
         """Look the control tokens up in ``tokenizer``."""
-        self._tokenizer = tokenizer
-        self.channels: Channels | None = None
-        self.user = self._required("<|user|>")
-        self.end = self._required("<|end|>")
-        self.assistant = self._required("<|assistant|>")
+        super().__init__(tokenizer)
         known = tokenizer.control_tokens
+        if missing := [text for text in _CHAT_TOKENS if text not in known]:
+            raise InputError(f"this tokenizer cannot chat: it has no {missing[0]} token; use generate")
+        self.user, self.end, self.assistant = (known[text] for text in _CHAT_TOKENS)
         self.think, self.answer = known.get("<|think|>"), self.assistant
         self._thinking: tuple[int, ...] = () if self.think is None else (self.think,)
         if self.think is None and {"<think>", "</think>"} <= known.keys():
             self.think, self.answer = known["<think>"], known["</think>"]
             self._thinking = (self.assistant, self.think)
-        self.no_think = "this tokenizer has no <|think|> token; chat without thinking"
         self.stop_ids = (self.end, self.user, *([known[_END_OF_TEXT]] if _END_OF_TEXT in known else []))
-        self.control_ids = frozenset(tokenizer.control_tokens.values())
-
-    def _required(self, text: str) -> int:
-        found = self._tokenizer.control_tokens.get(text)
-        if found is None:
-            raise InputError(f"this tokenizer cannot chat: it has no {text} token; use generate")
-        return found
 
     def encode_message(self, message: str) -> tuple[int, ...]:
-        """Token ids of a user's message alone, without control tokens.
-
-        Raises:
-            InputError: the message is empty, is not text, or has no UTF-8 form.
-        """
-        return _encoded_message(self._tokenizer, message, self.control_ids)
+        """As :meth:`ChatForm.encode_message`, and checked again, since a prompt has these ids themselves."""
+        ids = super().encode_message(message)
+        if not self.control_ids.isdisjoint(ids):
+            found = "the tokenizer encodes the message's text as a control token"
+            raise InputError(f"{found}; use another tokenizer to chat")
+        return ids
 
     def opening(self, user_ids: Iterable[int], *, think: bool = False) -> tuple[int, ...]:
         """The newest turn up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or with a thinking token.
@@ -240,29 +219,15 @@ class ChatTemplate:
             raise InputError(self.no_think)
         return (self.user, *user_ids, self.end, *(self._thinking if think else (self.assistant,)))
 
-    def finished(self, turn: Turn) -> tuple[int, ...]:
-        """A past turn, always without thinking: ``<|user|>…<|end|><|assistant|>…<|end|>``."""
-        return (*self.opening(turn.user_ids), *turn.reply_ids, self.end)
-
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """The finished turns, oldest first, then the newest up to where the model continues."""
-        past = (token for turn in turns for token in self.finished(turn))
+        """The finished turns, oldest first and without thoughts, then the newest up to where the model continues."""
+        past = (token for turn in turns for token in (*self.opening(turn.user_ids), *turn.reply_ids, self.end))
         return (*past, *self.opening(newest.user_ids, think=think), *newest.reply_ids)
-
-    @property
-    def template_source(self) -> str:
-        """Always "": this form has no place for tools."""
-        return ""
 
     def encode_messages(
         self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """As :meth:`ChatForm.encode_messages`.
-
-        Raises:
-            InputError: as :func:`check_messages` and :func:`check_last`; or a system prompt, a tool or a template
-                argument was given.
-        """
+        """As :meth:`ChatForm.encode_messages`; see :func:`check_messages` and :func:`check_last`."""
         if tools:
             raise InputError(_NO_TOOLS)
         if how.kwargs:
@@ -279,12 +244,8 @@ class ChatTemplate:
         ids = self.prompt(turns[:-1], turns[-1])
         return ids if open_ended else ids[:-1] if len(texts) % 2 else (*ids, self.end)
 
-    def reply_text(self, turn: Turn) -> str:
-        """The text of a turn's reply."""
-        return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
 
-
-class TemplateChat:
+class TemplateChat(ChatForm):
     """The chat form of a Jinja template.
 
     Text of a message never becomes a control token; see :mod:`glinfer.text.templates`. Otherwise the ids are those
@@ -301,6 +262,8 @@ class TemplateChat:
         InputError: the template cannot be used, refuses the system prompt, or does not use an argument.
     """
 
+    no_think = "this model's chat template decides whether it thinks; chat without asking for it"
+
     def __init__(
         self,
         template: JinjaTemplate,
@@ -311,37 +274,22 @@ class TemplateChat:
         kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> None:
         """Render a short conversation, to find an unusable template at once."""
-        self._tokenizer = tokenizer
-        self._encoder, self._kwargs = TemplateEncoder(template, tokenizer), kwargs
+        super().__init__(tokenizer)
+        self._template, self._kwargs = template, kwargs
         self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
-        self.think = self.answer = None
-        self.no_think = "this model's chat template decides whether it thinks; chat without asking for it"
+        self.template_source = template.with_tools if template.takes_tools else ""
         known = tokenizer.control_tokens
-        self.control_ids = frozenset(known.values())
-        self.channels: Channels | None = None
         if all(name in known and name in template.source for name in _CHANNEL_TOKENS):
             start, channel, message = (known[name] for name in _CHANNEL_TOKENS)
             self.channels = Channels(start, channel, message, tokenizer.decode)
-        self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
+        template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], kwargs=kwargs)
         ends = tuple(ends)
         # With channels, the token after a message may end each of a reply's messages.
-        end = None if self.channels is not None and ends else self._encoder.end_of_reply()
+        end = None if self.channels is not None and ends else template.end_of_reply(tokenizer)
         self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))
 
-    def encode_message(self, message: str) -> tuple[int, ...]:
-        """Token ids of a user's message alone.
-
-        Raises:
-            InputError: the message is empty, is not text, or has no UTF-8 form.
-        """
-        return _encoded_message(self._tokenizer, message, frozenset())
-
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
-        """The system prompt, the finished turns, oldest first, and the newest up to where the model continues.
-
-        Raises:
-            InputError: the template refuses these messages, or ``think`` is set.
-        """
+        """As :meth:`ChatForm.prompt`, with the system prompt first."""
         if think:
             raise InputError(self.no_think)
         messages = list(self._first)
@@ -352,21 +300,11 @@ class TemplateChat:
             return self.encode_messages(messages, how=Rendering(continue_final_message=True))
         return self.encode_messages(messages[:-1])
 
-    @property
-    def template_source(self) -> str:
-        """The template's source if it uses tools, else ""."""
-        return self._encoder.source if self._encoder.takes_tools else ""
-
     def encode_messages(
         self, messages: Sequence[Message], tools: Tools | None = None, check: Check | None = None, how: Rendering = OPEN
     ) -> tuple[int, ...]:
-        """As :meth:`ChatForm.encode_messages`; the template checks roles and their order.
-
-        Raises:
-            InputError: a message is malformed or refused by the template; the template does not use tools or an
-                argument that were given; the message to continue is not the assistant's.
-        """
-        with_tools = self._encoder.takes_tools
+        """As :meth:`ChatForm.encode_messages`; the template checks roles and their order."""
+        with_tools = self._template.takes_tools
         if tools and not with_tools:
             raise InputError(_NO_TOOLS)
         for place, message in enumerate(messages):
@@ -375,11 +313,7 @@ class TemplateChat:
         if how.continue_final_message and (last.get("role") != "assistant" or last.get("tool_calls")):
             raise InputError(_NOT_LAST)
         given = {**vars(how), "kwargs": {**self._kwargs, **how.kwargs}}
-        return tuple(self._encoder.ids(messages, tools=tools, check=check, **given))
-
-    def reply_text(self, turn: Turn) -> str:
-        """The text of a turn's reply."""
-        return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
+        return tuple(self._template.ids(self._tokenizer, messages, tools=tools, check=check, **given))
 
 
 def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> JinjaTemplate | None:
@@ -429,12 +363,11 @@ def find_chat(
             "this model cannot chat: it has no chat template (chat_template.jinja, or chat_template in "
             f"tokenizer_config.json or in a GGUF file's metadata), and its tokenizer no {missing} token; use generate"
         )
-    form = ChatTemplate(tokenizer)
     if system:
         raise InputError(_NO_SYSTEM)
     if kwargs:
         raise OptionError(_NO_KWARGS)
-    return form
+    return ChatTemplate(tokenizer)
 
 
 def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
@@ -580,21 +513,3 @@ def split_reply(
     found = [*(shown for token in ids for shown in splitter.push(token)), *splitter.finish()]
     thinking = tuple(token for kind, token in found if kind == "thinking")
     return thinking, tuple(token for kind, token in found if kind == "answer")
-
-
-def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozenset[int]) -> tuple[int, ...]:
-    """Encode a message; raise InputError if it is not text, or if a control token is among its ids."""
-    if not isinstance(message, str):
-        raise InputError(f"the message is {type(message).__name__}; expected text")
-    if not message:
-        raise InputError("the message is empty; expected at least one character")
-    try:
-        message.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"the message has half a surrogate pair at character {error.start}; expected valid Unicode"
-        ) from None
-    ids = tuple(tokenizer.encode(message, allow_special=False))
-    if not control_ids.isdisjoint(ids):
-        raise InputError("the tokenizer encodes the message's text as a control token; use another tokenizer to chat")
-    return ids

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from glinfer.errors import InputError
 from glinfer.text.chat import ChatForm, Turn, given_turn, split_reply
 from glinfer.text.templates import Message
@@ -27,15 +25,12 @@ class Conversation:
     Args:
         template: the model's chat form; assign another one to change it.
         context: the model's context length in tokens, for prompt and reply together.
-
-    Raises:
-        InputError: ``context`` is not a whole number of at least 1.
     """
 
     def __init__(self, template: ChatForm, context: int) -> None:
         """Start with no turns."""
         self.template = template
-        self._context = _whole("context", context, least=1)
+        self._context = context
         self._turns: list[Turn] = []
         self._open: _OpenTurn | None = None
 
@@ -69,8 +64,8 @@ class Conversation:
         ``drop``, turns that do not fit are an error.
 
         Raises:
-            InputError: the message is empty, or the ids do not fit; the vocabulary has no thinking token;
-                ``reserve`` is not a whole number of at least 0; a Jinja template refuses the conversation.
+            InputError: the message is empty, or the ids do not fit; the vocabulary has no thinking token; a
+                Jinja template refuses the conversation.
         """
         newest = Turn(self.template.encode_message(message), (), message)
         return self._prompt(self._turns, newest, think=think, reserve=reserve, drop=drop)
@@ -92,7 +87,7 @@ class Conversation:
         return self._prompt(past, newest, think=think, reserve=reserve, drop=drop)
 
     def _prompt(self, past: Sequence[Turn], newest: Turn, *, think: bool, reserve: int, drop: bool) -> ChatPrompt:
-        room = self._context - _whole("reserve", reserve, least=0)
+        room = self._context - reserve
         for dropped in range(len(past) + 1 if drop else 1):
             ids = self.template.prompt(past[dropped:], newest, think=think)
             if len(ids) <= room:
@@ -114,12 +109,11 @@ class Conversation:
         is remembered as empty. Turns that the prompt left out are forgotten now.
 
         Raises:
-            InputError: no prompt is open, or an id is not a whole number of at least 0.
+            InputError: no prompt is open.
         """
         if self._open is None:
             raise InputError("there is no open turn to reply to; ask for a prompt first")
-        checked = [_whole("a token of the reply", token, least=0) for token in ids]
-        _, answer = split_reply(self.template, checked, think=self._open.think)
+        _, answer = split_reply(self.template, ids, think=self._open.think)
         turn = dataclasses.replace(self._open.turn, reply_ids=(*self._open.turn.reply_ids, *answer), reply=None)
         self._turns = [*self._open.past, turn]
         self._open = None
@@ -138,13 +132,3 @@ class _OpenTurn:
     turn: Turn
     think: bool
     past: tuple[Turn, ...]
-
-
-def _whole(name: str, value: object, *, least: int) -> int:
-    """Check a whole number of at least ``least``."""
-    expected = f"expected a whole number of at least {least}"
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} is {type(value).__name__}; {expected}")
-    if value < least:
-        raise InputError(f"{name} is {value}; {expected}")
-    return int(value)

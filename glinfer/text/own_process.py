@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glinfer.errors import GlinferError
+from glinfer.text import limited
 
 _running: dict[int, subprocess.Popen[bytes]] = {}
 """The process that each thread waits for, by thread id."""
@@ -22,13 +23,11 @@ class ProcessError(GlinferError):
 def answer_of(
     script: str, request: Mapping[str, Any], *, seconds: int, memory: int, clock: int | None = None
 ) -> Mapping[str, Any]:
-    """The answer of a script that reads one JSON object from standard input and writes one to standard output.
-
-    The script must read ``seconds``, ``memory`` and ``path`` (``sys.path``) from the request, and limit itself.
+    """The answer of a script's function ``answer``, which takes and returns a JSON object.
 
     Args:
         script: the file of the script.
-        request: the script's input.
+        request: the argument of its function.
         seconds: limit of processor time.
         clock: limit of wall time in seconds; twice ``seconds`` by default.
         memory: limit in bytes.
@@ -40,7 +39,7 @@ def answer_of(
     limits = {"seconds": seconds, "memory": memory, "path": sys.path}
     try:
         process = subprocess.Popen(
-            [sys.executable or "python3", "-I", script],
+            [sys.executable or "python3", "-I", limited.__file__, script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

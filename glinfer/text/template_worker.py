@@ -1,7 +1,7 @@
 """Render one chat template in a separate process, since a template is an untrusted program.
 
-:mod:`glinfer.text.templates` runs this script, with one JSON object on standard input and one on standard output.
-It imports nothing of glinfer, to start quickly. :func:`answer` does the work.
+:mod:`glinfer.text.templates` runs this script, see :func:`glinfer.text.own_process.answer_of`. It imports nothing of
+glinfer, to start quickly. :func:`answer` does the work.
 
 Messages, tools and further variables are plain str, so a template sees them unchanged. The template's own texts are
 :class:`Text`, a str that records which characters the template wrote. If jinja2 or Python turns a Text into a plain
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, wraps
@@ -173,17 +172,6 @@ def concat(values: Iterable[Any]) -> str:
     """Join values as texts, with their origins."""
     texts = [str(tracked(value)) for value in values]
     return _made("".join(texts), b"".join(map(own_of, texts)))
-
-
-def limit(seconds: int, memory: int) -> None:
-    """Limit the processor seconds and the memory bytes of this process, if the system can."""
-    try:
-        import resource
-    except ImportError:  # Windows: the parent's time limit is the only one
-        return
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # write no file
 
 
 @lru_cache(1)
@@ -382,15 +370,3 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:
         line = getattr(error, "lineno", None)
         return {"error": (str(error) or type(error).__name__) + (f" (line {line})" if line else "")}
-
-
-def main() -> None:
-    """Answer the request on standard input."""
-    request = json.load(sys.stdin)
-    sys.path[:] = request["path"]
-    limit(request["seconds"], request["memory"])
-    json.dump(answer(request), sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ text, so each template runs in a separate process. Its limits are MAX_RENDER_SEC
 wall time, and MAX_RENDER_BYTES of memory. Starting the process costs a tenth of a second each time; systems without
 ``setrlimit`` limit only the wall time.
 
-:class:`TemplateEncoder` turns conversations into token ids, so that no message can forge a control token. A template
+:meth:`JinjaTemplate.ids` turns conversations into token ids, so that no message can forge a control token. A template
 sees the messages unchanged, so the text is that of transformers. The process also records the origin of each
 character; see :class:`glinfer.text.template_worker.Text`. A control token counts only if the template wrote all its
 characters: in its source, as a special token such as ``bos_token``, as one of the usual roles, or as a number.
@@ -28,19 +28,18 @@ from glinfer.errors import FormatError, InputError, OptionError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
-from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.json_files import quoted
 from glinfer.limits import (
     MAX_RENDER_BYTES,
     MAX_RENDER_SECONDS,
     MAX_RENDERED_CHARACTERS,
     MAX_TEMPLATE_CHARACTERS,
-    MAX_TOKENIZER_CONFIG_BYTES,
 )
 from glinfer.text import template_worker
 from glinfer.text.own_process import ProcessError, answer_of
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import named_tokens
-from glinfer.text.tokenizers.huggingface import CONFIG_FILE
+from glinfer.text.tokenizers.huggingface import CONFIG_FILE, content_of, json_beside
 
 TEMPLATE_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
 _TOOL_FILE = Path("additional_chat_templates", "tool_use.jinja")
@@ -157,14 +156,52 @@ class JinjaTemplate:
             raise self._error(f"the model's chat template cannot be used: {words_of(answer.get('error'))}")
         return list(answer["parts"])
 
-    def continued(self, parts: Sequence[str], final: str) -> list[str]:
-        """The parts up to the tag after the final message's text."""
-        tag = _CONTINUED.strip()
-        at = next((place for place in range(len(parts) - 1, -1, -2) if tag in parts[place]), None)
-        if at is None or final.strip() not in "".join(parts):
-            raise self._error("the model's chat template changes the final message, which cannot be continued")
-        text, _, after = parts[at].rpartition(tag)
-        return [*parts[:at], text if after.startswith(" ") else text.rstrip()]
+    def ids(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Tools | None = None,
+        check: Check | None = None,
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+        continue_final_message: bool = False,
+    ) -> list[int]:
+        """Token ids of a conversation; the other arguments are those of :meth:`render`.
+
+        Args:
+            check: raises an error to refuse the rendered text before it is encoded.
+            continue_final_message: end with the text of the last message, as in transformers.
+
+        Raises:
+            InputError: as :meth:`render`, or a message has no UTF-8 form.
+        """
+        known, last = tokenizer.control_tokens, messages[-1] if messages else {}
+        if continue_final_message:
+            add_generation_prompt = False
+            messages = [*messages[:-1], {**last, "content": last["content"] + _CONTINUED}]
+        parts = self.parts(known, messages, add_generation_prompt=add_generation_prompt, tools=tools, kwargs=kwargs)
+        if continue_final_message:
+            tag = _CONTINUED.strip()
+            at = next((place for place in range(len(parts) - 1, -1, -2) if tag in parts[place]), None)
+            if at is None or last["content"].strip() not in "".join(parts):
+                raise self._error("the model's chat template changes the final message, which cannot be continued")
+            text, _, after = parts[at].rpartition(tag)
+            parts = [*parts[:at], text if after.startswith(" ") else text.rstrip()]
+        if check is not None:
+            check(["".join(parts)])
+        return tokenizer.encode_mixed(known[part] if place % 2 else part for place, part in enumerate(parts))
+
+    def end_of_reply(self, tokenizer: Tokenizer) -> int | None:
+        """The control token that the template puts right after a reply, or None."""
+        known = tokenizer.control_tokens
+        try:
+            parts = self.parts(known, _EXAMPLE, add_generation_prompt=False)
+        except InputError:  # it may accept only other messages; an error with the real ones is reported
+            return None
+        texts, names = parts[::2], parts[1::2]
+        ends = [known[name] for text, name in zip(texts, names, strict=False) if text.endswith(_EXAMPLE[-1]["content"])]
+        return ends[-1] if ends else None
 
     def _error(self, words: str) -> InputError:
         return InputError(f"{self.label}: {words}", words)
@@ -194,17 +231,16 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     if is_gguf(path):
         return _in_gguf(path)
     folder = Path(path) if is_directory(path) else Path(path).parent
-    config_file = folder / CONFIG_FILE
-    config = read_json(inside(config_file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(config_file) else {}
-    named = {name: value.get("content") if isinstance(value, dict) else value for name, value in config.items()}
-    tokens = {name: value for name, value in named.items() if name.endswith("_token") and isinstance(value, str)}
+    config = json_beside(folder / TEMPLATE_FILE)
+    named = {name: content_of(value) for name, value in config.items() if name.endswith("_token")}
+    tokens = {name: text for name, text in named.items() if text is not None}
     tools = _text_of(inside(folder / _TOOL_FILE)) if os.path.lexists(folder / _TOOL_FILE) else None
     if os.path.lexists(file := folder / TEMPLATE_FILE):
         return JinjaTemplate(_text_of(inside(file)), tokens, shown(file), tools)
-    found, file = config.get("chat_template"), config_file
+    found, file = config.get("chat_template"), folder / CONFIG_FILE
     if os.path.lexists(folder / _JSON_FILE):
         file = folder / _JSON_FILE
-        found = read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES).get("chat_template")
+        found = json_beside(file, _JSON_FILE).get("chat_template")
     found, listed = _named_in(found, shown(file)) if isinstance(found, list) else (found, None)
     return None if found is None else JinjaTemplate(found, tokens, shown(file), listed if tools is None else tools)
 
@@ -238,69 +274,3 @@ def _named_in(several: list[Any], label: str) -> tuple[Any, Any]:
         raise FormatError(f"{label}: found chat templates {names or quoted(several)}; expected one named 'default'")
     tools = (entry.get("template") for entry in entries if entry.get("name") == "tool_use")
     return wanted[0].get("template"), next(tools, None)
-
-
-class TemplateEncoder:
-    """Encodes conversations with a template and a tokenizer.
-
-    Args:
-        template: the model's.
-        tokenizer: the model's.
-    """
-
-    def __init__(self, template: JinjaTemplate, tokenizer: Tokenizer) -> None:
-        """Keep the template and the tokenizer without rendering anything."""
-        self._template, self._tokenizer = template, tokenizer
-
-    @property
-    def takes_tools(self) -> bool:
-        """Whether the template uses tools."""
-        return self._template.takes_tools
-
-    @property
-    def source(self) -> str:
-        """The template's source for conversations with tools."""
-        return self._template.with_tools
-
-    def ids(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Tools | None = None,
-        check: Check | None = None,
-        kwargs: Mapping[str, Any] = MappingProxyType({}),
-        continue_final_message: bool = False,
-    ) -> list[int]:
-        """Token ids of a conversation; the other arguments are those of :meth:`JinjaTemplate.render`.
-
-        Args:
-            check: raises an error to refuse the rendered text before it is encoded.
-            continue_final_message: end with the text of the last message, as in transformers.
-
-        Raises:
-            InputError: as :meth:`glinfer.text.templates.JinjaTemplate.render`, or a message has no UTF-8 form.
-        """
-        known = self._tokenizer.control_tokens
-        if continue_final_message:
-            *earlier, last = messages
-            messages, add_generation_prompt = [*earlier, {**last, "content": last["content"] + _CONTINUED}], False
-        parts = self._template.parts(
-            known, messages, add_generation_prompt=add_generation_prompt, tools=tools, kwargs=kwargs
-        )
-        if continue_final_message:
-            parts = self._template.continued(parts, last["content"])
-        if check is not None:
-            check(["".join(parts)])
-        return self._tokenizer.encode_mixed(known[part] if place % 2 else part for place, part in enumerate(parts))
-
-    def end_of_reply(self) -> int | None:
-        """The control token that the template puts right after a reply, or None."""
-        known = self._tokenizer.control_tokens
-        try:
-            parts = self._template.parts(known, _EXAMPLE, add_generation_prompt=False)
-        except InputError:  # it may accept only other messages; an error with the real ones is reported
-            return None
-        texts, names = parts[::2], parts[1::2]
-        ends = [known[name] for text, name in zip(texts, names, strict=False) if text.endswith(_EXAMPLE[-1]["content"])]
-        return ends[-1] if ends else None

@@ -265,9 +265,9 @@ FAULTS = (
     # hub
     Fault(
         "download-hash-not-compared",
-        "glinfer/hub/download.py",
-        "if digest == file.digest:",
-        "if digest:",
+        "glinfer/hub/cache.py",
+        "if hasher.hexdigest() == file.digest:",
+        "if hasher.hexdigest():",
         ("tests/hub/test_hub_pull.py", "tests/hub"),
     ),
     Fault(

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from glinfer.batch.index import LineIndex
@@ -21,9 +20,7 @@ from glinfer.batch.places import Target
 from glinfer.batch.requests import RequestForm, RequestLine
 from glinfer.batch.results import ResultFile, read_finished
 from glinfer.engine.requests import BatchRequest
-from glinfer.hub.choice import choose, gguf_choices, with_shards
-from glinfer.hub.client import Client
-from glinfer.hub.listing import read_listing
+from glinfer.hub.choice import choose, gguf_choices, read_listing
 from glinfer.hub.names import HubName, hub_name
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError
@@ -40,7 +37,7 @@ from glinfer.structured.tools import FORMS, Tool, ToolForm, ToolParser, call_gra
 from glinfer.text.chat import Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.template_worker import compiled, parts_of, text_of
-from glinfer.text.templates import JinjaTemplate, TemplateEncoder
+from glinfer.text.templates import JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
 from qa.fuzz import seeds
@@ -48,7 +45,6 @@ from qa.fuzz.reads import put, with_errors
 
 # A hub
 
-NAME = HubName("org/model")
 _SIZE, _SHA = 100, "b" * 64
 
 
@@ -65,56 +61,21 @@ def listings() -> list[bytes]:
         _listed("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"),
         _listed("config.json", index, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"),
     ]
-    headers = {"Content-Type": "application/json", "Content-Range": "bytes 5-8/9"}
-    return [seeds.compact({"status": 200, "headers": headers, "body": json.dumps(each)}) for each in made]
-
-
-@cache
-def _hub() -> Any:
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    hub: Any = huggingface_hub
-    return errors, type(hub.get_session()).__module__.partition(".")[0]
-
-
-def _client(told: Mapping[str, Any]) -> Client:
-    """A client that gets this answer to whatever it asks."""
-    errors, library = _hub()
-    status, headers, body = told.get("status"), told.get("headers"), told.get("body")
-    found = {str(name): str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
-    data = str(body).encode(errors="replace")
-    response = SimpleNamespace(
-        status_code=status if isinstance(status, int) else 200,
-        headers=found,
-        iter_raw=lambda: iter([data, data[:0]]),
-        next_request=None,
-    )
-    session = type("Session", (), {"__module__": library, "stream": lambda *_, **__: contextlib.nullcontext(response)})
-    made = Client(NAME, clock=lambda: 0.0)
-    made._hub = SimpleNamespace(get_session=session, errors=errors, __version__="1", get_token=lambda: None)
-    return made
+    return [seeds.compact(each) for each in made]
 
 
 def hub_answer(data: bytes, folder: Path) -> None:
-    """The answer as a list of files, as a piece of one, and what is chosen of the list."""
+    """The answer as a list of files, and what is chosen of the list."""
     try:
-        told = json.loads(data)
+        listing = json.loads(data)
     except (ValueError, RecursionError):
-        told = {"body": data.decode(errors="replace")}
-    client = _client(told if isinstance(told, dict) else {"body": told})
-    with_errors(lambda: client.piece("a" * 40, "m.gguf", 0, 10))
-    with_errors(lambda: _streamed(client))
-    listing = client.listing()
+        return
+    if not isinstance(listing, dict):
+        return
     for text in ("org/model", "org/model:Q8_0", "hf://org/model/config.json", "org/model:IQ2_XS@main"):
         name = hub_name(text)
         assert name is not None, text
         with_errors(partial(_chosen, name, listing))
-
-
-def _streamed(client: Client) -> None:
-    with client.stream("a" * 40, "m.gguf", 5, 9) as (_, chunks):
-        assert sum(map(len, chunks)) <= 9
 
 
 def _chosen(name: HubName, listing: Mapping[str, Any]) -> None:
@@ -123,7 +84,7 @@ def _chosen(name: HubName, listing: Mapping[str, Any]) -> None:
         file.hasher()
     for each in gguf_choices(list(repository.files.values())):
         assert each.size >= 0
-    chosen = choose(repository) or with_shards(repository, ["model-00001-of-00002.safetensors"])
+    chosen = choose(repository, lambda index: ["model-00001-of-00002.safetensors"])
     for file in chosen.files:
         assert ".." not in file.path.split("/")
         assert not file.path.startswith("/")
@@ -396,8 +357,7 @@ def _chatty() -> Tokenizer:
 
 def _encoded(messages: list[dict[str, Any]], tools: Any = None, source: str = _HERMES) -> None:
     """The ids of a conversation, of which no message has a control token more than the template writes."""
-    encoder = TemplateEncoder(_InProcess(source, {"bos_token": "<s>"}, "x"), _chatty())
-    encoder.ids(messages, tools=tools)
+    _InProcess(source, {"bos_token": "<s>"}, "x").ids(_chatty(), messages, tools=tools)
 
 
 def conversation_seeds() -> list[bytes]:

@@ -48,7 +48,7 @@ from glinfer.ops.rotary import rope_table
 from glinfer.text.parts import files_beside, text_parts
 from glinfer.text.stops import stop_ids_of
 from glinfer.text.template_worker import render
-from glinfer.text.templates import TemplateEncoder, find_template
+from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
@@ -356,8 +356,7 @@ def template_apart(data: bytes, folder: Path) -> None:
     found = find_template(folder)
     assert found is not None
     found.render(MESSAGES)
-    encoder = TemplateEncoder(found, _tokenizer())
-    with_errors(lambda: encoder.ids(MESSAGES))
+    with_errors(lambda: found.ids(_tokenizer(), MESSAGES))
 
 
 @cache

@@ -267,7 +267,7 @@ _LIST = (
         asked.listings,
         asked.hub_answer,
         json_mutator(words.HUB_WORDS),
-        modules=("hub/listing.py", "hub/choice.py", "hub/client.py"),
+        modules=("hub/choice.py",),
     ),
     Target(
         "body",

@@ -17,7 +17,7 @@ from glinfer.export.libraries import LIBRARIES
 from glinfer.export.site import export_web, web_root
 from glinfer.export.texts import CONVERSATIONS
 from glinfer.formats import random_checkpoint, save_checkpoint
-from glinfer.text.templates import JinjaTemplate, TemplateEncoder
+from glinfer.text.templates import JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer
 
 SHAPE = "family=llama,blocks=1,heads=2,kv_heads=1,dim=16,inner=32,vocab=340,context=64"
@@ -76,9 +76,11 @@ def test_the_site_has_tokenizer_template_and_libraries(web: Path, tmp_path: Path
     assert made.plan["model"]["before"] == [0]
     assert chat["system"] is True
     assert len(chat["clock"]) == 5
-    encoder = TemplateEncoder(JinjaTemplate(given.CHATML, {}, "m"), tokenizer)
+    template = JinjaTemplate(given.CHATML, {}, "m")
     assert [probe["messages"] for probe in chat["probes"]] == list(map(list, CONVERSATIONS))
-    assert [probe["ids"] for probe in chat["probes"][:2]] == [encoder.ids(each) for each in CONVERSATIONS[:2]]
+    assert [probe["ids"] for probe in chat["probes"][:2]] == [
+        template.ids(tokenizer, each) for each in CONVERSATIONS[:2]
+    ]
     assert made.plan["model"]["why"] is None
     assert "What can you help me with?" in made.plan["model"]["examples"]
 

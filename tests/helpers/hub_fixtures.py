@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Hub]:
     """The servers, and the session with them: making a session reads all certificates, which takes its time."""
-    pytest.importorskip("huggingface_hub", "1.0", reason="there is no huggingface_hub 1.0 or later (glinfer[hub])")
+    pytest.importorskip("huggingface_hub", "1.20", reason="there is no huggingface_hub 1.20 or later (glinfer[hub])")
     from huggingface_hub.utils import _http
 
     _http.close_session()
@@ -33,8 +34,6 @@ def hub(servers: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     """A running hub without repositories, which the client asks."""
     from huggingface_hub import constants
 
-    from glinfer.hub import download
-
     servers.clear()
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -46,7 +45,7 @@ def hub(servers: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache.parent / "token"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
-    monkeypatch.setattr(download, "pause", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between two tries of a download
     return servers
 
 

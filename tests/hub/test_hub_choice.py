@@ -6,23 +6,31 @@ import pytest
 from each_case import each_case
 
 from glinfer.errors import HubError
-from glinfer.hub.choice import base_format, choose, gguf_choices
-from glinfer.hub.listing import Repository, read_listing
-from glinfer.hub.names import HubName, is_plain_path
+from glinfer.formats.files import is_plain_path
+from glinfer.hub.choice import Chosen, Repository, base_format, choose, gguf_choices, read_listing
+from glinfer.hub.names import HubName
 
 COMMIT = "c" * 40
 
 
-def repository(*files: str, name: str = "org/name", quant: str = "", path: str = "") -> Repository:
-    sized = [(file, 1_000_000 * (number + 1)) for number, file in enumerate(files)]
-    entries = [{"rfilename": file, "size": size, "lfs": {"size": size, "sha256": "a" * 64}} for file, size in sized]
-    return read_listing(HubName(name, quant=quant, path=path), {"sha": COMMIT, "siblings": entries})
+def sized(files: dict[str, int], quant: str = "", path: str = "") -> Repository:
+    entries = [
+        {"rfilename": file, "size": size, "lfs": {"size": size, "sha256": "a" * 64}} for file, size in files.items()
+    ]
+    return read_listing(HubName("org/name", quant=quant, path=path), {"sha": COMMIT, "siblings": entries})
+
+
+def repository(*files: str, quant: str = "", path: str = "") -> Repository:
+    """Files of one megabyte, two megabytes and so on."""
+    return sized({file: 1_000_000 * (number + 1) for number, file in enumerate(files)}, quant, path)
+
+
+def chosen(found: Repository) -> Chosen:
+    return choose(found, lambda index: ["model-1.safetensors"])
 
 
 def taken(found: Repository) -> list[str]:
-    chosen = choose(found)
-    assert chosen is not None
-    return [file.path for file in chosen.files]
+    return [file.path for file in chosen(found).files]
 
 
 QUANTS = {
@@ -46,6 +54,10 @@ def test_the_format_of_a_name() -> None:
     ]
 
 
+SIZES = {"Q2_K": 26, "Q4_0": 45, "Q4_K_M": 48, "Q4_1": 50, "Q5_K_S": 55, "Q5_K_M": 57, "Q8_0": 85, "IQ9": 90}
+SIZES |= {"F16": 160, "F32": 320}
+
+
 @each_case(
     ("files", "expected"),
     [
@@ -62,8 +74,9 @@ def test_the_format_of_a_name() -> None:
 def test_a_name_without_weights_takes_the_usual_ones_else_the_best_that_are_read(
     files: tuple[str, ...], expected: str
 ) -> None:
-    assert taken(repository(*files)) == [expected]
-    assert taken(repository(*reversed(files))) == [expected]
+    sizes = {file: next((size for quant, size in SIZES.items() if quant in file), 1) for file in files}
+    assert taken(sized(sizes)) == [expected]
+    assert taken(sized(dict(reversed(sizes.items())))) == [expected]
 
 
 @each_case(
@@ -96,7 +109,7 @@ def test_several_or_none_are_told_with_sizes_and_nothing_is_guessed(
     files: tuple[str, ...], quant: str, words: str
 ) -> None:
     with pytest.raises(HubError, match=words) as caught:
-        choose(repository(*files, quant=quant))
+        chosen(repository(*files, quant=quant))
     assert "\n" not in str(caught.value)
 
 
@@ -106,10 +119,11 @@ def test_a_folder_of_a_repository_is_a_model_of_its_own() -> None:
     assert taken(repository(*files, path="b")) == ["b/config.json", "b/tokenizer.json", "b/model.safetensors"]
     assert taken(repository(*files, path="b/model.safetensors"))[-1] == "b/model.safetensors"
     with pytest.raises(HubError, match="has no file or folder c"):
-        choose(repository(*files, path="c"))
+        chosen(repository(*files, path="c"))
     with pytest.raises(HubError, match=r"b/tokenizer\.json is not a model"):
-        choose(repository(*files, path="b/tokenizer.json"))
-    assert choose(repository("config.json", "model.safetensors.index.json")) is None, "shards are in the index"
+        chosen(repository(*files, path="b/tokenizer.json"))
+    sharded = ("config.json", "model.safetensors.index.json", "model-1.safetensors")
+    assert taken(repository(*sharded)) == list(sharded), "shards are in the index"
 
 
 def test_paths_that_may_lead_elsewhere() -> None:

@@ -77,7 +77,7 @@ def test_a_disk_that_breaks_at_any_call(
 ) -> None:
     name, files = wanted
     disk, refused = BrokenFiles(monkeypatch, tmp_path), 0
-    for at in itertools.count(1, 9):
+    for at in itertools.count(1, 5):
         shutil.rmtree(cache, ignore_errors=True)
         disk.fail_at(at)
         refused += pulled(capsys, name) == 2

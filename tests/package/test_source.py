@@ -37,6 +37,7 @@ SWITCHES = {"shell": False, "allow_pickle": False, "weights_only": True, "trust_
 ALLOWED = {
     # The process in which a chat template is rendered, by an argument list and never by a shell.
     ("text/own_process.py", "subprocess"),
+    ("text/limited.py", "runpy"),  # a script of the package, in such a process
     # `glinfer serve-web` answers browsers on the loopback address.
     ("export/serve.py", "http"),
     # `glinfer serve` listens where it is told to, and has an event loop; it parses Host and Origin.
@@ -54,9 +55,8 @@ ALLOWED = {
     ("server/connections.py", "http"),  # names of status codes
     ("server/auth.py", "urllib"),
     # Models by name: the one client of a network, and the parts of addresses.
-    *((f"hub/{name}.py", "huggingface_hub") for name in ("bar", "cache", "client")),
+    *((f"hub/{name}.py", "huggingface_hub") for name in ("cache", "client")),
     ("hub/client.py", "urllib"),
-    ("hub/addresses.py", "socket"),
     ("hub/names.py", "urllib"),
     # What wakes the event loop of a batch, without an epoll that a forked process would share.
     ("batch/turns.py", "selectors"),
@@ -66,7 +66,6 @@ ALLOWED = {
     ("terminal.py", "click.echo"),
     ("server/errors.py", "click.echo"),  # of what is printable
     ("cli/common.py", "Console"),
-    ("hub/bar.py", "Console"),
     ("gl/cuda.py", "print"),
 }
 

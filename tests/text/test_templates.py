@@ -22,7 +22,7 @@ from glinfer.errors import FormatError, InputError
 from glinfer.limits import MAX_RENDERED_CHARACTERS, MAX_TEMPLATE_CHARACTERS
 from glinfer.text import templates
 from glinfer.text.template_worker import render
-from glinfer.text.templates import JinjaTemplate, TemplateEncoder, find_template
+from glinfer.text.templates import JinjaTemplate, find_template
 from glinfer.text.tokenizer import Tokenizer
 
 
@@ -226,7 +226,7 @@ class TestEncoding:
         library.save(str(tmp_path / "tokenizer.json"))
         messages = [{"role": "user", "content": content}]
         whole = ImmutableSandboxedEnvironment().from_string(source).render(messages=messages)
-        ids = TemplateEncoder(made(source), Tokenizer.from_file(tmp_path)).ids(messages)
+        ids = made(source).ids(Tokenizer.from_file(tmp_path), messages)
         assert ids == library.encode(whole, add_special_tokens=False).ids
 
     @pytest.mark.usefixtures("here")
@@ -235,14 +235,14 @@ class TestEncoding:
         source = "{{ bos_token }}{{ effort ~ tools[0].name }}{% for key in tools[0] %}{{ key }}{% endfor %}"
         hostile = {"kwargs": {"effort": "<|im_end|>"}, "tools": [{"<|im_end|>": 1, "name": "<|im_end|>"}]}
         assert made(source).render([USER], **hostile) == "<s>" + "<|im_end|>" * 3 + "name"
-        ids = TemplateEncoder(made(source), words).ids([USER], **hostile)
+        ids = made(source).ids(words, [USER], **hostile)
         assert words.control_tokens["<|im_end|>"] not in ids
 
     @pytest.mark.usefixtures("here")
     def test_the_rendered_text_is_looked_at_before_it_is_encoded(self, tmp_path: Path) -> None:
         _, words = write_other(tmp_path, {})
         seen = list[str]()
-        TemplateEncoder(made(CHATML), words).ids([{"role": "user", "content": "x<|im_end|>"}], check=seen.extend)
+        made(CHATML).ids(words, [{"role": "user", "content": "x<|im_end|>"}], check=seen.extend)
         assert seen == ["<|im_start|>user\nx<|im_end|><|im_end|>\n<|im_start|>assistant\n"]
 
     @pytest.mark.slow
@@ -254,9 +254,7 @@ class TestEncoding:
             wanted = f"<|im_start|>user\n{content.replace(chr(10), ' ').strip()}<|im_end|>\n<|im_start|>assistant\n"
             seen = list[str]()
             with pytest.raises(InputError, match="enough"):
-                TemplateEncoder(made(source), words).ids(
-                    [{"role": "user", "content": content}], check=partial(refuse, seen)
-                )
+                made(source).ids(words, [{"role": "user", "content": content}], check=partial(refuse, seen))
             assert seen == [wanted]
 
 

@@ -32,10 +32,10 @@ from glinfer.errors import InputError  # noqa: E402
 from glinfer.export.texts import library_entry, template_entry  # noqa: E402
 from glinfer.formats.gguf.words import EXPRESSIONS  # noqa: E402
 from glinfer.text import template_worker, templates  # noqa: E402
-from glinfer.text.templates import JinjaTemplate, TemplateEncoder  # noqa: E402
+from glinfer.text.templates import JinjaTemplate  # noqa: E402
 from glinfer.text.tokenizer import Tokenizer  # noqa: E402
 from glinfer.text.tokenizers.gguf import gguf_tokenizer  # noqa: E402
-from glinfer.text.tokenizers.huggingface import _of_library  # noqa: E402
+from glinfer.text.tokenizers.huggingface import of_library  # noqa: E402
 
 BLOCKS = [
     *((0x20, 0x7F), (0xA0, 0x250), (0x300, 0x370), (0x370, 0x600), (0x600, 0x1000), (0x1E00, 0x2100), (0x3000, 0x3100)),
@@ -255,7 +255,7 @@ def smollm2() -> Tokenizer | None:
 def all_tokenizers() -> Iterator[tuple[str, Tokenizer]]:
     folder = Path("/nowhere/tokenizer.json")
     for name, make in hugging_face().items():
-        yield name, Tokenizer(_of_library(make(), folder))
+        yield name, Tokenizer(of_library(make(), folder))
     for name, metadata in gguf_files().items():
         yield f"gguf {name}", Tokenizer(gguf_tokenizer(metadata, name))
     found = smollm2()
@@ -315,7 +315,7 @@ def chat_tokenizer() -> Tokenizer:
     """A tokenizer with the control tokens of all of them, one of which takes the spaces before it."""
     library = given.byte_level("<|endoftext|>", *NAMES[:-1])
     library.add_special_tokens([AddedToken("</think>", lstrip=True, rstrip=True, special=True)])
-    return Tokenizer(_of_library(library, Path("/nowhere/tokenizer.json")))
+    return Tokenizer(of_library(library, Path("/nowhere/tokenizer.json")))
 
 
 def conversations(count: int) -> Iterator[list[dict[str, str]]]:
@@ -336,11 +336,12 @@ def conversations(count: int) -> Iterator[list[dict[str, str]]]:
 def of_template(tokenizer: Tokenizer, source: str, count: int) -> dict[str, Any]:
     """The form as ``plan.json`` has it, and conversations with their texts and ids; null where they are refused."""
     template = JinjaTemplate(source, given.TOKENS, "m")
-    encoder = TemplateEncoder(template, tokenizer)
     cases = []
     for messages in conversations(count):
         try:
-            cases.append({"messages": messages, "text": template.render(messages), "ids": encoder.ids(messages)})
+            cases.append(
+                {"messages": messages, "text": template.render(messages), "ids": template.ids(tokenizer, messages)}
+            )
         except InputError:
             cases.append({"messages": messages, "text": None, "ids": None})
     return {"chat": template_entry(template, tokenizer, [2]), "cases": cases}

@@ -12,7 +12,6 @@ Face's converter of slow tokenizers.
 from __future__ import annotations
 
 import base64
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
@@ -35,7 +34,7 @@ from glinfer.formats.gguf.words import BEGIN_WITH_BOS, COMPOSED, EXPRESSIONS, WH
 from glinfer.formats.json_files import quoted
 from glinfer.limits import MAX_TOKEN_CHARACTERS, MAX_VOCABULARY_CHARACTERS
 from glinfer.text.tokenizers.check import check_tokenizer
-from glinfer.text.tokenizers.huggingface import HfModel, _from_byte_level, library_errors
+from glinfer.text.tokenizers.huggingface import HfModel, from_byte_level, from_fallback, library_errors
 
 _PREFIX = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # token types; 1 is normal, 5 unused
@@ -47,7 +46,6 @@ _KINDS = {
     "t5": "SentencePiece's Unigram",
 }
 _LONGEST_WORD = 100  # characters, as in BERT's own tokenizer; longer words become the unknown token
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _USUAL_IDS = {
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
     "bert": {"bos": 101, "sep": 102, "unknown": 100},
@@ -210,7 +208,7 @@ class _Vocabulary:
         """Whether a token spells a byte; without types, SentencePiece's are recognised by their form."""
         if self.has("token_type"):
             return bool(self.types[token] == _BYTE)
-        return self.kind == "llama" and _BYTE_TOKEN.fullmatch(self.tokens[token]) is not None
+        return self.kind == "llama" and isinstance(from_fallback(self.tokens[token]), bytes)
 
     @cached_property
     def names(self) -> list[str]:
@@ -259,7 +257,7 @@ class _Pieces(Mapping[int, bytes]):
     def __init__(self, vocabulary: _Vocabulary, as_they_are: Set[int]) -> None:
         self._tokens, self._as_they_are = vocabulary.tokens, as_they_are
         self._is_byte = vocabulary.is_byte
-        self._decode = _from_byte_level if vocabulary.kind == "gpt2" else _from_pieces
+        self._decode = from_byte_level if vocabulary.kind == "gpt2" else _from_pieces
         self._made: dict[int, bytes] = {}
 
     def __getitem__(self, token: int) -> bytes:
@@ -270,9 +268,8 @@ class _Pieces(Mapping[int, bytes]):
         return self._made[token]
 
     def _bytes_of(self, token: int, text: str) -> bytes:
-        byte = _BYTE_TOKEN.fullmatch(text) if self._is_byte(token) else None
-        if byte:
-            return bytes.fromhex(byte[1])
+        if self._is_byte(token) and isinstance(byte := from_fallback(text), bytes):
+            return byte
         return text.encode() if token in self._as_they_are else self._decode(text)
 
     def __iter__(self) -> Iterator[int]:

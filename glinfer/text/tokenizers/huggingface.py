@@ -134,7 +134,7 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     """
     path = Path(path)
     if path.name == VOCABULARY_FILE:
-        return _of_library(word_pieces_of(path), path)
+        return of_library(word_pieces_of(path), path)
     if is_directory(path):
         path /= TOKENIZER_FILE
         if not os.path.lexists(path):
@@ -155,7 +155,7 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     del values  # frees many times the size of the file
     with library_errors(damaged, FormatError):
         library = tokenizers.Tokenizer.from_buffer(data)
-    return _of_library(library, path)
+    return of_library(library, path)
 
 
 def read_whole(path: Path, what: str, most: int = MAX_TOKENIZER_BYTES) -> bytes:
@@ -168,6 +168,16 @@ def read_whole(path: Path, what: str, most: int = MAX_TOKENIZER_BYTES) -> bytes:
         if size > most:
             raise FormatError(f"{shown(path)}: found {what} of {size} bytes, which exceeds the limit of {most}")
         return file.read(size)
+
+
+def json_beside(path: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
+    """The object in a JSON file beside another file; empty without it.
+
+    Raises:
+        FormatError: it cannot be read, or has no object.
+    """
+    file = path.with_name(name)
+    return read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(file) else {}
 
 
 def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
@@ -183,9 +193,8 @@ def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
     except UnicodeDecodeError as error:
         raise FormatError(f"{label}: byte {error.start} is not UTF-8; expected one token a line") from None
     vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines) if line.rstrip("\r")}
-    beside = path.with_name(CONFIG_FILE)
-    config = read_json(inside(beside), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(beside) else {}
-    named = {name: _content(config.get(f"{name}_token"), text) for name, text in _WORD_PIECE_TOKENS.items()}
+    config = json_beside(path)
+    named = {name: content_of(config.get(f"{name}_token")) or text for name, text in _WORD_PIECE_TOKENS.items()}
     missing = [text for text in named.values() if text not in vocabulary]
     if missing or len(vocabulary) > MAX_TOKENS:
         found = f"no token {quoted(missing[0])}" if missing else f"{len(vocabulary)} tokens"
@@ -202,28 +211,27 @@ def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
         library.decoder = decoders.WordPiece()
         ends = [(named[name], vocabulary[named[name]]) for name in ("sep", "cls")]
         library.post_processor = BertProcessing(*ends)
-        mask = _content(config.get("mask_token"), _MASK)
+        mask = content_of(config.get("mask_token")) or _MASK
         special = [*named.values(), *([mask] if mask in vocabulary else [])]
         library.add_special_tokens(list(dict.fromkeys(special)))
     return library
 
 
-def _content(value: object, usual: str) -> str:
-    """The text of a token in ``tokenizer_config.json``."""
+def content_of(value: object) -> str | None:
+    """The text of a token in ``tokenizer_config.json``: the value, or its ``content``; None for other values."""
     found = value.get("content") if isinstance(value, dict) else value
-    return found if isinstance(found, str) else usual
+    return found if isinstance(found, str) else None
 
 
-def _of_library(library: tokenizers.Tokenizer, path: Path) -> HfModel:
+def of_library(library: tokenizers.Tokenizer, path: Path) -> HfModel:
     """The model of a library's tokenizer, with the settings of the file beside ``path``."""
     label = shown(path)
     check_kind(type(library.model).__name__, label)
     library.no_truncation()
     library.no_padding()
     decode, prefix = _decoder(library, label)
-    beside = path.with_name(CONFIG_FILE)
-    config = read_json(inside(beside), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(beside) else {}
-    named = _named_tokens(config)
+    beside, config = path.with_name(CONFIG_FILE), json_beside(path)
+    named = named_tokens_in(config)
     _add_tokens(library, config.get("added_tokens_decoder"), named, shown(beside))
     _mark_special(library, named, shown(beside))
     pieces, control = _pieces(library, decode)
@@ -253,10 +261,10 @@ def _pieces(library: tokenizers.Tokenizer, decode: Callable[[str], bytes]) -> tu
     control = {}
     for token, added in library.get_added_tokens_decoder().items():
         # Some files also mark byte tokens as special.
-        is_byte = decode is not _from_byte_level and isinstance(_from_fallback(added.content), bytes)
+        is_byte = decode is not from_byte_level and isinstance(from_fallback(added.content), bytes)
         if added.special and not is_byte:
             control[added.content] = token
-        if added.content in control or (decode is _from_byte_level and added.content not in own):
+        if added.content in control or (decode is from_byte_level and added.content not in own):
             # Matched in the original text, before its bytes become characters of the alphabet.
             pieces[token] = added.content.encode()
         else:
@@ -264,14 +272,14 @@ def _pieces(library: tokenizers.Tokenizer, decode: Callable[[str], bytes]) -> tu
     return pieces, control
 
 
-def _named_tokens(config: Mapping[str, Any]) -> list[str]:
+def named_tokens_in(config: Mapping[str, Any]) -> list[str]:
     """The special tokens in ``tokenizer_config.json``: ``eos_token`` and similar keys, and lists of tokens."""
     named = [value for key, value in config.items() if key.endswith("_token")]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = config.get(key)
         named += more if isinstance(more, list) else more.values() if isinstance(more, dict) else ()
-    texts = [value.get("content") if isinstance(value, dict) else value for value in named]
-    return [text for text in texts if isinstance(text, str) and text and is_unicode(text)]
+    texts = [content_of(value) for value in named]
+    return [text for text in texts if text and is_unicode(text)]
 
 
 def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str], label: str) -> None:
@@ -319,7 +327,7 @@ def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str],
     if "ByteLevel" in kinds:
         others = [kind for kind in kinds if kind not in ("ByteLevel", "Fuse")]
         if not others or library.decoder is None:
-            return _from_byte_level, 0
+            return from_byte_level, 0
         raise FormatError(
             f"{label}: its decoder has ByteLevel and {others[0]}; expected ByteLevel alone; use token ids"
         )
@@ -335,7 +343,7 @@ def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str],
             steps.append(_replaced(entry["pattern"]["String"], entry["content"]))
             spaces = spaces or entry["content"] == " "
         elif kind == "ByteFallback":
-            steps.append(_from_fallback)
+            steps.append(from_fallback)
         elif kind == "Strip" and entry["content"] == " " and not entry["stop"]:
             prefix = entry["start"]
         elif kind != "Fuse":
@@ -364,7 +372,8 @@ def _replaced(old: str, new: str) -> Callable[[Piece], Piece]:
     return lambda piece: piece.replace(old, new) if isinstance(piece, str) else piece
 
 
-def _from_fallback(piece: Piece) -> Piece:
+def from_fallback(piece: Piece) -> Piece:
+    """The byte that a text such as ``<0x0A>`` stands for; other texts unchanged."""
     found = _BYTE.fullmatch(piece) if isinstance(piece, str) else None
     return bytes.fromhex(found[1]) if found else piece
 
@@ -375,7 +384,7 @@ def _byte_alphabet() -> dict[str, int]:
     return {letter: byte for byte, letter in enumerate(byte_letters())}
 
 
-def _from_byte_level(text: str) -> bytes:
+def from_byte_level(text: str) -> bytes:
     """The bytes of a token; a token with characters outside the alphabet is plain text, as in the library."""
     alphabet = _byte_alphabet()
     try:

@@ -8,7 +8,6 @@ Source: ``sentencepiece_model.proto`` of SentencePiece, and the encoding page of
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,15 +16,15 @@ from typing import Any
 import tokenizers
 
 from glinfer.errors import FormatError
-from glinfer.formats.files import inside, shown
+from glinfer.formats.files import shown
 from glinfer.formats.json_files import quoted, read_json
 from glinfer.limits import MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENS
 from glinfer.text.tokenizers.gguf import gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import (
-    CONFIG_FILE,
     HfModel,
-    _named_tokens,
-    _of_library,
+    json_beside,
+    named_tokens_in,
+    of_library,
     read_whole,
     with_decoder,
 )
@@ -48,19 +47,14 @@ def read_slow_tokenizer(path: Path) -> HfModel:
     Raises:
         FormatError: a file is missing or damaged, or the kind of tokenizer is not supported.
     """
-    config = {**_beside(path, "special_tokens_map.json"), **_beside(path, CONFIG_FILE)}
+    config = {**json_beside(path, "special_tokens_map.json"), **json_beside(path)}
     try:
         values = _words(path, config) if path.name in (WORDS_FILE, MERGES_FILE) else _pieces(path)
-        _add_tokens(values, config, _beside(path, "added_tokens.json"), shown(path))
+        _add_tokens(values, config, json_beside(path, "added_tokens.json"), shown(path))
         model = gguf_tokenizer({_K + name: value for name, value in values.items()}, shown(path))
-        return _of_library(tokenizers.Tokenizer.from_str(with_decoder(model)), path)
+        return of_library(tokenizers.Tokenizer.from_str(with_decoder(model)), path)
     except FormatError as error:
         raise FormatError(f"{error}; or save a tokenizer.json with save_pretrained of transformers") from None
-
-
-def _beside(path: Path, name: str) -> dict[str, Any]:
-    file = path.with_name(name)
-    return read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(file) else {}
 
 
 def _add_tokens(values: dict[str, Any], config: Mapping[str, Any], added: Mapping[str, Any], label: str) -> None:
@@ -73,10 +67,10 @@ def _add_tokens(values: dict[str, Any], config: Mapping[str, Any], added: Mappin
             values[name] += [empty] * (token + 1 - len(values[name]))
         values["tokens"][token], values["token_type"][token] = text, _USER_DEFINED
     ids = {text: token for token, text in reversed(list(enumerate(values["tokens"])))}
-    for token in (ids[text] for text in _named_tokens(config) if text in ids):
+    for token in (ids[text] for text in named_tokens_in(config) if text in ids):
         values["token_type"][token] = _CONTROL
     for name in ("bos", "eos"):
-        named = _named_tokens({"_token": config.get(f"{name}_token")})
+        named = named_tokens_in({"_token": config.get(f"{name}_token")})
         values |= {f"{name}_token_id": ids[text] for text in named if text in ids}
         if isinstance(flag := config.get(f"add_{name}_token"), bool):
             values[f"add_{name}_token"] = flag
@@ -85,7 +79,8 @@ def _add_tokens(values: dict[str, Any], config: Mapping[str, Any], added: Mappin
 def _words(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a byte-level BPE: ids by token, and one merge a line in order of priority."""
     name = str(config.get("tokenizer_class") or "")
-    model = "" if name and not name.startswith("PreTrained") else _beside(path, "config.json").get("model_type", "gpt2")
+    known = bool(name) and not name.startswith("PreTrained")
+    model = "" if known else json_beside(path, "config.json").get("model_type", "gpt2")
     cut = _CUTS.get(str(model or name).lower().removesuffix("fast").removesuffix("tokenizer"), "gpt-2" if model else "")
     words = read_json(path.with_name(WORDS_FILE), MAX_TOKENIZER_CONFIG_BYTES)
     lines = read_whole(path.with_name(MERGES_FILE), "merges of a tokenizer").decode(errors="replace").splitlines()
