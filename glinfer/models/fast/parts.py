@@ -261,7 +261,7 @@ class Lowering(ABC):
         name, width = f"h.{layer}.conv", self.config.hidden_size
         cache, x = self.layer_cache(layer), self.rows("conv.projected", PARTS * part_floats(width))
         table: dict[str, Any] = {"rows": self.table, "kernels": self.kernels}
-        self.product(self.recipes.conv_in(layer), self.hidden[0], x)
+        self.product(self.recipes.mixing_in(layer), self.hidden[0], x)
         self.plan.draw(store_gated(f"{name}.store", x, cache, together=self.together, **table))
         self.value(f"blocks.{layer}.conv.gated", View(width, rows="position"))
         if ends:
@@ -343,7 +343,7 @@ class Lowering(ABC):
         """Draw the delta rule of a layer, each row by itself in a slot, see :mod:`glinfer.ops.fused.delta`."""
         heads, name, kernels = DeltaHeads(node.rule), f"h.{layer}.delta", self.kernels
         found = self.rows("delta.projected", heads.projected)
-        self.product(self.recipes.delta_in(layer), self.hidden[0], found)
+        self.product(self.recipes.mixing_in(layer), self.hidden[0], found)
         projected = self.by_row(layer, "delta.rows", found, "delta.projected")
         layouts = delta_cache_layouts(self.recipes, layer, self.cache_slots, self.every, self.max_texture_size)
         inputs, cache = (

@@ -8,9 +8,10 @@ together lie side by side, heads are padded to whole quads, and blocks of gate a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,8 @@ from glinfer.errors import PlanError
 from glinfer.families.layer import Rope
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.graph.model import graph_of
+from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm
 from glinfer.models.ropes import rope_names
 from glinfer.ops.fused.cached import Heads
 from glinfer.ops.fused.convolve import PARTS, part_floats
@@ -114,7 +117,7 @@ class Recipes:
         if weights not in (*WEIGHT_FORMATS, FROM_FILE):
             known = ", ".join((*WEIGHT_FORMATS, FROM_FILE))
             raise PlanError(f"there is no weight format {weights!r}; expected one of {known}")
-        self.config, self.family, self.names = config, config.family, config.family.names
+        self.config, self.family, self.names, self.graph = config, config.family, config.family.names, graph_of(config)
         self._weights, self._formats = weights, formats or {}
         if self.family.rotary and config.head_dim % 2:
             raise PlanError(f"heads of {config.head_dim} elements; expected an even number, as elements turn in pairs")
@@ -179,17 +182,18 @@ class Recipes:
         self,
         kind: str,
         layer: int | None,
-        sources: tuple[str, ...],
+        sources: Sequence[Linear],
         rows: Rows,
         *,
+        before: Norm | None = None,
         inputs: Rows | None = None,
         head: bool = False,
         exact: bool = False,
         **further: Any,
     ) -> Recipe:
         """The recipe of a product with its packing; an ``exact`` one is never rounded."""
-        width = self.shapes[weight_name(sources[0])][1] if inputs is None else len(inputs)
-        found = {self._formats.get(weight_name(source), F32) for source in sources}
+        width, names = sources[0].inputs if inputs is None else len(inputs), tuple(each.name for each in sources)
+        found = {self._formats.get(weight_name(name), F32) for name in names}
         (form,), whole = found if len(found) == 1 else (F32,), inputs is None
         packing, kept = "f32", self._weights == FROM_FILE
         if not kept and not exact:
@@ -201,35 +205,31 @@ class Recipes:
             packing = KEPT[form]
         else:
             kept = False
-        return Recipe(kind, layer, sources, rows, inputs, width, packing, kept, **further)
+        norm = "" if before is None else before.name
+        return Recipe(kind, layer, names, rows, inputs, width, packing, kept, norm, **further)
 
-    def _norm_before(self, role: str, layer: int) -> str:
-        """The name of the norm before a branch of a layer, or nothing."""
-        missing = role == "attention_norm" and layer == 0 and not self.family.first_norm
-        return "" if missing or not self.config.layer(layer).norm_before else self.names.of(role, layer)
-
-    def _branch_end(self, role: str, layer: int) -> dict[str, Any]:
+    @staticmethod
+    def _end(branch: Branch) -> dict[str, Any]:
         """What follows the last product of a branch: a norm, and a factor."""
-        of = self.config.layer(layer)
         # A norm would take a factor before it away, so the factor is in the gain of the norm.
-        return {"post_norm": self.names.of(role, layer)} if of.norm_after else {"scale": of.branch_scale}
+        return {"scale": branch.scale} if branch.post_norm is None else {"post_norm": branch.post_norm.name}
 
     def qkv(self, layer: int) -> Recipe:
         """Keys, values and queries, in the order of a row of the cache."""
-        names, heads, config = self.names, self.heads(layer), self.config
-        sources = tuple(names.of("projection", layer, letter) for letter in "kvq")
+        branch, heads, config = self.graph.layer(layer).mixing, self.heads(layer), self.config
+        node = branch.body
+        assert isinstance(node, Attention)
         keys = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats, self._turned_order)
         values = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats)
-        gated, dim, count = config.layer(layer).gated, config.head_dim, config.num_key_value_heads * config.head_dim
-        pitch = 2 * dim if gated else dim  # gates follow the queries of each head
+        dim, count = config.head_dim, node.k.outputs
+        pitch = 2 * dim if node.gated else dim  # gates follow the queries of each head
         queries = _heads_in_place(config.num_attention_heads, dim, heads.floats, self._turned_order, pitch)
         between = np.full(heads.queries_at - 2 * heads.kv_floats, PADDING)
         parts = [keys, _moved(values, count), between, _moved(queries, 2 * count)]
-        if gated:
+        if node.gated:
             gates = _heads_in_place(config.num_attention_heads, dim, heads.floats, None, pitch)
             parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, 2 * count + dim)]
-        rows = np.concatenate(parts)
-        return self._recipe("attn.qkv", layer, sources, rows, norm=self._norm_before("attention_norm", layer))
+        return self._recipe("attn.qkv", layer, (node.k, node.v, node.q), np.concatenate(parts), before=branch.norm)
 
     @property
     def gates_at(self) -> int:
@@ -262,89 +262,82 @@ class Recipes:
         """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
         return self.head_floats * (self.config.num_attention_heads if self.family.head_norms == "width" else 1)
 
-    def conv_in(self, layer: int) -> Recipe:
-        """The product before a convolution: B, C and x, each from a whole block on."""
-        width = self.config.hidden_size
-        part = np.full(part_floats(width), PADDING)
-        part[:width] = np.arange(width)
-        rows = np.concatenate([_moved(part, number * width) for number in range(PARTS)])
-        norm = self._norm_before("attention_norm", layer)
-        return self._recipe("conv.in_proj", layer, (self.names.of("conv_in", layer),), rows, norm=norm)
-
     def delta(self, layer: int) -> DeltaHeads:
         """The heads of a layer's delta rule."""
-        rule = self.config.layer(layer).delta
-        assert rule is not None
-        return DeltaHeads(rule)
-
-    def delta_in(self, layer: int) -> Recipe:
-        """The product before a delta rule: channels, decays, shares and gates, each from a whole block on."""
-        heads, rows, start = self.delta(layer), [], 0
-        letters = ("qkv", "a", "b", "z")
-        sources = tuple(self.names.of("delta_in", layer, letter) for letter in letters)
-        for count in (heads.rule.channels, heads.rule.heads, heads.rule.heads):
-            rows.append(_moved(_whole_blocks(np.arange(count)), start))
-            start += count
-        rows.append(start + np.arange(heads.rule.values))
-        norm = self._norm_before("attention_norm", layer)
-        return self._recipe("delta.in_proj", layer, sources, np.concatenate(rows), norm=norm)
+        node = self.graph.layer(layer).mixing.body
+        assert isinstance(node, DeltaMixing)
+        return DeltaHeads(node.rule)
 
     def mixing_in(self, layer: int) -> Recipe:
-        """The product that begins the branch of a layer that mixes tokens."""
-        of = self.config.layer(layer)
-        return self.qkv(layer) if of.attends else self.conv_in(layer) if of.convolves else self.delta_in(layer)
+        """The product that begins the branch of a layer that mixes tokens; its parts begin with whole blocks.
+
+        Of a convolution they are B, C and x; of a delta rule channels, decays, shares and gates.
+        """
+        branch = self.graph.layer(layer).mixing
+        node = branch.body
+        if isinstance(node, Convolution):
+            width = self.config.hidden_size
+            part = np.full(part_floats(width), PADDING)
+            part[:width] = np.arange(width)
+            rows, sources = [_moved(part, number * width) for number in range(PARTS)], [node.into]
+        elif isinstance(node, DeltaMixing):
+            rows, start, sources = [], 0, [node.qkv, node.a, node.b, node.z]
+            for each in sources[:-1]:
+                rows.append(_moved(_whole_blocks(np.arange(each.outputs)), start))
+                start += each.outputs
+            rows.append(start + np.arange(node.z.outputs))
+        else:
+            return self.qkv(layer)
+        return self._recipe(f"{branch.name}.in_proj", layer, sources, np.concatenate(rows), before=branch.norm)
 
     def mixing_out(self, layer: int) -> Recipe:
         """The product that ends the branch of a layer that mixes tokens."""
-        config, of, inputs = self.config, self.config.layer(layer), None
-        role = "output" if of.attends else "conv_out" if of.convolves else "delta_out"
-        if of.attends and config.head_dim != self.head_floats:
+        config, branch, inputs = self.config, self.graph.layer(layer).mixing, None
+        node = branch.body
+        assert isinstance(node, Attention | Convolution | DeltaMixing)
+        if isinstance(node, Attention) and config.head_dim != self.head_floats:
             inputs = _heads_in_place(config.num_attention_heads, config.head_dim, self.head_floats)
-        source, rows = self.names.of(role, layer), np.arange(config.hidden_size)
-        end = self._branch_end("attention_post_norm", layer)
-        return self._recipe(f"{of.branch}.out_proj", layer, (source,), rows, inputs=inputs, writes_stream=True, **end)
+        kind, rows, end = f"{branch.name}.out_proj", np.arange(config.hidden_size), self._end(branch)
+        return self._recipe(kind, layer, (node.out,), rows, inputs=inputs, writes_stream=True, **end)
 
     def router(self, layer: int) -> Recipe:
         """The product that chooses experts; it is not rounded, since another expert is another result."""
-        experts = self.config.layer(layer).experts
-        assert experts is not None
-        roles = ("router", "shared_router") if experts.shared else ("router",)
-        sources = tuple(self.names.of(role, layer) for role in roles)
-        norm = self._norm_before("mlp_norm", layer)
-        rows = np.arange(experts.stacked.count)
-        return self._recipe("mlp.router", layer, sources, rows, norm=norm, exact=True)
+        branch = self.graph.layer(layer).mlp
+        node = branch.body
+        assert isinstance(node, ExpertMlps)
+        sources = (node.router,) if node.shared_router is None else (node.router, node.shared_router)
+        rows = np.arange(sum(each.outputs for each in sources))
+        return self._recipe("mlp.router", layer, sources, rows, before=branch.norm, exact=True)
 
-    def _mlp(self, kind: str, layer: int, roles: tuple[str, ...], rows: Rows, height: int, **further: Any) -> Recipe:
-        """A product of the MLP: ``rows`` of the sources of some roles, which have ``height`` rows together.
-
-        Where a layer has experts, their matrices are one below the other, those of a shared one last.
-        """
-        experts, of = self.config.layer(layer).experts, self.names.of
-        count = 1 if experts is None else experts.stacked.count
-        if experts is None:
-            sources = [of(role, layer) for role in roles]
-        else:
-            sources = [of(role, layer, str(n)) for n in range(experts.count) for role in roles]
-            sources += [of(f"shared_{role}", layer) for role in roles if experts.shared]
-        rows = np.concatenate([_moved(rows, height * n) for n in range(count)])
-        return self._recipe(kind, layer, tuple(sources), rows, experts=count, **further)
+    def _mlps(self, layer: int) -> tuple[Branch, tuple[Mlp, ...]]:
+        """The MLPs of a layer, whose matrices are one below the other."""
+        branch = self.graph.layer(layer).mlp
+        node = branch.body
+        assert isinstance(node, Mlp | ExpertMlps)
+        return branch, node.stacked if isinstance(node, ExpertMlps) else (node,)
 
     def up(self, layer: int) -> Recipe:
         """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
-        inner, norm, gated = self.config.intermediate_size, self._norm_before("mlp_norm", layer), self.family.gated
-        roles, rows = (("gate", "up"), _blocks_of_both(inner)) if gated else (("up",), np.arange(inner))
-        return self._mlp("mlp.fc_in", layer, roles, rows, len(roles) * inner, norm=norm, gated=gated)
+        branch, mlps = self._mlps(layer)
+        inner, gated = mlps[0].up.outputs, mlps[0].gate is not None
+        rows, sources = _blocks_of_both(inner) if gated else np.arange(inner), [each.first for each in mlps]
+        rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
+        further: dict[str, Any] = {"before": branch.norm, "gated": gated, "experts": len(mlps)}
+        return self._recipe("mlp.fc_in", layer, [*chain(*sources)], rows, **further)
 
     def down(self, layer: int) -> Recipe:
         """The second product of the MLP."""
-        end, rows = self._branch_end("mlp_post_norm", layer), np.arange(self.config.hidden_size)
-        each = rows if self.config.layer(layer).experts is None else _whole_blocks(rows)
-        return self._mlp("mlp.fc_out", layer, ("down",), each, len(rows), writes_stream=True, **end)
+        branch, mlps = self._mlps(layer)
+        width = mlps[0].down.outputs
+        each = np.arange(width) if len(mlps) == 1 else _whole_blocks(np.arange(width))
+        rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
+        further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **self._end(branch)}
+        return self._recipe("mlp.fc_out", layer, [each.down for each in mlps], rows, **further)
 
     def dense(self, number: int) -> Recipe:
         """A dense matrix after the pooling."""
-        rows = np.arange(self.config.dense[number][0])
-        return self._recipe(f"dense.{number}", None, (self.names.of("dense", None, str(number)),), rows)
+        node = self.graph.dense[number]
+        return self._recipe(f"dense.{number}", None, (node,), np.arange(node.outputs))
 
     def products(self) -> list[Recipe]:
         """All products of the model's plans."""
@@ -356,10 +349,9 @@ class Recipes:
 
     def head(self) -> Recipe:
         """The vocabulary's matrix."""
-        rows = np.arange(self.config.vocab_size)
-        source = self.names.vocabulary(tied=self.config.tie_word_embeddings)
-        scale = 1.0 / self.config.logits_scaling
-        return self._recipe("lm_head", None, (source,), rows, norm=self.names.final_norm, scale=scale, head=True)
+        further: dict[str, Any] = {"scale": 1.0 / self.config.logits_scaling, "head": True}
+        rows, norm = np.arange(self.config.vocab_size), self.graph.final_norm
+        return self._recipe("lm_head", None, (self.graph.head,), rows, before=norm, **further)
 
     def biased(self, recipe: Recipe) -> bool:
         """Whether the outputs of a product can have another bias than zero."""
