@@ -143,15 +143,15 @@ FAULTS = (
     Fault(
         "reference-plan-ignores-windows",
         "glinfer/models/reference/decoder.py",
-        "finish = Finish(scale=of.score_scale, cap=of.score_cap, causal=0, window=of.window)",
-        "finish = Finish(scale=of.score_scale, cap=of.score_cap, causal=0)",
+        "finish = Finish(scale=node.scale, cap=node.cap, causal=0, window=node.window)",
+        "finish = Finish(scale=node.scale, cap=node.cap, causal=0)",
         ("tests/models/test_fold.py", "tests/models"),
     ),
     Fault(
         "fast-plan-leaves-logits-uncapped",
         "glinfer/models/fast/token.py",
-        "self.hidden[0], self.logits, cap=config.final_logit_softcapping)",
-        "self.hidden[0], self.logits)",
+        "stream, self.logits, cap=config.final_logit_softcapping)",
+        "stream, self.logits)",
         ("tests/models/test_layers.py", "tests/models"),
     ),
     Fault(
