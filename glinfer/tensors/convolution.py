@@ -36,31 +36,12 @@ class Convolutions(Group):
         Raises:
             InputError: the shapes do not fit, or a tensor is not of floats.
         """
-        expect_floats("causal_conv", x=x, taps=taps, bias=bias)
+        expect_floats(x=x, taps=taps, bias=bias)
         if x.ndim < 2 or taps.ndim != 2 or taps.shape[1] != x.shape[-1] or not taps.shape[0]:
             raise InputError(
-                f"causal_conv: x is {list(x.shape)} and taps is {list(taps.shape)}; expected [..., sequence, D] and "
-                "[positions, D]"
+                f"x is {list(x.shape)} and taps is {list(taps.shape)}; expected [..., sequence, D] and [positions, D]"
             )
         if bias is not None and bias.shape != x.shape[-1:]:
-            raise InputError(f"causal_conv: bias is {list(bias.shape)}; expected {list(x.shape[-1:])}")
-        passes = self._passes("causal_conv")
-        if x.size == 0:
-            return passes.computed_zeros(x.shape, dtype, out, x=x, taps=taps, bias=bias)
-        source, weights = passes.read("x", x), passes.read("taps", taps)
-        added = None if bias is None else passes.read("bias", bias)
-        target = passes.computed("y", x.shape, dtype, out)
-        passes.draw(
-            causal_conv_draw(
-                "causal_conv",
-                "causal_conv",
-                source,
-                weights,
-                target,
-                bias=added,
-                sequence=x.shape[-2],
-                kernels=passes.kernels,
-            )
-        )
-        (y,) = passes.run()
-        return y
+            raise InputError(f"bias is {list(bias.shape)}; expected {list(x.shape[-1:])}")
+        reads, optional = {"x": x, "taps": taps}, {"bias": bias}
+        return self._draw(causal_conv_draw, reads, x.shape, dtype, out, optional=optional, sequence=x.shape[-2])

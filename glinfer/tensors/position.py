@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
@@ -9,7 +11,10 @@ from glinfer.ops.flat.rotate import rotate
 from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies
 from glinfer.ops.spec import Array
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
+from glinfer.tensors.tensor import Tensor, is_whole
+
+if TYPE_CHECKING:
+    from glinfer.tensors.device import Device
 
 _MAX_TABLES = 8  # most recent settings whose angles are kept
 _MIN_ANGLES = 1 << 15  # minimum for a new table
@@ -19,7 +24,7 @@ _Angles = tuple[int, bytes, float]
 class Positions(Group):
     """Kernels that encode the positions of rows."""
 
-    def __init__(self, device: TensorDevice) -> None:
+    def __init__(self, device: Device) -> None:
         """Start without tables of angles."""
         super().__init__(device)
         self._tables: dict[_Angles, Tensor] = {}  # least recently used first
@@ -67,44 +72,25 @@ class Positions(Group):
             InputError: the shapes or numbers do not fit, a position is negative or beyond ``length``, or the scaling
                 is of an unknown type or lacks a number.
         """
-        expect_floats("rope", x=x)
+        expect_floats(x=x)
         for name, number, least in (("offset", offset, 0), ("heads", heads, 1), ("length", length, 1)):
             if number is not None and (not is_whole(number) or number < least):
-                raise InputError(f"rope: {name} is {number!r}; expected a whole number from {least} on")
+                raise InputError(f"{name} is {number!r}; expected a whole number from {least} on")
         if x.ndim < 2 or x.shape[-1] % heads:
-            raise InputError(f"rope: x is {list(x.shape)}; expected [..., sequence, {heads} heads × their elements]")
+            raise InputError(f"x is {list(x.shape)}; expected [..., sequence, {heads} heads × their elements]")
         dim, sequence = x.shape[-1] // heads, x.shape[-2]
         rotary = dim if rotary_dim is None else rotary_dim
         if not is_whole(rotary) or not 2 <= rotary <= dim or rotary % 2:
             raise InputError(
-                f"rope: {rotary!r} elements of each head of x {list(x.shape)} cannot form pairs; expected an even "
+                f"{rotary!r} elements of each head of x {list(x.shape)} cannot form pairs; expected an even "
                 f"rotary_dim from 2 to {dim}"
             )
-        if x.size == 0:
-            return self._passes("rope").computed_zeros(x.shape, dtype, out, x=x)
-        needed = self._needed(sequence, int(offset), positions, length)
-        passes = self._passes("rope")
-        table = self._table(needed, int(rotary), theta, scaling)
-        source, angles = passes.read("x", x), passes.read("table", table)
-        places = None if positions is None else passes.read("positions", positions)
-        target = passes.computed("y", x.shape, dtype, out)
-        passes.draw(
-            rotate(
-                "rope",
-                "rope",
-                source,
-                angles,
-                target,
-                kernels=passes.kernels,
-                heads=int(heads),
-                interleaved=bool(interleaved),
-                sequence=sequence,
-                position=int(offset),
-                positions=places,
-            )
-        )
-        (y,) = passes.run()
-        return y
+        table = None
+        if x.size:
+            table = self._table(self._needed(sequence, int(offset), positions, length), int(rotary), theta, scaling)
+        reads, optional = {"x": x, "table": table}, {"positions": positions}
+        options = {"heads": int(heads), "interleaved": bool(interleaved), "sequence": sequence, "position": int(offset)}
+        return self._draw(rotate, reads, x.shape, dtype, out, optional=optional, **options)
 
     def _needed(self, sequence: int, offset: int, positions: Tensor | None, length: int | None) -> int:
         """The number of positions that the table needs, up to the last one of x."""
@@ -112,7 +98,7 @@ class Positions(Group):
         if positions is not None:
             if positions.dtype != "int32" or positions.shape != (sequence,) or offset:
                 raise InputError(
-                    f"rope: positions is {list(positions.shape)} of {positions.dtype}, with offset {offset}; expected "
+                    f"positions is {list(positions.shape)} of {positions.dtype}, with offset {offset}; expected "
                     f"[{sequence}] of int32, one position a row, and no offset"
                 )
             if length is not None:
@@ -121,7 +107,7 @@ class Positions(Group):
             first, last = int(numbers.min()), int(numbers.max())
         if first < 0 or (length is not None and last >= length):
             limit = "on" if length is None else f"to {length - 1}, below length"
-            raise InputError(f"rope: x has positions {first} to {last}; expected them from 0 {limit}")
+            raise InputError(f"x has positions {first} to {last}; expected them from 0 {limit}")
         return last + 1 if length is None else int(length)
 
     def _table(self, length: int, rotary: int, theta: float, scaling: Scaling | None) -> Tensor:
@@ -148,4 +134,4 @@ class Positions(Group):
                 problem = error
                 continue
             return self._device.tensor(cosines_and_sines(rows, frequencies, factor))
-        raise InputError(f"rope: the angles of {length} positions do not fit: {problem}") from None
+        raise InputError(f"the angles of {length} positions do not fit: {problem}") from None

@@ -48,40 +48,21 @@ class Recurrences(Group):
         Raises:
             InputError: the shapes do not fit, or a tensor is not of floats.
         """
-        expect_floats("gated_delta_rule", q=q, k=k, v=v, g=g, beta=beta)
+        expect_floats(q=q, k=k, v=v, g=g, beta=beta)
         whole = v.ndim >= 3 and k.ndim == v.ndim and q.shape == k.shape and k.shape[:-2] == v.shape[:-2]
         if not whole or g.shape != v.shape[:-1] or beta.shape != v.shape[:-1]:
             raise InputError(
-                f"gated_delta_rule: q is {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, g {list(g.shape)} and "
-                f"beta {list(beta.shape)}; expected q and k [..., S, G, D_K], v [..., S, H, D_V], g and beta "
-                "[..., S, H]"
+                f"q is {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}, g {list(g.shape)} and beta "
+                f"{list(beta.shape)}; expected q and k [..., S, G, D_K], v [..., S, H, D_V], g and beta [..., S, H]"
             )
         heads, key_heads, elements = v.shape[-2], *k.shape[-2:]
         if not key_heads or heads % key_heads or not 1 <= elements <= MAX_KEY_ELEMENTS:
             raise InputError(
-                f"gated_delta_rule: {heads} value heads and {key_heads} key heads with {elements} elements; expected "
-                f"a multiple of the key heads, and 1 to {MAX_KEY_ELEMENTS} elements"
+                f"{heads} value heads and {key_heads} key heads with {elements} elements; expected a multiple of the "
+                f"key heads, and 1 to {MAX_KEY_ELEMENTS} elements"
             )
         if norm_eps is not None and not norm_eps >= 0:
-            raise InputError(f"gated_delta_rule: norm_eps is {norm_eps}; expected a number, at least 0")
-        passes = self._passes("gated_delta_rule")
-        if v.size == 0:
-            return passes.computed_zeros(v.shape, dtype, out, q=q, k=k, v=v, g=g, beta=beta)
-        passes.draw(
-            delta_rule(
-                "gated_delta_rule",
-                "gated_delta_rule",
-                passes.read("q", q),
-                passes.read("k", k),
-                passes.read("v", v),
-                passes.read("g", g),
-                passes.read("beta", beta),
-                passes.computed("y", v.shape, dtype, out),
-                sequence=v.shape[-3],
-                scale=elements**-0.5 if scale is None else scale,
-                norm_eps=norm_eps,
-                kernels=passes.kernels,
-            )
-        )
-        (y,) = passes.run()
-        return y
+            raise InputError(f"norm_eps is {norm_eps}; expected a number, at least 0")
+        reads = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+        factor = elements**-0.5 if scale is None else scale
+        return self._draw(delta_rule, reads, v.shape, dtype, out, sequence=v.shape[-3], scale=factor, norm_eps=norm_eps)

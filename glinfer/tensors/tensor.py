@@ -7,21 +7,20 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
-from glinfer.gl.context import Device as Context
 from glinfer.gl.layouts.flat import LANES, FlatLayout
-from glinfer.gl.program import ProgramCache
-from glinfer.models.session import Session
-from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import blocks_of
 from glinfer.tensors.storage import Storage
+
+if TYPE_CHECKING:
+    from glinfer.tensors.device import Device
 
 Shape = tuple[int, ...]
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -91,40 +90,6 @@ def as_matrix(shape: Shape) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1] if shape else 1
 
 
-class TensorDevice(Protocol):
-    """The methods of :class:`glinfer.tensors.device.Device` that tensors and kernels need."""
-
-    context: Context
-    programs: ProgramCache
-    kernels: KernelOptions
-    blends_floats: bool
-
-    @property
-    def ops(self) -> Any:
-        """Every kernel."""
-
-    def tensor(self, values: npt.ArrayLike, dtype: npt.DTypeLike | str | None = None) -> Tensor:
-        """Copy an array to the device."""
-
-    def zeros(self, shape: Shape, dtype: npt.DTypeLike = "float32") -> Tensor:
-        """Make a tensor of zeros."""
-
-    def issue(self, session: Session) -> None:
-        """Run the draws of a call."""
-
-    def layout(self, shape: Shape, dtype: str) -> FlatLayout:
-        """Lay a tensor of this shape and type out in a texture."""
-
-    def adopt(self, storage: Storage, shape: Shape, dtype: str) -> Tensor:
-        """Make a tensor from a new storage."""
-
-    def forget(self, storage: Storage) -> None:
-        """Queue a storage, to be released by :meth:`collect`."""
-
-    def collect(self) -> None:
-        """Release the queued storages."""
-
-
 class Tensor:
     """An array on a device. Made by :meth:`glinfer.Device.tensor` and by every kernel.
 
@@ -138,7 +103,7 @@ class Tensor:
             :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
 
-    def __init__(self, device: TensorDevice, storage: Storage, shape: Shape, dtype: str) -> None:
+    def __init__(self, device: Device, storage: Storage, shape: Shape, dtype: str) -> None:
         """Hold a storage as an array of this shape and type; see :meth:`glinfer.Device.tensor`."""
         self.device, self._shape, self._dtype = device, shape, dtype
         self._storage: Storage | None = storage
@@ -210,8 +175,7 @@ class Tensor:
     @named("x[index]")
     def __getitem__(self, index: Any) -> Tensor:
         """A copy of ``tensor[index]``, with NumPy's basic indexing; see :meth:`Movement.slice`."""
-        part: Tensor = self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
-        return part
+        return self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
 
     @named("x[index] = value")
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -231,13 +195,11 @@ class Tensor:
     @property
     def T(self) -> Tensor:  # noqa: N802
         """A copy with reversed axes."""
-        swapped: Tensor = self.device.ops.transpose(self)
-        return swapped
+        return self.device.ops.transpose(self)
 
     def __neg__(self) -> Tensor:
         """``-x``."""
-        negative: Tensor = self.device.ops.scale(self, -1.0, dtype=self.dtype)
-        return negative
+        return self.device.ops.scale(self, -1.0, dtype=self.dtype)
 
     __array_priority__ = 1000.0
     """Makes NumPy leave ``array + tensor`` to the tensor."""
@@ -279,8 +241,7 @@ class Tensor:
         cols, own_cols = as_matrix(wanted)[1], as_matrix(self.shape)[1]
         if not self.size or cols == own_cols or (cols % LANES == 0 and own_cols % LANES == 0):
             return Tensor(self.device, self.storage, wanted, self.dtype)
-        copied: Tensor = self.device.ops.repack(self, wanted)
-        return copied
+        return self.device.ops.repack(self, wanted)
 
     def _resolved(self, shape: Sequence[Any]) -> Shape:
         given: Sequence[Any] = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape

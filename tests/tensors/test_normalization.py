@@ -13,7 +13,7 @@ from tiers import tiered
 from glinfer.errors import InputError
 from glinfer.gl.context import Device as Context
 from glinfer.models.oracle import relative_error
-from glinfer.ops.flat.normalize import NORMS, Norm, normalize, normalized
+from glinfer.ops.flat.normalize import NORMS, Norm, normalized
 from glinfer.ops.flat.stats import Causal
 from glinfer.ops.kernels import KernelOptions
 from glinfer.tensors.device import Device
@@ -168,17 +168,20 @@ def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
         (lambda x, y, z: Norm("rms", causal=Causal(1, 0)), "norm rms has causal rows; only softmax supports them"),
         (lambda x, y, z: Norm("rms", eps=-1.0), "eps is -1.0 and offset 0.0; expected numbers, eps ≥ 0"),
         (lambda x, y, z: Norm("rms", weight=y), r"draw n: weight is \[6, 4\]; expected \[1, 8\]"),
-        (lambda x, y, z: Norm("rms", residual=y, added=z), r"draw n: residual is \[6, 4\]; expected \[6, 8\]"),
+        (lambda x, y, z: Norm("rms", residual=y, added=z), r"draw n.stats: residual is \[6, 4\]; expected \[6, 8\]"),
         (
             lambda x, y, z: Norm("softmax", causal=Causal(0, 0)),
-            "draw n: 0 rows of queries from 0 on; expected",
+            "draw n.stats: 0 rows of queries from 0 on; expected",
         ),
     ):
         plan = RowsPlan(device, 6, 6)
         x, y = plan.matrix("x", normal(1, 6, 8)), plan.matrix("y", normal(1, 6, 4))
-        stats, out, z = plan.vector("stats", normal(2, 6, 4)), plan.scratch("out", 6, 8), plan.scratch("z", 6, 8)
+        out, z = plan.scratch("out", 6, 8), plan.scratch("z", 6, 8)
 
-        def make(norm: Any = wrong, given: Any = (x, y, z), drawn: Any = (x, stats, out)) -> Any:
-            return normalize("n", "n", *drawn, norm(*given), kernels=KernelOptions())
+        def make(norm: Any = wrong, given: Any = (x, y, z), plan: Any = plan, out: Any = out) -> Any:
+            options = {"scratch": plan.scratch, "kernels": KernelOptions()}
+            stats, last = normalized("n", "n", given[0], out, norm(*given), **options)
+            plan.builder.draw(stats)
+            return last
 
         plan.refuses(make, message)

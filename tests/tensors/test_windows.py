@@ -1,4 +1,4 @@
-"""Windows of attention over tensors, and of scores in the products of reference plans, against NumPy."""
+"""Windows of scores in the products of reference plans, against NumPy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from tiers import tiered
 
-from glinfer.errors import PlanError
 from glinfer.gl.context import Limits, open_device
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.flat.attend import attend
 from glinfer.ops.flat.matmul import matmul
 from glinfer.ops.flat.product import Finish, Product, Strategy
 from glinfer.ops.kernels import KernelOptions
@@ -83,39 +81,6 @@ def windowed(scores: Array, before: int, window: int) -> Array:
     return found
 
 
-def softmax(scores: Array) -> Array:
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))
-
-
-@tiered(("window", "parts"), [(5, 0), (0, 3), (1, 1), (2, 3), (16, 0), (40, 1)])
-def test_attention_within_a_window(bench: Callable[[], Bench], window: int, parts: int) -> None:
-    """Behind what a query sees the caches hold numbers that would show."""
-    heads, kv_heads, keys = 4, 2, POSITIONS
-    for dim, queries in ((6, 5), (8, 1)):
-        made = bench()
-        q, k, v = (
-            made.input(name, count, dim)
-            for name, count in (("q", heads * queries), ("k", kv_heads * keys), ("v", kv_heads * keys))
-        )
-        out = made.out("out", heads * queries, dim)
-        sizes = {"heads": heads, "kv_heads": kv_heads, "queries": queries, "keys": keys, "window": window}
-        options = {**sizes, "scale": 0.7, "causal": "position", "kernels": made.kernels, "parts": parts}
-        made.builder.draw(*attend("mix", "mix", q, k, v, out, scratch=made.out, **options))
-        plan = made.builder.build()
-        runs = [{"position": place} for place in (0, 4, 11, POSITIONS - queries)]
-        for session, values in made.run(plan, runs, np.nan):
-            by_head = made.arrays["q"].reshape(heads, queries, dim).astype(np.float64)
-            shared = [
-                np.repeat(made.arrays[name].reshape(kv_heads, keys, dim), heads // kv_heads, axis=0) for name in "kv"
-            ]
-            wanted = [
-                softmax(windowed(0.7 * a @ b.T, values["position"], window)) @ c
-                for a, b, c in zip(by_head, *shared, strict=True)
-            ]
-            assert close(session.read("out"), np.concatenate(wanted)), (dim, queries, values)
-
-
 @tiered(("kind", "window"), [("small", 4), ("packed", 1), ("packed", 30)])
 def test_scores_outside_of_a_window_are_masked(bench: Callable[[], Bench], kind: str, window: int) -> None:
     queries, keys, dim, heads = 9, 12, 6, 2
@@ -135,11 +100,3 @@ def test_scores_outside_of_a_window_are_masked(bench: Callable[[], Bench], kind:
         found, seen = session.read("out"), np.isfinite(wanted)
         assert np.array_equal(found[~seen], np.full((~seen).sum(), -1e30, np.float32))
         assert close(found[seen], wanted[seen])
-
-
-def test_a_window_without_an_end_is_refused() -> None:
-    made = Bench(None, KernelOptions(), 64)
-    q = made.input("q", 4, 8)
-    common: dict[str, Any] = {"heads": 1, "kv_heads": 1, "queries": 4, "keys": 4, "scale": 1.0, "window": 2}
-    with pytest.raises(PlanError, match=r"draw m: a window of 2 keys needs queries that see keys up to their own"):
-        attend("m", "m", q, q, q, made.out("o", 4, 8), kernels=KernelOptions(), scratch=made.out, **common)

@@ -1,10 +1,11 @@
-"""Normalises rows by their statistics: LayerNorm, RMSNorm, softmax and its logarithm; and the cross-entropy."""
+"""Normalises rows by their statistics: LayerNorm, RMSNorm, softmax and its logarithm."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,47 +72,6 @@ class Norm:
         return [(sampler, tensor) for sampler, tensor in given if tensor is not None]
 
 
-def normalize(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    stats: TensorSpec,
-    out: TensorSpec,
-    norm: Norm,
-    *,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """``out = norm(x)`` from the statistics of its rows, [R, 4 · parts]; see :class:`Norm`.
-
-    Raises:
-        PlanError: a tensor has another layout.
-    """
-    causal, uniforms = Causal.settings(norm.causal)
-    defines: list[Define] = [
-        ("NORM", NORMS[norm.name][0]),
-        ("STAT", STATS[norm.stat]),
-        ("COLS", x.shape[1]),
-        ("EPS", float(norm.eps)),
-        ("OFFSET", float(norm.offset)),
-        ("ADDS", int(norm.residual is not None)),
-        ("WEIGHTED", int(norm.weight is not None)),
-        ("BIASED", int(norm.bias is not None)),
-        causal,
-    ]
-    return flat_draw(
-        name,
-        kind,
-        "normalize",
-        [("x", x), ("stats", stats), *norm.inputs()],
-        [out] if norm.added is None else [norm.added, out],
-        kernels=kernels,
-        rows=rows,
-        defines=defines,
-        uniforms=uniforms,
-    )
-
-
 def normalized(
     name: str,
     kind: str,
@@ -143,35 +103,22 @@ def normalized(
         residual=norm.residual,
         causal=norm.causal,
     )
-    return [*draws, normalize(name, kind, x, stats, out, norm, kernels=kernels, rows=rows)]
-
-
-def cross_entropy(
-    name: str,
-    kind: str,
-    logits: TensorSpec,
-    stats: TensorSpec,
-    targets: TensorSpec,
-    out: TensorSpec,
-    *,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """``log(sum(exp(logits))) - logits[target]`` of every row, 0 if the target is not a column.
-
-    logits [R, C] and their statistics ``exponents``; targets (int32) and out are [A, B] with A · B = R: element i of
-    both, in row-major order, belongs to row i. ``rows`` counts rows of out.
-    """
-    return flat_draw(
-        name,
-        kind,
-        "cross_entropy",
-        [("x", logits), ("stats", stats), ("targets", targets)],
-        [out],
-        kernels=kernels,
-        rows=rows,
-        defines=[("STAT", STATS["exponents"]), ("COLS", logits.shape[1])],
-    )
+    causal, uniforms = Causal.settings(norm.causal)
+    defines: list[Define] = [
+        ("NORM", NORMS[norm.name][0]),
+        ("STAT", STATS[norm.stat]),
+        ("COLS", x.shape[1]),
+        ("EPS", float(norm.eps)),
+        ("OFFSET", float(norm.offset)),
+        ("ADDS", int(norm.residual is not None)),
+        ("WEIGHTED", int(norm.weight is not None)),
+        ("BIASED", int(norm.bias is not None)),
+        causal,
+    ]
+    inputs = [("x", x), ("stats", stats), *norm.inputs()]
+    outputs = [out] if norm.added is None else [norm.added, out]
+    options: dict[str, Any] = {"kernels": kernels, "rows": rows, "defines": defines, "uniforms": uniforms}
+    return [*draws, flat_draw(name, kind, "normalize", inputs, outputs, **options)]
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -207,31 +154,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return np.stack([x, found]) if params["ADDS"] else found
 
 
-def _check_cross_entropy(shapes: Shapes, params: Params) -> None:
-    rows, cols = shapes.by_name["output"]
-    shapes.expect("x", rows * cols, params["COLS"])
-    shapes.expect("stats", rows * cols, None)
-    shapes.expect("targets", rows, cols)
-
-
-def _oracle_cross_entropy(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, cols = size[0] * size[1], int(params["COLS"])
-    (x,), stats = float64(inputs, ["x"]), stats_of(inputs, params, count)
-    targets = np.asarray(inputs["targets"])[: size[0]].reshape(-1).astype(np.int64)
-    logits = x[np.arange(count), np.clip(targets, 0, cols - 1)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        losses = np.where(stats[:, 1] == 0, np.log(cols), stats[:, 0] - logits + np.log(stats[:, 1]))
-    return np.where((targets >= 0) & (targets < cols), losses, 0.0).reshape(size)
-
-
 register(Op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check, _oracle))
-register(
-    Op(
-        "cross_entropy",
-        ("x", "stats", "targets"),
-        (),
-        _check_cross_entropy,
-        _oracle_cross_entropy,
-        integers=("targets",),
-    )
-)

@@ -25,9 +25,6 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 STATS = {"sum": 0, "squares": 1, "moments": 2, "largest": 3, "exponents": 4}
 """The statistics, and their numbers in shaders/common/stats.glsl."""
 
-MAX_ARGMAX_COLUMNS = 1 << 24
-"""Limit for the columns of a row in an argmax, because a float32 carries the column's number."""
-
 LOWEST = -float(np.finfo(np.float32).max)
 
 _MIN_PART, _MERGED_PART, _MAX_PART = 32, 64, 256
@@ -64,57 +61,6 @@ def columns_that_count(rows: int, params: Params) -> Array:
     return np.minimum(own, int(params["COLS"]))
 
 
-def row_stats(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    out: TensorSpec,
-    *,
-    stat: str,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-    residual: TensorSpec | None = None,
-    causal: Causal | None = None,
-) -> DrawSpec:
-    """The statistics of the parts of each row of x [R, C], or of x + residual; out [R, 4 · parts].
-
-    Raises:
-        PlanError: there are no such statistics, or a tensor has another layout.
-    """
-    if stat not in STATS:
-        raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
-    if causal is not None and stat != "exponents":
-        raise PlanError(f"draw {name}: {stat} of causal rows; only exponents supports them")
-    inputs = [("x", x), *([] if residual is None else [("residual", residual)])]
-    causal_define, uniforms = Causal.settings(causal)
-    defines: list[Define] = [
-        ("STAT", STATS[stat]),
-        ("COLS", x.shape[1]),
-        ("PART_TEXELS", -(-texels_for(x.shape[1]) // texels_for(out.shape[1]))),
-        ("ADDS", int(residual is not None)),
-        causal_define,
-    ]
-    return flat_draw(
-        name, kind, "row_stats", inputs, [out], kernels=kernels, rows=rows, defines=defines, uniforms=uniforms
-    )
-
-
-def merge_stats(
-    name: str,
-    kind: str,
-    stats: TensorSpec,
-    out: TensorSpec,
-    *,
-    stat: str,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """Statistics of fewer, larger parts of each row; stats [R, 4 · parts], out [R, 4 · fewer parts]."""
-    fan = -(-texels_for(stats.shape[1]) // texels_for(out.shape[1]))
-    defines = [("STAT", STATS[stat]), ("FAN", fan)]
-    return flat_draw(name, kind, "merge_stats", [("stats", stats)], [out], kernels=kernels, rows=rows, defines=defines)
-
-
 def summarize(
     name: str,
     kind: str,
@@ -128,22 +74,40 @@ def summarize(
     residual: TensorSpec | None = None,
     causal: Causal | None = None,
 ) -> tuple[TensorSpec, list[DrawSpec]]:
-    """The statistics of each row of x [R, C] in few parts, and the draws that compute them.
+    """The statistics of each row of x [R, C], or of x + residual, in few parts, and the draws that compute them.
 
     ``readers`` is the number of fragments that will read statistics: if they are few, they merge some parts themselves.
-    ``scratch`` declares the tensors in between.
+    ``scratch`` declares the tensors in between, [R, 4 · parts].
+
+    Raises:
+        PlanError: there are no such statistics, or a tensor has another layout.
     """
+    if stat not in STATS:
+        raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
+    if causal is not None and stat != "exponents":
+        raise PlanError(f"draw {name}: {stat} of causal rows; only exponents supports them")
+    options: dict[str, Any] = {"kernels": kernels, "rows": rows}
     texels, free = texels_for(x.shape[1]), max(1, _MAX_READS // readers)
     parts = _parts(texels, free)
     step = f"{name}.stats"
     stats = scratch(step, x.shape[0], LANES * parts)
-    draws = [row_stats(step, kind, x, stats, stat=stat, kernels=kernels, rows=rows, residual=residual, causal=causal)]
+    inputs = [("x", x), *([] if residual is None else [("residual", residual)])]
+    causal_define, uniforms = Causal.settings(causal)
+    defines: list[Define] = [
+        ("STAT", STATS[stat]),
+        ("COLS", x.shape[1]),
+        ("PART_TEXELS", -(-texels // parts)),
+        ("ADDS", int(residual is not None)),
+        causal_define,
+    ]
+    draws = [flat_draw(step, kind, "row_stats", inputs, [stats], defines=defines, uniforms=uniforms, **options)]
     while parts > min(free, _MAX_FAN):
-        parts = -(-parts // _MAX_FAN)
-        step = f"{name}.stats.{parts}"
-        merged = scratch(step, x.shape[0], LANES * parts)
-        draws.append(merge_stats(step, kind, stats, merged, stat=stat, kernels=kernels, rows=rows))
-        stats = merged
+        fewer = -(-parts // _MAX_FAN)
+        step = f"{name}.stats.{fewer}"
+        merged = scratch(step, x.shape[0], LANES * fewer)
+        defines = [("STAT", STATS[stat]), ("FAN", -(-parts // fewer))]
+        draws.append(flat_draw(step, kind, "merge_stats", [("stats", stats)], [merged], defines=defines, **options))
+        stats, parts = merged, fewer
     return stats, draws
 
 
@@ -159,55 +123,6 @@ def _parts(texels: int, free: int) -> int:
             parts = _MAX_FAN
     longest = -(-texels // parts)
     return -(-texels // longest)  # the fewest parts of that length
-
-
-def stat_column(
-    name: str,
-    kind: str,
-    stats: TensorSpec,
-    out: TensorSpec,
-    *,
-    stat: str,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """The sum, or the largest element, of every row; element i of out, in row-major order, is that of row i.
-
-    stats [R, 4 · parts] of the kind ``sum`` or ``largest``; out [A, B] with A · B = R. ``rows`` counts rows of out.
-
-    Raises:
-        PlanError: the statistics are of another kind, or a tensor has another layout.
-    """
-    if stat not in ("sum", "largest"):
-        raise PlanError(f"draw {name}: a column of the statistics {stat}; expected sum or largest")
-    defines = [("STAT", STATS[stat]), ("COLUMN", 0)]
-    return flat_draw(name, kind, "stat_column", [("stats", stats)], [out], kernels=kernels, rows=rows, defines=defines)
-
-
-def largest_column(
-    name: str,
-    kind: str,
-    stats: TensorSpec,
-    out: TensorSpec,
-    *,
-    cols: int,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """The first column, of ``cols``, with the row's largest element; out holds whole numbers.
-
-    Otherwise like :func:`stat_column`.
-
-    Raises:
-        PlanError: there are too many columns, or a tensor has another layout.
-    """
-    if cols > MAX_ARGMAX_COLUMNS:
-        raise PlanError(
-            f"draw {name}: rows of {cols} columns; expected at most {MAX_ARGMAX_COLUMNS}, as float32 counts"
-        )
-    inputs, defines = [("stats", stats)], [("STAT", STATS["largest"]), ("COLUMN", 1)]
-    further: dict[str, Any] = {"rows": rows, "defines": defines, "shader": "stat_column"}
-    return flat_draw(name, kind, "largest_column", inputs, [out], kernels=kernels, **further)
 
 
 def merged(stat: int, parts: Array) -> Array:
@@ -306,16 +221,5 @@ def _oracle_merge(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return np.concatenate(found, axis=1)
 
 
-def _check_column(shapes: Shapes, params: Params) -> None:
-    rows, cols = shapes.by_name["output"]
-    shapes.expect("stats", rows * cols, None)
-
-
-def _oracle_column(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return stats_of(inputs, params, size[0] * size[1])[:, int(params["COLUMN"])].reshape(size)
-
-
 register(Op("row_stats", ("x",), ("residual",), _check_row_stats, _oracle_row_stats))
 register(Op("merge_stats", ("stats",), (), _check_merge, _oracle_merge))
-register(Op("stat_column", ("stats",), (), _check_column, _oracle_column))
-register(Op("largest_column", ("stats",), (), _check_column, _oracle_column, integers=("output",)))
