@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy.typing as npt
 
 from glinfer.errors import InputError
@@ -123,5 +125,5 @@ class Activations(Group):
             if not shape or shape[-1] % 2:
                 raise InputError(f"x is {list(shape)}; without up expected [..., 2·N], the gate and the gated values")
             shape = (*shape[:-1], shape[-1] // 2)
-        options = {"activation": activation, "gate_first": gate_first}
+        options: dict[str, Any] = {"activation": activation, "gate_first": gate_first}
         return self._draw(gate_draw, {"x": x}, shape, dtype, out, optional={"up": up}, **options)

@@ -115,7 +115,8 @@ class Assignment(Movement):
     def _held(self, x: Tensor, value: Tensor | npt.ArrayLike, made: ExitStack) -> Tensor:
         """The value as a tensor of x's type that shares nothing with x."""
         if not isinstance(value, Tensor):
-            return made.enter_context(self._device.tensor(value, x.dtype))
+            held: Tensor = made.enter_context(self._device.tensor(value, x.dtype))
+            return held
         if value.packed:
             raise InputError(f"value is {list(value.shape)} of {value.dtype}; dequantize it first")
         if x.dtype == "int32" != value.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy.typing as npt
 
@@ -54,7 +55,7 @@ class Attention(Products):
         heads, product = _grouped(q, k, "q", "k")
         if q.shape[-1] != k.shape[-1]:
             raise InputError(f"q is {list(q.shape)} and k is {list(k.shape)}; their last axes differ")
-        finish = {"scale": _factor(q, scale), "causal": _last_key(causal, offset)}
+        finish: dict[str, Any] = {"scale": _factor(q, scale), "causal": _last_key(causal, offset)}
         shape = (*heads, q.shape[-2], k.shape[-2])
         return self._product({"q": q, "k": k}, product, shape, strategy, dtype, out, **finish)
 
@@ -184,7 +185,7 @@ def _grouped(x: Tensor, y: Tensor, of_x: str, of_y: str) -> tuple[tuple[int, ...
     shared, transposed = heads // max(1, kv_heads), of_y == "k"
     n, k = y.shape[-2:] if transposed else y.shape[:-3:-1]
     batch = (math.prod(x.shape[:-3]), kv_heads, shared)
-    steps = {"x_steps": (heads, shared, 1), "weight_steps": (kv_heads, 1, 0)}
+    steps: dict[str, Any] = {"x_steps": (heads, shared, 1), "weight_steps": (kv_heads, 1, 0)}
     return x.shape[:-2], Product(x.shape[-2], n, k, transposed=transposed, batch=batch, **steps)
 
 

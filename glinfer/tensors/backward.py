@@ -66,8 +66,8 @@ class Backward(Group):
             raise InputError("method is 'scatter', but this device cannot blend 32-bit floats; use 'gather'")
         passes = self._passes
         if 0 in shape or not grad.size:
-            counts = passes.zeros(shape, "float32", ids=ids, grad=grad, into=into)
-            return passes.zeros(shape, "float32") if into is None else into, counts
+            nothing = passes.zeros(shape, "float32", ids=ids, grad=grad, into=into)
+            return passes.zeros(shape, "float32") if into is None else into, nothing
         inputs, found = [("ids", passes.read("ids", ids)), ("grad", passes.read("grad", grad))], list[Tensor]()
         if into is None:
             sums, counts = passes.result("sums", shape), passes.result("counts", shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
@@ -13,10 +13,7 @@ from glinfer.errors import InputError
 from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.passes import Passes, float_type
-from glinfer.tensors.tensor import Shape, Tensor, named
-
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, named
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
 Build = Callable[..., None]
@@ -37,7 +34,7 @@ class Group:
             if not name.startswith("_") and inspect.isfunction(method):
                 setattr(cls, name, _kernel(method))
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: TensorDevice) -> None:
         """Run kernels on this device."""
         self._device = device
         self._passes = Passes(device, "")

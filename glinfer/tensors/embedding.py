@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -73,7 +75,7 @@ class Embeddings(Group):
     ) -> Tensor:
         _expect_ids(ids)
         inputs, form = table.shape[1], table.dtype if table.packed else None
-        reads, options = {"ids": ids, name: table}, {"table_format": form, "inputs": inputs}
+        reads, options = {"ids": ids, name: table}, dict[str, Any](table_format=form, inputs=inputs)
         return self._draw(lookup_draw, reads, (*ids.shape, inputs), dtype, out, exact=exact, **options)
 
     def dequantize(self, table: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:

@@ -65,7 +65,7 @@ class Products(Elementwise, Movement):
             return self._matrix_vector(x, y, product, activation, residual, strategy, dtype, out)
         leading = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         shape = (*leading, product.n) if x.ndim == 1 else (*leading, x.shape[-2], product.n)
-        finish = {"bias": bias, "activation": activation, "residual": residual}
+        finish: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
         if 0 not in shape and _batch_of(x.shape[:-2], y.shape[:-2]) is None:
             with self._copied(x, leading) as left, self._copied(y, leading) as right:
                 return self.matmul(left, right, **finish, strategy=strategy, dtype=dtype, out=out)
@@ -129,7 +129,7 @@ class Products(Elementwise, Movement):
         expect_floats(x=x, weight=None if weight.packed else weight, bias=bias, residual=residual)
         product = _layer(x, weight, "weight")
         reads, shape = {"x": x, "weight": weight}, (*x.shape[:-1], product.n)
-        finish = {"bias": bias, "activation": activation, "residual": residual}
+        finish: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
         return self._product(reads, product, shape, strategy, dtype, out, **finish)
 
     def dot(
@@ -212,9 +212,12 @@ class Products(Elementwise, Movement):
                     edges[place] = 1
                     reads[name] = made.enter_context(self._device.zeros(edges))
 
-            def build(passes: Passes, out: TensorSpec, **specs: TensorSpec) -> None:
+            def build(passes: Passes, out: TensorSpec, **specs: Any) -> None:
                 x, weight = (specs.pop(name) for name in reads)
-                options = {"finish": Finish(activation=activation, **specs, **finish), "kernels": passes.kernels}
+                options: dict[str, Any] = {
+                    "finish": Finish(activation=activation, **specs, **finish),
+                    "kernels": passes.kernels,
+                }
                 chosen = resolve(strategy, product, passes.kernels, blends=self._device.blends_floats)
                 options |= {"product": product, "strategy": chosen, "scratch": passes.scratch}
                 passes.draw(*matmul_draws(passes.call, passes.call, x, weight, out, **options))

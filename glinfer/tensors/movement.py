@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +83,7 @@ class Movement(Group):
         source = passes.read("x", x)
         for name, axes, start in found:
             target = passes.result(name, _sizes(axes), x.dtype)
-            options = {"col_offset": start, "kernels": passes.kernels}
+            options: dict[str, Any] = {"col_offset": start, "kernels": passes.kernels}
             passes.draw(strided_copy(name, passes.call, source, target, axes, **options))
         q, k, v = passes.run()
         return q, k, v
@@ -197,7 +198,7 @@ class Movement(Group):
         *,
         dtype: str | None = None,
         out: Tensor | None = None,
-        **offsets: int,
+        **offsets: Any,
     ) -> Tensor:
         """A strided copy of x; the axes are those of the result, or of a tensor with the same texels."""
         _expect_elements(x)

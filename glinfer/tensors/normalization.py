@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
+from typing import Any
 
 import numpy.typing as npt
 
@@ -143,9 +144,9 @@ class Normalizations(Group):
         out: Tensor | None,
         weight: Tensor | None = None,
         bias: Tensor | None = None,
-        **numbers: float,
+        **numbers: Any,
     ) -> Tensor:
-        def build(passes: Passes, x: TensorSpec, out: TensorSpec, **vectors: TensorSpec) -> None:
+        def build(passes: Passes, x: TensorSpec, out: TensorSpec, **vectors: Any) -> None:
             _draw(passes, x, out, Norm(name, **vectors, **numbers))
 
         return self._run(build, {"x": x, "weight": weight, "bias": bias}, x.shape, dtype, out)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +15,7 @@ from glinfer.formats.files import decode_text, shown
 from glinfer.gl.program import OwnShader
 from glinfer.tensors.base import expect_tensor
 from glinfer.tensors.passes import Passes, float_type
-from glinfer.tensors.tensor import Shape, Tensor
-
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import Shape, Tensor, TensorDevice
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _VERSION = re.compile(r"^[ \t]*#[ \t]*version\b([^\n]*)", re.MULTILINE)
@@ -28,7 +24,7 @@ _OUTPUT = re.compile(r"\bout\s+(?:(?:low|medium|high)p\s+)?(\w+)\s+(\w+)\s*;")
 
 
 def own_pass(
-    device: Device,
+    device: TensorDevice,
     shader: str | PathLike[str],
     inputs: Mapping[str, Tensor],
     shape: Shape,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,7 @@ from glinfer.ops.flat.movement import strided_copy
 from glinfer.ops.flat.strided import Axis
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix
-
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice, as_matrix
 
 
 class Passes:
@@ -29,7 +26,7 @@ class Passes:
     Its errors lack the kernel's name, which :func:`glinfer.tensors.tensor.named` adds.
     """
 
-    def __init__(self, device: Device, call: str) -> None:
+    def __init__(self, device: TensorDevice, call: str) -> None:
         """Start without draws; ``call`` names the kernel in tables of draws."""
         self.device, self.call, self.kernels = device, call, device.kernels
         self._builder = PlanBuilder(call, 1, ())
@@ -137,12 +134,12 @@ class Passes:
         """
         for name, tensor in inputs.items():
             self.expect_here(name, tensor)
-        if out is None:
-            return self.device.zeros(shape, dtype)
-        self._expect_out(out, shape, dtype)
-        if out.size:
-            out.storage.texture().fill(0.0)
-        return out
+        if out is not None:
+            self._expect_out(out, shape, dtype)
+            if out.size:
+                out.storage.texture().fill(0.0)
+        result: Tensor = self.device.zeros(shape, dtype) if out is None else out
+        return result
 
     def _expect_out(self, out: Tensor, shape: Shape, dtype: str) -> None:
         if out.shape != shape or out.dtype != dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy.typing as npt
 
@@ -11,10 +11,7 @@ from glinfer.ops.flat.rotate import rotate
 from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies
 from glinfer.ops.spec import Array
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.tensor import Tensor, is_whole
-
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
 
 _MAX_TABLES = 8  # most recent settings whose angles are kept
 _MIN_ANGLES = 1 << 15  # minimum for a new table
@@ -24,7 +21,7 @@ _Angles = tuple[int, bytes, float]
 class Positions(Group):
     """Kernels that encode the positions of rows."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: TensorDevice) -> None:
         """Start without tables of angles."""
         super().__init__(device)
         self._tables: dict[_Angles, Tensor] = {}  # least recently used first
@@ -89,8 +86,8 @@ class Positions(Group):
         if x.size:
             table = self._table(self._needed(sequence, int(offset), positions, length), int(rotary), theta, scaling)
         reads, optional = {"x": x, "table": table}, {"positions": positions}
-        options = {"heads": int(heads), "interleaved": bool(interleaved), "sequence": sequence, "position": int(offset)}
-        return self._draw(rotate, reads, x.shape, dtype, out, optional=optional, **options)
+        options: dict[str, Any] = {"heads": int(heads), "interleaved": bool(interleaved), "position": int(offset)}
+        return self._draw(rotate, reads, x.shape, dtype, out, optional=optional, sequence=sequence, **options)
 
     def _needed(self, sequence: int, offset: int, positions: Tensor | None, length: int | None) -> int:
         """The number of positions that the table needs, up to the last one of x."""
@@ -133,5 +130,6 @@ class Positions(Group):
             except PlanError as error:
                 problem = error
                 continue
-            return self._device.tensor(cosines_and_sines(rows, frequencies, factor))
+            table: Tensor = self._device.tensor(cosines_and_sines(rows, frequencies, factor))
+            return table
         raise InputError(f"the angles of {length} positions do not fit: {problem}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy.typing as npt
 
 from glinfer.errors import InputError
@@ -117,7 +119,12 @@ class Reductions(Group):
 
 def _stats(passes: Passes, stat: str, x: TensorSpec) -> TensorSpec:
     """Append the draws of the statistics of each row."""
-    options = {"stat": stat, "readers": x.shape[0], "scratch": passes.scratch, "kernels": passes.kernels}
+    options: dict[str, Any] = {
+        "stat": stat,
+        "readers": x.shape[0],
+        "scratch": passes.scratch,
+        "kernels": passes.kernels,
+    }
     stats, draws = summarize(passes.call, passes.call, x, **options)
     passes.draw(*draws)
     return stats

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
+from typing import Any, TypeVar, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,9 @@ from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import blocks_of
 from glinfer.tensors.storage import Storage
 
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
-
 Shape = tuple[int, ...]
+TensorDevice = Any
+"""A :class:`glinfer.tensors.device.Device`, which imports this module."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
 """Texture formats of the unpacked types; packed types use :data:`PACKED`."""
@@ -63,19 +62,16 @@ def _on_both_sides(kernel: str) -> tuple[Operator, Operator]:
     a whole number becomes a float.
     """
 
-    def operands(x: Tensor, other: Operand) -> AbstractContextManager[Tensor] | None:
-        if isinstance(other, Tensor):
-            return nullcontext(other)
-        if isinstance(other, (int, float, np.number)) and not isinstance(other, bool):
-            return x.device.tensor(other, x.dtype if x.dtype == "float16" else "float32")
-        if isinstance(other, (np.ndarray, list, tuple)):
-            return x.device.tensor(other, "float32" if np.asarray(other).dtype.kind in "iu" else None)
-        return None
-
     def combined(x: Tensor, other: Operand, *, second: bool = False) -> Tensor:
         """The result for a tensor, an array or a number, with broadcasting; see the kernel for errors."""
-        held = operands(x, other)
-        if held is None:
+        held: AbstractContextManager[Tensor]
+        if isinstance(other, Tensor):
+            held = nullcontext(other)
+        elif isinstance(other, (int, float, np.number)) and not isinstance(other, bool):
+            held = x.device.tensor(other, x.dtype if x.dtype == "float16" else "float32")
+        elif isinstance(other, (np.ndarray, list, tuple)):
+            held = x.device.tensor(other, "float32" if np.asarray(other).dtype.kind in "iu" else None)
+        else:
             return NotImplemented  # type: ignore[no-any-return]  # Python's protocol for operators
         with held as y:
             dtype = "float16" if x.dtype == y.dtype == "float16" else "float32"
@@ -103,7 +99,7 @@ class Tensor:
             :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
 
-    def __init__(self, device: Device, storage: Storage, shape: Shape, dtype: str) -> None:
+    def __init__(self, device: TensorDevice, storage: Storage, shape: Shape, dtype: str) -> None:
         """Hold a storage as an array of this shape and type; see :meth:`glinfer.Device.tensor`."""
         self.device, self._shape, self._dtype = device, shape, dtype
         self._storage: Storage | None = storage
@@ -175,7 +171,8 @@ class Tensor:
     @named("x[index]")
     def __getitem__(self, index: Any) -> Tensor:
         """A copy of ``tensor[index]``, with NumPy's basic indexing; see :meth:`Movement.slice`."""
-        return self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
+        part: Tensor = self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
+        return part
 
     @named("x[index] = value")
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -195,11 +192,13 @@ class Tensor:
     @property
     def T(self) -> Tensor:  # noqa: N802
         """A copy with reversed axes."""
-        return self.device.ops.transpose(self)
+        swapped: Tensor = self.device.ops.transpose(self)
+        return swapped
 
     def __neg__(self) -> Tensor:
         """``-x``."""
-        return self.device.ops.scale(self, -1.0, dtype=self.dtype)
+        negative: Tensor = self.device.ops.scale(self, -1.0, dtype=self.dtype)
+        return negative
 
     __array_priority__ = 1000.0
     """Makes NumPy leave ``array + tensor`` to the tensor."""
@@ -241,7 +240,8 @@ class Tensor:
         cols, own_cols = as_matrix(wanted)[1], as_matrix(self.shape)[1]
         if not self.size or cols == own_cols or (cols % LANES == 0 and own_cols % LANES == 0):
             return Tensor(self.device, self.storage, wanted, self.dtype)
-        return self.device.ops.repack(self, wanted)
+        copied: Tensor = self.device.ops.repack(self, wanted)
+        return copied
 
     def _resolved(self, shape: Sequence[Any]) -> Shape:
         given: Sequence[Any] = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape

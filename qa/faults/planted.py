@@ -61,8 +61,8 @@ FAULTS = (
     Fault(
         "fused-attention-ignores-offset",
         "glinfer/tensors/attention.py",
-        'causal=_offset("attention", offset) if causal else None,',
-        "causal=0 if causal else None,",
+        "return offset if causal else None",
+        "return 0 if causal else None",
         ("tests/tensors/test_attention.py", "tests/tensors"),
     ),
     # ops

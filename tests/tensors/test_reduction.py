@@ -167,5 +167,6 @@ def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
     ):
         with pytest.raises(PlanError, match=f"^draw s: {message}$"):
             summarize("s", "s", x, stat=stat, causal=causal, **options)
-    stats, (draw,) = summarize("s", "s", x, stat="sum", **options)
-    plan.refuses(lambda: dataclasses.replace(draw, outputs=(plan.scratch("y", 6, 8).name,)), r"output is \[6, 8\]; expected \[6, 4\]")
+    _, (draw,) = summarize("s", "s", x, stat="sum", **options)
+    wider = dataclasses.replace(draw, outputs=(plan.scratch("y", 6, 8).name,))
+    plan.refuses(lambda: wider, r"output is \[6, 8\]; expected \[6, 4\]")
