@@ -11,7 +11,7 @@ from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Uniform
 from glinfer.ops.published.linear import ACTIVATIONS
-from glinfer.ops.spec import Array, TensorSpec
+from glinfer.ops.spec import TensorSpec
 from glinfer.quant.formats import GROUP, block_format
 
 STRATEGIES = ("packed", "small", "split_k", "reduce", "matvec")
@@ -154,12 +154,6 @@ class Finish:
     def plain(self) -> bool:
         """Whether the sums stay unchanged."""
         return self == Finish()
-
-
-def seen_keys(columns: Array, last: Array, window: int) -> Array:
-    """Mask of the columns that a row sees: all up to ``last``, or the last ``window`` of them."""
-    seen = columns <= last
-    return seen & (columns > last - window) if window else seen
 
 
 PLAIN = Finish()
