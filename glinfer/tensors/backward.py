@@ -83,12 +83,12 @@ class Backward(Group):
                 inputs.append(("before", before))
         rows, cols = inputs[0][1].shape
         defines = [("IDS_ROWS", rows), ("IDS_COLS", cols), ("OUT_ROWS", shape[0])]
+        options: dict[str, Any] = {}
         if method == "scatter":
             points = rows * cols * texels_for(shape[1])
-            clears, vertex = "all" if into is None else "", "common/scatter_add.vert"
-            options: dict[str, Any] = {"adds": True, "clears": clears, "vertex": vertex, "points": points}
+            options = {"cover": "scatter", "vertex": "common/scatter_add.vert", "points": points, "adds": True}
+            options["clears"] = "all" if into is None else ""
         else:
-            options = {}
             defines.append(("BEFORE", len(inputs) - 2))
         passes.step(f"{method}_add", inputs, [sums, counts], defines=defines, **options)
         found += passes.run()

@@ -29,17 +29,10 @@ def causal_conv(
     The depthwise causal convolution of Mamba (Gu and Dao 2023) and of LFM2, without its activation.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         x, out: [R, C].
         taps: [length, C]; the last row multiplies the row itself.
         bias: [1, C].
         sequence: rows of each sequence; all by default.
-        kernels: the renderer's kernel options.
-        rows: rows of out that are written; all by default.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     inputs = [("x", x), ("taps", taps)] + ([] if bias is None else [("bias", bias)])
     defines = [("LENGTH", taps.shape[0]), ("BIASED", int(bias is not None)), ("SEQUENCE", sequence or x.shape[0])]

@@ -54,14 +54,10 @@ def arithmetic(
     """``out = x + y``, ``x - y``, ``x * y`` or ``x / y``, with broadcasting.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         x, y: [R, C], or fewer rows, or one column.
         out: [R, C].
         operation: one of :data:`OPERATIONS`.
         axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; by default that of matrices.
-        kernels: the renderer's kernel options.
-        rows: rows of out that are written; all by default.
 
     Raises:
         PlanError: there is no such operation, or a tensor has another layout.
@@ -106,11 +102,7 @@ def scale(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """``out = factor * x``; factor is a finite number or the name of a run value, x and out [R, C].
-
-    Raises:
-        PlanError: a tensor has another layout.
-    """
+    """``out = factor * x``; factor is a finite number or the name of a run value, x and out [R, C]."""
     return flat_draw(
         name,
         kind,

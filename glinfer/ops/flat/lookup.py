@@ -66,9 +66,6 @@ def position_add(
     x and out [R, D], sequences of ``length`` rows each; table [P, D]. ``offset``, a number or a run value's name, is
     the position of row 0 of a sequence. With ``padded`` rows beyond the table's positions are padding, and get its
     last one.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     return flat_draw(
         name,

@@ -84,14 +84,10 @@ def strided_copy(
     """``out[i0, i1, …] = x[row_offset + Σ i · row stride, col_offset + Σ i · column stride]``.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         x: the source [R, C].
         out: a tensor of x's format, or of floats, to which elements are converted; float16 rounds to nearest.
         axes: the axes of out, outermost first: size, row stride, column stride. The last ones are its columns.
         row_offset, col_offset: element of x where the walk begins; numbers or names of run values.
-        kernels: the renderer's kernel options.
-        rows: rows of out that are written; all by default.
 
     Raises:
         PlanError: the axes are not those of out, or too many; or the formats do not fit.
@@ -196,13 +192,9 @@ def concat(
     """Concatenate 1 to :data:`MAX_PARTS` tensors of one format.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         parts: [R, C0], [R, C1], … for ``groups`` None; else [groups · R0, C], [groups · R1, C], …
         out: [R, ΣC]; else [groups · ΣR, C], where each group has the rows of that group of every part.
         groups: groups of rows to concatenate; None to concatenate columns.
-        kernels: the renderer's kernel options.
-        rows: rows of out that are written; all by default.
 
     Raises:
         PlanError: the parts are too many, the formats differ, or rows are not a whole number of groups.

@@ -87,9 +87,6 @@ def normalized(
 
     The last draw is called ``name``; the draws before it, and the tensors that ``scratch`` declares for the statistics,
     are named after it.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     stats, draws = summarize(
         name,

@@ -30,21 +30,14 @@ def rotate(
     """``out`` = x [R, heads × D] with the pairs of each head rotated by their rows' positions.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         x: sequences of ``sequence`` rows each; one sequence by default.
         table: [positions, rotary_dim] of :func:`glinfer.ops.rotary.rope_table`.
         out: a tensor like x.
-        kernels: the renderer's kernel options.
         heads: heads side by side in a row.
         interleaved: rotate elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
         sequence: rows of a sequence.
         position: position of the first row of each sequence, a number or a run value's name.
         positions: whole numbers [1, sequence], instead of ``position``.
-        rows: rows that are written; all by default.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
     inputs = [("x", x), ("table", table)]
