@@ -43,13 +43,7 @@ class Movement(Group):
         return self._moved(x, [own[axis] for axis in order], out=out)
 
     def split_qkv(
-        self,
-        x: Tensor,
-        heads: int,
-        kv_heads: int | None = None,
-        head_dim: int | None = None,
-        *,
-        flat: bool = False,
+        self, x: Tensor, heads: int, kv_heads: int | None = None, head_dim: int | None = None, *, flat: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values of an attention, from the rows of one projection.
 

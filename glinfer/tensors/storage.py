@@ -21,12 +21,7 @@ class Storage:
     """
 
     def __init__(
-        self,
-        context: Context,
-        layout: FlatLayout,
-        *,
-        matrix: Array | None = None,
-        texture: Texture | None = None,
+        self, context: Context, layout: FlatLayout, *, matrix: Array | None = None, texture: Texture | None = None
     ) -> None:
         """Hold a matrix of the layout's type, to be uploaded at its first use, or a texture."""
         self.layout = layout

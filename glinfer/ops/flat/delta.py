@@ -73,14 +73,7 @@ def sigmoid(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: Ke
 
 
 def log_decay(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    rate: TensorSpec,
-    shift: TensorSpec,
-    out: TensorSpec,
-    *,
-    kernels: KernelOptions,
+    name: str, kind: str, x: TensorSpec, rate: TensorSpec, shift: TensorSpec, out: TensorSpec, *, kernels: KernelOptions
 ) -> DrawSpec:
     """``out = -exp(rate) * log(1 + exp(x + shift))``, logarithms of decays; x and out [R, C], the others [1, C]."""
     inputs = [("x", x), ("rate", rate), ("shift", shift)]

@@ -1,7 +1,6 @@
 """The base draw of all ops over tensors of any shape; their layout is :mod:`glinfer.gl.layouts.flat`.
 
-Every builder takes the draw's ``name``, its ``kind`` (a group in tables) and the renderer's ``kernels``. Most take
-``rows``, the number of rows of the output that are written, or the name of a run value; all rows by default. They raise
+Every builder takes the draw's ``name``, its ``kind`` (a group in tables) and the renderer's ``kernels``, and raises
 PlanError if a tensor is not in the flat layout.
 """
 

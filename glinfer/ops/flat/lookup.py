@@ -8,7 +8,6 @@ import numpy as np
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.flat import LANES
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
@@ -26,7 +25,6 @@ def lookup(
     table_format: str | None,
     inputs: int,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[r] = weight[ids[r]]``; zeros for an id outside the table, such as one below 0.
 
@@ -45,7 +43,7 @@ def lookup(
         ("IDS_COLS", ids.shape[1]),
     ]
     tensors = [("ids", ids), ("weight", weight)]
-    return flat_draw(name, kind, "lookup", tensors, [out], kernels=kernels, rows=rows, defines=defines)
+    return flat_draw(name, kind, "lookup", tensors, [out], kernels=kernels, defines=defines)
 
 
 def position_add(
@@ -59,7 +57,6 @@ def position_add(
     offset: int | str,
     padded: bool = False,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[b · length + s] = x[b · length + s] + table[offset + s]``: learned positions (Vaswani et al. 2017).
 
@@ -74,7 +71,6 @@ def position_add(
         [("x", x), ("table", table)],
         [out],
         kernels=kernels,
-        rows=rows,
         defines=[("LENGTH", length), ("TABLE_ROWS", table.shape[0]), ("PADDED", int(padded))],
         uniforms=[("offset", offset)],
     )

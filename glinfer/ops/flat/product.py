@@ -8,7 +8,6 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Uniform
 from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.ops.spec import TensorSpec
@@ -117,7 +116,7 @@ class Finish:
         activation: a key of :data:`glinfer.ops.published.linear.ACTIVATIONS`.
         residual: a tensor of the output's shape.
         scale: a factor.
-        causal: None, or the last column that row 0 of each matrix sees, a number or a run value's name: row r sees
+        causal: None, or the last column that row 0 of each matrix sees: row r sees
             columns up to ``causal + r``, and all others become :data:`MASKED`.
         window: limit for the columns that a row sees, up to its last one; 0 for all.
         cap: bound c of c · tanh(y / c), applied before masking; 0 for none.
@@ -127,7 +126,7 @@ class Finish:
     activation: str = "none"
     residual: TensorSpec | None = None
     scale: float = 1.0
-    causal: Extent | None = None
+    causal: int | None = None
     window: int = 0
     cap: float = 0.0
 

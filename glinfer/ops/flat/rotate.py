@@ -25,7 +25,6 @@ def rotate(
     sequence: int | None = None,
     position: Extent = 0,
     positions: TensorSpec | None = None,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out`` = x [R, heads × D] with the pairs of each head rotated by their rows' positions.
 
@@ -58,9 +57,7 @@ def rotate(
         ("POSITIONS", int(positions is not None)),
         ("WHOLE", int(dim % 4 == 0 and rotary % (4 if interleaved else 8) == 0)),
     ]
-    return flat_draw(
-        name, kind, "rotate", inputs, [out], kernels=kernels, rows=rows, defines=defines, uniforms=uniforms
-    )
+    return flat_draw(name, kind, "rotate", inputs, [out], kernels=kernels, defines=defines, uniforms=uniforms)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
