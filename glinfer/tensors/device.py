@@ -26,7 +26,7 @@ from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.own import own_pass
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, named
+from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, named, shape_from
 
 
 @dataclass(frozen=True)
@@ -298,18 +298,6 @@ def numbers(values: Any) -> Array:
     if array.dtype.kind not in "iuf":
         raise InputError(f"found an array of {array.dtype}; expected numbers: {', '.join(TEXTURE_FORMATS)}")
     return array
-
-
-def shape_from(shape: object) -> Shape:
-    """Check a shape from the caller; a whole number is one edge.
-
-    Raises:
-        InputError: it is not a shape.
-    """
-    edges = shape if isinstance(shape, (tuple, list)) else (shape,)
-    if not all(is_whole(edge) and edge >= 0 for edge in edges):
-        raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")
-    return tuple(int(edge) for edge in edges)
 
 
 def plain_array(values: Any, dtype: Any = None) -> Array:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from glinfer.errors import InputError
 from glinfer.ops.flat.matmul import matmul as matmul_draws
 from glinfer.ops.flat.matmul_choice import explained, resolve
-from glinfer.ops.flat.product import Finish, Product, Steps, Strategy
+from glinfer.ops.flat.product import Finish, Product, Strategy
 from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import expect_activation, expect_floats
 from glinfer.tensors.elementwise import Elementwise
@@ -66,7 +66,7 @@ class Products(Elementwise, Movement):
         leading = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         shape = (*leading, product.n) if x.ndim == 1 else (*leading, x.shape[-2], product.n)
         finish: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
-        if 0 not in shape and _batch_of(x.shape[:-2], y.shape[:-2]) is None:
+        if 0 not in shape and len(_batch(x.shape[:-2], y.shape[:-2])[1]) > _AXES:
             with self._copied(x, leading) as left, self._copied(y, leading) as right:
                 return self.matmul(left, right, **finish, strategy=strategy, dtype=dtype, out=out)
         return self._product({"x": x, "y": y}, product, shape, strategy, dtype, out, **finish)
@@ -238,13 +238,43 @@ def _matrices(x: Tensor, y: Tensor) -> Product:
     if y.ndim == 1:
         return Product(1, math.prod(x.shape[:-1]), y.shape[0], transposed=True)
     try:
-        leading = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        m, groups = _batch(x.shape[:-2], y.shape[:-2])
     except ValueError:
         raise InputError(f"{shapes}; their leading axes do not broadcast") from None
-    batch = _batch_of(x.shape[:-2], y.shape[:-2]) or _batch_of(leading, leading)
-    assert batch is not None  # equal axes are one
-    m = 1 if x.ndim == 1 else x.shape[-2]
-    return _joined(Product(m, y.shape[-1], y.shape[-2], False, None, *batch))
+    if len(groups) > _AXES:
+        m, groups = 1, [(math.prod(np.broadcast_shapes(x.shape[:-2], y.shape[:-2])), True, True)]
+    groups = [(1, False, False)] * (_AXES - len(groups)) + groups
+    steps: list[list[int]] = [[0] * _AXES, [0] * _AXES]
+    for own, moving in zip(steps, (1, 2), strict=True):
+        step = 1
+        for axis in reversed(range(_AXES)):
+            if groups[axis][moving]:
+                own[axis], step = step, step * groups[axis][0]
+    batch, of_x, of_y = ((each[0], each[1], each[2]) for each in ([size for size, _, _ in groups], *steps))
+    rows = 1 if x.ndim == 1 else x.shape[-2]
+    return Product(m * rows, y.shape[-1], y.shape[-2], False, None, batch, of_x, of_y)
+
+
+def _batch(x: Shape, y: Shape) -> tuple[int, list[tuple[int, bool, bool]]]:
+    """Broadcast the leading axes of two stacks of matrices.
+
+    Returns the number of neighbouring matrices of x that share a matrix of y, and the other axes, joined where
+    possible: their sizes, and whether x and y have them.
+
+    Raises:
+        ValueError: they do not broadcast.
+    """
+    shape = np.broadcast_shapes(x, y)
+    padded_x, padded_y = ((1,) * (len(shape) - len(own)) + own for own in (x, y))
+    groups: list[tuple[int, bool, bool]] = []
+    for size, of_x, of_y in zip(shape, padded_x, padded_y, strict=True):
+        moves = of_x > 1, of_y > 1
+        if groups and groups[-1][1:] == moves:
+            groups[-1] = (groups[-1][0] * size, *moves)
+        elif size != 1:
+            groups.append((size, *moves))
+    shared = groups.pop()[0] if groups and groups[-1][1:] == (True, False) else 1
+    return shared, groups
 
 
 def _layer(x: Tensor, weight: Tensor, name: str) -> Product:
@@ -261,46 +291,3 @@ def _expect_inner(x: Tensor, y: Tensor, of_x: int, of_y: int, name: str = "y") -
         raise InputError(
             f"x is {list(x.shape)} and {name} is {list(y.shape)}; they sum over {of_x} and {of_y} elements"
         )
-
-
-def _batch_of(x: Shape, y: Shape) -> tuple[Steps, Steps, Steps] | None:
-    """Broadcast the leading axes of two stacks of matrices: the sizes of three axes, and the steps of x and of y.
-
-    Returns None if that needs more than three axes.
-    """
-    shape = np.broadcast_shapes(x, y)
-    padded_x, padded_y = ((1,) * (len(shape) - len(own)) + own for own in (x, y))
-    groups: list[tuple[int, bool, bool]] = []
-    for size, of_x, of_y in zip(shape, padded_x, padded_y, strict=True):
-        moves = of_x > 1, of_y > 1
-        if groups and groups[-1][1:] == moves:
-            groups[-1] = (groups[-1][0] * size, *moves)
-        elif size > 1:
-            groups.append((size, *moves))
-    if len(groups) > _AXES:
-        return None
-    groups = [(1, False, False)] * (_AXES - len(groups)) + groups
-    steps: list[list[int]] = [[0] * _AXES, [0] * _AXES]
-    for own, moving in zip(steps, (1, 2), strict=True):
-        step = 1
-        for axis in reversed(range(_AXES)):
-            if groups[axis][moving]:
-                own[axis], step = step, step * groups[axis][0]
-    sizes, of_x_steps, of_y_steps = ((each[0], each[1], each[2]) for each in ([size for size, _, _ in groups], *steps))
-    return sizes, of_x_steps, of_y_steps
-
-
-def _joined(product: Product) -> Product:
-    """Join neighbouring matrices with the same weight into one matrix."""
-    batch, x_steps, weight_steps = list(product.batch), list(product.x_steps), list(product.weight_steps)
-    m = product.m
-    for axis in reversed(range(_AXES)):
-        size = batch[axis]
-        if size == 1:
-            continue
-        if x_steps[axis] != 1 or weight_steps[axis] != 0:
-            break
-        m, batch[axis], x_steps[axis] = m * size, 1, 0
-        x_steps = [step // size for step in x_steps]
-    sizes, own, other = ((each[0], each[1], each[2]) for each in (batch, x_steps, weight_steps))
-    return replace(product, m=m, batch=sizes, x_steps=own, weight_steps=other)

@@ -17,7 +17,7 @@ from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group
 from glinfer.tensors.indexing import Index, parts_of
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole
+from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from
 
 
 class Movement(Group):
@@ -125,7 +125,7 @@ class Movement(Group):
         Raises:
             InputError: x does not broadcast to this shape.
         """
-        wanted = _edges(shape)
+        wanted = shape_from(shape)
         own = [Axis(1, 0, 0)] * (len(wanted) - x.ndim) + axes_of(x.shape)
         fits = len(wanted) == len(own) and all(axis.size in (1, edge) for axis, edge in zip(own, wanted, strict=True))
         if not fits:
@@ -139,7 +139,7 @@ class Movement(Group):
         Raises:
             InputError: the shape has another number of elements.
         """
-        wanted = _edges(shape)
+        wanted = shape_from(shape)
         if math.prod(wanted) != x.size:
             raise InputError(f"x is {list(x.shape)} of {x.size} elements, which cannot become {list(wanted)}")
         _expect_elements(x)
@@ -219,13 +219,6 @@ def _split_axes(shape: Shape, heads: int, width: int) -> list[Axis]:
     """The axes [..., heads, rows, width] that split the columns of [..., rows, columns] into heads."""
     *outer, rows, _ = axes_of(shape)
     return [*outer, Axis(heads, 0, width), rows, Axis(width, 0, 1)]
-
-
-def _edges(shape: Sequence[int]) -> Shape:
-    """Check a shape from the caller."""
-    if not isinstance(shape, Sequence) or not all(is_whole(edge) and edge >= 0 for edge in shape):
-        raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")
-    return tuple(operator.index(edge) for edge in shape)
 
 
 def _axis(x: Tensor, axis: int) -> int:

@@ -295,3 +295,15 @@ class Tensor:
 def is_whole(value: object) -> bool:
     """Whether a value is a whole number of Python or NumPy, and not a boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def shape_from(shape: object) -> Shape:
+    """Check a shape from the caller; a whole number is one edge.
+
+    Raises:
+        InputError: it is not a shape.
+    """
+    edges = shape if isinstance(shape, (tuple, list)) else (shape,)
+    if not all(is_whole(edge) and edge >= 0 for edge in edges):
+        raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")
+    return tuple(int(edge) for edge in edges)
