@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,8 @@ import numpy.typing as npt
 from glinfer.errors import InputError, PlanError
 from glinfer.ops.flat.movement import MAX_PARTS, concat, repack, strided_axes, strided_copy
 from glinfer.ops.flat.strided import Axis
-from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group
 from glinfer.tensors.indexing import Index, parts_of
-from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from
 
 
@@ -165,22 +164,36 @@ class Movement(Group):
         Raises:
             InputError: ``tensors`` is empty, or they differ in type or in the edge of another axis.
         """
-        first, along = _expect_concat(tensors, axis)
+        if not tensors:
+            raise InputError("found no tensors; expected at least one")
+        first = tensors[0]
+        along = _axis(first, axis)
+        for tensor in tensors:
+            _expect_elements(tensor)
+            if _without(tensor.shape, along) != _without(first.shape, along):
+                raise InputError(
+                    f"found {list(first.shape)} and {list(tensor.shape)}; expected one shape but for axis {along}"
+                )
+            if tensor.dtype != first.dtype:
+                raise InputError(
+                    f"found {list(first.shape)} of {first.dtype} and {list(tensor.shape)} of {tensor.dtype}; "
+                    "expected one type: use astype first"
+                )
         shape = (*first.shape[:along], sum(tensor.shape[along] for tensor in tensors), *first.shape[along + 1 :])
-        groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
-        passes = self._passes
-        reads = {f"x{number}": tensor for number, tensor in enumerate(tensors)}
+        passes, held = self._passes, [tensor for tensor in tensors if tensor.size]
+        for number, tensor in enumerate(tensors):
+            passes.expect_here(f"x{number}", tensor)
         if 0 in shape:
-            return passes.zeros(shape, first.dtype, out, **reads)
-        for name, tensor in reads.items():
-            passes.expect_here(name, tensor)
-        parts = [passes.read(name, tensor) for name, tensor in reads.items() if tensor.size]
-        while len(parts) > MAX_PARTS:
-            parts = [
-                _joined(passes, parts[start : start + MAX_PARTS], groups) for start in range(0, len(parts), MAX_PARTS)
-            ]
+            return passes.zeros(shape, first.dtype, out)
+        if len(held) > MAX_PARTS:
+            starts = range(0, len(held), MAX_PARTS)
+            with ExitStack() as made:
+                parts = [made.enter_context(self.concat(held[start : start + MAX_PARTS], axis)) for start in starts]
+                return self.concat(parts, axis, out=out)
+        specs = [passes.read(f"x{number}", tensor) for number, tensor in enumerate(held)]
+        groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
         target = passes.result("y", shape, first.dtype, out)
-        passes.draw(concat(passes.call, passes.call, parts, target, groups=groups, kernels=passes.kernels))
+        passes.draw(concat(passes.call, passes.call, specs, target, groups=groups, kernels=passes.kernels))
         (y,) = passes.run()
         return y
 
@@ -252,36 +265,6 @@ def _head_width(x: Tensor, parts: int, spelt: str, head_dim: int | None) -> int:
     return width
 
 
-def _expect_concat(tensors: Sequence[Tensor], axis: int) -> tuple[Tensor, int]:
-    """Check the tensors; returns the first one, and the axis as a number from 0."""
-    if not tensors:
-        raise InputError("found no tensors; expected at least one")
-    first = tensors[0]
-    along = _axis(first, axis)
-    for tensor in tensors:
-        _expect_elements(tensor)
-        same = [edge for number, edge in enumerate(tensor.shape) if number != along]
-        if tensor.ndim != first.ndim or same != [edge for number, edge in enumerate(first.shape) if number != along]:
-            raise InputError(
-                f"found {list(first.shape)} and {list(tensor.shape)}; expected one shape but for axis {along}"
-            )
-        if tensor.dtype != first.dtype:
-            raise InputError(
-                f"found {list(first.shape)} of {first.dtype} and {list(tensor.shape)} of {tensor.dtype}; "
-                "expected one type: use astype first"
-            )
-    return first, along
-
-
-def _joined(passes: Passes, parts: Sequence[TensorSpec], groups: int | None) -> TensorSpec:
-    """Join up to eight tensors into one that the next draw reads."""
-    if len(parts) == 1:
-        return parts[0]
-    (rows, cols), name = parts[0].shape, f"from {parts[0].name}"
-    if groups is None:
-        cols = sum(part.shape[1] for part in parts)
-    else:
-        rows = sum(part.shape[0] for part in parts)
-    joined = passes.scratch(name, rows, cols, parts[0].format)
-    passes.draw(concat(name, passes.call, parts, joined, groups=groups, kernels=passes.kernels))
-    return joined
+def _without(shape: Shape, axis: int) -> list[int | None]:
+    """The edges of a shape, with None for one axis."""
+    return [None if number == axis else edge for number, edge in enumerate(shape)]
