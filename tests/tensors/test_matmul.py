@@ -189,18 +189,12 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         (lambda: ops.matmul(x, y, bias=x), r"matmul: bias is \[3, 4\]; expected \[5\]"),
         (lambda: ops.matmul(x, y, residual=x), r"matmul: residual is \[3, 4\]; expected \[3, 5\], like the result"),
         (lambda: ops.matmul(x, whole), r"matmul: y is \[3\] of int32; expected float32 or float16"),
-        (
-            lambda: ops.linear(x, y),
-            r"linear: x is \[3, 4\] and weight is \[4, 5\]; they sum over 4 and 5 elements",
-        ),
+        (lambda: ops.linear(x, y), r"linear: x is \[3, 4\] and weight is \[4, 5\]; they sum over 4 and 5 elements"),
         (
             lambda: ops.matmul(stack, other),
             r"matmul: x is \[2, 3, 4\] and y is \[3, 4, 5\]; their leading axes do not broadcast",
         ),
-        (
-            lambda: ops.matmul(dev.zeros(()), y),
-            r"matmul: x is \[\] and y is \[4, 5\]; both need an axis to sum over",
-        ),
+        (lambda: ops.matmul(dev.zeros(()), y), r"matmul: x is \[\] and y is \[4, 5\]; both need an axis to sum over"),
     ):
         with pytest.raises(InputError, match=f"^{message}$"):
             run()

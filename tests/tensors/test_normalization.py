@@ -143,10 +143,7 @@ def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) ->
 def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
     for wrong, message in (
         (lambda x, y, z: Norm("batch"), "there is no norm 'batch'; known: layer, rms, softmax, log_softmax"),
-        (
-            lambda x, y, z: Norm("rms", residual=x),
-            "residual and added must be given together",
-        ),
+        (lambda x, y, z: Norm("rms", residual=x), "residual and added must be given together"),
         (lambda x, y, z: Norm("rms", eps=-1.0), "eps is -1.0 and offset 0.0; expected numbers, eps ≥ 0"),
         (lambda x, y, z: Norm("rms", weight=y), r"draw n: weight is \[6, 4\]; expected \[1, 8\]"),
         (lambda x, y, z: Norm("rms", residual=y, added=z), r"draw n.stats: residual is \[6, 4\]; expected \[6, 8\]"),

@@ -179,10 +179,7 @@ def test_bad_scalings_are_refused() -> None:
     ones = {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4}
     linear = "rope scaling of type 'linear' has"
     for scaling, message in (
-        (
-            {"rope_type": "ntk"},
-            "there is no scaling of type 'ntk'; known: default, linear, dynamic, llama3, yarn,",
-        ),
+        ({"rope_type": "ntk"}, "there is no scaling of type 'ntk'; known: default, linear, dynamic, llama3, yarn,"),
         ({"type": "linear"}, f"{linear} no 'factor'; add it to the settings"),
         ({"type": "linear", "factor": -2}, f"{linear} factor -2; expected a number above 0"),
         ({"type": "linear", "factor": True}, f"{linear} factor True; expected a number above 0"),
@@ -240,10 +237,7 @@ def test_positions_that_do_not_fit(dev: Device) -> None:
         dev.ops.rope(whole)
 
 
-@tiered(
-    ("dim", "rotary", "interleaved"),
-    [(10, 4, False), (16, 16, True), (16, 16, False), (10, 4, True)],
-)
+@tiered(("dim", "rotary", "interleaved"), [(10, 4, False), (16, 16, True), (16, 16, False), (10, 4, True)])
 def test_a_draw_agrees_with_its_oracle(dev: Device, dim: int, rotary: int, interleaved: bool) -> None:
     x, table = normal(np.random.default_rng(8), 6, 3 * dim), rope_table(50, rotary)[0]
     for at in (0, 44):
