@@ -70,10 +70,6 @@ class Storage:
             return self._matrix.copy()
         return self.texture().read().copy()
 
-    def hold(self) -> None:
-        """Add a holder."""
-        self.holders += 1
-
     def let_go(self) -> None:
         """Remove a holder, and release the storage after the last one."""
         self.holders -= 1

@@ -103,7 +103,7 @@ class Tensor:
         """Hold a storage as an array of this shape and type; see :meth:`glinfer.Device.tensor`."""
         self.device, self._shape, self._dtype = device, shape, dtype
         self._storage: Storage | None = storage
-        storage.hold()
+        storage.holders += 1
 
     @property
     def shape(self) -> Shape:
