@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import LANES, texels_for
+from glinfer.ops.flat.draws import Define
 from glinfer.ops.flat.product import Product, Strategy
 from glinfer.ops.spec import Op, TensorSpec, register
 from glinfer.tensors.base import expect_floats
@@ -145,31 +146,31 @@ def _attend(
     part_keys = -(-keys // wanted // LANES) * LANES
     parts = -(-keys // part_keys)
     _, kv_heads, shared = product.batch
-    defines = {
-        "ROWS": targets,
-        "HEADS": kv_heads * shared,
-        "KV_HEADS": kv_heads,
-        "QUERIES": product.m,
-        "KEYS": keys,
-        "Q_ROWS": queries,
-        "SCALE": float(scale),
-        "PARTS": parts,
-        "PART_KEYS": part_keys,
-        **({} if last is None else {"CAUSAL": 1}),
-    }
-    uniforms = [] if last is None else [("offset", last)]
-    columns = LANES * -(-(texels + (parts > 1)) // targets)
-    joined = [passes.scratch(f"target{i}", parts * queries, columns) for i in range(targets)]
-    joined = joined if targets > 1 or parts > 1 else []
-    passes.step("attend", [*reads.items()], joined or [out], defines=[*defines.items()], uniforms=uniforms)
-    if joined:
-        sources = [(f"x{i}", target) for i, target in enumerate(joined)]
+    defines: list[Define] = [
+        ("ROWS", targets),
+        ("HEADS", kv_heads * shared),
+        ("KV_HEADS", kv_heads),
+        ("QUERIES", product.m),
+        ("KEYS", keys),
+        ("Q_ROWS", queries),
+        ("SCALE", float(scale)),
+        ("PARTS", parts),
+        ("PART_KEYS", part_keys),
+        *([] if last is None else [("CAUSAL", 1)]),
+    ]
+    uniforms, outputs = [] if last is None else [("offset", last)], [out]
+    if targets > 1 or parts > 1:
+        columns = LANES * -(-(texels + (parts > 1)) // targets)
+        outputs = [passes.scratch(f"target{i}", parts * queries, columns) for i in range(targets)]
+    passes.step("attend", [*reads.items()], outputs, defines=defines, uniforms=uniforms)
+    if outputs != [out]:
+        sources = [(f"x{i}", target) for i, target in enumerate(outputs)]
         sizes = [("ROWS", targets), ("PARTS", parts), ("OUT_ROWS", queries)]
         passes.step("weave", sources, [out], "attention.weave", defines=sizes)
 
 
 def _grouped(x: Tensor, y: Tensor, of_x: str, of_y: str) -> tuple[tuple[int, ...], Product]:
-    """The leading axes of the result, and the products of x's heads with the heads of y, keys or values, they share.
+    """The leading axes of the result, and the product of each head of x with the head of y that it shares.
 
     Raises:
         InputError: the heads of y do not divide those of x, or other axes differ.

@@ -46,7 +46,7 @@ class Reductions(Group):
         Raises:
             InputError: as in :meth:`sum`; or rows have no elements.
         """
-        return self._largest(x, keepdims, dtype, out)
+        return self._column(x, "largest", keepdims, dtype, out)
 
     def argmax(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
         """The index of the largest element of the last axis, as int32; see :meth:`sum`.
@@ -61,7 +61,7 @@ class Reductions(Group):
                 f"x is {list(x.shape)}; expected at most {_MAX_ARGMAX_COLUMNS} columns, whose numbers float32 holds; "
                 "split the rows"
             )
-        return self._largest(x, keepdims, "int32", out, index=True)
+        return self._column(x, "largest", keepdims, "int32", out, index=True)
 
     def cross_entropy(
         self, logits: Tensor, targets: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
@@ -96,18 +96,13 @@ class Reductions(Group):
         # Every target is outside an empty vocabulary, so its loss is 0.
         return self._run(build, {"logits": logits, "targets": targets}, targets.shape, dtype, out)
 
-    def _largest(
-        self, x: Tensor, keepdims: bool, dtype: npt.DTypeLike, out: Tensor | None, *, index: bool = False
-    ) -> Tensor:
-        if x.shape and not x.shape[-1] and 0 not in x.shape[:-1]:
-            raise InputError(f"x is {list(x.shape)}, whose rows have no elements and so no largest one")
-        return self._column(x, "largest", keepdims, dtype, out, index=index)
-
     def _column(
         self, x: Tensor, stat: str, keepdims: bool, dtype: npt.DTypeLike, out: Tensor | None, *, index: bool = False
     ) -> Tensor:
         """One number of the statistics of every row: element i of the result, in row-major order, is that of row i."""
         expect_rows(x=x)
+        if stat == "largest" and not x.shape[-1] and 0 not in x.shape[:-1]:
+            raise InputError(f"x is {list(x.shape)}, whose rows have no elements and so no largest one")
 
         def build(passes: Passes, x: TensorSpec, out: TensorSpec) -> None:
             defines = [("STAT", STATS[stat]), ("COLUMN", int(index))]
@@ -119,13 +114,8 @@ class Reductions(Group):
 
 def _stats(passes: Passes, stat: str, x: TensorSpec) -> TensorSpec:
     """Append the draws of the statistics of each row."""
-    options: dict[str, Any] = {
-        "stat": stat,
-        "readers": x.shape[0],
-        "scratch": passes.scratch,
-        "kernels": passes.kernels,
-    }
-    stats, draws = summarize(passes.call, passes.call, x, **options)
+    options: dict[str, Any] = {"readers": x.shape[0], "scratch": passes.scratch, "kernels": passes.kernels}
+    stats, draws = summarize(passes.call, passes.call, x, stat=stat, **options)
     passes.draw(*draws)
     return stats
 

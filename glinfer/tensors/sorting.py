@@ -6,6 +6,8 @@ other in matrices of one texel a row: list l of row r is number ``l * rows + r``
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy.typing as npt
 
 from glinfer.errors import InputError
@@ -65,23 +67,16 @@ class Sorting(Group):
                 defines = [*sizes, ("LIST_TEXELS", texels)]
                 passes.step("sort_chunks", [("x", source)], outputs, "top_k.chunks", rows=written, defines=defines)
                 continue
-            columns, keys = pairs[(number - 1) % 2]
+            (columns, keys), before = pairs[(number - 1) % 2], lists[number - 1]
+            inputs, defines = [("keys", keys), ("columns", columns)], [("ROWS", rows), ("KEPT", kept)]
+            # Uniforms instead of defines, so that all passes share a program.
             shift = -1 if texels == kept else texels.bit_length() - 1
-            before = lists[number - 1]
-            passes.step(
-                "merge_sorted",
-                [("keys", keys), ("columns", columns)],
-                outputs,
-                f"top_k.merge.{number}",
-                rows=written,
-                defines=[("ROWS", rows), ("KEPT", kept)],
-                # No defines, so that all passes share a program.
-                uniforms=[("list_count", before[0]), ("list_texels", before[1]), ("merged_shift", shift)],
-            )
+            uniforms = [("list_count", before[0]), ("list_texels", before[1]), ("merged_shift", shift)]
+            options: dict[str, Any] = {"rows": written, "defines": defines, "uniforms": uniforms}
+            passes.step("merge_sorted", inputs, outputs, f"top_k.merge.{number}", **options)
         columns = pairs[(len(lists) - 1) % 2][0]
-        passes.step(
-            "sorted_pairs", [("x", source), ("columns", columns)], [values, places], "top_k.pairs", defines=sizes
-        )
+        inputs = [("x", source), ("columns", columns)]
+        passes.step("sorted_pairs", inputs, [values, places], "top_k.pairs", defines=sizes)
         found, indices = passes.run()
         return found, indices
 
