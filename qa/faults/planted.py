@@ -428,7 +428,7 @@ FAULTS = (
         "shaders/causal_conv.frag",
         "max(0, LENGTH - 1 - at.x % SEQUENCE)",
         "max(0, LENGTH - 1 - at.x)",
-        ("tests/tensors/test_convolution.py", "tests/tensors", "tests/ops"),
+        ("tests/tensors/test_sequences.py", "tests/tensors", "tests/ops"),
     ),
     Fault(
         "padding-chosen-as-a-token",
