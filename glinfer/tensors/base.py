@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, named
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
 Build = Callable[..., None]
-"""Appends the draws of a call: (passes, ``out`` and the inputs as specs by name); absent inputs are left out."""
+"""Appends the draws of a call: (passes, the inputs and results as specs by name); absent inputs are left out."""
 
 
 class Group:
@@ -69,18 +69,34 @@ class Group:
         *,
         exact: bool = False,
     ) -> Tensor:
-        """Run a kernel with one result: zeros if an input has no elements, as it is the sum of nothing.
-
-        The result is computed in float32 and rounded to ``dtype``; an ``exact`` kernel writes ``dtype`` itself.
-        """
-        passes, wanted = self._passes, str(dtype) if exact else float_type(dtype)
-        if 0 in shape or any(tensor is not None and tensor.size == 0 for tensor in reads.values()):
-            return passes.zeros(shape, wanted, out, **reads)
-        specs = {name: passes.read(name, tensor) for name, tensor in reads.items() if tensor is not None}
-        target = (passes.result if exact else passes.computed)("result", shape, wanted, out)
-        build(passes, **specs, out=target)
-        (result,) = passes.run()
+        """Run a kernel with one result, called ``out``; an ``exact`` kernel writes ``dtype`` itself."""
+        types = {"out": str(dtype)} if exact else {}
+        (result,) = self._results(build, reads, {"out": shape}, dtype, types, out)
         return result
+
+    def _results(
+        self,
+        build: Build,
+        reads: Mapping[str, Tensor | None],
+        shapes: Mapping[str, Shape],
+        dtype: npt.DTypeLike = "float32",
+        types: Mapping[str, str] | None = None,
+        out: Tensor | None = None,
+    ) -> Sequence[Tensor]:
+        """Run a kernel: zeros if an input or a result has no elements, as they are sums of nothing.
+
+        Results in ``types`` are written in that type. All others are computed in float32 and rounded to ``dtype``.
+        """
+        passes, types, targets = self._passes, types or {}, dict[str, TensorSpec]()
+        wanted = {name: types[name] if name in types else float_type(dtype) for name in shapes}
+        empty = any(tensor is not None and tensor.size == 0 for tensor in reads.values())
+        if empty or any(0 in shape for shape in shapes.values()):
+            return [passes.zeros(shape, wanted[name], out, **reads) for name, shape in shapes.items()]
+        specs = {name: passes.read(name, tensor) for name, tensor in reads.items() if tensor is not None}
+        for name, shape in shapes.items():
+            targets[name] = (passes.result if name in types else passes.computed)(name, shape, wanted[name], out)
+        build(passes, **specs, **targets)
+        return passes.run()
 
 
 def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:

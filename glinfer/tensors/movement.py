@@ -64,21 +64,22 @@ class Movement(Group):
         parts = heads + 2 * kv_heads
         _expect_elements(x)
         width = _head_width(x, parts, f"({heads} + 2·{kv_heads})", head_dim)
-        first, found = 0, []
-        for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-            axes = [*axes_of(x.shape)[:-1], Axis(count * width, 0, 1)] if flat else _split_axes(x.shape, count, width)
-            found.append((name, axes, first * width))
-            first += count
-        passes = self._passes
-        if x.size == 0:
-            q, k, v = (passes.zeros(_sizes(axes), x.dtype, x=x) for _, axes, _ in found)
-            return q, k, v
-        source = passes.read("x", x)
-        for name, axes, start in found:
-            target = passes.result(name, _sizes(axes), x.dtype)
-            options: dict[str, Any] = {"col_offset": start, "kernels": passes.kernels}
-            passes.draw(strided_copy(name, passes.call, source, target, axes, **options))
-        q, k, v = passes.run()
+        counts = {"q": heads, "k": kv_heads, "v": kv_heads}
+        split = {
+            name: [*axes_of(x.shape)[:-1], Axis(count * width, 0, 1)] if flat else _split_axes(x.shape, count, width)
+            for name, count in counts.items()
+        }
+
+        def build(passes: Passes, x: TensorSpec, **targets: TensorSpec) -> None:
+            first, options = 0, {"kernels": passes.kernels}
+            for name, target in targets.items():
+                passes.draw(
+                    strided_copy(name, passes.call, x, target, split[name], col_offset=first * width, **options)
+                )
+                first += counts[name]
+
+        shapes = {name: _sizes(axes) for name, axes in split.items()}
+        q, k, v = self._results(build, {"x": x}, shapes, types=dict.fromkeys(shapes, x.dtype))
         return q, k, v
 
     def split_heads(self, x: Tensor, heads: int, *, out: Tensor | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from glinfer.errors import InputError
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group, expect_floats, expect_rows, expect_same_shape
-from glinfer.tensors.passes import Passes, float_type
+from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Tensor
 
 
@@ -102,17 +102,13 @@ class Normalizations(Group):
         _expect(x, eps, offset, weight=weight)
         expect_floats(residual=residual)
         expect_same_shape(x=x, residual=residual)
-        passes = self._passes
-        if x.size == 0:
-            wanted = float_type(dtype)
-            return passes.zeros(x.shape, wanted, x=x, residual=residual, weight=weight), passes.zeros(x.shape, wanted)
-        source, other = passes.read("x", x), passes.read("residual", residual)
-        factor = None if weight is None else passes.read("weight", weight)
-        added, target = passes.computed("sum", x.shape, dtype), passes.computed("y", x.shape, dtype)
-        norm = Norm("rms", weight=factor, eps=float(eps), offset=float(offset), residual=other, added=added)
-        _draw(passes, source, target, norm)
-        total, y = passes.run()
-        return total, y
+
+        def build(passes: Passes, x: TensorSpec, y: TensorSpec, **vectors: Any) -> None:
+            _draw(passes, x, y, Norm("rms", eps=float(eps), offset=float(offset), **vectors))
+
+        reads = {"x": x, "residual": residual, "weight": weight}
+        added, y = self._results(build, reads, {"added": x.shape, "y": x.shape}, dtype)
+        return added, y
 
     def softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``exp(x) / sum(exp(x))`` over the last axis; x [..., N] of float32 or float16.

@@ -6,16 +6,17 @@ other in matrices of one texel a row: list l of row r is number ``l * rows + r``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import LANES
-from glinfer.ops.spec import Op, register
+from glinfer.ops.spec import Op, TensorSpec, register
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.passes import float_type
-from glinfer.tensors.tensor import PACKED, Tensor, as_matrix, is_whole
+from glinfer.tensors.passes import Passes
+from glinfer.tensors.tensor import PACKED, Tensor, is_whole
 
 _CHUNK = 16
 """Elements of the first pass's lists."""
@@ -47,38 +48,41 @@ class Sorting(Group):
             raise InputError("x is a single number; expected at least one axis, as in [n]")
         if not is_whole(k) or not 1 <= k <= x.shape[-1]:
             raise InputError(f"k is {k!r} and x is {list(x.shape)}; expected k from 1 to {x.shape[-1]}")
-        passes, shape = self._passes, (*x.shape[:-1], int(k))
-        if 0 in shape:
-            return passes.zeros(shape, float_type(dtype), x=x), passes.zeros(shape, "int32")
-        source, (rows, cols), kept = passes.read("x", x), as_matrix(x.shape), -(-int(k) // LANES)
-        lists = _lists_of(cols, kept)
-        largest = rows * max(count * texels for count, texels in lists)
-        pairs = [
-            [passes.scratch(f"{part}.{pair}", largest, 4, PACKED) for part in ("columns", "keys")]
-            for pair in range(min(2, len(lists)))
-        ]
-        values, places = passes.computed("values", shape, dtype), passes.result("indices", shape, "int32")
-        sizes = [("ROWS", rows), ("COLS", cols)]
-        for number, (count, texels) in enumerate(lists):
-            # The last pass of the sort does not write the keys.
-            outputs = pairs[number % 2][: 1 if number == len(lists) - 1 else 2]
-            written = rows * count * texels
-            if number == 0:
-                defines = [*sizes, ("LIST_TEXELS", texels)]
-                passes.step("sort_chunks", [("x", source)], outputs, "top_k.chunks", rows=written, defines=defines)
-                continue
-            (columns, keys), before = pairs[(number - 1) % 2], lists[number - 1]
-            inputs, defines = [("keys", keys), ("columns", columns)], [("ROWS", rows), ("KEPT", kept)]
-            # Uniforms instead of defines, so that all passes share a program.
-            shift = -1 if texels == kept else texels.bit_length() - 1
-            uniforms = [("list_count", before[0]), ("list_texels", before[1]), ("merged_shift", shift)]
-            options: dict[str, Any] = {"rows": written, "defines": defines, "uniforms": uniforms}
-            passes.step("merge_sorted", inputs, outputs, f"top_k.merge.{number}", **options)
-        columns = pairs[(len(lists) - 1) % 2][0]
-        inputs = [("x", source), ("columns", columns)]
-        passes.step("sorted_pairs", inputs, [values, places], "top_k.pairs", defines=sizes)
-        found, indices = passes.run()
-        return found, indices
+        shape, kept = (*x.shape[:-1], int(k)), -(-int(k) // LANES)
+
+        def build(passes: Passes, x: TensorSpec, **results: TensorSpec) -> None:
+            _sort(passes, x, kept, [*results.values()])
+
+        shapes = {"values": shape, "indices": shape}
+        values, indices = self._results(build, {"x": x}, shapes, dtype, {"indices": "int32"})
+        return values, indices
+
+
+def _sort(passes: Passes, x: TensorSpec, kept: int, results: Sequence[TensorSpec]) -> None:
+    """Append the draws that sort each row and keep the first ``kept`` texels; ``results`` are values and columns."""
+    rows, cols = x.shape
+    lists = _lists_of(cols, kept)
+    largest = rows * max(count * texels for count, texels in lists)
+    pairs = [
+        [passes.scratch(f"{part}.{pair}", largest, 4, PACKED) for part in ("columns", "keys")]
+        for pair in range(min(2, len(lists)))
+    ]
+    sizes = [("ROWS", rows), ("COLS", cols)]
+    for number, (count, texels) in enumerate(lists):
+        outputs = pairs[number % 2][: 1 if number == len(lists) - 1 else 2]  # the last pass does not write the keys
+        options: dict[str, Any] = {"rows": rows * count * texels}
+        if number == 0:
+            options["defines"] = [*sizes, ("LIST_TEXELS", texels)]
+            passes.step("sort_chunks", [("x", x)], outputs, "top_k.chunks", **options)
+            continue
+        (columns, keys), before = pairs[(number - 1) % 2], lists[number - 1]
+        # Uniforms instead of defines, so that all passes share a program.
+        shift = -1 if texels == kept else texels.bit_length() - 1
+        options["uniforms"] = [("list_count", before[0]), ("list_texels", before[1]), ("merged_shift", shift)]
+        options["defines"] = [("ROWS", rows), ("KEPT", kept)]
+        passes.step("merge_sorted", [("keys", keys), ("columns", columns)], outputs, f"top_k.merge.{number}", **options)
+    inputs = [("x", x), ("columns", pairs[(len(lists) - 1) % 2][0])]
+    passes.step("sorted_pairs", inputs, results, "top_k.pairs", defines=sizes)
 
 
 def _lists_of(cols: int, kept: int) -> list[tuple[int, int]]:
