@@ -14,8 +14,10 @@ import numpy.typing as npt
 from glinfer.errors import InputError, PlanError
 from glinfer.ops.flat.movement import MAX_PARTS, concat, repack, strided_axes, strided_copy
 from glinfer.ops.flat.strided import Axis
+from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group
 from glinfer.tensors.indexing import Index, parts_of
+from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from
 
 
@@ -71,11 +73,10 @@ class Movement(Group):
         }
 
         def build(passes: Passes, x: TensorSpec, **targets: TensorSpec) -> None:
-            first, options = 0, {"kernels": passes.kernels}
+            first = 0
             for name, target in targets.items():
-                passes.draw(
-                    strided_copy(name, passes.call, x, target, split[name], col_offset=first * width, **options)
-                )
+                options: dict[str, Any] = {"col_offset": first * width, "kernels": passes.kernels}
+                passes.draw(strided_copy(name, passes.call, x, target, split[name], **options))
                 first += counts[name]
 
         shapes = {name: _sizes(axes) for name, axes in split.items()}
