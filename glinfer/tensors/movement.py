@@ -182,22 +182,22 @@ class Movement(Group):
                     "expected one type: use astype first"
                 )
         shape = (*first.shape[:along], sum(tensor.shape[along] for tensor in tensors), *first.shape[along + 1 :])
-        passes, held = self._passes, [tensor for tensor in tensors if tensor.size]
         for number, tensor in enumerate(tensors):
-            passes.expect_here(f"x{number}", tensor)
-        if 0 in shape:
-            return passes.zeros(shape, first.dtype, out)
+            self._passes.expect_here(f"x{number}", tensor)
+        held = [tensor for tensor in tensors if tensor.size]
         if len(held) > MAX_PARTS:
             starts = range(0, len(held), MAX_PARTS)
             with ExitStack() as made:
                 parts = [made.enter_context(self.concat(held[start : start + MAX_PARTS], axis)) for start in starts]
                 return self.concat(parts, axis, out=out)
-        specs = [passes.read(f"x{number}", tensor) for number, tensor in enumerate(held)]
         groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
-        target = passes.result("y", shape, first.dtype, out)
-        passes.draw(concat(passes.call, passes.call, specs, target, groups=groups, kernels=passes.kernels))
-        (y,) = passes.run()
-        return y
+
+        def build(passes: Passes, out: TensorSpec, **specs: TensorSpec) -> None:
+            parts = [*specs.values()]
+            passes.draw(concat(passes.call, passes.call, parts, out, groups=groups, kernels=passes.kernels))
+
+        reads = {f"x{number}": tensor for number, tensor in enumerate(held)}
+        return self._run(build, reads, shape, first.dtype, out, exact=True)
 
     def _moved(
         self,
