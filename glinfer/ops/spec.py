@@ -250,7 +250,7 @@ def no_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]
 class Op:
     """A registered op: its required and optional samplers, its shape check and its float64 oracle.
 
-    Draws of ``device.ops`` that no model has need neither; qa/kernels compares the results of such kernels with NumPy.
+    Draws that only ``device.ops`` makes need neither check nor oracle: its kernels check their arguments.
 
     ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may hold whole
     numbers or floats; all others hold floats. ``places`` computes the rows of the output that a draw writes from its
