@@ -106,14 +106,9 @@ class BoundProduct:
         """Upload random operands and bind the draws."""
         builder = PlanBuilder("bench", 1, ())
         edge = device.context.limits.max_texture_size
-        x_rows = product.m * (max(product.batches(product.x_steps)) + 1)
-        weight_rows = (product.n if product.transposed else product.k) * (
-            max(product.batches(product.weight_steps)) + 1
-        )
-        shapes = {
-            "x": (x_rows, product.k),
-            "weight": (weight_rows, product.k if product.transposed else product.n),
-        }
+        count, weight = product.batch[2], (product.n, product.k) if product.transposed else (product.k, product.n)
+        x_count, weight_count = (count if steps[2] else 1 for steps in (product.x_steps, product.weight_steps))
+        shapes = {"x": (x_count * product.m, product.k), "weight": (weight_count * weight[0], weight[1])}
         specs = {name: builder.flat(name, "input", *shape, "rgba32f", edge) for name, shape in shapes.items()}
         out = builder.flat("y", "activation", product.count * product.m, product.n, "rgba32f", edge)
         builder.draw(

@@ -237,9 +237,20 @@ Parts = Callable[[Params], Mapping[str, Part]]
 """(params and run values, with ``rows``) → the inputs that a draw reads only in part, by sampler."""
 
 
+def unchecked(shapes: Shapes, params: Params) -> None:
+    """Accept any shapes, of a draw whose only caller has checked its arguments."""
+
+
+def no_oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    """Refuse to compute an op that only :class:`glinfer.tensors.device.Device` draws."""
+    raise PlanError("a plan has a draw of device.ops, which has no oracle")
+
+
 @dataclass(frozen=True)
 class Op:
     """A registered op: its required and optional samplers, its shape check and its float64 oracle.
+
+    Draws that only ``device.ops`` makes need neither check nor oracle: its kernels check their arguments.
 
     ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may hold whole
     numbers or floats; all others hold floats. ``places`` computes the rows of the output that a draw writes from its
@@ -250,9 +261,9 @@ class Op:
 
     name: str
     samplers: tuple[str, ...]
-    optional: tuple[str, ...]
-    check: ShapeCheck
-    oracle: Oracle
+    optional: tuple[str, ...] = ()
+    check: ShapeCheck = unchecked
+    oracle: Oracle = no_oracle
     integers: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
     places: Callable[[Mapping[str, Array], Params], Array] | None = None

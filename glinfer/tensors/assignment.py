@@ -4,16 +4,79 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import numpy.typing as npt
 
-from glinfer.errors import InputError, PlanError
-from glinfer.ops.flat.assign import Taken, assign, cuts_texels, joined_axes, rows_of
-from glinfer.ops.flat.movement import strided_copy
-from glinfer.ops.flat.strided import Axis
+from glinfer.errors import InputError
+from glinfer.gl.layouts.flat import LANES
+from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.ops.flat.draws import Define, Uniform
+from glinfer.ops.flat.strided import MAX_AXES
+from glinfer.ops.spec import Op, register
 from glinfer.tensors.indexing import Index, Part, parts_of, shape_of
 from glinfer.tensors.movement import Movement, axes_of
 from glinfer.tensors.tensor import Shape, Tensor
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The slice that an index selects from an axis, and its strides in the value's rows and columns.
+
+    Attributes:
+        edge: length of the axis.
+        start, size, step: the selected places; the step is at least 1.
+        row, col: the strides.
+    """
+
+    edge: int
+    start: int
+    size: int
+    step: int
+    row: int
+    col: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether all places are selected."""
+        return self.size == self.edge
+
+    @property
+    def last(self) -> int:
+        """The last selected place."""
+        return self.start + (self.size - 1) * self.step
+
+
+def _joined_axes(axes: Sequence[Taken]) -> list[Taken]:
+    """The fewest axes that select the same elements, outermost first."""
+    found: list[Taken] = []
+    for axis in axes:
+        if axis.edge == 1:
+            continue
+        if found and axis.whole:
+            outer = found[-1]
+            single = outer.size == 1
+            continues = outer.step == 1 and (outer.row, outer.col) == (axis.size * axis.row, axis.size * axis.col)
+            if single or continues:
+                edge, start, size = outer.edge * axis.edge, outer.start * axis.edge, outer.size * axis.edge
+                found[-1] = Taken(edge, start, size, 1, axis.row, axis.col)
+                continue
+        found.append(axis)
+    return found or [Taken(1, 0, 1, 1, 0, 0)]
+
+
+def _rows_of(axes: Sequence[Taken]) -> tuple[int, int]:
+    """The first and the last row that axes of rows select."""
+    ends = [0, 0]
+    for axis in axes:
+        ends = [ends[0] * axis.edge + axis.start, ends[1] * axis.edge + axis.last]
+    return ends[0], ends[1]
+
+
+def _cuts_texels(columns: Taken) -> bool:
+    """Whether some texel holds both selected and other elements."""
+    end = columns.start + columns.size
+    return columns.step != 1 or bool(columns.start % LANES) or (end != columns.edge and bool(end % LANES))
 
 
 class Assignment(Movement):
@@ -40,8 +103,8 @@ class Assignment(Movement):
             InputError: the index or the value does not fit, floats would become int32, or x is packed.
         """
         if x.packed:
-            raise InputError(f"assign: x is {list(x.shape)} of {x.dtype}, which is packed; make a new tensor")
-        parts = parts_of("assign", x.shape, index if isinstance(index, tuple) else (index,))
+            raise InputError(f"x is {list(x.shape)} of {x.dtype}, which is packed; make a new tensor")
+        parts = parts_of(x.shape, index if isinstance(index, tuple) else (index,))
         with ExitStack() as made:
             held = self._held(x, value, made)
             taken, offset = _taken(x, parts, held)
@@ -52,34 +115,50 @@ class Assignment(Movement):
     def _held(self, x: Tensor, value: Tensor | npt.ArrayLike, made: ExitStack) -> Tensor:
         """The value as a tensor of x's type that shares nothing with x."""
         if not isinstance(value, Tensor):
-            return made.enter_context(self._device.tensor(value, x.dtype))
+            held: Tensor = made.enter_context(self._device.tensor(value, x.dtype))
+            return held
         if value.packed:
-            raise InputError(f"assign: value is {list(value.shape)} of {value.dtype}; dequantize it first")
+            raise InputError(f"value is {list(value.shape)} of {value.dtype}; dequantize it first")
         if x.dtype == "int32" != value.dtype:
-            raise InputError(f"assign: x is of int32 and value of {value.dtype}; expected int32")
+            raise InputError(f"x is of int32 and value of {value.dtype}; expected int32")
         if value.dtype != x.dtype or value.storage is x.storage:
             return made.enter_context(self.astype(value, x.dtype))
         return value
 
     def _draw_part(self, x: Tensor, taken: Sequence[Taken], value: Tensor, offset: tuple[int, int]) -> None:
-        *outer, columns = taken
-        rows = joined_axes(outer)
-        passes = self._passes("assign")
-        source, target, before = passes.read("value", value), passes.changed("x", x), None
-        if cuts_texels(columns):
-            first, last = rows_of(rows)
+        """Write the value into the selected elements; ``offset`` is the row and column where the walk over it begins.
+
+        Texels that hold other elements too are completed from a copy of the rows.
+        """
+        *axes, columns = taken
+        rows = _joined_axes(axes)
+        if len(rows) > MAX_AXES:
+            raise InputError(
+                f"x is {list(x.shape)}: found an index over {len(rows)} axes that do not join; at most {MAX_AXES} are "
+                "possible; assign in two steps"
+            )
+        passes = self._passes
+        inputs, target = [("value", passes.read("value", value))], passes.changed("x", x)
+        first, last = _rows_of(rows)
+        outer, *inner = rows
+        uniforms: list[Uniform] = [("start_row", outer.start), ("start_col", columns.start)]
+        uniforms += [("value_row", offset[0]), ("value_col", offset[1])]
+        if _cuts_texels(columns):
             before = passes.scratch("before", last + 1 - first, columns.edge, target.format)
-            axes = [Axis(last + 1 - first, 1, 0), Axis(columns.edge, 0, 1)]
-            passes.draw(
-                strided_copy("before", "assign", target, before, axes, row_offset=first, kernels=passes.kernels)
-            )
-        try:
-            draw = assign(
-                "assign", "assign", source, target, rows, columns, offset=offset, before=before, kernels=passes.kernels
-            )
-        except PlanError as error:
-            raise InputError(f"assign: x is {list(x.shape)}: {error}; assign in two steps") from None
-        passes.draw(draw)
+            passes.copy("before", target, before, row_offset=first)
+            inputs.append(("before", before))
+            uniforms.append(("first_row", first))
+        aligned = columns.step == 1 and (columns.row, columns.col) == (0, 1)
+        aligned = aligned and not any(col % LANES for col in (columns.start, offset[1], *(axis.col for axis in rows)))
+        defines: list[Define] = [("AXES", len(rows)), ("BEFORE", len(inputs) - 1), ("ALIGNED", int(aligned))]
+        defines += [("WHOLE", 1)] if FORMATS[target.format].is_integer else []
+        for prefix, axis in (("OUTER_", outer), ("", columns), *((f"AXIS{n}_", a) for n, a in enumerate(inner[::-1]))):
+            defines += [(f"{prefix}SIZE", axis.size), (f"{prefix}STEP", axis.step)]
+            defines += [(f"{prefix}A", axis.row), (f"{prefix}B", axis.col)]
+        for number, axis in enumerate(inner[::-1]):
+            defines.append((f"AXIS{number}_EDGE", axis.edge))
+            uniforms.append((f"start{number}", axis.start))
+        passes.step("assign", inputs, [target], rows=last + 1, defines=defines, uniforms=uniforms, keeps=True)
         passes.run()
 
 
@@ -113,9 +192,10 @@ def _steps_in(value: Tensor, shape: Shape) -> list[tuple[int, int]]:
         own = own[1:]
     fits = len(own) <= len(shape) and all(mine in (1, edge) for mine, edge in zip(own[::-1], shape[::-1], strict=False))
     if not fits:
-        raise InputError(
-            f"assign: the part is {list(shape)} and the value {list(value.shape)}, which does not broadcast to it"
-        )
+        raise InputError(f"the part is {list(shape)} and the value {list(value.shape)}, which does not broadcast to it")
     axes = axes_of(value.shape)[value.ndim - len(own) :]
     steps = [(0, 0) if axis.size == 1 else (axis.first, axis.second) for axis in axes]
     return [(0, 0)] * (len(shape) - len(own)) + steps
+
+
+register(Op("assign", ("value",), ("before",), either=("value", "before", "output")))

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.attend import attend
+from glinfer.gl.layouts.flat import LANES, texels_for
+from glinfer.ops.flat.draws import Define
 from glinfer.ops.flat.product import Product, Strategy
+from glinfer.ops.spec import Op, TensorSpec, register
 from glinfer.tensors.base import expect_floats
-from glinfer.tensors.matmul import After, Products
+from glinfer.tensors.matmul import Products
+from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Tensor
+
+_FEW_FRAGMENTS, _FRAGMENTS, _MIN_PART_KEYS = 128, 1024, 32
+"""Keys of draws with at most _FEW_FRAGMENTS fragments are split into parts, for about _FRAGMENTS fragments in all."""
 
 
 class Attention(Products):
@@ -46,13 +53,12 @@ class Attention(Products):
         Raises:
             InputError: the shapes do not fit, or the offset is negative.
         """
-        heads, product = _grouped("attention_scores", q, k, "k", transposed=True)
+        heads, product = _grouped(q, k, "q", "k")
         if q.shape[-1] != k.shape[-1]:
-            raise InputError(f"attention_scores: q is {list(q.shape)} and k is {list(k.shape)}; their last axes differ")
-        factor = _factor("attention_scores", q, scale)
-        after = After(scale=factor, causal=_offset("attention_scores", offset) if causal else None)
+            raise InputError(f"q is {list(q.shape)} and k is {list(k.shape)}; their last axes differ")
+        finish: dict[str, Any] = {"scale": _factor(q, scale), "causal": _last_key(causal, offset)}
         shape = (*heads, q.shape[-2], k.shape[-2])
-        return self._product("attention_scores", {"q": q, "k": k}, product, shape, after, strategy, dtype, out)
+        return self._product({"q": q, "k": k}, product, shape, strategy, dtype, out, **finish)
 
     def attention_values(
         self,
@@ -76,14 +82,11 @@ class Attention(Products):
         Raises:
             InputError: the shapes do not fit.
         """
-        heads, product = _grouped("attention_values", probs, v, "v", transposed=False)
+        heads, product = _grouped(probs, v, "probs", "v")
         if probs.shape[-1] != v.shape[-2]:
-            raise InputError(
-                f"attention_values: probs is {list(probs.shape)} and v is {list(v.shape)}; they differ in the keys"
-            )
+            raise InputError(f"probs is {list(probs.shape)} and v is {list(v.shape)}; they differ in the keys")
         shape = (*heads, probs.shape[-2], v.shape[-1])
-        reads = {"probs": probs, "v": v}
-        return self._product("attention_values", reads, product, shape, After(), strategy, dtype, out)
+        return self._product({"probs": probs, "v": v}, product, shape, strategy, dtype, out)
 
     def attention(
         self,
@@ -112,80 +115,93 @@ class Attention(Products):
         Raises:
             InputError: the shapes do not fit, or the offset is negative.
         """
-        heads, _ = _grouped("attention", q, k, "k", transposed=True)
+        heads, product = _grouped(q, k, "q", "k")
         if q.shape[-1] != k.shape[-1] or v.shape[:-1] != k.shape[:-1]:
             raise InputError(
-                f"attention: q, k and v are {list(q.shape)}, {list(k.shape)} and {list(v.shape)}; expected "
-                "[..., H, S, D], [..., G, T, D] and [..., G, T, E]"
+                f"q, k and v are {list(q.shape)}, {list(k.shape)} and {list(v.shape)}; expected [..., H, S, D], "
+                "[..., G, T, D] and [..., G, T, E]"
             )
-        expect_floats("attention", v=v)
-        shape = (*heads, q.shape[-2], v.shape[-1])
-        factor = _factor("attention", q, scale)
-        passes = self._passes("attention")
-        if 0 in shape or not k.shape[-2]:  # without keys there is nothing to sum
-            return passes.computed_zeros(shape, dtype, out, q=q, k=k, v=v)
-        draws = attend(
-            "attention",
-            "attention",
-            passes.read("q", q),
-            passes.read("k", k),
-            passes.read("v", v),
-            passes.computed("y", shape, dtype, out),
-            heads=q.shape[-3] if q.ndim > 2 else 1,
-            kv_heads=k.shape[-3] if k.ndim > 2 else 1,
-            queries=q.shape[-2],
-            keys=k.shape[-2],
-            scale=factor,
-            causal=_offset("attention", offset) if causal else None,
-            kernels=passes.kernels,
-            scratch=passes.scratch,
-        )
-        passes.draw(*draws)
-        (y,) = passes.run()
-        return y
+        expect_floats(v=v)
+        factor, last = _factor(q, scale), _last_key(causal, offset)
+
+        def build(passes: Passes, out: TensorSpec, **specs: TensorSpec) -> None:
+            _attend(passes, specs, out, product, factor, last)
+
+        return self._run(build, {"q": q, "k": k, "v": v}, (*heads, q.shape[-2], v.shape[-1]), dtype, out)
 
 
-def _grouped(call: str, x: Tensor, y: Tensor, name: str, *, transposed: bool) -> tuple[tuple[int, ...], Product]:
-    """The leading axes of the result, and the products of x's heads with the heads of y that they share.
+def _attend(
+    passes: Passes, reads: dict[str, TensorSpec], out: TensorSpec, product: Product, scale: float, last: int | None
+) -> None:
+    """Append the one or two draws of fused attention; query r sees keys up to ``last + r``.
+
+    Online softmax: Milakov and Gimelshein 2018, Dao et al. 2022 (FlashAttention). If few fragments would run, each
+    sees a part of the keys, as in Flash-Decoding (Dao et al. 2023), and the second draw merges the parts. It also joins
+    the columns of several render targets.
+    """
+    queries, texels, keys = reads["q"].shape[0], texels_for(out.shape[1]), product.n
+    targets = min(passes.kernels.rows_per_draw, 1 << (texels - 1).bit_length())
+    fragments = queries * -(-texels // targets)
+    wanted = max(1, min(keys // _MIN_PART_KEYS, _FRAGMENTS // fragments)) if fragments <= _FEW_FRAGMENTS else 1
+    part_keys = -(-keys // wanted // LANES) * LANES
+    parts = -(-keys // part_keys)
+    _, kv_heads, shared = product.batch
+    defines: list[Define] = [
+        ("ROWS", targets),
+        ("HEADS", kv_heads * shared),
+        ("KV_HEADS", kv_heads),
+        ("QUERIES", product.m),
+        ("KEYS", keys),
+        ("Q_ROWS", queries),
+        ("SCALE", float(scale)),
+        ("PARTS", parts),
+        ("PART_KEYS", part_keys),
+        *([] if last is None else [("CAUSAL", 1)]),
+    ]
+    uniforms, outputs = [] if last is None else [("offset", last)], [out]
+    if targets > 1 or parts > 1:
+        columns = LANES * -(-(texels + (parts > 1)) // targets)
+        outputs = [passes.scratch(f"target{i}", parts * queries, columns) for i in range(targets)]
+    passes.step("attend", [*reads.items()], outputs, defines=defines, uniforms=uniforms)
+    if outputs != [out]:
+        sources = [(f"x{i}", target) for i, target in enumerate(outputs)]
+        sizes = [("ROWS", targets), ("PARTS", parts), ("OUT_ROWS", queries)]
+        passes.step("weave", sources, [out], "attention.weave", defines=sizes)
+
+
+def _grouped(x: Tensor, y: Tensor, of_x: str, of_y: str) -> tuple[tuple[int, ...], Product]:
+    """The leading axes of the result, and the product of each head of x with the head of y that it shares.
 
     Raises:
         InputError: the heads of y do not divide those of x, or other axes differ.
     """
-    expect_floats(call, **{"probs" if name == "v" else "q": x, name: y})
-    if x.ndim < 2 or x.ndim != y.ndim or x.shape[:-3] != y.shape[:-3] or _ungrouped(x, y):
+    expect_floats(**{of_x: x, of_y: y})
+    fits = x.ndim >= 2 and x.ndim == y.ndim and x.shape[:-3] == y.shape[:-3]
+    heads, kv_heads = (x.shape[-3], y.shape[-3]) if fits and x.ndim > 2 else (1, 1)
+    if not fits or (heads % kv_heads if kv_heads else heads):
         raise InputError(
-            f"{call}: found {list(x.shape)} and {list(y.shape)}; expected [..., heads, rows, columns] of the same "
-            "leading axes, the heads of the second dividing those of the first"
+            f"found {list(x.shape)} and {list(y.shape)}; expected [..., heads, rows, columns] of the same leading "
+            "axes, the heads of the second dividing those of the first"
         )
-    heads, kv_heads = (x.shape[-3], y.shape[-3]) if x.ndim > 2 else (1, 1)
-    shared = heads // max(1, kv_heads)
-    n, k = (y.shape[-2], y.shape[-1]) if transposed else (y.shape[-1], y.shape[-2])
-    product = Product(
-        x.shape[-2],
-        n,
-        k,
-        transposed=transposed,
-        batch=(math.prod(x.shape[:-3]), kv_heads, shared),
-        x_steps=(heads, shared, 1),
-        weight_steps=(kv_heads, 1, 0),
-    )
-    return x.shape[:-2], product
+    shared, transposed = heads // max(1, kv_heads), of_y == "k"
+    n, k = y.shape[-2:] if transposed else y.shape[:-3:-1]
+    batch = (math.prod(x.shape[:-3]), kv_heads, shared)
+    steps: dict[str, Any] = {"x_steps": (heads, shared, 1), "weight_steps": (kv_heads, 1, 0)}
+    return x.shape[:-2], Product(x.shape[-2], n, k, transposed=transposed, batch=batch, **steps)
 
 
-def _ungrouped(x: Tensor, y: Tensor) -> int:
-    """The remainder when the heads of y divide those of x."""
-    if x.ndim < 3:
-        return 0
-    return x.shape[-3] % y.shape[-3] if y.shape[-3] else x.shape[-3]
-
-
-def _factor(call: str, q: Tensor, scale: float | None) -> float:
+def _factor(q: Tensor, scale: float | None) -> float:
     if scale is None and not q.shape[-1]:
-        raise InputError(f"{call}: q is {list(q.shape)}, without columns to set the scale; give a scale")
+        raise InputError(f"q is {list(q.shape)}, without columns to set the scale; give a scale")
     return 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
 
 
-def _offset(call: str, offset: int) -> int:
-    if offset < 0:
-        raise InputError(f"{call}: offset is {offset}; expected the number of keys before that of query 0, at least 0")
-    return offset
+def _last_key(causal: bool, offset: int) -> int | None:
+    """The last key that query 0 sees; None for all."""
+    if causal and offset < 0:
+        raise InputError(f"offset is {offset}; expected the number of keys before that of query 0, at least 0")
+    return offset if causal else None
+
+
+register(Op("attend", ("q", "k", "v")))
+register(Op("weave", ("x0",), tuple(f"x{i}" for i in range(1, 8))))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from glinfer.errors import InputError
-from glinfer.ops.flat.movement import strided_copy
-from glinfer.ops.flat.scatter import METHODS, add_gradients
-from glinfer.ops.flat.strided import Axis
+from glinfer.gl.layouts.flat import texels_for
+from glinfer.ops.spec import Op, register
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Tensor, is_whole
+
+METHODS = ("scatter", "gather")
 
 
 class Backward(Group):
@@ -42,64 +45,55 @@ class Backward(Group):
         Raises:
             InputError: the shapes or types do not fit, there is no such method, or the device cannot blend.
         """
-        expect_floats("embedding_backward", grad=grad)
+        expect_floats(grad=grad)
         if ids.dtype != "int32" or grad.ndim < 1 or grad.shape[:-1] != ids.shape:
             raise InputError(
-                f"embedding_backward: ids is {list(ids.shape)} of {ids.dtype} and grad is {list(grad.shape)}; expected "
-                "ids [...] of int32 and grad [..., D]"
+                f"ids is {list(ids.shape)} of {ids.dtype} and grad is {list(grad.shape)}; expected ids [...] of int32 "
+                "and grad [..., D]"
             )
         if into is not None and vocab is None and into.ndim == 2:
             vocab = into.shape[0]
         if not is_whole(vocab) or vocab is None or vocab < 1:
-            raise InputError(f"embedding_backward: vocab is {vocab!r}; expected the number of rows of the table")
+            raise InputError(f"vocab is {vocab!r}; expected the number of rows of the table")
         shape = (int(vocab), grad.shape[-1])
         if into is not None and (into.shape != shape or into.dtype != "float32"):
-            raise InputError(
-                f"embedding_backward: into is {list(into.shape)} of {into.dtype}; expected {list(shape)} of float32"
-            )
+            raise InputError(f"into is {list(into.shape)} of {into.dtype}; expected {list(shape)} of float32")
         blends = self._device.blends_floats
-        if method is None:
-            method = "scatter" if blends else "gather"
+        method = ("scatter" if blends else "gather") if method is None else method
         if method not in METHODS:
-            raise InputError(f"embedding_backward: there is no method {method!r}; known: {', '.join(METHODS)}")
+            raise InputError(f"there is no method {method!r}; known: {', '.join(METHODS)}")
         if method == "scatter" and not blends:
-            raise InputError(
-                "embedding_backward: method is 'scatter', but this device cannot blend 32-bit floats; use 'gather'"
-            )
-        call = "embedding_backward"
-        passes = self._passes(call)
+            raise InputError("method is 'scatter', but this device cannot blend 32-bit floats; use 'gather'")
+        passes = self._passes
         if 0 in shape or not grad.size:
-            if into is None:
-                into = passes.zeros(shape, "float32", ids=ids, grad=grad)
-            passes.expect_here("into", into)
-            return into, self._passes(call).zeros(shape, "float32")
-        places, gradients, before = passes.read("ids", ids), passes.read("grad", grad), None
-        found: list[Tensor] = []
+            nothing = passes.zeros(shape, "float32", ids=ids, grad=grad, into=into)
+            return passes.zeros(shape, "float32") if into is None else into, nothing
+        inputs, found = [("ids", passes.read("ids", ids)), ("grad", passes.read("grad", grad))], list[Tensor]()
         if into is None:
             sums, counts = passes.result("sums", shape), passes.result("counts", shape)
         else:
             found.append(into)
             sums = passes.changed("into", into)
             if method == "scatter":
-                found.append(self._passes(call).zeros(shape, "float32"))
+                found.append(passes.zeros(shape, "float32"))
                 counts = passes.changed("counts", found[1])
             else:  # a draw must not read its own target
                 counts, before = passes.result("counts", shape), passes.scratch("before", *shape)
-                axes = [Axis(shape[0], 1, 0), Axis(shape[1], 0, 1)]
-                passes.draw(strided_copy("before", call, sums, before, axes, kernels=passes.kernels))
-        passes.draw(
-            add_gradients(
-                call,
-                call,
-                places,
-                gradients,
-                sums,
-                counts,
-                method=method,
-                accumulates=into is not None,
-                before=before,
-                kernels=passes.kernels,
-            )
-        )
+                passes.copy("before", sums, before)
+                inputs.append(("before", before))
+        rows, cols = inputs[0][1].shape
+        defines = [("IDS_ROWS", rows), ("IDS_COLS", cols), ("OUT_ROWS", shape[0])]
+        options: dict[str, Any] = {}
+        if method == "scatter":
+            points = rows * cols * texels_for(shape[1])
+            options = {"cover": "scatter", "vertex": "common/scatter_add.vert", "points": points, "adds": True}
+            options["clears"] = "all" if into is None else ""
+        else:
+            defines.append(("BEFORE", len(inputs) - 2))
+        passes.step(f"{method}_add", inputs, [sums, counts], defines=defines, **options)
         found += passes.run()
         return found[0], found[1]
+
+
+for _method in METHODS:
+    register(Op(f"{_method}_add", ("ids", "grad"), ("before",), integers=("ids",)))

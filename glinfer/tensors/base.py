@@ -4,97 +4,109 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
 from glinfer.errors import InputError
+from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.passes import Passes, float_type
 from glinfer.tensors.tensor import Shape, Tensor, TensorDevice, named
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
+Build = Callable[..., None]
+"""Appends the draws of a call: (passes, the inputs and results as specs by name); absent inputs are left out."""
 
 
 class Group:
     """Kernels of one family, over the tensors of one device.
 
-    Every public method of a subclass is a kernel; its arguments declared as Tensor are checked before it runs.
+    Every public method of a subclass is a kernel. Before it runs, arguments declared as Tensor are checked and
+    ``_passes`` starts its draws. Its errors become InputError and begin with its name, so checks leave the name out.
     """
 
     def __init_subclass__(cls) -> None:
-        """Wrap every kernel in this check."""
+        """Wrap every kernel."""
         super().__init_subclass__()
         for name, method in list(vars(cls).items()):
             if not name.startswith("_") and inspect.isfunction(method):
-                setattr(cls, name, _checked(method))
+                setattr(cls, name, _kernel(method))
 
     def __init__(self, device: TensorDevice) -> None:
         """Run kernels on this device."""
         self._device = device
-
-    def _passes(self, call: str) -> Passes:
-        """Start a call to the kernel of this name."""
-        self._device.collect()
-        return Passes(self._device, call)
+        self._passes = Passes(device, "")
 
     def _draw(
         self,
-        call: str,
         draw: Callable[..., DrawSpec],
-        reads: Mapping[str, Tensor],
-        shape: Shape,
-        dtype: str = "float32",
-        out: Tensor | None = None,
-        **options: Any,
-    ) -> Tensor:
-        """Run a kernel of one draw and one result: ``draw(call, call, *reads, result, kernels=…, **options)``."""
-        return self._one_draw(call, draw, reads, shape, dtype, out, Passes.result, options)
-
-    def _compute(
-        self,
-        call: str,
-        draw: Callable[..., DrawSpec],
-        reads: Mapping[str, Tensor],
+        reads: Mapping[str, Tensor | None],
         shape: Shape,
         dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
+        *,
+        optional: Mapping[str, Tensor | None] | None = None,
+        exact: bool = False,
         **options: Any,
     ) -> Tensor:
-        """Run such a kernel in float32, and round the result to float16 if ``dtype`` is float16."""
-        wanted = float_type(call, dtype)
-        return self._one_draw(call, draw, reads, shape, wanted, out, Passes.computed, options)
+        """Run a kernel of one draw: ``draw(name, kind, *reads, out=…, kernels=…, **optional, **options)``."""
 
-    def _one_draw(
+        def build(passes: Passes, **specs: TensorSpec) -> None:
+            given = [specs.pop(name) for name in reads]
+            passes.draw(draw(passes.call, passes.call, *given, **specs, kernels=passes.kernels, **options))
+
+        return self._run(build, {**reads, **(optional or {})}, shape, dtype, out, exact=exact)
+
+    def _run(
         self,
-        call: str,
-        draw: Callable[..., DrawSpec],
-        reads: Mapping[str, Tensor],
+        build: Build,
+        reads: Mapping[str, Tensor | None],
         shape: Shape,
-        dtype: str,
-        out: Tensor | None,
-        declare: Callable[..., TensorSpec],
-        options: Mapping[str, Any],
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
+        *,
+        exact: bool = False,
     ) -> Tensor:
-        passes = self._passes(call)
-        if 0 in shape:
-            return passes.empty(shape, dtype, out, **reads)
-        sources = [passes.read(name, tensor) for name, tensor in reads.items()]
-        target = declare(passes, "result", shape, dtype, out)
-        passes.draw(draw(call, call, *sources, target, kernels=passes.kernels, **options))
-        (result,) = passes.run()
+        """Run a kernel with one result, called ``out``; an ``exact`` kernel writes ``dtype`` itself."""
+        types = {"out": str(dtype)} if exact else {}
+        (result,) = self._results(build, reads, {"out": shape}, dtype, types, out)
         return result
 
+    def _results(
+        self,
+        build: Build,
+        reads: Mapping[str, Tensor | None],
+        shapes: Mapping[str, Shape],
+        dtype: npt.DTypeLike = "float32",
+        types: Mapping[str, str] | None = None,
+        out: Tensor | None = None,
+    ) -> Sequence[Tensor]:
+        """Run a kernel: zeros if an input or a result has no elements, as they are sums of nothing.
 
-def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method to refuse other arguments than tensors, such as NumPy arrays, and begin errors with its name."""
+        Results in ``types`` are written in that type. All others are computed in float32 and rounded to ``dtype``.
+        """
+        passes, types, targets = self._passes, types or {}, dict[str, TensorSpec]()
+        wanted = {name: types[name] if name in types else float_type(dtype) for name in shapes}
+        empty = any(tensor is not None and tensor.size == 0 for tensor in reads.values())
+        if empty or any(0 in shape for shape in shapes.values()):
+            return [passes.zeros(shape, wanted[name], out, **reads) for name, shape in shapes.items()]
+        specs = {name: passes.read(name, tensor) for name, tensor in reads.items() if tensor is not None}
+        for name, shape in shapes.items():
+            targets[name] = (passes.result if name in types else passes.computed)(name, shape, wanted[name], out)
+        build(passes, **specs, **targets)
+        return passes.run()
+
+
+def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method: check for tensors, start its draws, and if it fails release its results and name it."""
     parameters = list(enumerate(inspect.signature(method).parameters.values()))
-    declared = [(place, each) for place, each in parameters if each.annotation in _DECLARED]
+    declared = [(place - 1, each) for place, each in parameters if each.annotation in _DECLARED]
 
     @named(method.__name__)
     @functools.wraps(method)
-    def checked(*given: Any, **options: Any) -> Any:
+    def kernel(group: Group, *given: Any, **options: Any) -> Any:
         for place, parameter in declared:
             name = parameter.name
             if parameter.kind is not parameter.KEYWORD_ONLY and place < len(given):
@@ -106,45 +118,68 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
             many = parameter.annotation == "Sequence[Tensor]" and isinstance(value, (list, tuple))
             for each in value if many else [value]:
                 if each is not None or parameter.annotation != "Tensor | None":
-                    expect_tensor(method.__name__, name, each)
-        return method(*given, **options)
+                    expect_tensor(name, each)
+        outer = group._passes
+        try:
+            with Passes(group._device, method.__name__) as group._passes:
+                return method(group, *given, **options)
+        finally:
+            group._passes = outer
 
-    return checked
+    return kernel
 
 
-def expect_tensor(call: str, name: str, value: object) -> Tensor:
+def expect_tensor(name: str, value: object) -> None:
     """Accept a tensor.
 
     Raises:
-        InputError: it is something else, such as a NumPy array; the message names the call and the argument.
+        InputError: it is something else, such as a NumPy array.
     """
-    if isinstance(value, Tensor):
-        return value
-    raise InputError(f"{call}: {name} is {type(value).__name__}; make a tensor of it with device.tensor({name})")
+    if not isinstance(value, Tensor):
+        raise InputError(f"{name} is {type(value).__name__}; make a tensor of it with device.tensor({name})")
 
 
-def expect_floats(call: str, **tensors: Tensor | None) -> None:
+def expect_floats(**tensors: Tensor | None) -> None:
     """Accept tensors of floats that are not packed.
 
     Raises:
-        InputError: a tensor has another type; the message names the call and the tensor.
+        InputError: a tensor has another type.
     """
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dtype not in ("float32", "float16"):
             hint = "; dequantize it first" if tensor.packed else ""
-            raise InputError(
-                f"{call}: {name} is {list(tensor.shape)} of {tensor.dtype}; expected float32 or float16{hint}"
-            )
+            raise InputError(f"{name} is {list(tensor.shape)} of {tensor.dtype}; expected float32 or float16{hint}")
 
 
-def expect_same_shape(call: str, **tensors: Tensor | None) -> None:
+def expect_rows(**tensors: Tensor) -> None:
+    """Accept tensors of floats that have a last axis.
+
+    Raises:
+        InputError: a tensor has another type or no axes.
+    """
+    expect_floats(**tensors)
+    for name, tensor in tensors.items():
+        if not tensor.shape:
+            raise InputError(f"{name} is a single number, without axes; expected at least one axis")
+
+
+def expect_same_shape(**tensors: Tensor | None) -> None:
     """Accept tensors of one shape.
 
     Raises:
-        InputError: the shapes differ; the message names the call and both shapes.
+        InputError: the shapes differ.
     """
-    given = {name: tensor.shape for name, tensor in tensors.items() if tensor is not None}
-    (first, shape), *others = given.items()
-    for name, other in others:
-        if other != shape:
-            raise InputError(f"{call}: {first} is {list(shape)} and {name} is {list(other)}; expected one shape")
+    (first, one), *others = ((name, tensor) for name, tensor in tensors.items() if tensor is not None)
+    for name, tensor in others:
+        if tensor.shape != one.shape:
+            raise InputError(f"{first} is {list(one.shape)} and {name} is {list(tensor.shape)}; expected one shape")
+
+
+def expect_activation(activation: str) -> None:
+    """Accept the name of an activation.
+
+    Raises:
+        InputError: there is no such activation.
+    """
+    if activation not in ACTIVATIONS:
+        raise InputError(f"there is no activation {activation!r}; known: {', '.join(ACTIVATIONS)}")

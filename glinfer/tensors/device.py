@@ -26,7 +26,7 @@ from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.own import own_pass
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, named
+from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, named, shape_from
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Device(Closing):
             ContextError: nothing usable opened.
         """
         self.context = open_device(device, api=api, limits=limits)
-        self._storages: dict[int, Storage] = {}
+        self._storages: set[Storage] = set()
         self._forgotten: list[Storage] = []
         self.timed = False
         self._counts: dict[str, DrawRow] = {}
@@ -233,8 +233,8 @@ class Device(Closing):
 
     def adopt(self, storage: Storage, shape: Shape, dtype: str) -> Tensor:
         """Make a tensor from a new storage, which :meth:`memory` counts until it is released."""
-        self._storages[id(storage)] = storage
-        storage.on_release = lambda released: self._storages.pop(id(released), None)
+        self._storages.add(storage)
+        storage.on_release = self._storages.discard
         return Tensor(self, storage, shape, dtype)
 
     def forget(self, storage: Storage) -> None:
@@ -249,9 +249,8 @@ class Device(Closing):
     def memory(self) -> Memory:
         """The memory that all tensors use now; views count once."""
         self.collect()
-        storages = list(self._storages.values())
-        textures = [storage for storage in storages if storage.uploaded]
-        return Memory(len(storages), len(textures), sum(storage.nbytes for storage in textures))
+        textures = [storage for storage in self._storages if storage.uploaded]
+        return Memory(len(self._storages), len(textures), sum(storage.nbytes for storage in textures))
 
     @property
     def draws_issued(self) -> int:
@@ -268,7 +267,7 @@ class Device(Closing):
         if not self.context.closed:
             self.context.activate()  # fails in another thread, before anything changes
             self._forgotten.clear()
-            for storage in list(self._storages.values()):
+            for storage in list(self._storages):
                 storage.release()
             self.programs.release()
         self.context.close()
@@ -298,18 +297,6 @@ def numbers(values: Any) -> Array:
     if array.dtype.kind not in "iuf":
         raise InputError(f"found an array of {array.dtype}; expected numbers: {', '.join(TEXTURE_FORMATS)}")
     return array
-
-
-def shape_from(shape: object) -> Shape:
-    """Check a shape from the caller; a whole number is one edge.
-
-    Raises:
-        InputError: it is not a shape.
-    """
-    edges = shape if isinstance(shape, (tuple, list)) else (shape,)
-    if not all(is_whole(edge) and edge >= 0 for edge in edges):
-        raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")
-    return tuple(int(edge) for edge in edges)
 
 
 def plain_array(values: Any, dtype: Any = None) -> Array:

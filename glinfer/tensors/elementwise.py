@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import InputError, PlanError
+from glinfer.errors import InputError
 from glinfer.ops.flat.elementwise import arithmetic, broadcast_axes
 from glinfer.ops.flat.elementwise import scale as scale_draw
 from glinfer.tensors.base import Group, expect_floats, expect_same_shape
@@ -26,19 +26,19 @@ class Elementwise(Group):
         Raises:
             InputError: the shapes do not broadcast, or a tensor is not of floats.
         """
-        return self._arithmetic("add", "add", x, y, dtype, out)
+        return self._arithmetic("add", x, y, dtype, out)
 
     def subtract(self, x: Tensor, y: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``x - y``, see :meth:`add`."""
-        return self._arithmetic("subtract", "subtract", x, y, dtype, out)
+        return self._arithmetic("subtract", x, y, dtype, out)
 
     def multiply(self, x: Tensor, y: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``x * y``, see :meth:`add`."""
-        return self._arithmetic("multiply", "multiply", x, y, dtype, out)
+        return self._arithmetic("multiply", x, y, dtype, out)
 
     def divide(self, x: Tensor, y: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``x / y``, see :meth:`add`; a division by zero gives infinity or NaN, as in NumPy."""
-        return self._arithmetic("divide", "divide", x, y, dtype, out)
+        return self._arithmetic("divide", x, y, dtype, out)
 
     def add_bias(
         self, x: Tensor, bias: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
@@ -49,10 +49,8 @@ class Elementwise(Group):
             InputError: the bias and the rows of x differ in length, or a tensor is not of floats.
         """
         if not x.shape or bias.shape != x.shape[-1:]:
-            raise InputError(
-                f"add_bias: x is {list(x.shape)} and bias is {list(bias.shape)}; expected [..., D] and [D]"
-            )
-        return self._arithmetic("add_bias", "add", x, bias, dtype, out)
+            raise InputError(f"x is {list(x.shape)} and bias is {list(bias.shape)}; expected [..., D] and [D]")
+        return self._arithmetic("add", x, bias, dtype, out)
 
     def residual_add(
         self, x: Tensor, residual: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
@@ -62,8 +60,8 @@ class Elementwise(Group):
         Raises:
             InputError: the shapes differ, or a tensor is not of floats.
         """
-        expect_same_shape("residual_add", x=x, residual=residual)
-        return self._arithmetic("residual_add", "add", x, residual, dtype, out)
+        expect_same_shape(x=x, residual=residual)
+        return self._arithmetic("add", x, residual, dtype, out)
 
     def scale(self, x: Tensor, factor: float, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``factor * x``, the factor rounded to float32.
@@ -71,27 +69,20 @@ class Elementwise(Group):
         Raises:
             InputError: the factor is not a finite float32 number, or x is not of floats.
         """
-        expect_floats("scale", x=x)
+        expect_floats(x=x)
         number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)
         if not number or not abs(factor) <= _MAX_FLOAT:
-            raise InputError(f"scale: factor is {factor!r}; expected a finite number that float32 holds")
-        return self._compute("scale", scale_draw, {"x": x}, x.shape, dtype, out, factor=float(factor))
+            raise InputError(f"factor is {factor!r}; expected a finite number that float32 holds")
+        return self._draw(scale_draw, {"x": x}, x.shape, dtype, out, factor=float(factor))
 
-    def _arithmetic(
-        self, call: str, operation: str, x: Tensor, y: Tensor, dtype: npt.DTypeLike, out: Tensor | None
-    ) -> Tensor:
-        expect_floats(call, x=x, y=y)
+    def _arithmetic(self, operation: str, x: Tensor, y: Tensor, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
+        expect_floats(x=x, y=y)
         try:
             shape = np.broadcast_shapes(x.shape, y.shape)
         except ValueError:
             raise InputError(
-                f"{call}: {list(x.shape)} and {list(y.shape)} do not broadcast; expected equal edges from the last "
-                "one on, or edges of 1"
+                f"{list(x.shape)} and {list(y.shape)} do not broadcast; expected equal edges from the last one on, or "
+                "edges of 1"
             ) from None
-        if 0 in shape:
-            return self._passes(call).computed_zeros(shape, dtype, out, x=x, y=y)
-        try:
-            axes = broadcast_axes(x.shape, y.shape)
-        except PlanError as error:
-            raise InputError(f"{call}: {error}") from None
-        return self._compute(call, arithmetic, {"x": x, "y": y}, shape, dtype, out, operation=operation, axes=axes)
+        axes = [] if 0 in shape else broadcast_axes(x.shape, y.shape)
+        return self._draw(arithmetic, {"x": x, "y": y}, shape, dtype, out, operation=operation, axes=axes)

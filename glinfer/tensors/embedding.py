@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.lookup import dequantize as dequantize_draw
 from glinfer.ops.flat.lookup import lookup as lookup_draw
 from glinfer.ops.flat.lookup import position_add as position_draw
+from glinfer.ops.flat.lookup import table_defines
+from glinfer.ops.spec import Op, TensorSpec, register
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.passes import float_type
+from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor, is_whole
 
 
@@ -41,11 +44,11 @@ class Embeddings(Group):
         """
         if table.ndim != 2 or (not table.packed and table.dtype not in ("float32", "float16")):
             raise InputError(
-                f"lookup: table is {list(table.shape)} of {table.dtype}; expected [V, D] of float32, float16 or packed"
+                f"table is {list(table.shape)} of {table.dtype}; expected [V, D] of float32, float16 or packed"
             )
         if check_ids:
-            _expect_rows("lookup", ids, table.shape[0])
-        return self._rows("lookup", ids, table, dtype, out)
+            _expect_rows(ids, table.shape[0])
+        return self._rows(ids, "table", table, dtype, out)
 
     def gather_rows(self, x: Tensor, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
         """``x[ids]`` as in NumPy; x [R, D] of float32, float16 or int32, ids [...] of int32 → [..., D] of x's type.
@@ -64,20 +67,16 @@ class Embeddings(Group):
         if x.ndim != 2 or x.packed:
             hint = "look its rows up instead" if x.packed else "reshape it first"
             known = ", ".join(TEXTURE_FORMATS)
-            raise InputError(f"gather_rows: x is {list(x.shape)} of {x.dtype}; expected [R, D] of {known}; {hint}")
-        return self._rows("gather_rows", ids, x, x.dtype, out)
+            raise InputError(f"x is {list(x.shape)} of {x.dtype}; expected [R, D] of {known}; {hint}")
+        return self._rows(ids, "x", x, x.dtype, out, exact=True)
 
-    def _rows(self, call: str, ids: Tensor, table: Tensor, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
-        _expect_ids(call, ids)
+    def _rows(
+        self, ids: Tensor, name: str, table: Tensor, dtype: npt.DTypeLike, out: Tensor | None, *, exact: bool = False
+    ) -> Tensor:
+        _expect_ids(ids)
         inputs, form = table.shape[1], table.dtype if table.packed else None
-        name = "table" if call == "lookup" else "x"
-        reads, shape = {"ids": ids, name: table}, (*ids.shape, inputs)
-        wanted = float_type(call, dtype) if call == "lookup" else table.dtype
-        if 0 in table.shape:  # ids without a row
-            return self._passes(call).zeros(shape, wanted, out, **reads)
-        options = {"table_format": form, "inputs": inputs}
-        run = self._draw if call == "gather_rows" else self._compute
-        return run(call, lookup_draw, reads, shape, wanted, out, **options)
+        reads, options = {"ids": ids, name: table}, dict[str, Any](table_format=form, inputs=inputs)
+        return self._draw(lookup_draw, reads, (*ids.shape, inputs), dtype, out, exact=exact, **options)
 
     def dequantize(self, table: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """The weights of a packed tensor [..., inputs], in that shape; in float32 bit for bit as GGML unpacks them.
@@ -94,12 +93,14 @@ class Embeddings(Group):
             InputError: the tensor is not packed.
         """
         if not table.packed:
-            raise InputError(f"dequantize: table is {list(table.shape)} of {table.dtype}; expected a packed tensor")
+            raise InputError(f"table is {list(table.shape)} of {table.dtype}; expected a packed tensor")
         form, inputs = table.dtype, table.shape[-1]
-        reads = {"table": table}
-        return self._compute(
-            "dequantize", dequantize_draw, reads, table.shape, dtype, out, table_format=form, inputs=inputs
-        )
+
+        def build(passes: Passes, table: TensorSpec, out: TensorSpec) -> None:
+            defines = table_defines(passes.call, form, inputs, passes.kernels)
+            passes.step("dequantize", [("weight", table)], [out], defines=defines)
+
+        return self._run(build, {"table": table}, table.shape, dtype, out)
 
     def add_positions(
         self, x: Tensor, table: Tensor, *, offset: int = 0, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
@@ -116,37 +117,36 @@ class Embeddings(Group):
         Raises:
             InputError: the shapes do not fit, or the table lacks some of the positions.
         """
-        expect_floats("add_positions", x=x, table=table)
+        expect_floats(x=x, table=table)
         if x.ndim < 1 or table.ndim != 2 or x.shape[-1] != table.shape[1]:
-            raise InputError(
-                f"add_positions: x is {list(x.shape)} and table is {list(table.shape)}; expected [..., S, D] and [P, D]"
-            )
+            raise InputError(f"x is {list(x.shape)} and table is {list(table.shape)}; expected [..., S, D] and [P, D]")
         length = x.shape[-2] if x.ndim > 1 else 1
         room = table.shape[0] - length
         if room < 0:
-            raise InputError(f"add_positions: x has {length} rows; table has only {table.shape[0]} positions")
+            raise InputError(f"x has {length} rows; table has only {table.shape[0]} positions")
         if not is_whole(offset) or not 0 <= offset <= room:
             raise InputError(
-                f"add_positions: offset is {offset!r} for {length} rows; table has {table.shape[0]} positions, so "
+                f"offset is {offset!r} for {length} rows; table has {table.shape[0]} positions, so "
                 f"expected a whole number from 0 to {room}"
             )
         reads = {"x": x, "table": table}
-        return self._compute(
-            "add_positions", position_draw, reads, x.shape, dtype, out, length=length, offset=int(offset)
-        )
+        return self._draw(position_draw, reads, x.shape, dtype, out, length=length, offset=int(offset))
 
 
-def _expect_ids(call: str, ids: Tensor) -> None:
+def _expect_ids(ids: Tensor) -> None:
     if ids.dtype != "int32":
-        raise InputError(f"{call}: ids is {list(ids.shape)} of {ids.dtype}; expected int32")
+        raise InputError(f"ids is {list(ids.shape)} of {ids.dtype}; expected int32")
 
 
-def _expect_rows(call: str, ids: Tensor, rows: int) -> None:
+def _expect_rows(ids: Tensor, rows: int) -> None:
     """Refuse ids outside the table."""
-    _expect_ids(call, ids)
+    _expect_ids(ids)
     numbers = ids.numpy()
     wrong = np.argwhere((numbers < 0) | (numbers >= rows))
     if len(wrong):
         place = tuple(wrong[0].tolist())
         at = f"at {list(place)} " if place else ""
-        raise InputError(f"{call}: id {numbers[place]} {at}has no row; the vocabulary is {rows} rows, 0 to {rows - 1}")
+        raise InputError(f"id {numbers[place]} {at}has no row; the vocabulary is {rows} rows, 0 to {rows - 1}")
+
+
+register(Op("dequantize", ("weight",), integers=("weight",)))

@@ -29,13 +29,13 @@ class Part(NamedTuple):
     kept: bool
 
 
-def parts_of(call: str, shape: Shape, index: Sequence[Index]) -> list[Part]:
+def parts_of(shape: Shape, index: Sequence[Index]) -> list[Part]:
     """The parts of an index of a tensor of this shape, with whole slices for further axes.
 
     Raises:
         InputError: a part is of another kind or out of range, or there are too many.
     """
-    at = f"{call}: x is {list(shape)} and the index [{', '.join(_spelt(part) for part in index)}]"
+    at = f"x is {list(shape)} and the index [{', '.join(_spelt(part) for part in index)}]"
     given = sum(part is not None and part is not Ellipsis for part in index)
     if given > len(shape) or sum(part is Ellipsis for part in index) > 1:
         raise InputError(f"{at}; expected at most {len(shape)} numbers and slices, and one Ellipsis")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,7 @@ from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group
 from glinfer.tensors.indexing import Index, parts_of
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole
+from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from
 
 
 class Movement(Group):
@@ -33,22 +35,16 @@ class Movement(Group):
         Raises:
             InputError: ``axes`` is not a permutation of the axes of x, or more than 6 axes cannot be joined.
         """
-        order = list(range(x.ndim))[::-1] if axes is None else [_axis("transpose", x, axis) for axis in axes]
+        order = list(range(x.ndim))[::-1] if axes is None else [_axis(x, axis) for axis in axes]
         if sorted(order) != list(range(x.ndim)):
             raise InputError(
-                f"transpose: x is {list(x.shape)} and the axes are {order}; expected each of {list(range(x.ndim))} once"
+                f"x is {list(x.shape)} and the axes are {order}; expected each of {list(range(x.ndim))} once"
             )
         own = axes_of(x.shape)
-        return self._moved("transpose", x, [own[axis] for axis in order], out=out)
+        return self._moved(x, [own[axis] for axis in order], out=out)
 
     def split_qkv(
-        self,
-        x: Tensor,
-        heads: int,
-        kv_heads: int | None = None,
-        head_dim: int | None = None,
-        *,
-        flat: bool = False,
+        self, x: Tensor, heads: int, kv_heads: int | None = None, head_dim: int | None = None, *, flat: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values of an attention, from the rows of one projection.
 
@@ -66,29 +62,25 @@ class Movement(Group):
             InputError: x has another number of columns.
         """
         kv_heads = heads if kv_heads is None else kv_heads
-        _expect_counts("split_qkv", heads=heads, kv_heads=kv_heads, head_dim=1 if head_dim is None else head_dim)
+        _expect_counts(heads=heads, kv_heads=kv_heads, head_dim=1 if head_dim is None else head_dim)
         parts = heads + 2 * kv_heads
-        _expect_elements("split_qkv", x)
-        width = _head_width("split_qkv", x, parts, f"({heads} + 2·{kv_heads})", head_dim)
-        passes = self._passes("split_qkv")
+        _expect_elements(x)
+        width = _head_width(x, parts, f"({heads} + 2·{kv_heads})", head_dim)
         counts = {"q": heads, "k": kv_heads, "v": kv_heads}
         split = {
             name: [*axes_of(x.shape)[:-1], Axis(count * width, 0, 1)] if flat else _split_axes(x.shape, count, width)
             for name, count in counts.items()
         }
-        shapes = {name: tuple(axis.size for axis in axes) for name, axes in split.items()}
-        if x.size == 0:
-            q, k, v = (passes.empty(shape, x.dtype, x=x) for shape in shapes.values())
-            return q, k, v
-        source = passes.read("x", x)
-        first = 0
-        for name, axes in split.items():
-            target = passes.result(name, shapes[name], x.dtype)
-            passes.draw(
-                strided_copy(name, "split_qkv", source, target, axes, col_offset=first * width, kernels=passes.kernels)
-            )
-            first += counts[name]
-        q, k, v = passes.run()
+
+        def build(passes: Passes, x: TensorSpec, **targets: TensorSpec) -> None:
+            first = 0
+            for name, target in targets.items():
+                options: dict[str, Any] = {"col_offset": first * width, "kernels": passes.kernels}
+                passes.draw(strided_copy(name, passes.call, x, target, split[name], **options))
+                first += counts[name]
+
+        shapes = {name: _sizes(axes) for name, axes in split.items()}
+        q, k, v = self._results(build, {"x": x}, shapes, types=dict.fromkeys(shapes, x.dtype))
         return q, k, v
 
     def split_heads(self, x: Tensor, heads: int, *, out: Tensor | None = None) -> Tensor:
@@ -97,9 +89,9 @@ class Movement(Group):
         Raises:
             InputError: x has fewer than two axes, or its columns are not a multiple of the heads.
         """
-        _expect_counts("split_heads", heads=heads)
-        width = _head_width("split_heads", x, heads, str(heads), None)
-        return self._moved("split_heads", x, _split_axes(x.shape, heads, width), out=out)
+        _expect_counts(heads=heads)
+        width = _head_width(x, heads, str(heads), None)
+        return self._moved(x, _split_axes(x.shape, heads, width), out=out)
 
     def merge_heads(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         """x [..., H, S, D] → [..., S, H·D]: the inverse of :meth:`split_heads`.
@@ -108,10 +100,10 @@ class Movement(Group):
             InputError: x has fewer than three axes.
         """
         if x.ndim < 3:
-            raise InputError(f"merge_heads: x is {list(x.shape)}; expected [..., heads, rows, columns of a head]")
+            raise InputError(f"x is {list(x.shape)}; expected [..., heads, rows, columns of a head]")
         *outer, heads, rows, columns = axes_of(x.shape)
         shape = (*x.shape[:-3], rows.size, heads.size * columns.size)
-        return self._moved("merge_heads", x, [*outer, rows, heads, columns], shape, out=out)
+        return self._moved(x, [*outer, rows, heads, columns], shape, out=out)
 
     def slice(self, x: Tensor, *index: Index, out: Tensor | None = None) -> Tensor:
         """``x[index]`` with NumPy's basic indexing: whole numbers, slices, one Ellipsis, None for a new axis.
@@ -119,14 +111,14 @@ class Movement(Group):
         Raises:
             InputError: an index is of another kind or out of range, or there are too many.
         """
-        own, parts = axes_of(x.shape), parts_of("slice", x.shape, index)
+        own, parts = axes_of(x.shape), parts_of(x.shape, index)
         axes, row, col = [], 0, 0
         for part in parts:
             axis = Axis(1, 0, 0) if part.axis is None else own[part.axis]
             row, col = row + part.start * axis.first, col + part.start * axis.second
             if part.kept:
                 axes.append(Axis(part.size, part.step * axis.first, part.step * axis.second))
-        return self._moved("slice", x, axes, row_offset=row, col_offset=col, out=out)
+        return self._moved(x, axes, row_offset=row, col_offset=col, out=out)
 
     def expand(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
         """``numpy.broadcast_to``, copied: edges of 1 are repeated, and leading axes added.
@@ -134,13 +126,13 @@ class Movement(Group):
         Raises:
             InputError: x does not broadcast to this shape.
         """
-        wanted = _edges("expand", shape)
+        wanted = shape_from(shape)
         own = [Axis(1, 0, 0)] * (len(wanted) - x.ndim) + axes_of(x.shape)
         fits = len(wanted) == len(own) and all(axis.size in (1, edge) for axis, edge in zip(own, wanted, strict=True))
         if not fits:
-            raise InputError(f"expand: x is {list(x.shape)}, which does not broadcast to {list(wanted)}")
+            raise InputError(f"x is {list(x.shape)}, which does not broadcast to {list(wanted)}")
         axes = [axis if axis.size == edge else Axis(edge, 0, 0) for axis, edge in zip(own, wanted, strict=True)]
-        return self._moved("expand", x, axes, out=out)
+        return self._moved(x, axes, out=out)
 
     def repack(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
         """``numpy.reshape``, copied. :meth:`glinfer.tensors.tensor.Tensor.reshape` needs no copy if texels stay.
@@ -148,11 +140,11 @@ class Movement(Group):
         Raises:
             InputError: the shape has another number of elements.
         """
-        wanted = _edges("repack", shape)
+        wanted = shape_from(shape)
         if math.prod(wanted) != x.size:
-            raise InputError(f"repack: x is {list(x.shape)} of {x.size} elements, which cannot become {list(wanted)}")
-        _expect_elements("repack", x)
-        return self._draw("repack", repack, {"x": x}, wanted, x.dtype, out)
+            raise InputError(f"x is {list(x.shape)} of {x.size} elements, which cannot become {list(wanted)}")
+        _expect_elements(x)
+        return self._draw(repack, {"x": x}, wanted, x.dtype, out, exact=True)
 
     def astype(self, x: Tensor, dtype: npt.DTypeLike, *, out: Tensor | None = None) -> Tensor:
         """The elements as float32 or float16, rounded to nearest, ties to even; or unchanged in their own type.
@@ -165,10 +157,8 @@ class Movement(Group):
         except TypeError:
             wanted = str(dtype)
         if wanted not in TEXTURE_FORMATS or (wanted == "int32" and x.dtype != "int32"):
-            raise InputError(
-                f"astype: x is {list(x.shape)} of {x.dtype} and dtype is {wanted}; expected float32 or float16"
-            )
-        return self._moved("astype", x, axes_of(x.shape), dtype=wanted, out=out)
+            raise InputError(f"x is {list(x.shape)} of {x.dtype} and dtype is {wanted}; expected float32 or float16")
+        return self._moved(x, axes_of(x.shape), dtype=wanted, out=out)
 
     def concat(self, tensors: Sequence[Tensor], axis: int = -1, *, out: Tensor | None = None) -> Tensor:
         """``numpy.concatenate``: tensors joined along an axis, up to 8 of them in one draw.
@@ -176,48 +166,62 @@ class Movement(Group):
         Raises:
             InputError: ``tensors`` is empty, or they differ in type or in the edge of another axis.
         """
-        first, along = _expect_concat(tensors, axis)
+        if not tensors:
+            raise InputError("found no tensors; expected at least one")
+        first = tensors[0]
+        along = _axis(first, axis)
+        for tensor in tensors:
+            _expect_elements(tensor)
+            if _without(tensor.shape, along) != _without(first.shape, along):
+                raise InputError(
+                    f"found {list(first.shape)} and {list(tensor.shape)}; expected one shape but for axis {along}"
+                )
+            if tensor.dtype != first.dtype:
+                raise InputError(
+                    f"found {list(first.shape)} of {first.dtype} and {list(tensor.shape)} of {tensor.dtype}; "
+                    "expected one type: use astype first"
+                )
         shape = (*first.shape[:along], sum(tensor.shape[along] for tensor in tensors), *first.shape[along + 1 :])
-        groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
-        passes = self._passes("concat")
         for number, tensor in enumerate(tensors):
-            passes.expect_here(f"x{number}", tensor)
-        if 0 in shape:
-            return passes.empty(shape, first.dtype, out)
+            self._passes.expect_here(f"x{number}", tensor)
         held = [tensor for tensor in tensors if tensor.size]
-        parts = [passes.read(f"x{number}", tensor) for number, tensor in enumerate(held)]
-        while len(parts) > MAX_PARTS:
-            parts = [
-                _joined(passes, parts[start : start + MAX_PARTS], groups) for start in range(0, len(parts), MAX_PARTS)
-            ]
-        target = passes.result("y", shape, first.dtype, out)
-        passes.draw(concat("concat", "concat", parts, target, groups=groups, kernels=passes.kernels))
-        (y,) = passes.run()
-        return y
+        if len(held) > MAX_PARTS:
+            starts = range(0, len(held), MAX_PARTS)
+            with ExitStack() as made:
+                parts = [made.enter_context(self.concat(held[start : start + MAX_PARTS], axis)) for start in starts]
+                return self.concat(parts, axis, out=out)
+        groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
+
+        def build(passes: Passes, out: TensorSpec, **specs: TensorSpec) -> None:
+            parts = [*specs.values()]
+            passes.draw(concat(passes.call, passes.call, parts, out, groups=groups, kernels=passes.kernels))
+
+        reads = {f"x{number}": tensor for number, tensor in enumerate(held)}
+        return self._run(build, reads, shape, first.dtype, out, exact=True)
 
     def _moved(
         self,
-        call: str,
         x: Tensor,
         axes: Sequence[Axis],
         shape: Shape | None = None,
         *,
         dtype: str | None = None,
-        row_offset: int = 0,
-        col_offset: int = 0,
         out: Tensor | None = None,
+        **offsets: Any,
     ) -> Tensor:
         """A strided copy of x; the axes are those of the result, or of a tensor with the same texels."""
-        _expect_elements(call, x)
-        shape = tuple(axis.size for axis in axes) if shape is None else shape
-        if 0 in shape:
-            return self._passes(call).empty(shape, dtype or x.dtype, out)
+        _expect_elements(x)
+        shape = _sizes(axes) if shape is None else shape
         try:
-            strided_axes(axes, as_matrix(shape)[1])
+            if 0 not in shape:
+                strided_axes(axes, as_matrix(shape)[1])
         except PlanError as error:
-            raise InputError(f"{call}: x is {list(x.shape)} and the result {list(shape)}: {error}") from None
-        offsets = {"row_offset": row_offset, "col_offset": col_offset}
-        return self._draw(call, strided_copy, {"x": x}, shape, dtype or x.dtype, out, axes=axes, **offsets)
+            raise InputError(f"x is {list(x.shape)} and the result {list(shape)}: {error}") from None
+        return self._draw(strided_copy, {"x": x}, shape, dtype or x.dtype, out, exact=True, axes=axes, **offsets)
+
+
+def _sizes(axes: Sequence[Axis]) -> Shape:
+    return tuple(axis.size for axis in axes)
 
 
 def axes_of(shape: Shape) -> list[Axis]:
@@ -232,79 +236,37 @@ def _split_axes(shape: Shape, heads: int, width: int) -> list[Axis]:
     return [*outer, Axis(heads, 0, width), rows, Axis(width, 0, 1)]
 
 
-def _edges(call: str, shape: Sequence[int]) -> Shape:
-    """Check a shape from the caller."""
-    if not isinstance(shape, Sequence) or not all(is_whole(edge) and edge >= 0 for edge in shape):
-        raise InputError(f"{call}: found the shape {shape!r}; expected whole numbers from 0 on")
-    return tuple(operator.index(edge) for edge in shape)
-
-
-def _axis(call: str, x: Tensor, axis: int) -> int:
+def _axis(x: Tensor, axis: int) -> int:
     """Check an axis of x; returns it as a number from 0."""
     if not x.shape:
-        raise InputError(f"{call}: x is [], which has no axes")
+        raise InputError("x is [], which has no axes")
     if not is_whole(axis) or not -x.ndim <= axis < x.ndim:
-        raise InputError(
-            f"{call}: axis {axis} of x {list(x.shape)}; expected a whole number from {-x.ndim} to {x.ndim - 1}"
-        )
+        raise InputError(f"axis {axis} of x {list(x.shape)}; expected a whole number from {-x.ndim} to {x.ndim - 1}")
     return operator.index(axis) % x.ndim
 
 
-def _expect_elements(call: str, x: Tensor) -> None:
+def _expect_elements(x: Tensor) -> None:
     if x.packed:
-        raise InputError(
-            f"{call}: x is {list(x.shape)} of {x.dtype}, whose elements are packed in blocks; dequantize it first"
-        )
+        raise InputError(f"x is {list(x.shape)} of {x.dtype}, whose elements are packed in blocks; dequantize it first")
 
 
-def _expect_counts(call: str, **counts: int) -> None:
+def _expect_counts(**counts: int) -> None:
     for name, count in counts.items():
         if not is_whole(count) or count < 1:
-            raise InputError(f"{call}: {name} is {count}; expected a whole number from 1 on")
+            raise InputError(f"{name} is {count}; expected a whole number from 1 on")
 
 
-def _head_width(call: str, x: Tensor, parts: int, spelt: str, head_dim: int | None) -> int:
+def _head_width(x: Tensor, parts: int, spelt: str, head_dim: int | None) -> int:
     """The width of each of ``parts`` heads side by side in the rows of x."""
     columns = x.shape[-1] if x.shape else 1
     width = columns // parts if head_dim is None else head_dim
     if x.ndim < 2 or columns != parts * width:
         times = "a multiple of " if head_dim is None else ""
         wanted = spelt if head_dim is None else f"{spelt}·{head_dim}"
-        raise InputError(f"{call}: x is {list(x.shape)}; expected [..., rows, {times}{wanted} columns]")
+        raise InputError(f"x is {list(x.shape)}; expected [..., rows, {times}{wanted} columns]")
     return width
 
 
-def _expect_concat(tensors: Sequence[Tensor], axis: int) -> tuple[Tensor, int]:
-    """Check the tensors; returns the first one, and the axis as a number from 0."""
-    if not tensors:
-        raise InputError("concat: found no tensors; expected at least one")
-    first = tensors[0]
-    along = _axis("concat", first, axis)
-    for tensor in tensors:
-        _expect_elements("concat", tensor)
-        same = [edge for number, edge in enumerate(tensor.shape) if number != along]
-        if tensor.ndim != first.ndim or same != [edge for number, edge in enumerate(first.shape) if number != along]:
-            raise InputError(
-                f"concat: found {list(first.shape)} and {list(tensor.shape)}; expected one shape but for axis {along}"
-            )
-        if tensor.dtype != first.dtype:
-            raise InputError(
-                f"concat: found {list(first.shape)} of {first.dtype} and {list(tensor.shape)} of {tensor.dtype}; "
-                "expected one type: use astype first"
-            )
-    return first, along
-
-
-def _joined(passes: Passes, parts: Sequence[TensorSpec], groups: int | None) -> TensorSpec:
-    """Join up to eight tensors into one that the next draw reads."""
-    if len(parts) == 1:
-        return parts[0]
-    rows, cols = parts[0].shape
-    if groups is None:
-        cols = sum(part.shape[1] for part in parts)
-    else:
-        rows = sum(part.shape[0] for part in parts)
-    name = f"from {parts[0].name}"
-    joined = passes.scratch(name, rows, cols, parts[0].format)
-    passes.draw(concat(name, "concat", parts, joined, groups=groups, kernels=passes.kernels))
-    return joined
+def _without(shape: Shape, axis: int) -> list[int | None]:
+    """The edges of a shape, with None for one axis."""
+    return [None if number == axis else edge for number, edge in enumerate(shape)]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from numbers import Real
+from typing import Any
 
 import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.spec import TensorSpec
-from glinfer.tensors.base import Group, expect_floats, expect_same_shape
+from glinfer.tensors.base import Group, expect_floats, expect_rows, expect_same_shape
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.reduction import expect_rows
 from glinfer.tensors.tensor import Tensor
 
 
@@ -47,15 +47,8 @@ class Normalizations(Group):
         Raises:
             InputError: the shapes do not fit, one is not of floats, or eps is below 0.
         """
-        _expect("layer_norm", x, eps, weight=weight, bias=bias)
-        passes = self._passes("layer_norm")
-        if x.size == 0:
-            return passes.computed_zeros(x.shape, dtype, out, x=x, weight=weight, bias=bias)
-        source = passes.read("x", x)
-        norm = Norm(
-            "layer", weight=_vector(passes, "weight", weight), bias=_vector(passes, "bias", bias), eps=float(eps)
-        )
-        return _run(passes, source, norm, x, dtype, out)
+        _expect(x, eps, weight=weight, bias=bias)
+        return self._normalized("layer", x, dtype, out, weight=weight, bias=bias, eps=float(eps))
 
     def rms_norm(
         self,
@@ -82,14 +75,8 @@ class Normalizations(Group):
         Raises:
             InputError: the shapes do not fit, one is not of floats, eps is below 0, or an offset has no weight.
         """
-        _expect("rms_norm", x, eps, weight=weight)
-        _expect_offset("rms_norm", weight, offset)
-        passes = self._passes("rms_norm")
-        if x.size == 0:
-            return passes.computed_zeros(x.shape, dtype, out, x=x, weight=weight)
-        source = passes.read("x", x)
-        norm = Norm("rms", weight=_vector(passes, "weight", weight), eps=float(eps), offset=float(offset))
-        return _run(passes, source, norm, x, dtype, out)
+        _expect(x, eps, offset, weight=weight)
+        return self._normalized("rms", x, dtype, out, weight=weight, eps=float(eps), offset=float(offset))
 
     def add_rms_norm(
         self,
@@ -112,21 +99,16 @@ class Normalizations(Group):
         Raises:
             InputError: as in :meth:`rms_norm`; or x and residual differ in shape.
         """
-        _expect("add_rms_norm", x, eps, weight=weight)
-        expect_floats("add_rms_norm", residual=residual)
-        expect_same_shape("add_rms_norm", x=x, residual=residual)
-        _expect_offset("add_rms_norm", weight, offset)
-        passes = self._passes("add_rms_norm")
-        if x.size == 0:
-            inputs: dict[str, Tensor | None] = {"x": x, "residual": residual, "weight": weight}
-            return passes.computed_zeros(x.shape, dtype, **inputs), passes.computed_zeros(x.shape, dtype)
-        source, other = passes.read("x", x), passes.read("residual", residual)
-        factor = _vector(passes, "weight", weight)
-        added, target = passes.computed("sum", x.shape, dtype), passes.computed("y", x.shape, dtype)
-        norm = Norm("rms", weight=factor, eps=float(eps), offset=float(offset), residual=other, added=added)
-        _draw(passes, source, target, norm)
-        total, y = passes.run()
-        return total, y
+        _expect(x, eps, offset, weight=weight)
+        expect_floats(residual=residual)
+        expect_same_shape(x=x, residual=residual)
+
+        def build(passes: Passes, x: TensorSpec, y: TensorSpec, **vectors: Any) -> None:
+            _draw(passes, x, y, Norm("rms", eps=float(eps), offset=float(offset), **vectors))
+
+        reads = {"x": x, "residual": residual, "weight": weight}
+        added, y = self._results(build, reads, {"added": x.shape, "y": x.shape}, dtype)
+        return added, y
 
     def softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``exp(x) / sum(exp(x))`` over the last axis; x [..., N] of float32 or float16.
@@ -142,53 +124,47 @@ class Normalizations(Group):
         Raises:
             InputError: x has no axis, is not of floats, or ``out`` does not fit.
         """
-        expect_rows("softmax", x=x)
-        passes = self._passes("softmax")
-        if x.size == 0:
-            return passes.computed_zeros(x.shape, dtype, out, x=x)
-        return _run(passes, passes.read("x", x), Norm("softmax"), x, dtype, out)
+        expect_rows(x=x)
+        return self._normalized("softmax", x, dtype, out)
 
     def log_softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """The logarithm of :meth:`softmax`, even if that is too small for float32; -Inf stays -Inf."""
-        expect_rows("log_softmax", x=x)
-        passes = self._passes("log_softmax")
-        if x.size == 0:
-            return passes.computed_zeros(x.shape, dtype, out, x=x)
-        return _run(passes, passes.read("x", x), Norm("log_softmax"), x, dtype, out)
+        expect_rows(x=x)
+        return self._normalized("log_softmax", x, dtype, out)
+
+    def _normalized(
+        self,
+        name: str,
+        x: Tensor,
+        dtype: npt.DTypeLike,
+        out: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        **numbers: Any,
+    ) -> Tensor:
+        def build(passes: Passes, x: TensorSpec, out: TensorSpec, **vectors: Any) -> None:
+            _draw(passes, x, out, Norm(name, **vectors, **numbers))
+
+        return self._run(build, {"x": x, "weight": weight, "bias": bias}, x.shape, dtype, out)
 
 
-def _expect(call: str, x: Tensor, eps: float, **vectors: Tensor | None) -> None:
-    expect_rows(call, x=x)
-    expect_floats(call, **vectors)
-    for name, vector in vectors.items():
-        if vector is not None and vector.shape != x.shape[-1:]:
-            raise InputError(
-                f"{call}: x is {list(x.shape)} and {name} is {list(vector.shape)}; expected {list(x.shape[-1:])}"
-            )
-    if not (_is_number(eps) and eps >= 0):
-        raise InputError(f"{call}: eps is {eps!r}; expected a number that is at least 0")
-
-
-def _run(passes: Passes, source: TensorSpec, norm: Norm, x: Tensor, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
-    _draw(passes, source, passes.computed("y", x.shape, dtype, out), norm)
-    (y,) = passes.run()
-    return y
-
-
-def _draw(passes: Passes, source: TensorSpec, target: TensorSpec, norm: Norm) -> None:
-    draws = normalized(passes.call, passes.call, source, target, norm, scratch=passes.scratch, kernels=passes.kernels)
+def _draw(passes: Passes, x: TensorSpec, out: TensorSpec, norm: Norm) -> None:
+    draws = normalized(passes.call, passes.call, x, out, norm, scratch=passes.scratch, kernels=passes.kernels)
     passes.draw(*draws)
 
 
-def _vector(passes: Passes, name: str, vector: Tensor | None) -> TensorSpec | None:
-    return None if vector is None else passes.read(name, vector)
-
-
-def _expect_offset(call: str, weight: Tensor | None, offset: float) -> None:
+def _expect(x: Tensor, eps: float, offset: float = 0.0, **vectors: Tensor | None) -> None:
+    expect_rows(x=x)
+    expect_floats(**vectors)
+    for name, vector in vectors.items():
+        if vector is not None and vector.shape != x.shape[-1:]:
+            raise InputError(f"x is {list(x.shape)} and {name} is {list(vector.shape)}; expected {list(x.shape[-1:])}")
+    if not (_is_number(eps) and eps >= 0):
+        raise InputError(f"eps is {eps!r}; expected a number that is at least 0")
     if not _is_number(offset):
-        raise InputError(f"{call}: offset is {offset!r}; expected a number")
-    if weight is None and offset != 0:
-        raise InputError(f"{call}: offset is {offset} and there is no weight to add it to; give a weight, or no offset")
+        raise InputError(f"offset is {offset!r}; expected a number")
+    if offset and vectors["weight"] is None:
+        raise InputError(f"offset is {offset} and there is no weight to add it to; give a weight, or no offset")
 
 
 def _is_number(value: object) -> bool:

@@ -6,12 +6,11 @@ from glinfer.tensors.activation import Activations
 from glinfer.tensors.assignment import Assignment
 from glinfer.tensors.attention import Attention
 from glinfer.tensors.backward import Backward
-from glinfer.tensors.convolution import Convolutions
 from glinfer.tensors.embedding import Embeddings
 from glinfer.tensors.normalization import Normalizations
 from glinfer.tensors.position import Positions
-from glinfer.tensors.recurrence import Recurrences
 from glinfer.tensors.reduction import Reductions
+from glinfer.tensors.sequences import Sequences
 from glinfer.tensors.sorting import Sorting
 
 
@@ -19,13 +18,12 @@ class Ops(
     Activations,
     Attention,
     Assignment,
-    Convolutions,
     Embeddings,
     Normalizations,
     Reductions,
     Backward,
     Positions,
-    Recurrences,
+    Sequences,
     Sorting,
 ):
     """The kernels of a device, listed in docs/kernels.md; :class:`Attention` includes products, sums and copies."""

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from glinfer.errors import InputError
 from glinfer.formats.files import decode_text, shown
 from glinfer.gl.program import OwnShader
-from glinfer.ops.flat.draws import flat_draw
 from glinfer.tensors.base import expect_tensor
 from glinfer.tensors.passes import Passes, float_type
 from glinfer.tensors.tensor import Shape, Tensor, TensorDevice
@@ -43,28 +42,24 @@ def own_pass(
     for sampler, tensor in inputs.items():
         if not str(sampler).isidentifier() or [each.upper() for each in inputs].count(sampler.upper()) > 1:
             raise InputError(f"found the input {sampler!r}; expected names of samplers that differ in more than case")
-        expect_tensor("draw", sampler, tensor)
+        expect_tensor(sampler, tensor)
     numbers = [(key, value.item() if isinstance(value, np.generic) else value) for key, value in uniforms.items()]
     for key, value in numbers:
         if not isinstance(value, (int, float)):
             raise InputError(f"uniform {key!r} is {type(value).__name__}; expected a number")
-    passes = Passes(device, "draw")
-    wanted = "int32" if whole else float_type("draw", dtype)
-    if 0 in shape:
-        return passes.empty(shape, wanted, out, **inputs)
-    reads = [(sampler, passes.read(sampler, tensor)) for sampler, tensor in inputs.items()]
-    declare = passes.result if whole else passes.computed
-    target = declare("out", shape, wanted, out)  # GLSL reserves this name, so no sampler has it
-    sizes = [(f"{sampler.upper()}_ROWS", spec.shape[0]) for sampler, spec in reads]
-    sizes += [(f"{sampler.upper()}_COLS", spec.shape[1]) for sampler, spec in reads]
-    sizes += [("OUT_ROWS", target.shape[0]), *([("WHOLE", 1)] if whole else [])]
-    kind = f"own.{own.name}"
-    draw = flat_draw(
-        kind, kind, "own", reads, [target], kernels=passes.kernels, defines=sizes, uniforms=numbers, own=own
-    )
-    passes.draw(draw)
-    (result,) = passes.run()
-    return result
+    wanted = "int32" if whole else float_type(dtype)
+    with Passes(device, f"own.{own.name}") as passes:
+        if 0 in shape:
+            return passes.zeros(shape, wanted, out, **inputs)
+        reads = [(sampler, passes.read(sampler, tensor)) for sampler, tensor in inputs.items()]
+        # GLSL reserves this name, so no sampler has it.
+        target = (passes.result if whole else passes.computed)("out", shape, wanted, out)
+        sizes = [(f"{sampler.upper()}_ROWS", spec.shape[0]) for sampler, spec in reads]
+        sizes += [(f"{sampler.upper()}_COLS", spec.shape[1]) for sampler, spec in reads]
+        sizes += [("OUT_ROWS", target.shape[0]), *([("WHOLE", 1)] if whole else [])]
+        passes.step("own", reads, [target], defines=sizes, uniforms=numbers, own=own)
+        (result,) = passes.run()
+        return result
 
 
 def _read(shader: str | PathLike[str], name: str | None, kind: str) -> OwnShader:

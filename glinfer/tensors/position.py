@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
@@ -67,44 +69,25 @@ class Positions(Group):
             InputError: the shapes or numbers do not fit, a position is negative or beyond ``length``, or the scaling
                 is of an unknown type or lacks a number.
         """
-        expect_floats("rope", x=x)
+        expect_floats(x=x)
         for name, number, least in (("offset", offset, 0), ("heads", heads, 1), ("length", length, 1)):
             if number is not None and (not is_whole(number) or number < least):
-                raise InputError(f"rope: {name} is {number!r}; expected a whole number from {least} on")
+                raise InputError(f"{name} is {number!r}; expected a whole number from {least} on")
         if x.ndim < 2 or x.shape[-1] % heads:
-            raise InputError(f"rope: x is {list(x.shape)}; expected [..., sequence, {heads} heads × their elements]")
+            raise InputError(f"x is {list(x.shape)}; expected [..., sequence, {heads} heads × their elements]")
         dim, sequence = x.shape[-1] // heads, x.shape[-2]
         rotary = dim if rotary_dim is None else rotary_dim
         if not is_whole(rotary) or not 2 <= rotary <= dim or rotary % 2:
             raise InputError(
-                f"rope: {rotary!r} elements of each head of x {list(x.shape)} cannot form pairs; expected an even "
+                f"{rotary!r} elements of each head of x {list(x.shape)} cannot form pairs; expected an even "
                 f"rotary_dim from 2 to {dim}"
             )
-        if x.size == 0:
-            return self._passes("rope").computed_zeros(x.shape, dtype, out, x=x)
-        needed = self._needed(sequence, int(offset), positions, length)
-        passes = self._passes("rope")
-        table = self._table(needed, int(rotary), theta, scaling)
-        source, angles = passes.read("x", x), passes.read("table", table)
-        places = None if positions is None else passes.read("positions", positions)
-        target = passes.computed("y", x.shape, dtype, out)
-        passes.draw(
-            rotate(
-                "rope",
-                "rope",
-                source,
-                angles,
-                target,
-                kernels=passes.kernels,
-                heads=int(heads),
-                interleaved=bool(interleaved),
-                sequence=sequence,
-                position=int(offset),
-                positions=places,
-            )
-        )
-        (y,) = passes.run()
-        return y
+        table = None
+        if x.size:
+            table = self._table(self._needed(sequence, int(offset), positions, length), int(rotary), theta, scaling)
+        reads, optional = {"x": x, "table": table}, {"positions": positions}
+        options: dict[str, Any] = {"heads": int(heads), "interleaved": bool(interleaved), "position": int(offset)}
+        return self._draw(rotate, reads, x.shape, dtype, out, optional=optional, sequence=sequence, **options)
 
     def _needed(self, sequence: int, offset: int, positions: Tensor | None, length: int | None) -> int:
         """The number of positions that the table needs, up to the last one of x."""
@@ -112,7 +95,7 @@ class Positions(Group):
         if positions is not None:
             if positions.dtype != "int32" or positions.shape != (sequence,) or offset:
                 raise InputError(
-                    f"rope: positions is {list(positions.shape)} of {positions.dtype}, with offset {offset}; expected "
+                    f"positions is {list(positions.shape)} of {positions.dtype}, with offset {offset}; expected "
                     f"[{sequence}] of int32, one position a row, and no offset"
                 )
             if length is not None:
@@ -121,7 +104,7 @@ class Positions(Group):
             first, last = int(numbers.min()), int(numbers.max())
         if first < 0 or (length is not None and last >= length):
             limit = "on" if length is None else f"to {length - 1}, below length"
-            raise InputError(f"rope: x has positions {first} to {last}; expected them from 0 {limit}")
+            raise InputError(f"x has positions {first} to {last}; expected them from 0 {limit}")
         return last + 1 if length is None else int(length)
 
     def _table(self, length: int, rotary: int, theta: float, scaling: Scaling | None) -> Tensor:
@@ -147,5 +130,6 @@ class Positions(Group):
             except PlanError as error:
                 problem = error
                 continue
-            return self._device.tensor(cosines_and_sines(rows, frequencies, factor))
-        raise InputError(f"rope: the angles of {length} positions do not fit: {problem}") from None
+            table: Tensor = self._device.tensor(cosines_and_sines(rows, frequencies, factor))
+            return table
+        raise InputError(f"the angles of {length} positions do not fit: {problem}") from None

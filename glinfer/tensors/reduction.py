@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ops.flat.normalize import cross_entropy as cross_entropy_draw
-from glinfer.ops.flat.stats import MAX_ARGMAX_COLUMNS, largest_column, stat_column, summarize
-from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.passes import Passes, float_type
-from glinfer.tensors.tensor import Shape, Tensor
+from glinfer.ops.flat.stats import STATS, summarize
+from glinfer.ops.spec import Op, TensorSpec, register
+from glinfer.tensors.base import Group, expect_rows
+from glinfer.tensors.passes import Passes
+from glinfer.tensors.tensor import Tensor
+
+_MAX_ARGMAX_COLUMNS = 1 << 24
+"""Limit for the columns of a row in an argmax, because a float32 carries the column's number."""
 
 
 class Reductions(Group):
@@ -31,7 +36,7 @@ class Reductions(Group):
         Raises:
             InputError: x has no axis, is not of floats, or ``out`` does not fit.
         """
-        return _column(self._passes("sum"), x, "sum", keepdims, dtype, out)
+        return self._column(x, "sum", keepdims, dtype, out)
 
     def max(
         self, x: Tensor, *, keepdims: bool = False, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
@@ -41,7 +46,7 @@ class Reductions(Group):
         Raises:
             InputError: as in :meth:`sum`; or rows have no elements.
         """
-        return _column(self._passes("max"), x, "largest", keepdims, dtype, out)
+        return self._column(x, "largest", keepdims, dtype, out)
 
     def argmax(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
         """The index of the largest element of the last axis, as int32; see :meth:`sum`.
@@ -51,7 +56,12 @@ class Reductions(Group):
         Raises:
             InputError: as in :meth:`max`; or x has more than 2^24 columns, whose numbers float32 cannot hold.
         """
-        return _column(self._passes("argmax"), x, "largest", keepdims, "int32", out)
+        if x.shape and x.shape[-1] > _MAX_ARGMAX_COLUMNS:
+            raise InputError(
+                f"x is {list(x.shape)}; expected at most {_MAX_ARGMAX_COLUMNS} columns, whose numbers float32 holds; "
+                "split the rows"
+            )
+        return self._column(x, "largest", keepdims, "int32", out, index=True)
 
     def cross_entropy(
         self, logits: Tensor, targets: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
@@ -71,63 +81,44 @@ class Reductions(Group):
         Raises:
             InputError: the shapes do not fit, or one is of another type.
         """
-        expect_rows("cross_entropy", logits=logits)
+        expect_rows(logits=logits)
         if targets.shape != logits.shape[:-1] or targets.dtype != "int32":
             raise InputError(
-                f"cross_entropy: logits is {list(logits.shape)} and targets {list(targets.shape)} of {targets.dtype}; "
-                f"expected targets {list(logits.shape[:-1])} of int32"
+                f"logits is {list(logits.shape)} and targets {list(targets.shape)} of {targets.dtype}; expected "
+                f"targets {list(logits.shape[:-1])} of int32"
             )
-        passes = self._passes("cross_entropy")
-        if logits.size == 0:  # every target is outside an empty vocabulary, so its loss is 0
-            return passes.computed_zeros(targets.shape, dtype, out, logits=logits, targets=targets)
-        source, wanted = passes.read("logits", logits), passes.read("targets", targets)
-        name, kernels = "cross_entropy", passes.kernels
-        stats, draws = summarize(
-            name, name, source, stat="exponents", readers=source.shape[0], scratch=passes.scratch, kernels=kernels
-        )
-        target = passes.computed("y", targets.shape, dtype, out)
-        passes.draw(*draws, cross_entropy_draw(name, name, source, stats, wanted, target, kernels=kernels))
-        (y,) = passes.run()
-        return y
+
+        def build(passes: Passes, logits: TensorSpec, targets: TensorSpec, out: TensorSpec) -> None:
+            inputs = [("x", logits), ("stats", _stats(passes, "exponents", logits)), ("targets", targets)]
+            defines = [("STAT", STATS["exponents"]), ("COLS", logits.shape[1])]
+            passes.step("cross_entropy", inputs, [out], defines=defines)
+
+        # Every target is outside an empty vocabulary, so its loss is 0.
+        return self._run(build, {"logits": logits, "targets": targets}, targets.shape, dtype, out)
+
+    def _column(
+        self, x: Tensor, stat: str, keepdims: bool, dtype: npt.DTypeLike, out: Tensor | None, *, index: bool = False
+    ) -> Tensor:
+        """One number of the statistics of every row: element i of the result, in row-major order, is that of row i."""
+        expect_rows(x=x)
+        if stat == "largest" and not x.shape[-1] and 0 not in x.shape[:-1]:
+            raise InputError(f"x is {list(x.shape)}, whose rows have no elements and so no largest one")
+
+        def build(passes: Passes, x: TensorSpec, out: TensorSpec) -> None:
+            defines = [("STAT", STATS[stat]), ("COLUMN", int(index))]
+            passes.step("stat_column", [("stats", _stats(passes, stat, x))], [out], defines=defines)
+
+        shape = (*x.shape[:-1], 1) if keepdims else x.shape[:-1]
+        return self._run(build, {"x": x}, shape, dtype, out, exact=index)
 
 
-def _column(passes: Passes, x: Tensor, stat: str, keepdims: bool, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
-    call = passes.call
-    expect_rows(call, x=x)
-    if call == "argmax" and x.shape[-1] > MAX_ARGMAX_COLUMNS:
-        raise InputError(
-            f"{call}: x is {list(x.shape)}; expected at most {MAX_ARGMAX_COLUMNS} columns, whose numbers float32 "
-            "holds; split the rows"
-        )
-    shape: Shape = (*x.shape[:-1], 1) if keepdims else x.shape[:-1]
-    if x.size == 0:
-        if stat == "sum":
-            return passes.computed_zeros(shape, dtype, out, x=x)
-        if 0 not in shape:
-            raise InputError(f"{call}: x is {list(x.shape)}, whose rows have no elements and so no largest one")
-        return passes.empty(shape, "int32" if call == "argmax" else float_type(call, dtype), out, x=x)
-    source = passes.read("x", x)
-    stats, draws = summarize(
-        call, call, source, stat=stat, readers=source.shape[0], scratch=passes.scratch, kernels=passes.kernels
-    )
+def _stats(passes: Passes, stat: str, x: TensorSpec) -> TensorSpec:
+    """Append the draws of the statistics of each row."""
+    options: dict[str, Any] = {"readers": x.shape[0], "scratch": passes.scratch, "kernels": passes.kernels}
+    stats, draws = summarize(passes.call, passes.call, x, stat=stat, **options)
     passes.draw(*draws)
-    if call == "argmax":
-        target = passes.result("y", shape, "int32", out)
-        passes.draw(largest_column(call, call, stats, target, cols=x.shape[-1], kernels=passes.kernels))
-    else:
-        target = passes.computed("y", shape, dtype, out)
-        passes.draw(stat_column(call, call, stats, target, stat=stat, kernels=passes.kernels))
-    (y,) = passes.run()
-    return y
+    return stats
 
 
-def expect_rows(call: str, **tensors: Tensor) -> None:
-    """Accept tensors of floats that have a last axis.
-
-    Raises:
-        InputError: a tensor has another type or no axes; the message names the call and the tensor.
-    """
-    expect_floats(call, **tensors)
-    for name, tensor in tensors.items():
-        if not tensor.shape:
-            raise InputError(f"{call}: {name} is a single number, without axes; expected at least one axis")
+register(Op("stat_column", ("stats",), either=("output",)))
+register(Op("cross_entropy", ("x", "stats", "targets"), integers=("targets",)))

@@ -21,12 +21,7 @@ class Storage:
     """
 
     def __init__(
-        self,
-        context: Context,
-        layout: FlatLayout,
-        *,
-        matrix: Array | None = None,
-        texture: Texture | None = None,
+        self, context: Context, layout: FlatLayout, *, matrix: Array | None = None, texture: Texture | None = None
     ) -> None:
         """Hold a matrix of the layout's type, to be uploaded at its first use, or a texture."""
         self.layout = layout
@@ -74,10 +69,6 @@ class Storage:
         if self._matrix is not None:
             return self._matrix.copy()
         return self.texture().read().copy()
-
-    def hold(self) -> None:
-        """Add a holder."""
-        self.holders += 1
 
     def let_go(self) -> None:
         """Remove a holder, and release the storage after the last one."""

@@ -7,23 +7,21 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar, Union, cast
+from typing import Any, TypeVar, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
-from glinfer.gl.context import Device as Context
 from glinfer.gl.layouts.flat import LANES, FlatLayout
-from glinfer.gl.program import ProgramCache
-from glinfer.models.session import Session
-from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import blocks_of
 from glinfer.tensors.storage import Storage
 
 Shape = tuple[int, ...]
+TensorDevice = Any
+"""A :class:`glinfer.tensors.device.Device`, which imports this module."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
 """Texture formats of the unpacked types; packed types use :data:`PACKED`."""
@@ -64,19 +62,16 @@ def _on_both_sides(kernel: str) -> tuple[Operator, Operator]:
     a whole number becomes a float.
     """
 
-    def operands(x: Tensor, other: Operand) -> AbstractContextManager[Tensor] | None:
-        if isinstance(other, Tensor):
-            return nullcontext(other)
-        if isinstance(other, (int, float, np.number)) and not isinstance(other, bool):
-            return x.device.tensor(other, x.dtype if x.dtype == "float16" else "float32")
-        if isinstance(other, (np.ndarray, list, tuple)):
-            return x.device.tensor(other, "float32" if np.asarray(other).dtype.kind in "iu" else None)
-        return None
-
     def combined(x: Tensor, other: Operand, *, second: bool = False) -> Tensor:
         """The result for a tensor, an array or a number, with broadcasting; see the kernel for errors."""
-        held = operands(x, other)
-        if held is None:
+        held: AbstractContextManager[Tensor]
+        if isinstance(other, Tensor):
+            held = nullcontext(other)
+        elif isinstance(other, (int, float, np.number)) and not isinstance(other, bool):
+            held = x.device.tensor(other, x.dtype if x.dtype == "float16" else "float32")
+        elif isinstance(other, (np.ndarray, list, tuple)):
+            held = x.device.tensor(other, "float32" if np.asarray(other).dtype.kind in "iu" else None)
+        else:
             return NotImplemented  # type: ignore[no-any-return]  # Python's protocol for operators
         with held as y:
             dtype = "float16" if x.dtype == y.dtype == "float16" else "float32"
@@ -89,40 +84,6 @@ def _on_both_sides(kernel: str) -> tuple[Operator, Operator]:
 def as_matrix(shape: Shape) -> tuple[int, int]:
     """The shape of the stored matrix of a tensor: [all other axes, last axis]."""
     return math.prod(shape[:-1]), shape[-1] if shape else 1
-
-
-class TensorDevice(Protocol):
-    """The methods of :class:`glinfer.tensors.device.Device` that tensors and kernels need."""
-
-    context: Context
-    programs: ProgramCache
-    kernels: KernelOptions
-    blends_floats: bool
-
-    @property
-    def ops(self) -> Any:
-        """Every kernel."""
-
-    def tensor(self, values: npt.ArrayLike, dtype: npt.DTypeLike | str | None = None) -> Tensor:
-        """Copy an array to the device."""
-
-    def zeros(self, shape: Shape, dtype: npt.DTypeLike = "float32") -> Tensor:
-        """Make a tensor of zeros."""
-
-    def issue(self, session: Session) -> None:
-        """Run the draws of a call."""
-
-    def layout(self, shape: Shape, dtype: str) -> FlatLayout:
-        """Lay a tensor of this shape and type out in a texture."""
-
-    def adopt(self, storage: Storage, shape: Shape, dtype: str) -> Tensor:
-        """Make a tensor from a new storage."""
-
-    def forget(self, storage: Storage) -> None:
-        """Queue a storage, to be released by :meth:`collect`."""
-
-    def collect(self) -> None:
-        """Release the queued storages."""
 
 
 class Tensor:
@@ -142,7 +103,7 @@ class Tensor:
         """Hold a storage as an array of this shape and type; see :meth:`glinfer.Device.tensor`."""
         self.device, self._shape, self._dtype = device, shape, dtype
         self._storage: Storage | None = storage
-        storage.hold()
+        storage.holders += 1
 
     @property
     def shape(self) -> Shape:
@@ -334,3 +295,15 @@ class Tensor:
 def is_whole(value: object) -> bool:
     """Whether a value is a whole number of Python or NumPy, and not a boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def shape_from(shape: object) -> Shape:
+    """Check a shape from the caller; a whole number is one edge.
+
+    Raises:
+        InputError: it is not a shape.
+    """
+    edges = shape if isinstance(shape, (tuple, list)) else (shape,)
+    if not all(is_whole(edge) and edge >= 0 for edge in edges):
+        raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")
+    return tuple(int(edge) for edge in edges)

@@ -61,8 +61,8 @@ FAULTS = (
     Fault(
         "fused-attention-ignores-offset",
         "glinfer/tensors/attention.py",
-        'causal=_offset("attention", offset) if causal else None,',
-        "causal=0 if causal else None,",
+        "return offset if causal else None",
+        "return 0 if causal else None",
         ("tests/tensors/test_attention.py", "tests/tensors"),
     ),
     # ops
@@ -428,7 +428,7 @@ FAULTS = (
         "shaders/causal_conv.frag",
         "max(0, LENGTH - 1 - at.x % SEQUENCE)",
         "max(0, LENGTH - 1 - at.x)",
-        ("tests/tensors/test_convolution.py", "tests/tensors", "tests/ops"),
+        ("tests/tensors/test_sequences.py", "tests/tensors", "tests/ops"),
     ),
     Fault(
         "padding-chosen-as-a-token",

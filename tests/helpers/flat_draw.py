@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -19,27 +18,48 @@ from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
 
 
-class FlatDraw(OneDraw):
-    """A plan of one draw, or of more, with given run values, on one device."""
+class FlatPlan(OneDraw):
+    """A plan of draws over inputs that are all in use, with given run values, on one device."""
 
-    def __init__(self, context: Context, values: Values, max_rows: int = 1, largest: int = 99) -> None:
-        self.context, self.case = context, Case(values)
-        super().__init__(
-            [RunValue(name, type(at)(0), type(at)(largest), usual=at) for name, at in values.items()],
-            max_rows,
-        )
+    def __init__(self, context: Context, values: Values | None = None) -> None:
+        self.context, self.case = context, Case(values or {})
+        super().__init__([RunValue(name, 0, 99, usual=at) for name, at in self.case.values.items()])
         self.scratch = partial(self.flat, "activation", "rgba32f")
 
     def flat(self, kind: str, format_name: str, name: str, rows: int, cols: int) -> TensorSpec:
         return self.builder.flat(name, kind, rows, cols, format_name, self.context.limits.max_texture_size)
 
-    def vector(self, name: str, array: Array) -> TensorSpec:
-        """An input of which everything is in use."""
+    def input(self, name: str, array: Array) -> TensorSpec:
         self.arrays[name] = array
         return self.flat("input", TEXTURE_FORMATS[array.dtype.name], name, *array.shape)
 
     def spoil(self, session: Session, arrays: Mapping[str, Array]) -> list[Array]:
         return []
+
+    def errors(self) -> dict[str, float]:
+        """Run it; the largest relative error of each draw by its name, of statistics of the worst of the four."""
+        found, values = {}, self.case.values
+        with self.session(self.context, self.case) as session:
+            self.bind(session, self.arrays)
+            session.run(values)
+            for draw, written in run_plan(session.plan, {}, self.arrays, values):
+                errors = []
+                for name, expected in zip(draw.outputs, written if len(draw.outputs) > 1 else [written], strict=True):
+                    texels = session.read(name, *draw.extent(values))
+                    step = 4 if draw.op in ("row_stats", "merge_stats") else 1
+                    errors += [relative_error(texels[:, n::step], expected[:, n::step]) for n in range(step)]
+                found[draw.name] = max(errors)
+        return found
+
+    def refuses(self, make: Callable[[], DrawSpec], message: str) -> None:
+        """Expect that a draw cannot be made, or does not fit this plan."""
+
+        def build() -> None:
+            self.builder.draw(make())
+            self.builder.build()
+
+        with pytest.raises(PlanError, match=message):
+            build()
 
 
 def drawn(
@@ -54,60 +74,10 @@ def drawn(
 
     ``build`` is given the specs of the arrays in their order, then that of the target; ``values`` are run values.
     """
-    one = FlatDraw(dev.context, values or {})
-    specs = [one.vector(name, array) for name, array in arrays.items()]
+    one = FlatPlan(dev.context, values)
+    specs = [one.input(name, array) for name, array in arrays.items()]
     one.draw(build(*specs, one.flat("activation", form, "out", *out)))
     return one.run(dev.context, one.case, programs=dev.programs)[0], one.expected(one.case)
-
-
-class RowsPlan(FlatDraw):
-    """A plan over ``rows`` of at most ``max_rows`` rows; those not in use are NaN, so that reading one gives NaN."""
-
-    def __init__(self, context: Context, rows: int, max_rows: int, values: Values | None = None) -> None:
-        super().__init__(context, {"rows": rows, **(values or {})}, max_rows, 2000)
-        self.rows = rows
-
-    def matrix(self, name: str, array: Array) -> TensorSpec:
-        """An input of max_rows rows, NaN behind those in use."""
-        array = array.copy()
-        array[self.rows :] = np.nan
-        return self.vector(name, array)
-
-    def errors(self) -> dict[str, float]:
-        """Run it; the largest relative error of each draw by its name, of statistics of the worst of the four."""
-        found, values = {}, self.case.values
-        with self._ran() as session:
-            inputs = {name: array if len(array) == 1 else array[: self.rows] for name, array in self.arrays.items()}
-            for draw, written in run_plan(session.plan, {}, inputs, values):
-                errors = []
-                for name, expected in zip(draw.outputs, written if len(draw.outputs) > 1 else [written], strict=True):
-                    texels = session.read(name, *draw.extent(values))
-                    step = 4 if draw.op in ("row_stats", "merge_stats") else 1
-                    errors += [relative_error(texels[:, n::step], expected[:, n::step]) for n in range(step)]
-                found[draw.name] = max(errors)
-        return found
-
-    def result(self, name: str) -> Array:
-        """Run it; the rows in use of one tensor."""
-        with self._ran() as session:
-            return session.read(name, self.rows)
-
-    def refuses(self, make: Callable[[], DrawSpec], message: str) -> None:
-        """Expect that a draw cannot be made, or does not fit this plan."""
-
-        def build() -> None:
-            self.builder.draw(make())
-            self.builder.build()
-
-        with pytest.raises(PlanError, match=message):
-            build()
-
-    @contextmanager
-    def _ran(self) -> Iterator[Session]:
-        with self.session(self.context, self.case) as session:
-            self.bind(session, self.arrays)
-            session.run(self.case.values)
-            yield session
 
 
 def padding(tensor: Tensor) -> Array:

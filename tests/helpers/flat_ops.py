@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
+import glinfer.tensors.ops  # noqa: F401 (registers the ops that only kernels draw)
 from glinfer.ops import OPS
-from glinfer.ops.flat.draws import flat_draw
+from glinfer.ops.spec import no_oracle
 
-ONLY_IN_PLANS = {"squash"}
+ONLY_IN_PLANS = {"squash", "expert_weight"}
 """Ops over such tensors that no kernel draws."""
 
 
 def flat_ops() -> set[str]:
-    """Ops of kernels, from the modules that make their draws with flat_draw; qa/tests/test_kernels.py draws each."""
-    modules = {
-        name: {getattr(part, "__module__", "") for part in (op.check, op.oracle)} & set(sys.modules)
-        for name, op in OPS.items()
-    }
-    return {
-        name
-        for name, found in modules.items()
-        if any(getattr(sys.modules[module], "flat_draw", None) is flat_draw for module in found)
-    } - ONLY_IN_PLANS
+    """Ops of kernels; qa/tests/test_kernels.py draws each."""
+    flat = {name for name, op in OPS.items() if op.oracle.__module__.startswith("glinfer.ops.flat.")}
+    return (flat - ONLY_IN_PLANS) | {name for name, op in OPS.items() if op.oracle is no_oracle}

@@ -115,6 +115,9 @@ DEFECTS: dict[str, Plan] = {
     ),
     "draw h.0.ln_1: output normed has format r32i; expected floats": with_tensor("normed", format="r32i"),
     "draw ln_f: its targets normed and logits differ in shape": with_draw("ln_f", GOOD, outputs=("normed", "logits")),
+    "draw ln_f: scattered points need a number and a vertex shader that places them": with_draw(
+        "ln_f", GOOD, cover="scatter", points=3
+    ),
     "plan reference: two tensors have the same name": dataclasses.replace(
         GOOD, tensors=(*GOOD.tensors, GOOD.table["q"])
     ),

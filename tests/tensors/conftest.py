@@ -19,7 +19,7 @@ def tidied(device: Device) -> Iterator[Device]:
     assert not device.context.raw.pending_errors()
     device.kernels, device.blends_floats = settings
     device.ops = type(device.ops)(device)  # rope keeps tables of angles
-    for storage in list(device._storages.values()):
+    for storage in list(device._storages):
         storage.release()
     assert device.memory().tensors == 0
 

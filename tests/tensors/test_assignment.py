@@ -9,13 +9,7 @@ import pytest
 from flat_draw import padding, same_bits
 from tiers import tiered
 
-from glinfer.errors import InputError, PlanError
-from glinfer.models.oracle import run_plan
-from glinfer.models.plan import PlanBuilder
-from glinfer.models.session import Session
-from glinfer.ops.flat.assign import Taken, assign, cuts_texels
-from glinfer.ops.flat.movement import strided_copy
-from glinfer.ops.flat.strided import MAX_AXES, Axis
+from glinfer.errors import InputError
 from glinfer.tensors.device import Device
 from qa.kernels.cases.movement import elements
 
@@ -191,49 +185,3 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         InputError, match=r"\Ax\[index\] = value: x is .*: found an index over 6 axes .*; assign in two steps\Z"
     ):
         deep[::2, ::2, ::2, ::2, ::2, ::2] = 1
-
-
-@tiered("columns", [Taken(10, 1, 4, 2, 0, 1), Taken(10, 4, 6, 1, 0, 1)], keep=0, ids=str)
-def test_the_draws_agree_with_their_oracles(dev: Device, columns: Taken) -> None:
-    rng, rows = np.random.default_rng(6), [Taken(3, 0, 2, 2, 1, 0), Taken(4, 1, 2, 1, 2, 0)]
-    held, value = elements(rng, "float32", 12, 10), elements(rng, "float32", 4, 6)
-    builder = PlanBuilder("an assignment", 1, ())
-    source, out = (
-        builder.flat("value", "input", 4, 6, "rgba32f", 64),
-        builder.flat("out", "cache", 12, 10, "rgba32f", 64),
-    )
-    before = None
-    if cuts_texels(columns):
-        before = builder.flat("before", "activation", 10, 10, "rgba32f", 64)
-        axes = [Axis(10, 1, 0), Axis(10, 0, 1)]
-        builder.draw(strided_copy("before", "d", out, before, axes, row_offset=1, kernels=dev.kernels))
-    builder.draw(assign("d", "d", source, out, rows, columns, before=before, kernels=dev.kernels))
-    plan = builder.build()
-    session = Session(plan, {}, dev.context)
-    session.write("value", value)
-    session.texture("out").upload(held)
-    session.run({})
-    caches = {"out": held.copy()}
-    *_, (_, wanted) = run_plan(plan, {}, {"value": value}, {}, caches)
-    assert np.array_equal(session.read("out"), caches["out"])
-    assert wanted.shape == (11, 10)
-    assert (caches["out"] != held).sum() == 4 * columns.size
-    session.release()
-
-
-def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
-    builder = PlanBuilder("one draw", 1, ())
-    value = builder.flat("value", "input", 2, 4, "rgba32f", 64)
-    whole = builder.flat("whole", "input", 2, 4, "rgba32i", 64)
-    out = builder.flat("out", "cache", 8, 8, "rgba32f", 64)
-    rows, half = [Taken(8, 2, 2, 1, 1, 0)], Taken(8, 2, 4, 1, 0, 1)
-    with pytest.raises(PlanError, match="draw d: whole has format rgba32i and out rgba32f"):
-        assign("d", "d", whole, out, rows, half, kernels=dev.kernels)
-    with pytest.raises(PlanError, match="the index cuts texels; expected a copy of the rows"):
-        assign("d", "d", value, out, rows, half, kernels=dev.kernels)
-    many = [Taken(2, 0, 2, 2, 0, 0)] * (MAX_AXES + 1)
-    with pytest.raises(PlanError, match="over 6 axes that do not join; at most 5"):
-        assign("d", "d", value, out, many, Taken(8, 0, 4, 1, 0, 1), kernels=dev.kernels)
-    builder.draw(assign("d", "d", value, out, [Taken(8, 2, 3, 1, 1, 0)], Taken(8, 0, 4, 1, 0, 1), kernels=dev.kernels))
-    with pytest.raises(PlanError, match="it reads places 0 to 2 of value, which has 2"):
-        builder.build()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,10 @@ import pytest
 from flat_draw import padding
 from tiers import tiered
 
-from glinfer.errors import InputError, PlanError
-from glinfer.models.oracle import run_plan
-from glinfer.models.plan import PlanBuilder
-from glinfer.models.session import Session
-from glinfer.ops.flat.scatter import METHODS, add_gradients
-from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import DrawSpec, TensorSpec
+from glinfer.errors import InputError
+from glinfer.tensors.backward import METHODS
 from glinfer.tensors.device import Device
+from glinfer.tensors.passes import Passes
 from qa.kernels.cases.backward import expected
 from qa.kernels.cases.case import normal
 
@@ -120,19 +115,14 @@ def test_every_point_hits_its_texel(dev: Device, vocab: int) -> None:
 
 def test_a_device_that_cannot_blend_gathers(dev: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
-    make = add_gradients
-
-    def remember(*arguments: Any, **options: Any) -> DrawSpec:
-        drawn.append(options["method"])
-        return make(*arguments, **options)
-
-    monkeypatch.setattr("glinfer.tensors.backward.add_gradients", remember)
+    step = Passes.step
+    monkeypatch.setattr(Passes, "step", lambda passes, op, *a, **k: drawn.append(op) or step(passes, op, *a, **k))
     ids, grad = np.array([1, 1], np.int32), np.ones((2, 3), np.float32)
     dev.blends_floats = True
     backward(dev, ids, grad, 2)
     dev.blends_floats = False
     assert backward(dev, ids, grad, 2)[0].tolist() == [[0, 0, 0], [2, 2, 2]]
-    assert drawn == ["scatter", "gather"]
+    assert drawn == ["scatter_add", "gather_add"]
     with pytest.raises(
         InputError, match="method is 'scatter', but this device cannot blend 32-bit floats; use 'gather'"
     ):
@@ -158,74 +148,3 @@ def test_bad_calls_are_refused(dev: Device) -> None:
             with pytest.raises(InputError, match=f"embedding_backward: {message}"):
                 dev.ops.embedding_backward(places, grad, **{"vocab": 5, **options})
             assert dev.memory().tensors == 2
-
-
-@dataclasses.dataclass
-class OneDraw:
-    """A plan of one draw that adds the gradients [2 × 21, 6] of ids [2, 21] to a table of 11 rows."""
-
-    method: str = "scatter"
-    kernels: KernelOptions = dataclasses.field(default_factory=KernelOptions)
-    grads: int = 42
-    counts_cols: int = 6
-    edge: int = 2048
-
-    def __post_init__(self) -> None:
-        self.builder = PlanBuilder("add", 1, ())
-        ids, grad = self._flat("ids", "input", 2, 21, "rgba32i"), self._flat("grad", "input", self.grads, 6)
-        sums, counts = self._flat("sums", "activation", 11, 6), self._flat("counts", "activation", 11, self.counts_cols)
-        self.draw = add_gradients("add", "add", ids, grad, sums, counts, method=self.method, kernels=self.kernels)
-
-    def _flat(self, name: str, kind: str, rows: int, cols: int, form: str = "rgba32f") -> TensorSpec:
-        return self.builder.flat(name, kind, rows, cols, form, self.edge)
-
-    def refused(self, draw: DrawSpec, message: str) -> None:
-        self.builder.draw(draw)
-        with pytest.raises(PlanError, match=message):
-            self.builder.build()
-
-
-@tiered("method", METHODS)
-def test_a_plan_begins_at_zero_in_every_run_and_agrees_with_its_oracle(dev: Device, method: str) -> None:
-    one = OneDraw(method, dev.kernels, edge=dev.context.limits.max_texture_size)
-    one.builder.draw(one.draw)
-    plan = one.builder.build()
-    assert plan.draws[0].cover == ("scatter" if method == "scatter" else "triangle")
-    session = Session(plan, {}, dev.context, programs=dev.programs)
-    for seed in (9, 10):
-        rng = np.random.default_rng(seed)
-        inputs = {"ids": rng.integers(-1, 12, (2, 21)).astype(np.int32), "grad": normal(rng, 42, 6)}
-        inputs["grad"][5] = np.nan
-        for name, array in inputs.items():
-            session.write(name, array)
-        ((_, wanted),) = run_plan(plan, {}, inputs, {})
-        for _ in range(2):
-            assert session.run({}) == 1
-            assert np.abs(session.read("sums") - wanted[0]).max() < 1e-5
-            np.testing.assert_array_equal(session.read("counts"), wanted[1])
-    session.release()
-
-
-def test_draws_that_do_not_fit_are_refused() -> None:
-    one = OneDraw(grads=41)
-    one.refused(one.draw, r"draw add: grad is \[41, 6\]; expected \[42, 6\]")
-    one = OneDraw(counts_cols=5)
-    one.refused(one.draw, "draw add: its targets sums and counts differ in shape")
-    one = OneDraw()
-    one.refused(
-        dataclasses.replace(one.draw, vertex=""), "draw add: scattered points need a number and a vertex shader"
-    )
-    one = OneDraw()
-    one.refused(dataclasses.replace(one.draw, points=0), "draw add: scattered points need a number and a vertex shader")
-    one = OneDraw()
-    one.refused(dataclasses.replace(one.draw, clears=False), "draw add adds to sums, which no earlier draw has written")
-    one = OneDraw()
-    one.builder.draw(one.draw)
-    table = one.builder.build().table
-    ids, grad, sums, counts = (table[name] for name in ("ids", "grad", "sums", "counts"))
-    for method, accumulates in (("scatter", False), ("scatter", True), ("gather", False)):
-        options = {"method": method, "accumulates": accumulates, "before": sums, "kernels": one.kernels}
-        with pytest.raises(PlanError, match=f"draw add: found {method}; only gather that accumulates needs"):
-            add_gradients("add", "add", ids, grad, sums, counts, **options)
-    with pytest.raises(PlanError, match="draw add: gradients are added by 'sort'; known: scatter, gather"):
-        OneDraw("sort")

@@ -1,4 +1,4 @@
-"""Sums, differences, products and multiples, with NumPy's broadcasting."""
+"""Arithmetic with NumPy's broadcasting, activations, and the gates of gated MLPs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import drawn, holds, same_bits
+from flat_draw import drawn, holds, padding, same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error
+from glinfer.ops.flat.activate import activation as activation_draw
+from glinfer.ops.flat.activate import gate as gate_draw
 from glinfer.ops.flat.elementwise import OPERATIONS, arithmetic, scale
 from glinfer.ops.flat.strided import Axis
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
+from qa.kernels.cases.activation import expected as activated
 from qa.kernels.cases.case import normal
 from qa.kernels.cases.elementwise import FUNCTIONS
 
@@ -93,21 +96,55 @@ def test_a_call_is_one_draw_into_out(dev: Device, rng: np.random.Generator) -> N
     assert dev.draws_issued == before + 2
 
 
+# Activations and gates
+
+
+def test_products_beyond_half_precision_stay_finite(dev: Device) -> None:
+    """``silu(300) * 60000`` is 1.8e7; a half float ends at 65504."""
+    gate = np.array([[300, -300, 65504, 8, 0, 1]], np.float16)
+    up = np.array([[60000, 60000, 65504, -65504, 65504, 6e-8]], np.float16)
+    wanted = activated(gate, "silu") * up.astype(np.float64)
+    with dev.ops.silu_gate(dev.tensor(gate), dev.tensor(up)) as y:
+        assert relative_error(y.numpy(), wanted) <= 1e-6
+        assert y.numpy().max() > 4e9
+    with dev.ops.silu_gate(dev.tensor(np.concatenate([up, gate], 1)), gate_first=False) as y:
+        assert relative_error(y.numpy(), wanted) <= 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["silu_gate", "gelu_new_gate"])
+def test_extreme_gates(dev: Device, name: str) -> None:
+    """Large gates are themselves or nothing; a NaN stays where it is; nothing reaches the padding."""
+    gate = np.array([1e30, -1e30, 200, -200, np.nan, 0, np.inf], np.float32)
+    up = np.array([2, 1e8, -1, 1e4, 1, np.nan, 1], np.float32)
+    for y in (
+        getattr(dev.ops, name)(dev.tensor(gate), dev.tensor(up)),
+        getattr(dev.ops, name)(dev.tensor(np.concatenate([gate, up]))),
+    ):
+        found = y.numpy()
+        assert found[[0, 2, 6]].tolist() == [np.float32(2e30), -200.0, np.inf]
+        assert found[1] == 0
+        assert abs(found[3]) < 1e-20
+        assert np.isnan(found[[4, 5]]).all()
+        assert not padding(y).any()
+
+
+def test_gate_without_an_activation_is_a_product(dev: Device, rng: np.random.Generator) -> None:
+    gate, up = normal(rng, 3, 6), normal(rng, 3, 6)
+    out, before = dev.zeros((3, 6)), dev.draws_issued
+    assert dev.ops.gate(dev.tensor(gate), dev.tensor(up), activation="none", out=out) is out
+    assert holds(out, gate * up)
+    assert dev.draws_issued == before + 1
+
+
 # In plans
 
 
-def test_a_plan_scales_by_a_run_value(dev: Device, rng: np.random.Generator) -> None:
+def test_a_plan_scales(dev: Device, rng: np.random.Generator) -> None:
     x = normal(rng, 6, 5)
-    for factor in (0.25, 3.0):
-        found, expected = drawn(
-            dev,
-            lambda a, out: scale("d", "d", a, out, factor="by", kernels=dev.kernels, rows=3),
-            {"x": x},
-            (6, 5),
-            values={"by": factor},
-        )
-        assert np.array_equal(found, x[:3] * np.float32(factor))
-        assert relative_error(found, expected) <= 1e-6
+    found, expected = drawn(dev, lambda a, y: scale("d", "d", a, y, factor=0.3, kernels=dev.kernels), {"x": x}, x.shape)
+    assert np.array_equal(found, x * np.float32(0.3))
+    assert relative_error(found, expected) <= 1e-6
 
 
 def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
@@ -121,6 +158,25 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
         arrays = {name: np.zeros(shape, np.float32) for name, shape in zip("xy", shapes, strict=True)}
         with pytest.raises(PlanError, match=rf"\Adraw d: {message}\Z"):
             drawn(dev, lambda x, y, out, more=options: arithmetic("d", "d", x, y, out, **more), arrays, (6, 5))
+
+
+def test_activations_that_do_not_fit_are_refused(dev: Device) -> None:
+    x, options = np.zeros((2, 7), np.float32), {"activation": "silu", "kernels": dev.kernels}
+    unknown = {**options, "activation": "relu"}
+    names = "none, gelu_new, gelu, silu, tanh"
+    for build, arrays, out, message in (
+        (lambda a, y: gate_draw("d", "d", a, y, **options), {"x": x}, (2, 3), r"x is \[2, 7\]; expected \[2, 6\]"),
+        (
+            lambda a, b, y: gate_draw("d", "d", a, y, up=b, **options),
+            {"x": x[:1], "up": x},
+            (1, 7),
+            r"up is \[2, 7\]; expected \[1, 7\]",
+        ),
+        (lambda a, y: gate_draw("d", "d", a, y, **unknown), {"x": x}, (2, 7), f"activation 'relu'; known: {names}"),
+        (lambda a, y: activation_draw("d", "d", a, y, **unknown), {"x": x}, (2, 7), f"activation 'relu'; .*{names}"),
+    ):
+        with pytest.raises(PlanError, match=rf"\Adraw d: {message}"):
+            drawn(dev, build, arrays, out)
 
 
 # What is refused
@@ -140,6 +196,25 @@ REFUSED: list[tuple[Callable[[Any, Tensor, Tensor, Tensor], object], str]] = [
             f"scale: factor is {factor!r}; expected a finite number that float32 holds",
         )
         for factor in (np.inf, float("nan"), 1e39, True, "2", None)
+    ),
+    (
+        lambda o, x, y, i: o.gate(x, y, activation="relu"),
+        "gate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh",
+    ),
+    (
+        lambda o, x, y, i: o.activate(x, "relu"),
+        "activate: there is no activation 'relu'; known: none, gelu_new, gelu, silu, tanh",
+    ),
+    (lambda o, x, y, i: o.silu_gate(x, y), "silu_gate: x is [2, 3] and up is [3, 2]; expected one shape"),
+    (lambda o, x, y, i: o.silu_gate(x, i), "silu_gate: up is [2, 3] of int32; expected float32 or float16"),
+    (lambda o, x, y, i: o.silu(i), "silu: x is [2, 3] of int32; expected float32 or float16"),
+    (
+        lambda o, x, y, i: o.gelu_gate(x),
+        "gelu_gate: x is [2, 3]; without up expected [..., 2·N], the gate and the gated values",
+    ),
+    (
+        lambda o, x, y, i: o.gelu_new_gate(y, out=x),
+        "gelu_new_gate: out is [2, 3] of float32; the result is [3, 1] of float32",
     ),
 ]
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flat_draw import FlatPlan
 from tiers import tiered
 
 from glinfer.errors import InputError
 from glinfer.models.oracle import relative_error
+from glinfer.ops.flat.matmul import matmul
 from glinfer.ops.flat.matmul_choice import candidates, choose
-from glinfer.ops.flat.product import STRATEGIES, Product, Strategy
+from glinfer.ops.flat.product import STRATEGIES, Finish, Product, Strategy
 from glinfer.ops.kernels import KernelOptions
 from glinfer.tensors.device import Device
 
@@ -138,6 +140,33 @@ def test_the_choice_is_among_what_can_be_computed() -> None:
     assert choose(dataclasses.replace(layer, table_format="Q4_K"), llvmpipe, blends=True).name == "reduce"
 
 
+@tiered(("kind", "window"), [("small", 4), ("packed", 1), ("packed", 30)])
+def test_scores_outside_of_a_window_are_masked(dev: Device, small: Device, kind: str, window: int) -> None:
+    """Scores of reference plans, key by key; in textures of 64 texels the matrices take several lines."""
+    queries, keys, dim, heads = 9, 12, 70, 2
+    product = Product(queries, keys, dim, True, None, (1, 1, heads), (heads, 1, 1), (heads, 1, 1))
+    strategy = Strategy(kind, targets=2 if kind == "packed" else 1)
+    for device in (dev, small):
+        plan = FlatPlan(device.context)
+        q, k = normal(heads, queries, dim), normal(heads, keys, dim, seed=1)
+        specs = [plan.input(name, array.reshape(-1, dim)) for name, array in (("q", q), ("k", k))]
+        finish, out = Finish(scale=0.5, causal=3, window=window), plan.scratch("out", heads * queries, keys)
+        options: dict[str, Any] = {"product": product, "strategy": strategy, "finish": finish}
+        options |= {"kernels": device.kernels, "scratch": plan.scratch}
+        plan.builder.draw(*matmul("scores", "scores", *specs, out, **options))
+        wanted = 0.5 * q.astype(np.float64) @ k.swapaxes(1, 2)
+        for head, query, key in np.ndindex(*wanted.shape):
+            if not 0 <= 3 + query - key < window:
+                wanted[head, query, key] = -1e30
+        with plan.session(device.context, plan.case) as session:
+            plan.bind(session, plan.arrays)
+            session.run({})
+            found = session.read("out").reshape(wanted.shape)
+        hidden = wanted == -1e30
+        assert np.array_equal(found[hidden], np.full(hidden.sum(), -1e30, np.float32))
+        assert relative_error(found[~hidden], wanted[~hidden]) <= 2e-6
+
+
 def test_bad_calls_are_refused(dev: Device) -> None:
     names = "none, gelu_new, gelu, silu, tanh"
     x, y, whole, ops = dev.tensor(normal(3, 4)), dev.tensor(normal(4, 5)), dev.tensor([1, 2, 3]), dev.ops
@@ -160,18 +189,12 @@ def test_bad_calls_are_refused(dev: Device) -> None:
         (lambda: ops.matmul(x, y, bias=x), r"matmul: bias is \[3, 4\]; expected \[5\]"),
         (lambda: ops.matmul(x, y, residual=x), r"matmul: residual is \[3, 4\]; expected \[3, 5\], like the result"),
         (lambda: ops.matmul(x, whole), r"matmul: y is \[3\] of int32; expected float32 or float16"),
-        (
-            lambda: ops.linear(x, y),
-            r"linear: x is \[3, 4\] and weight is \[4, 5\]; they sum over 4 and 5 elements",
-        ),
+        (lambda: ops.linear(x, y), r"linear: x is \[3, 4\] and weight is \[4, 5\]; they sum over 4 and 5 elements"),
         (
             lambda: ops.matmul(stack, other),
             r"matmul: x is \[2, 3, 4\] and y is \[3, 4, 5\]; their leading axes do not broadcast",
         ),
-        (
-            lambda: ops.matmul(dev.zeros(()), y),
-            r"matmul: x is \[\] and y is \[4, 5\]; both need an axis to sum over",
-        ),
+        (lambda: ops.matmul(dev.zeros(()), y), r"matmul: x is \[\] and y is \[4, 5\]; both need an axis to sum over"),
     ):
         with pytest.raises(InputError, match=f"^{message}$"):
             run()

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import RowsPlan, padding
+from flat_draw import FlatPlan, padding
 from one_draw import normal
 from tiers import tiered
 
 from glinfer.errors import InputError
 from glinfer.gl.context import Device as Context
 from glinfer.models.oracle import relative_error
-from glinfer.ops.flat.normalize import NORMS, Norm, normalize, normalized
-from glinfer.ops.flat.stats import Causal
+from glinfer.ops.flat.normalize import NORMS, Norm, normalized
 from glinfer.ops.kernels import KernelOptions
 from glinfer.tensors.device import Device
 from qa.kernels.cases.normalization import layer_norm, rms_norm
@@ -126,59 +125,37 @@ def test_bad_calls_are_refused(dev: Device) -> None:
 
 @tiered(("name", "cols", "lookup"), [("rms", 53, False), *((name, 1030, True) for name in NORMS)])
 def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) -> None:
-    """7 of 9 rows, with a weight and a bias, and for RMSNorm a residual; 1030 columns are three parts."""
+    """9 rows, with a weight and a bias, and for RMSNorm a residual; 1030 columns are three parts."""
     kernels = KernelOptions(lookup_texture=lookup)
-    plan = RowsPlan(device, 7, 9)
-    x = plan.matrix("x", normal(1, 9, cols, offset=0.5))
-    weight, bias = plan.vector("weight", normal(2, 1, cols)), plan.vector("bias", normal(3, 1, cols))
-    residual = plan.matrix("residual", normal(4, 9, cols).astype(np.float16)) if name == "rms" else None
+    plan = FlatPlan(device)
+    x = plan.input("x", normal(1, 9, cols, offset=0.5))
+    weight, bias = plan.input("weight", normal(2, 1, cols)), plan.input("bias", normal(3, 1, cols))
+    residual = plan.input("residual", normal(4, 9, cols).astype(np.float16)) if name == "rms" else None
     added = plan.scratch("added", 9, cols) if name == "rms" else None
     norm = Norm(name, weight=weight, bias=bias, eps=1e-3, offset=0.5, residual=residual, added=added)
     out = plan.scratch("out", 9, cols)
-    plan.builder.draw(*normalized("norm", "norm", x, out, norm, scratch=plan.scratch, kernels=kernels, rows="rows"))
+    plan.builder.draw(*normalized("norm", "norm", x, out, norm, scratch=plan.scratch, kernels=kernels))
     errors = plan.errors()
     assert list(errors) == ["norm.stats", "norm"]
     assert max(errors.values()) < 1e-6, errors
 
 
-@tiered(("query_rows", "first_query"), [(5, 3), (4, 1027), (3, 600)])
-def test_causal_softmax(device: Context, query_rows: int, first_query: int) -> None:
-    """Columns behind a row's own place are never read: they hold NaN here, as do whole parts."""
-    cols, rows = 1030, 2 * query_rows
-    plan = RowsPlan(device, rows, rows + 1, {"queries": query_rows, "first": first_query})
-    x = normal(1, rows + 1, cols, scale=3.0)
-    places = np.arange(rows + 1) % query_rows + first_query
-    x[np.arange(cols) > places[:, None]] = NAN
-    scores, out = plan.matrix("x", x), plan.scratch("out", rows + 1, cols)
-    norm = Norm("softmax", causal=Causal("queries", "first"))
-    plan.builder.draw(
-        *normalized("softmax", "softmax", scores, out, norm, scratch=plan.scratch, kernels=KernelOptions(), rows="rows")
-    )
-    errors = plan.errors()
-    assert max(errors.values()) < 2e-6, errors
-
-
 def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
     for wrong, message in (
         (lambda x, y, z: Norm("batch"), "there is no norm 'batch'; known: layer, rms, softmax, log_softmax"),
-        (
-            lambda x, y, z: Norm("rms", residual=x),
-            "residual and added must be given together",
-        ),
-        (lambda x, y, z: Norm("rms", causal=Causal(1, 0)), "norm rms has causal rows; only softmax supports them"),
+        (lambda x, y, z: Norm("rms", residual=x), "residual and added must be given together"),
         (lambda x, y, z: Norm("rms", eps=-1.0), "eps is -1.0 and offset 0.0; expected numbers, eps ≥ 0"),
         (lambda x, y, z: Norm("rms", weight=y), r"draw n: weight is \[6, 4\]; expected \[1, 8\]"),
-        (lambda x, y, z: Norm("rms", residual=y, added=z), r"draw n: residual is \[6, 4\]; expected \[6, 8\]"),
-        (
-            lambda x, y, z: Norm("softmax", causal=Causal(0, 0)),
-            "draw n: 0 rows of queries from 0 on; expected",
-        ),
+        (lambda x, y, z: Norm("rms", residual=y, added=z), r"draw n.stats: residual is \[6, 4\]; expected \[6, 8\]"),
     ):
-        plan = RowsPlan(device, 6, 6)
-        x, y = plan.matrix("x", normal(1, 6, 8)), plan.matrix("y", normal(1, 6, 4))
-        stats, out, z = plan.vector("stats", normal(2, 6, 4)), plan.scratch("out", 6, 8), plan.scratch("z", 6, 8)
+        plan = FlatPlan(device)
+        x, y = plan.input("x", normal(1, 6, 8)), plan.input("y", normal(1, 6, 4))
+        out, z = plan.scratch("out", 6, 8), plan.scratch("z", 6, 8)
 
-        def make(norm: Any = wrong, given: Any = (x, y, z), drawn: Any = (x, stats, out)) -> Any:
-            return normalize("n", "n", *drawn, norm(*given), kernels=KernelOptions())
+        def make(norm: Any = wrong, given: Any = (x, y, z), plan: Any = plan, out: Any = out) -> Any:
+            options = {"scratch": plan.scratch, "kernels": KernelOptions()}
+            stats, last = normalized("n", "n", given[0], out, norm(*given), **options)
+            plan.builder.draw(stats)
+            return last
 
         plan.refuses(make, message)

@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import padding
+from flat_draw import drawn, padding
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
-from glinfer.models.oracle import run_plan
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.session import Session
 from glinfer.ops.flat.rotate import rotate
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.rotary import rope_frequencies, rope_table
-from glinfer.ops.spec import RunValue
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import normal
 from qa.kernels.cases.position import expected
@@ -182,10 +179,7 @@ def test_bad_scalings_are_refused() -> None:
     ones = {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4}
     linear = "rope scaling of type 'linear' has"
     for scaling, message in (
-        (
-            {"rope_type": "ntk"},
-            "there is no scaling of type 'ntk'; known: default, linear, dynamic, llama3, yarn,",
-        ),
+        ({"rope_type": "ntk"}, "there is no scaling of type 'ntk'; known: default, linear, dynamic, llama3, yarn,"),
         ({"type": "linear"}, f"{linear} no 'factor'; add it to the settings"),
         ({"type": "linear", "factor": -2}, f"{linear} factor -2; expected a number above 0"),
         ({"type": "linear", "factor": True}, f"{linear} factor True; expected a number above 0"),
@@ -243,38 +237,16 @@ def test_positions_that_do_not_fit(dev: Device) -> None:
         dev.ops.rope(whole)
 
 
-def decoding(dev: Device, x: Array, table: Array, **options: Any) -> tuple[PlanBuilder, Session]:
-    """A bound plan of one draw whose position and rows are run values."""
-    edge, (most, cols) = dev.context.limits.max_texture_size, x.shape
-    values = [RunValue("at", 0, len(table) - 1), RunValue("rows", 1, most, usual="tokens")]
-    plan = PlanBuilder("decode", most, values)
-    source = plan.flat("x", "input", most, cols, "rgba32f", edge)
-    angles = plan.flat("table", "weight", *table.shape, "rgba32f", edge)
-    out = plan.flat("y", "activation", most, cols, "rgba32f", edge)
-    plan.draw(rotate("r", "r", source, angles, out, kernels=dev.kernels, position="at", rows="rows", **options))
-    session = Session(plan.build(), {"table": table}, dev.context, programs=dev.programs)
-    session.write("x", x)
-    return plan, session
-
-
-@tiered(
-    ("dim", "rotary", "interleaved"),
-    [(10, 4, False), (16, 16, True), (16, 16, False), (10, 4, True)],
-)
-def test_a_plan_moves_the_position_by_a_run_value(dev: Device, dim: int, rotary: int, interleaved: bool) -> None:
+@tiered(("dim", "rotary", "interleaved"), [(10, 4, False), (16, 16, True), (16, 16, False), (10, 4, True)])
+def test_a_draw_agrees_with_its_oracle(dev: Device, dim: int, rotary: int, interleaved: bool) -> None:
     x, table = normal(np.random.default_rng(8), 6, 3 * dim), rope_table(50, rotary)[0]
-    plan, session = decoding(dev, x, table, heads=3, interleaved=interleaved)
-    for at, rows in ((0, 6), (17, 1), (44, 6), (49, 1)):
-        values = {"at": at, "rows": rows}
-        session.run(values)
-        ((_, wanted),) = run_plan(plan.build(), {"table": table}, {"x": x}, values)
-        found = session.read("y", rows)
-        assert found.shape == wanted.shape == (rows, 3 * dim)
+    for at in (0, 44):
+        options: dict[str, Any] = {"heads": 3, "interleaved": interleaved, "position": at, "kernels": dev.kernels}
+        build = lambda x, table, out, given=options: rotate("r", "r", x, table, out, **given)  # noqa: E731
+        found, wanted = drawn(dev, build, {"x": x, "table": table}, x.shape)
         assert np.abs(found - wanted).max() < 1e-6
-        by_head = x[:rows].reshape(rows, 3, dim).swapaxes(0, 1)
-        turned = expected(by_head, at + np.arange(rows), rotary, interleaved=interleaved)
-        assert np.abs(wanted - turned.swapaxes(0, 1).reshape(rows, -1)).max() < 1e-6
-    session.release()
+        turned = expected(x.reshape(6, 3, dim).swapaxes(0, 1), at + np.arange(6), rotary, interleaved=interleaved)
+        assert np.abs(wanted - turned.swapaxes(0, 1).reshape(6, -1)).max() < 1e-6
 
 
 def test_draws_that_do_not_fit_are_refused() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import RowsPlan, padding
+from flat_draw import FlatPlan, padding
 from one_draw import normal
 from tiers import tiered
 
-from glinfer.errors import InputError
+from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Device as Context
-from glinfer.ops.flat.stats import STATS, Causal, largest_column, merge_stats, row_stats, stat_column
+from glinfer.ops.flat.stats import STATS, summarize
 from glinfer.ops.kernels import KernelOptions
 from glinfer.tensors.device import Device
 
@@ -147,46 +147,22 @@ def test_bad_calls_are_refused(dev: Device) -> None:
 
 @tiered(("stat", "lookup"), [*((stat, False) for stat in STATS), ("sum", True)], keep=0)
 def test_statistics_and_their_merging(device: Context, stat: str, lookup: bool) -> None:
-    """7 of 9 rows of 53 columns: 14 texels, in 5 parts of 3, merged into 2 and then into 1."""
-    kernels = KernelOptions(lookup_texture=lookup)
-    plan = RowsPlan(device, 7, 9)
-    x = plan.matrix("x", normal(1, 9, 53, offset=3.0))
-    parts, fewer, one = (plan.scratch(f"parts{count}", 9, 4 * count) for count in (5, 2, 1))
-    plan.builder.draw(
-        row_stats("stats", "stats", x, parts, stat=stat, kernels=kernels, rows="rows"),
-        merge_stats("merge", "stats", parts, fewer, stat=stat, kernels=kernels, rows="rows"),
-        merge_stats("finish", "stats", fewer, one, stat=stat, kernels=kernels, rows="rows"),
-    )
+    """9 rows of 1053 columns: 264 texels, in 5 parts for many readers, which a draw merges into 1."""
+    plan = FlatPlan(device)
+    x = plan.input("x", normal(1, 9, 1053, offset=3.0))
+    options = {"scratch": plan.scratch, "kernels": KernelOptions(lookup_texture=lookup)}
+    plan.builder.draw(*summarize("s", "s", x, stat=stat, readers=1 << 20, **options)[1])
     errors = plan.errors()
-    assert list(errors) == ["stats", "merge", "finish"]
+    assert list(errors) == ["s.stats", "s.stats.1"]
     assert max(errors.values()) < 1e-6, errors
 
 
 def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
-    kernels = KernelOptions()
-    for draw, message in (
-        (lambda y, x, out: row_stats("s", "s", x, out, stat="mode", kernels=kernels), "no statistics 'mode'"),
-        (
-            lambda y, x, out: row_stats("s", "s", x, out, stat="sum", kernels=kernels, causal=Causal(1, 0)),
-            "of causal rows; only exponents supports them",
-        ),
-        (
-            lambda y, x, out: stat_column("s", "s", x, out, stat="moments", kernels=kernels),
-            "expected sum or largest",
-        ),
-        (
-            lambda y, x, out: largest_column("s", "s", x, out, cols=1 << 25, kernels=kernels),
-            "rows of 33554432 columns; expected at most 16777216",
-        ),
-        (
-            lambda y, x, out: row_stats("s", "s", x, y("y", 4, 4), stat="sum", kernels=kernels),
-            r"output is \[4, 4\]; expected \[6, 4\]",
-        ),
-        (
-            lambda y, x, out: stat_column("s", "s", x, y("y", 2, 4), stat="sum", kernels=kernels),
-            r"stats is \[6, 8\]; expected \[8, any\]",
-        ),
-    ):
-        plan = RowsPlan(device, 6, 6)
-        x, out = plan.matrix("x", normal(1, 6, 8)), plan.scratch("out", 6, 4)
-        plan.refuses(partial(draw, plan.scratch, x, out), rf"^draw s: .*{message}")
+    plan = FlatPlan(device)
+    x = plan.input("x", normal(1, 6, 8))
+    options: dict[str, Any] = {"readers": 1, "scratch": plan.scratch, "kernels": KernelOptions()}
+    with pytest.raises(PlanError, match=r"^draw s: there are no statistics 'mode'; known: sum, squares, moments, .*"):
+        summarize("s", "s", x, stat="mode", **options)
+    _, (draw,) = summarize("s", "s", x, stat="sum", **options)
+    wider = dataclasses.replace(draw, outputs=(plan.scratch("y", 6, 8).name,))
+    plan.refuses(lambda: wider, r"output is \[6, 8\]; expected \[6, 4\]")

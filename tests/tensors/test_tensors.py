@@ -245,13 +245,7 @@ def test_packed_bytes_come_back_and_views_keep_their_rows(dev: Device) -> None:
 
 @pytest.mark.parametrize("first", [True, False], ids=["uploaded", "waiting"])
 def test_reshape_is_a_view_where_the_texels_stay(dev: Device, first: bool) -> None:
-    for shape, to in (
-        ((2, 3, 5), (6, 5)),
-        ((2, 3, 5), (1, 6, 1, 5)),
-        ((6, 8), (2, -1)),
-        ((1,), ()),
-        ((), (1, 1)),
-    ):
+    for shape, to in (((2, 3, 5), (6, 5)), ((2, 3, 5), (1, 6, 1, 5)), ((6, 8), (2, -1)), ((1,), ()), ((), (1, 1))):
         array = counted(*shape)
         tensor = dev.tensor(array)
         if first:

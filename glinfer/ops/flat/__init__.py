@@ -3,8 +3,6 @@
 
 from glinfer.ops.flat import (
     activate,
-    assign,
-    attend,
     convolve,
     delta,
     elementwise,
@@ -14,7 +12,5 @@ from glinfer.ops.flat import (
     movement,
     normalize,
     rotate,
-    scatter,
     stats,
-    topk,
 )

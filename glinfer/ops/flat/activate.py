@@ -8,7 +8,6 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import flat_draw
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate
@@ -28,14 +27,7 @@ def activation_number(draw: str, activation: str) -> int:
 
 
 def activation(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    out: TensorSpec,
-    *,
-    activation: str,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
+    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, activation: str, kernels: KernelOptions
 ) -> DrawSpec:
     """``out = activation(x)``, element by element; x and out [R, C], computed in float32.
 
@@ -43,7 +35,7 @@ def activation(
         PlanError: there is no such activation, or a tensor has another layout.
     """
     defines = [("ACTIVATION", activation_number(name, activation))]
-    return flat_draw(name, kind, "activation", [("x", x)], [out], kernels=kernels, rows=rows, defines=defines)
+    return flat_draw(name, kind, "activation", [("x", x)], [out], kernels=kernels, defines=defines)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -66,7 +58,6 @@ def gate(
     gate_first: bool = True,
     experts: Experts | None = None,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = activation(gate) * up`` [R, N], computed in float32.
 
@@ -84,7 +75,7 @@ def gate(
         *gate_defines(experts),
     ]
     inputs = [("x", x)] if up is None else [("x", x), ("up", up)]
-    return flat_draw(name, kind, "gate", inputs, [out], kernels=kernels, rows=rows, defines=defines)
+    return flat_draw(name, kind, "gate", inputs, [out], kernels=kernels, defines=defines)
 
 
 def _check_gate(shapes: Shapes, params: Params) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import flat_draw
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -22,28 +21,20 @@ def causal_conv(
     bias: TensorSpec | None = None,
     sequence: int | None = None,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[r] = bias + Σ over k of taps[k] * x[r - length + 1 + k]``, with zeros before a sequence's first row.
 
     The depthwise causal convolution of Mamba (Gu and Dao 2023) and of LFM2, without its activation.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         x, out: [R, C].
         taps: [length, C]; the last row multiplies the row itself.
         bias: [1, C].
         sequence: rows of each sequence; all by default.
-        kernels: the renderer's kernel options.
-        rows: rows of out that are written; all by default.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     inputs = [("x", x), ("taps", taps)] + ([] if bias is None else [("bias", bias)])
     defines = [("LENGTH", taps.shape[0]), ("BIASED", int(bias is not None)), ("SEQUENCE", sequence or x.shape[0])]
-    return flat_draw(name, kind, "causal_conv", inputs, [out], kernels=kernels, rows=rows, defines=defines)
+    return flat_draw(name, kind, "causal_conv", inputs, [out], kernels=kernels, defines=defines)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

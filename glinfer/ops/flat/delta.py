@@ -39,8 +39,6 @@ def delta_rule(
     square of a sequence's length, because each element of the result updates its column of S from the first token on.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         q, k: [rows · key heads, D_K]; each key head serves the same number of value heads.
         v, out: [rows · heads, D_V].
         g, beta: [rows, heads]; the logarithm of the decay, and the share of a correction that is written.
@@ -49,7 +47,6 @@ def delta_rule(
         norm_eps: divide each q and k by ``sqrt(Σ x² + norm_eps)`` first; None for no division.
         in_turn: whether value head h uses key head ``h mod key heads``; otherwise value heads that share a key head
             are adjacent.
-        kernels: the renderer's kernel options.
 
     Raises:
         PlanError: a tensor has another layout, or keys have more than :data:`MAX_KEY_ELEMENTS` elements.
@@ -71,29 +68,14 @@ def delta_rule(
 
 
 def sigmoid(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
-    """``out = 1 / (1 + exp(-x))``, element by element; x and out [R, C].
-
-    Raises:
-        PlanError: a tensor has another layout.
-    """
+    """``out = 1 / (1 + exp(-x))``, element by element; x and out [R, C]."""
     return flat_draw(name, kind, "squash", [("x", x)], [out], kernels=kernels, defines=[("DECAY", 0)])
 
 
 def log_decay(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    rate: TensorSpec,
-    shift: TensorSpec,
-    out: TensorSpec,
-    *,
-    kernels: KernelOptions,
+    name: str, kind: str, x: TensorSpec, rate: TensorSpec, shift: TensorSpec, out: TensorSpec, *, kernels: KernelOptions
 ) -> DrawSpec:
-    """``out = -exp(rate) * log(1 + exp(x + shift))``, logarithms of decays; x and out [R, C], the others [1, C].
-
-    Raises:
-        PlanError: a tensor has another layout.
-    """
+    """``out = -exp(rate) * log(1 + exp(x + shift))``, logarithms of decays; x and out [R, C], the others [1, C]."""
     inputs = [("x", x), ("rate", rate), ("shift", shift)]
     return flat_draw(name, kind, "squash", inputs, [out], kernels=kernels, defines=[("DECAY", 1)])
 

@@ -1,18 +1,19 @@
-"""The base draw of all ops over tensors of any shape; their layout is :mod:`glinfer.gl.layouts.flat`."""
+"""The base draw of all ops over tensors of any shape; their layout is :mod:`glinfer.gl.layouts.flat`.
+
+Every builder takes the draw's ``name``, its ``kind`` (a group in tables) and the renderer's ``kernels``, and raises
+PlanError if a tensor is not in the flat layout.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
-
-if TYPE_CHECKING:
-    from glinfer.gl.program import OwnShader
 
 Define = tuple[str, int | float]
 Uniform = tuple[str, int | float | str]
@@ -43,20 +44,13 @@ def flat_draw(
     rows: Extent | None = None,
     defines: Sequence[Define] = (),
     uniforms: Sequence[Uniform] = (),
-    instances: Extent = 1,
-    adds: bool = False,
-    clears: str = "",
-    keeps: bool = False,
-    shader: str = "",
-    vertex: str = "",
-    points: Extent = 0,
-    own: OwnShader | None = None,
+    **settings: Any,
 ) -> DrawSpec:
     """A draw that covers the first ``rows`` rows (default: all) of outputs of one layout.
 
     Its defines are each input's layout as ``<SAMPLER>_TEXELS``, ``_WIDTH`` and ``_HEIGHT``, the outputs' layout as
-    ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. With ``points`` the draw covers single pixels, which
-    ``vertex`` places.
+    ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. ``settings`` are further fields of
+    :class:`glinfer.ops.spec.DrawSpec`.
 
     Raises:
         PlanError: a tensor has another layout.
@@ -65,29 +59,16 @@ def flat_draw(
     for sampler, tensor in inputs:
         places += flat_layout(name, tensor).defines(sampler.upper())
     rows_out, cols_out = outputs[0].shape
+    places += [*flat_layout(name, outputs[0]).defines("OUT"), ("OUT_COLS", cols_out)]
     return DrawSpec(
-        name=name,
-        kind=kind,
-        op=op,
+        name,
+        kind,
+        op,
         inputs=tuple((sampler, tensor.name) for sampler, tensor in inputs),
         outputs=tuple(output.name for output in outputs),
         size=(rows_out if rows is None else rows, cols_out),
-        defines=(
-            *places,
-            *flat_layout(name, outputs[0]).defines("OUT"),
-            ("OUT_COLS", cols_out),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-            *defines,
-        ),
+        defines=(*places, ("LOOKUP_TEXTURE", int(kernels.lookup_texture)), *defines),
         uniforms=tuple((uniform, value) for uniform, value in uniforms if not isinstance(value, str)),
         per_run=tuple((uniform, value) for uniform, value in uniforms if isinstance(value, str)),
-        instances=instances,
-        adds=adds,
-        clears=clears,
-        keeps=keeps,
-        shader=shader,
-        cover="scatter" if points else "triangle",
-        vertex=vertex,
-        points=points,
-        own=own,
+        **settings,
     )

@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
 from glinfer.ops.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
 from glinfer.ops.kernels import KernelOptions
@@ -49,19 +48,14 @@ def arithmetic(
     operation: str,
     axes: Sequence[Axis] | None = None,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = x + y``, ``x - y``, ``x * y`` or ``x / y``, with broadcasting.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         x, y: [R, C], or fewer rows, or one column.
         out: [R, C].
         operation: one of :data:`OPERATIONS`.
         axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; by default that of matrices.
-        kernels: the renderer's kernel options.
-        rows: rows of out that are written; all by default.
 
     Raises:
         PlanError: there is no such operation, or a tensor has another layout.
@@ -75,7 +69,7 @@ def arithmetic(
         in_place = operand.shape == out.shape and row_by_row == collapsed([Axis(out.shape[0], 1, 0)])
         defines += [(f"{letter}_DIRECT", int(in_place)), (f"{letter}_ACROSS", int(operand.shape[1] == out.shape[1]))]
     inputs = [("x", x), ("y", y)]
-    return flat_draw(name, kind, "arithmetic", inputs, [out], kernels=kernels, rows=rows, defines=defines)
+    return flat_draw(name, kind, "arithmetic", inputs, [out], kernels=kernels, defines=defines)
 
 
 def _check_arithmetic(shapes: Shapes, params: Params) -> None:
@@ -96,31 +90,9 @@ def _oracle_arithmetic(inputs: Mapping[str, Array], params: Params, size: tuple[
         return np.broadcast_to(function(x[of_x], y[of_y]), size)
 
 
-def scale(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    out: TensorSpec,
-    *,
-    factor: float | str,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """``out = factor * x``; factor is a finite number or the name of a run value, x and out [R, C].
-
-    Raises:
-        PlanError: a tensor has another layout.
-    """
-    return flat_draw(
-        name,
-        kind,
-        "scale",
-        [("x", x)],
-        [out],
-        kernels=kernels,
-        rows=rows,
-        uniforms=[("factor", factor if isinstance(factor, str) else float(factor))],
-    )
+def scale(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, factor: float, kernels: KernelOptions) -> DrawSpec:
+    """``out = factor * x``; factor is a finite number, x and out [R, C]."""
+    return flat_draw(name, kind, "scale", [("x", x)], [out], kernels=kernels, uniforms=[("factor", float(factor))])
 
 
 def _check_scale(shapes: Shapes, params: Params) -> None:

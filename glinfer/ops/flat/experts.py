@@ -14,14 +14,7 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 
 
 def expert_weight(
-    name: str,
-    kind: str,
-    logits: TensorSpec,
-    out: TensorSpec,
-    experts: Experts,
-    *,
-    expert: int,
-    kernels: KernelOptions,
+    name: str, kind: str, logits: TensorSpec, out: TensorSpec, experts: Experts, *, expert: int, kernels: KernelOptions
 ) -> DrawSpec:
     """The weight of an expert in each row, out [rows, 1]; 0 if the row does not choose it.
 

@@ -1,4 +1,4 @@
-"""Lookup of table rows: token and position embeddings, and packed tables as floats."""
+"""Lookup of table rows: token and position embeddings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import numpy as np
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.flat import LANES
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, looked_up, register
-from glinfer.quant.formats import BY_NUMBER, BlockFormat, block_format
+from glinfer.quant.formats import BY_NUMBER, block_format
 from glinfer.quant.ggml import table_of
 
 
@@ -26,7 +25,6 @@ def lookup(
     table_format: str | None,
     inputs: int,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[r] = weight[ids[r]]``; zeros for an id outside the table, such as one below 0.
 
@@ -39,33 +37,13 @@ def lookup(
     """
     whole = table_format is None and weight.format == "rgba32i"
     defines = [
-        *_table_defines(name, table_format, inputs, kernels),
+        *table_defines(name, table_format, inputs, kernels),
         ("WHOLE", int(whole)),
         ("WEIGHT_ROWS", weight.shape[0]),
         ("IDS_COLS", ids.shape[1]),
     ]
     tensors = [("ids", ids), ("weight", weight)]
-    return flat_draw(name, kind, "lookup", tensors, [out], kernels=kernels, rows=rows, defines=defines)
-
-
-def dequantize(
-    name: str,
-    kind: str,
-    weight: TensorSpec,
-    out: TensorSpec,
-    *,
-    table_format: str,
-    inputs: int,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """Unpack rows of words in ``table_format`` into weights [R, ``inputs``], bit for bit.
-
-    Raises:
-        PlanError: there is no such format, a row is not a whole number of its blocks, or a tensor has another layout.
-    """
-    defines = _table_defines(name, table_format, inputs, kernels)
-    return flat_draw(name, kind, "dequantize", [("weight", weight)], [out], kernels=kernels, rows=rows, defines=defines)
+    return flat_draw(name, kind, "lookup", tensors, [out], kernels=kernels, defines=defines)
 
 
 def position_add(
@@ -79,16 +57,12 @@ def position_add(
     offset: int | str,
     padded: bool = False,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[b · length + s] = x[b · length + s] + table[offset + s]``: learned positions (Vaswani et al. 2017).
 
     x and out [R, D], sequences of ``length`` rows each; table [P, D]. ``offset``, a number or a run value's name, is
     the position of row 0 of a sequence. With ``padded`` rows beyond the table's positions are padding, and get its
     last one.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     return flat_draw(
         name,
@@ -97,13 +71,17 @@ def position_add(
         [("x", x), ("table", table)],
         [out],
         kernels=kernels,
-        rows=rows,
         defines=[("LENGTH", length), ("TABLE_ROWS", table.shape[0]), ("PADDED", int(padded))],
         uniforms=[("offset", offset)],
     )
 
 
-def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: KernelOptions) -> list[Define]:
+def table_defines(draw: str, table_format: str | None, inputs: int, kernels: KernelOptions) -> list[Define]:
+    """The defines for a table of rows of ``inputs`` weights, packed as ``table_format``; None for floats.
+
+    Raises:
+        PlanError: there is no such format, or a row is not a whole number of its blocks.
+    """
     if table_format is None:
         return [("FORMAT", 0)]
     try:
@@ -117,28 +95,11 @@ def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: Ke
     return [*form.defines(inputs), ("MANTISSA", int(kernels.mantissa))]
 
 
-def _format_of(params: Params) -> BlockFormat | None:
-    return BY_NUMBER.get(int(params["FORMAT"]))
-
-
-def _check_table(shapes: Shapes, params: Params, rows: int | None) -> None:
-    """Require a table with the output's columns."""
-    cols = shapes.by_name["output"][1]
-    form = _format_of(params)
-    if form is None:
-        shapes.expect("weight", rows, cols)
-    else:
-        shapes.require(not form.weights or cols % form.weights == 0, f"{cols} columns are not {form.name} blocks")
-        shapes.expect("weight", rows, LANES * sum(form.section_texels(cols)))
-
-
-def _table(inputs: Mapping[str, Array], params: Params) -> Array:
-    """The table in float64, unpacked."""
-    return table_of(inputs["weight"], int(params["FORMAT"]), int(params["OUT_COLS"]))
-
-
 def _check_lookup(shapes: Shapes, params: Params) -> None:
-    _check_table(shapes, params, int(params["WEIGHT_ROWS"]))
+    cols, form = shapes.by_name["output"][1], BY_NUMBER.get(int(params["FORMAT"]))
+    whole = form is None or not form.weights or cols % form.weights == 0
+    shapes.require(whole, f"{cols} columns are not {form.name if form else ''} blocks")
+    shapes.expect("weight", params["WEIGHT_ROWS"], cols if form is None else LANES * sum(form.section_texels(cols)))
     rows, cols = shapes.by_name["ids"]
     wanted = shapes.rows("output")
     shapes.expect("ids", None, params["IDS_COLS"])
@@ -146,20 +107,12 @@ def _check_lookup(shapes: Shapes, params: Params) -> None:
 
 
 def _lookup(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    table, ids = _table(inputs, params), inputs["ids"].reshape(-1)[: size[0]]
+    table = table_of(inputs["weight"], int(params["FORMAT"]), int(params["OUT_COLS"]))
+    ids = inputs["ids"].reshape(-1)[: size[0]]
     there = (ids >= 0) & (ids < len(table))
     found = np.zeros((size[0], table.shape[1]))
     found[there] = table[ids[there]]
     return found
-
-
-def _check_dequantize(shapes: Shapes, params: Params) -> None:
-    shapes.require(_format_of(params) is not None, "weight is not packed")
-    _check_table(shapes, params, shapes.rows("output"))
-
-
-def _dequantize(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return _table(inputs, params)[: size[0]]
 
 
 def _check_positions(shapes: Shapes, params: Params) -> None:
@@ -180,5 +133,4 @@ def _add_positions(inputs: Mapping[str, Array], params: Params, size: tuple[int,
 
 _EITHER = ("weight", "output")
 register(Op("lookup", ("ids", "weight"), (), _check_lookup, _lookup, ("ids",), _EITHER, parts=looked_up("weight")))
-register(Op("dequantize", ("weight",), (), _check_dequantize, _dequantize, ("weight",)))
 register(Op("position_add", ("x", "table"), (), _check_positions, _add_positions, parts=looked_up("table")))

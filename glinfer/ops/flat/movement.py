@@ -55,18 +55,15 @@ def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis
     return by_row, by_col
 
 
-def _fetches(by_row: Sequence[Axis], by_col: Sequence[Axis], col_offset: Extent) -> int:
+def _fetches(by_row: Sequence[Axis], by_col: Sequence[Axis], col_offset: int) -> int:
     """Texels of the source that hold the four elements of one texel of the output."""
     *runs, run = by_col
     alone = not runs and run.size == 1
     in_row = (run.first, run.second) == (0, 1) and not (runs and run.size % LANES)
-    if (alone or in_row) and _whole_texels([*by_row, *runs], col_offset):
+    whole_texels = not any(col % LANES for col in (col_offset, *(axis.second for axis in (*by_row, *runs))))
+    if (alone or in_row) and whole_texels:
         return 1
     return 2 if in_row else 4
-
-
-def _whole_texels(axes: Sequence[Axis], col_offset: Extent) -> bool:
-    return isinstance(col_offset, int) and not any(col % LANES for col in (col_offset, *(axis.second for axis in axes)))
 
 
 def strided_copy(
@@ -77,21 +74,16 @@ def strided_copy(
     axes: Sequence[Axis],
     *,
     row_offset: Extent = 0,
-    col_offset: Extent = 0,
+    col_offset: int = 0,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[i0, i1, …] = x[row_offset + Σ i · row stride, col_offset + Σ i · column stride]``.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         x: the source [R, C].
         out: a tensor of x's format, or of floats, to which elements are converted; float16 rounds to nearest.
         axes: the axes of out, outermost first: size, row stride, column stride. The last ones are its columns.
-        row_offset, col_offset: element of x where the walk begins; numbers or names of run values.
-        kernels: the renderer's kernel options.
-        rows: rows of out that are written; all by default.
+        row_offset, col_offset: element of x where the walk begins; the row may be the name of a run value.
 
     Raises:
         PlanError: the axes are not those of out, or too many; or the formats do not fit.
@@ -111,7 +103,6 @@ def strided_copy(
         [("x", x)],
         [out],
         kernels=kernels,
-        rows=rows,
         defines=defines,
         uniforms=[("row_offset", row_offset), ("col_offset", col_offset)],
     )
@@ -139,8 +130,6 @@ def _check_strided_copy(shapes: Shapes, params: Params) -> None:
             offset + least >= 0 and offset + most < size,
             f"it reads {edge}s {offset + least} to {offset + most} of x, which has {size}",
         )
-    aligned = params["FETCHES"] != 1 or int(params["col_offset"]) % LANES == 0
-    shapes.require(aligned, f"it begins in column {params['col_offset']}, within a texel")
 
 
 def _oracle_strided_copy(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -155,9 +144,7 @@ def _oracle_strided_copy(inputs: Mapping[str, Array], params: Params, size: tupl
     return found.astype(np.float64) if params.get("TO_FLOAT") else found
 
 
-def repack(
-    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions, rows: Extent | None = None
-) -> DrawSpec:
+def repack(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
     """``out = x.reshape(out.shape)``, of one format.
 
     If a row of x is a whole number of rows of out, a strided copy is used, which is faster.
@@ -168,9 +155,9 @@ def repack(
     per_row, rest = divmod(x.shape[1], out.shape[1])
     if not rest and x.shape[0] * per_row == out.shape[0]:
         axes = [Axis(x.shape[0], 1, 0), Axis(per_row, 0, out.shape[1]), Axis(out.shape[1], 0, 1)]
-        return strided_copy(name, kind, x, out, axes, kernels=kernels, rows=rows)
+        return strided_copy(name, kind, x, out, axes, kernels=kernels)
     defines = [*_kind_of_elements(name, x, out, converts=False), ("X_COLS", x.shape[1])]
-    return flat_draw(name, kind, "repack", [("x", x)], [out], kernels=kernels, rows=rows, defines=defines)
+    return flat_draw(name, kind, "repack", [("x", x)], [out], kernels=kernels, defines=defines)
 
 
 def _check_repack(shapes: Shapes, params: Params) -> None:
@@ -191,18 +178,13 @@ def concat(
     *,
     groups: int | None = None,
     kernels: KernelOptions,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """Concatenate 1 to :data:`MAX_PARTS` tensors of one format.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         parts: [R, C0], [R, C1], … for ``groups`` None; else [groups · R0, C], [groups · R1, C], …
         out: [R, ΣC]; else [groups · ΣR, C], where each group has the rows of that group of every part.
         groups: groups of rows to concatenate; None to concatenate columns.
-        kernels: the renderer's kernel options.
-        rows: rows of out that are written; all by default.
 
     Raises:
         PlanError: the parts are too many, the formats differ, or rows are not a whole number of groups.
@@ -221,7 +203,7 @@ def concat(
         defines += [("ALONG_ROWS", 1), ("PERIOD", sum(sizes))]
     inputs = [(f"x{number}", part) for number, part in enumerate(parts)]
     defines += kind_of_elements
-    return flat_draw(name, kind, "concat", inputs, [out], kernels=kernels, rows=rows, defines=defines)
+    return flat_draw(name, kind, "concat", inputs, [out], kernels=kernels, defines=defines)
 
 
 def _check_concat(shapes: Shapes, params: Params) -> None:

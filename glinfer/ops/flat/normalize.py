@@ -1,18 +1,18 @@
-"""Normalises rows by their statistics: LayerNorm, RMSNorm, softmax and its logarithm; and the cross-entropy."""
+"""Normalises rows by their statistics: LayerNorm, RMSNorm, softmax and its logarithm."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import texels_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
-from glinfer.ops.flat.stats import STATS, Causal, check_rows, columns_that_count, row_values, stats_of, summarize
+from glinfer.ops.flat.stats import STATS, row_values, stats_of, summarize
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -37,7 +37,6 @@ class Norm:
         offset: added to the weight.
         residual: [R, C], added to x first; optional.
         added: [R, C], receives the sum of x and the residual.
-        causal: for softmax, the visible columns of each row; the others become 0. All are visible by default.
     """
 
     name: str
@@ -47,7 +46,6 @@ class Norm:
     offset: float = 0.0
     residual: TensorSpec | None = None
     added: TensorSpec | None = None
-    causal: Causal | None = None
 
     def __post_init__(self) -> None:
         """Refuse inconsistent settings."""
@@ -55,15 +53,8 @@ class Norm:
             raise PlanError(f"there is no norm {self.name!r}; known: {', '.join(NORMS)}")
         if (self.residual is None) != (self.added is None):
             raise PlanError(f"norm {self.name}: residual and added must be given together")
-        if self.causal is not None and self.name != "softmax":
-            raise PlanError(f"norm {self.name} has causal rows; only softmax supports them")
         if not (math.isfinite(self.eps) and self.eps >= 0 and math.isfinite(self.offset)):
             raise PlanError(f"norm {self.name}: eps is {self.eps} and offset {self.offset}; expected numbers, eps ≥ 0")
-
-    @property
-    def stat(self) -> str:
-        """The statistics that the norm needs, a key of :data:`glinfer.ops.flat.stats.STATS`."""
-        return NORMS[self.name][1]
 
     def inputs(self) -> list[tuple[str, TensorSpec]]:
         """The inputs besides x and its statistics, by sampler."""
@@ -71,130 +62,52 @@ class Norm:
         return [(sampler, tensor) for sampler, tensor in given if tensor is not None]
 
 
-def normalize(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    stats: TensorSpec,
-    out: TensorSpec,
-    norm: Norm,
-    *,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """``out = norm(x)`` from the statistics of its rows, [R, 4 · parts]; see :class:`Norm`.
+def normalized(
+    name: str, kind: str, x: TensorSpec, out: TensorSpec, norm: Norm, *, scratch: Scratch, kernels: KernelOptions
+) -> list[DrawSpec]:
+    """All draws of ``out = norm(x)``, usually two, for x and out [R, C]; see :class:`Norm`.
 
-    Raises:
-        PlanError: a tensor has another layout.
+    The last draw is called ``name``; the draws before it, and the tensors that ``scratch`` declares for the statistics,
+    are named after it.
     """
-    causal, uniforms = Causal.settings(norm.causal)
+    number, stat = NORMS[norm.name]
+    options: dict[str, Any] = {"stat": stat, "readers": x.shape[0] * texels_for(x.shape[1]), "scratch": scratch}
+    stats, draws = summarize(name, kind, x, kernels=kernels, residual=norm.residual, **options)
     defines: list[Define] = [
-        ("NORM", NORMS[norm.name][0]),
-        ("STAT", STATS[norm.stat]),
+        ("NORM", number),
+        ("STAT", STATS[stat]),
         ("COLS", x.shape[1]),
         ("EPS", float(norm.eps)),
         ("OFFSET", float(norm.offset)),
         ("ADDS", int(norm.residual is not None)),
         ("WEIGHTED", int(norm.weight is not None)),
         ("BIASED", int(norm.bias is not None)),
-        causal,
+        ("CAUSAL", 0),
     ]
-    return flat_draw(
-        name,
-        kind,
-        "normalize",
-        [("x", x), ("stats", stats), *norm.inputs()],
-        [out] if norm.added is None else [norm.added, out],
-        kernels=kernels,
-        rows=rows,
-        defines=defines,
-        uniforms=uniforms,
-    )
-
-
-def normalized(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    out: TensorSpec,
-    norm: Norm,
-    *,
-    scratch: Scratch,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> list[DrawSpec]:
-    """All draws of ``out = norm(x)``, usually two, for x and out [R, C]; see :class:`Norm`.
-
-    The last draw is called ``name``; the draws before it, and the tensors that ``scratch`` declares for the statistics,
-    are named after it.
-
-    Raises:
-        PlanError: a tensor has another layout.
-    """
-    stats, draws = summarize(
-        name,
-        kind,
-        x,
-        stat=norm.stat,
-        readers=x.shape[0] * texels_for(x.shape[1]),
-        scratch=scratch,
-        kernels=kernels,
-        rows=rows,
-        residual=norm.residual,
-        causal=norm.causal,
-    )
-    return [*draws, normalize(name, kind, x, stats, out, norm, kernels=kernels, rows=rows)]
-
-
-def cross_entropy(
-    name: str,
-    kind: str,
-    logits: TensorSpec,
-    stats: TensorSpec,
-    targets: TensorSpec,
-    out: TensorSpec,
-    *,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """``log(sum(exp(logits))) - logits[target]`` of every row, 0 if the target is not a column.
-
-    logits [R, C] and their statistics ``exponents``; targets (int32) and out are [A, B] with A · B = R: element i of
-    both, in row-major order, belongs to row i. ``rows`` counts rows of out.
-    """
-    return flat_draw(
-        name,
-        kind,
-        "cross_entropy",
-        [("x", logits), ("stats", stats), ("targets", targets)],
-        [out],
-        kernels=kernels,
-        rows=rows,
-        defines=[("STAT", STATS["exponents"]), ("COLS", logits.shape[1])],
-    )
+    inputs = [("x", x), ("stats", stats), *norm.inputs()]
+    outputs = [out] if norm.added is None else [norm.added, out]
+    return [*draws, flat_draw(name, kind, "normalize", inputs, outputs, kernels=kernels, defines=defines)]
 
 
 def _check(shapes: Shapes, params: Params) -> None:
-    check_rows(shapes, params)
+    shapes.expect("x", None, params["COLS"])
     shapes.expect("stats", shapes.rows("x"), None)
-    shapes.expect("weight", 1, params["COLS"])
-    shapes.expect("bias", 1, params["COLS"])
-    shapes.expect("output", *shapes.by_name["x"])
-    eps, offset = params["EPS"], params["OFFSET"]
-    shapes.require(math.isfinite(eps) and eps >= 0, f"eps is {eps}; expected a number that is at least 0")
-    shapes.require(math.isfinite(offset), f"the weight's offset is {offset}; expected a number")
+    for name in ("weight", "bias"):
+        shapes.expect(name, 1, params["COLS"])
+    for name in ("residual", "output"):
+        shapes.expect(name, *shapes.by_name["x"])
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = size[0]
-    x, stats, cols = row_values(inputs, rows), stats_of(inputs, params, rows), columns_that_count(rows, params)[:, None]
+    x, stats = row_values(inputs, rows), stats_of(inputs, params, rows)
     a, b, c = (stats[:, number, None] for number in range(3))
-    norm, divisor = params["NORM"], x.shape[1]
+    norm, cols = params["NORM"], x.shape[1]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if norm == LAYER:
-            found = (x - a - b) / np.sqrt(c / divisor + params["EPS"])
+            found = (x - a - b) / np.sqrt(c / cols + params["EPS"])
         elif norm == RMS:
-            found = x / np.sqrt(a / divisor + params["EPS"])
+            found = x / np.sqrt(a / cols + params["EPS"])
         elif norm == SOFTMAX:
             found = np.where(b == 0, 1 / cols, np.exp(x - a) / b)
         else:
@@ -203,35 +116,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         found = found * (float64(inputs, ["weight"])[0] + params["OFFSET"])
     if "bias" in inputs:
         found = found + float64(inputs, ["bias"])[0]
-    found = np.where(np.arange(divisor) < cols, found, 0.0)
     return np.stack([x, found]) if params["ADDS"] else found
 
 
-def _check_cross_entropy(shapes: Shapes, params: Params) -> None:
-    rows, cols = shapes.by_name["output"]
-    shapes.expect("x", rows * cols, params["COLS"])
-    shapes.expect("stats", rows * cols, None)
-    shapes.expect("targets", rows, cols)
-
-
-def _oracle_cross_entropy(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    count, cols = size[0] * size[1], int(params["COLS"])
-    (x,), stats = float64(inputs, ["x"]), stats_of(inputs, params, count)
-    targets = np.asarray(inputs["targets"])[: size[0]].reshape(-1).astype(np.int64)
-    logits = x[np.arange(count), np.clip(targets, 0, cols - 1)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        losses = np.where(stats[:, 1] == 0, np.log(cols), stats[:, 0] - logits + np.log(stats[:, 1]))
-    return np.where((targets >= 0) & (targets < cols), losses, 0.0).reshape(size)
-
-
 register(Op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check, _oracle))
-register(
-    Op(
-        "cross_entropy",
-        ("x", "stats", "targets"),
-        (),
-        _check_cross_entropy,
-        _oracle_cross_entropy,
-        integers=("targets",),
-    )
-)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Uniform
 from glinfer.ops.published.linear import ACTIVATIONS
-from glinfer.ops.spec import Array, TensorSpec
+from glinfer.ops.spec import TensorSpec
 from glinfer.quant.formats import GROUP, block_format
 
 STRATEGIES = ("packed", "small", "split_k", "reduce", "matvec")
@@ -55,10 +52,6 @@ class Product:
     def units(self) -> int:
         """Steps of the loop; for weights that are not transposed, the rest of k comes after the loop."""
         return -(-self.k // self.unit) if self.transposed else self.k // self.unit
-
-    def batches(self, steps: Steps) -> list[int]:
-        """The matrix that each product uses."""
-        return [int(np.dot(index, steps)) for index in np.ndindex(*self.batch)]
 
     def defines(self, *, mantissa: bool) -> list[Define]:
         """The product's defines; with ``mantissa`` shaders turn packed integers into floats without a conversion."""
@@ -117,8 +110,8 @@ class Finish:
         activation: a key of :data:`glinfer.ops.published.linear.ACTIVATIONS`.
         residual: a tensor of the output's shape.
         scale: a factor.
-        causal: None, or the last column that row 0 of each matrix sees, a number or a run value's name: row r sees
-            columns up to ``causal + r``, and all others become :data:`MASKED`.
+        causal: None, or the last column that row 0 of each matrix sees: row r sees columns up to ``causal + r``, and
+            all others become :data:`MASKED`.
         window: limit for the columns that a row sees, up to its last one; 0 for all.
         cap: bound c of c · tanh(y / c), applied before masking; 0 for none.
     """
@@ -127,7 +120,7 @@ class Finish:
     activation: str = "none"
     residual: TensorSpec | None = None
     scale: float = 1.0
-    causal: Extent | None = None
+    causal: int | None = None
     window: int = 0
     cap: float = 0.0
 
@@ -154,12 +147,6 @@ class Finish:
     def plain(self) -> bool:
         """Whether the sums stay unchanged."""
         return self == Finish()
-
-
-def seen_keys(columns: Array, last: Array, window: int) -> Array:
-    """Mask of the columns that a row sees: all up to ``last``, or the last ``window`` of them."""
-    seen = columns <= last
-    return seen & (columns > last - window) if window else seen
 
 
 PLAIN = Finish()

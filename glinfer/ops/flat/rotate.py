@@ -25,26 +25,18 @@ def rotate(
     sequence: int | None = None,
     position: Extent = 0,
     positions: TensorSpec | None = None,
-    rows: Extent | None = None,
 ) -> DrawSpec:
     """``out`` = x [R, heads × D] with the pairs of each head rotated by their rows' positions.
 
     Args:
-        name: the draw's name.
-        kind: the draw's group in tables.
         x: sequences of ``sequence`` rows each; one sequence by default.
         table: [positions, rotary_dim] of :func:`glinfer.ops.rotary.rope_table`.
         out: a tensor like x.
-        kernels: the renderer's kernel options.
         heads: heads side by side in a row.
         interleaved: rotate elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
         sequence: rows of a sequence.
         position: position of the first row of each sequence, a number or a run value's name.
         positions: whole numbers [1, sequence], instead of ``position``.
-        rows: rows that are written; all by default.
-
-    Raises:
-        PlanError: a tensor has another layout.
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
     inputs = [("x", x), ("table", table)]
@@ -65,9 +57,7 @@ def rotate(
         ("POSITIONS", int(positions is not None)),
         ("WHOLE", int(dim % 4 == 0 and rotary % (4 if interleaved else 8) == 0)),
     ]
-    return flat_draw(
-        name, kind, "rotate", inputs, [out], kernels=kernels, rows=rows, defines=defines, uniforms=uniforms
-    )
+    return flat_draw(name, kind, "rotate", inputs, [out], kernels=kernels, defines=defines, uniforms=uniforms)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

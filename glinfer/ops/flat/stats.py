@@ -10,25 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
-from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.flat.draws import Define, Scratch, Uniform, flat_draw
+from glinfer.ops.flat.draws import Define, Scratch, flat_draw
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 STATS = {"sum": 0, "squares": 1, "moments": 2, "largest": 3, "exponents": 4}
 """The statistics, and their numbers in shaders/common/stats.glsl."""
-
-MAX_ARGMAX_COLUMNS = 1 << 24
-"""Limit for the columns of a row in an argmax, because a float32 carries the column's number."""
-
-LOWEST = -float(np.finfo(np.float32).max)
 
 _MIN_PART, _MERGED_PART, _MAX_PART = 32, 64, 256
 """Texels of a part: the fewest, the number if a separate draw merges the parts, and the most."""
@@ -36,83 +29,6 @@ _MAX_FAN = 256
 """Limit for the parts that one fragment merges."""
 _MAX_READS = 16384
 """Limit for the texels of parts that all readers merge; beyond it a merging draw costs less."""
-
-
-@dataclass(frozen=True)
-class Causal:
-    """Causal rows of scores, ``query_rows`` in each matrix, which see columns up to their own position.
-
-    Row r sees the first ``first_query + r mod query_rows + 1`` columns. Both are numbers, or names of run values.
-    """
-
-    query_rows: Extent
-    first_query: Extent
-
-    @staticmethod
-    def settings(causal: Causal | None) -> tuple[Define, list[Uniform]]:
-        """The define and the uniforms of a draw, causal or not."""
-        if causal is None:
-            return ("CAUSAL", 0), []
-        return ("CAUSAL", 1), [("query_rows", causal.query_rows), ("first_query", causal.first_query)]
-
-
-def columns_that_count(rows: int, params: Params) -> Array:
-    """Number of visible columns of each row, [rows], as shaders/common/row_values.glsl computes it."""
-    if not params["CAUSAL"]:
-        return np.full(rows, int(params["COLS"]))
-    own = int(params["first_query"]) + np.arange(rows) % int(params["query_rows"]) + 1
-    return np.minimum(own, int(params["COLS"]))
-
-
-def row_stats(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    out: TensorSpec,
-    *,
-    stat: str,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-    residual: TensorSpec | None = None,
-    causal: Causal | None = None,
-) -> DrawSpec:
-    """The statistics of the parts of each row of x [R, C], or of x + residual; out [R, 4 · parts].
-
-    Raises:
-        PlanError: there are no such statistics, or a tensor has another layout.
-    """
-    if stat not in STATS:
-        raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
-    if causal is not None and stat != "exponents":
-        raise PlanError(f"draw {name}: {stat} of causal rows; only exponents supports them")
-    inputs = [("x", x), *([] if residual is None else [("residual", residual)])]
-    causal_define, uniforms = Causal.settings(causal)
-    defines: list[Define] = [
-        ("STAT", STATS[stat]),
-        ("COLS", x.shape[1]),
-        ("PART_TEXELS", -(-texels_for(x.shape[1]) // texels_for(out.shape[1]))),
-        ("ADDS", int(residual is not None)),
-        causal_define,
-    ]
-    return flat_draw(
-        name, kind, "row_stats", inputs, [out], kernels=kernels, rows=rows, defines=defines, uniforms=uniforms
-    )
-
-
-def merge_stats(
-    name: str,
-    kind: str,
-    stats: TensorSpec,
-    out: TensorSpec,
-    *,
-    stat: str,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """Statistics of fewer, larger parts of each row; stats [R, 4 · parts], out [R, 4 · fewer parts]."""
-    fan = -(-texels_for(stats.shape[1]) // texels_for(out.shape[1]))
-    defines = [("STAT", STATS[stat]), ("FAN", fan)]
-    return flat_draw(name, kind, "merge_stats", [("stats", stats)], [out], kernels=kernels, rows=rows, defines=defines)
 
 
 def summarize(
@@ -124,26 +40,39 @@ def summarize(
     readers: int,
     scratch: Scratch,
     kernels: KernelOptions,
-    rows: Extent | None = None,
     residual: TensorSpec | None = None,
-    causal: Causal | None = None,
 ) -> tuple[TensorSpec, list[DrawSpec]]:
-    """The statistics of each row of x [R, C] in few parts, and the draws that compute them.
+    """The statistics of each row of x [R, C], or of x + residual, in few parts, and the draws that compute them.
 
     ``readers`` is the number of fragments that will read statistics: if they are few, they merge some parts themselves.
-    ``scratch`` declares the tensors in between.
+    ``scratch`` declares the tensors in between, [R, 4 · parts].
+
+    Raises:
+        PlanError: there are no such statistics, or a tensor has another layout.
     """
+    if stat not in STATS:
+        raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
     texels, free = texels_for(x.shape[1]), max(1, _MAX_READS // readers)
     parts = _parts(texels, free)
     step = f"{name}.stats"
     stats = scratch(step, x.shape[0], LANES * parts)
-    draws = [row_stats(step, kind, x, stats, stat=stat, kernels=kernels, rows=rows, residual=residual, causal=causal)]
+    inputs = [("x", x), *([] if residual is None else [("residual", residual)])]
+    defines: list[Define] = [
+        ("STAT", STATS[stat]),
+        ("COLS", x.shape[1]),
+        ("PART_TEXELS", -(-texels // parts)),
+        ("ADDS", int(residual is not None)),
+        ("CAUSAL", 0),
+    ]
+    draws = [flat_draw(step, kind, "row_stats", inputs, [stats], kernels=kernels, defines=defines)]
     while parts > min(free, _MAX_FAN):
-        parts = -(-parts // _MAX_FAN)
-        step = f"{name}.stats.{parts}"
-        merged = scratch(step, x.shape[0], LANES * parts)
-        draws.append(merge_stats(step, kind, stats, merged, stat=stat, kernels=kernels, rows=rows))
-        stats = merged
+        fewer = -(-parts // _MAX_FAN)
+        step = f"{name}.stats.{fewer}"
+        merged = scratch(step, x.shape[0], LANES * fewer)
+        defines = [("STAT", STATS[stat]), ("FAN", -(-parts // fewer))]
+        options: dict[str, Any] = {"kernels": kernels, "defines": defines}
+        draws.append(flat_draw(step, kind, "merge_stats", [("stats", stats)], [merged], **options))
+        stats, parts = merged, fewer
     return stats, draws
 
 
@@ -159,55 +88,6 @@ def _parts(texels: int, free: int) -> int:
             parts = _MAX_FAN
     longest = -(-texels // parts)
     return -(-texels // longest)  # the fewest parts of that length
-
-
-def stat_column(
-    name: str,
-    kind: str,
-    stats: TensorSpec,
-    out: TensorSpec,
-    *,
-    stat: str,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """The sum, or the largest element, of every row; element i of out, in row-major order, is that of row i.
-
-    stats [R, 4 · parts] of the kind ``sum`` or ``largest``; out [A, B] with A · B = R. ``rows`` counts rows of out.
-
-    Raises:
-        PlanError: the statistics are of another kind, or a tensor has another layout.
-    """
-    if stat not in ("sum", "largest"):
-        raise PlanError(f"draw {name}: a column of the statistics {stat}; expected sum or largest")
-    defines = [("STAT", STATS[stat]), ("COLUMN", 0)]
-    return flat_draw(name, kind, "stat_column", [("stats", stats)], [out], kernels=kernels, rows=rows, defines=defines)
-
-
-def largest_column(
-    name: str,
-    kind: str,
-    stats: TensorSpec,
-    out: TensorSpec,
-    *,
-    cols: int,
-    kernels: KernelOptions,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """The first column, of ``cols``, with the row's largest element; out holds whole numbers.
-
-    Otherwise like :func:`stat_column`.
-
-    Raises:
-        PlanError: there are too many columns, or a tensor has another layout.
-    """
-    if cols > MAX_ARGMAX_COLUMNS:
-        raise PlanError(
-            f"draw {name}: rows of {cols} columns; expected at most {MAX_ARGMAX_COLUMNS}, as float32 counts"
-        )
-    inputs, defines = [("stats", stats)], [("STAT", STATS["largest"]), ("COLUMN", 1)]
-    further: dict[str, Any] = {"rows": rows, "defines": defines, "shader": "stat_column"}
-    return flat_draw(name, kind, "largest_column", inputs, [out], kernels=kernels, **further)
 
 
 def merged(stat: int, parts: Array) -> Array:
@@ -244,8 +124,8 @@ def row_values(inputs: Mapping[str, Array], rows: int) -> Array:
     return x[:rows] + float64(inputs, ["residual"])[0][:rows] if "residual" in inputs else x[:rows]
 
 
-def _part_stats(stat: int, x: Array, cols: Array) -> Array:
-    """Statistics [R, 4] of a part of rows [R, C], over the first cols [R] columns."""
+def _part_stats(stat: int, x: Array, start: int) -> Array:
+    """Statistics [R, 4] of a part of rows, x [R, C], that begins at column ``start``."""
     found = np.zeros((len(x), LANES))
     with np.errstate(invalid="ignore", over="ignore"):
         if stat == STATS["moments"]:
@@ -253,11 +133,10 @@ def _part_stats(stat: int, x: Array, cols: Array) -> Array:
             away = x - mean[:, None]
             found[:] = np.stack([x[:, 0], mean - x[:, 0], (away**2).sum(axis=1), np.full(len(x), x.shape[1])], axis=1)
         elif stat == STATS["largest"]:
-            found[:, 1] = np.argmax(x, axis=1)
-            found[:, 0] = x[np.arange(len(x)), np.argmax(x, axis=1)]
+            best = np.argmax(x, axis=1)
+            found[:, 0], found[:, 1] = x[np.arange(len(x)), best], start + best
         elif stat == STATS["exponents"]:
-            x = np.where(np.arange(x.shape[1]) < cols[:, None], x, -np.inf)
-            found[:, 0] = np.maximum(x.max(axis=1), LOWEST)
+            found[:, 0] = np.maximum(x.max(axis=1), -float(np.finfo(np.float32).max))
             found[:, 1] = np.exp(x - found[:, :1]).sum(axis=1)
         else:
             found[:, 0] = x.sum(axis=1) if stat == STATS["sum"] else (x**2).sum(axis=1)
@@ -265,33 +144,16 @@ def _part_stats(stat: int, x: Array, cols: Array) -> Array:
 
 
 def _check_row_stats(shapes: Shapes, params: Params) -> None:
-    check_rows(shapes, params)
+    shapes.expect("x", None, params["COLS"])
+    shapes.expect("residual", *shapes.by_name["x"])
     parts = -(-texels_for(int(params["COLS"])) // int(params["PART_TEXELS"]))
     shapes.expect("output", shapes.rows("x"), LANES * parts)
 
 
-def check_rows(shapes: Shapes, params: Params) -> None:
-    """Check x, residual and run values for shaders/common/row_values.glsl.
-
-    Raises:
-        PlanError: one of them does not fit; the message names it.
-    """
-    shapes.expect("x", None, params["COLS"])
-    shapes.expect("residual", *shapes.by_name["x"])
-    if params["CAUSAL"]:
-        sound = params["query_rows"] >= 1 and params["first_query"] >= 0
-        found = f"{params['query_rows']} rows of queries from {params['first_query']} on"
-        shapes.require(sound, f"{found}; expected at least 1, and from 0 or later on")
-
-
 def _oracle_row_stats(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, stat, step = row_values(inputs, size[0]), int(params["STAT"]), LANES * int(params["PART_TEXELS"])
-    cols, found = columns_that_count(size[0], params), []
-    for start in range(0, x.shape[1], step):
-        part = _part_stats(stat, x[:, start : start + step], cols - start)
-        part[:, 1] += start if stat == STATS["largest"] else 0
-        found.append(part)
-    return np.concatenate(found, axis=1)
+    starts = range(0, x.shape[1], step)
+    return np.concatenate([_part_stats(stat, x[:, start : start + step], start) for start in starts], axis=1)
 
 
 def _check_merge(shapes: Shapes, params: Params) -> None:
@@ -306,16 +168,5 @@ def _oracle_merge(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     return np.concatenate(found, axis=1)
 
 
-def _check_column(shapes: Shapes, params: Params) -> None:
-    rows, cols = shapes.by_name["output"]
-    shapes.expect("stats", rows * cols, None)
-
-
-def _oracle_column(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return stats_of(inputs, params, size[0] * size[1])[:, int(params["COLUMN"])].reshape(size)
-
-
 register(Op("row_stats", ("x",), ("residual",), _check_row_stats, _oracle_row_stats))
 register(Op("merge_stats", ("stats",), (), _check_merge, _oracle_merge))
-register(Op("stat_column", ("stats",), (), _check_column, _oracle_column))
-register(Op("largest_column", ("stats",), (), _check_column, _oracle_column, integers=("output",)))

@@ -20,36 +20,18 @@ def attention_scores(
 
     q, k [S, D]; the head's columns begin at head × head_dim; out [S, S], of which rows × rows are written.
     """
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="attention_scores",
-        inputs=(("q", q.name), ("k", k.name)),
-        outputs=(out.name,),
-        size=("rows", "rows"),
-        defines=(
-            ("DIM", q.shape[1]),
-            ("HEAD_DIM", head_dim),
-            ("CONTEXT", out.shape[1]),
-            ("SCALE", 1.0 / math.sqrt(head_dim)),
-        ),
-        uniforms=(("head", head),),
-    )
+    inputs, scale = (("q", q.name), ("k", k.name)), 1.0 / math.sqrt(head_dim)
+    defines = (("DIM", q.shape[1]), ("HEAD_DIM", head_dim), ("CONTEXT", out.shape[1]), ("SCALE", scale))
+    uniforms = (("head", head),)
+    return DrawSpec(name, kind, "attention_scores", inputs, (out.name,), ("rows", "rows"), defines, uniforms)
 
 
 def attention_values(name: str, kind: str, probs: TensorSpec, v: TensorSpec, out: TensorSpec, *, head: int) -> DrawSpec:
     """``out = probs @ v[:, head]``: probs [S, S], v [S, D], out [S, head_dim]."""
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="attention_values",
-        inputs=(("probs", probs.name), ("v", v.name)),
-        outputs=(out.name,),
-        size=("rows", out.shape[1]),
-        defines=(("DIM", v.shape[1]), ("HEAD_DIM", out.shape[1]), ("CONTEXT", probs.shape[1])),
-        uniforms=(("head", head),),
-        per_run=(("rows", "rows"),),
-    )
+    inputs, size = (("probs", probs.name), ("v", v.name)), ("rows", out.shape[1])
+    defines = (("DIM", v.shape[1]), ("HEAD_DIM", out.shape[1]), ("CONTEXT", probs.shape[1]))
+    uniforms, per_run = (("head", head),), (("rows", "rows"),)
+    return DrawSpec(name, kind, "attention_values", inputs, (out.name,), size, defines, uniforms, per_run)
 
 
 def concat_head(
@@ -60,18 +42,10 @@ def concat_head(
     ``so_far`` holds the previous heads; it is another tensor than ``out`` (a pass cannot sample its own
     target), and None for the first head.
     """
-    inputs = [("mixed", mixed.name)] + ([] if so_far is None else [("so_far", so_far.name)])
-    first = (("FIRST", 1),) if so_far is None else ()
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="concat_head",
-        inputs=tuple(inputs),
-        outputs=(out.name,),
-        size=("rows", out.shape[1]),
-        defines=(("DIM", out.shape[1]), ("HEAD_DIM", mixed.shape[1]), *first),
-        uniforms=(("head", head),),
-    )
+    inputs = (("mixed", mixed.name), *([] if so_far is None else [("so_far", so_far.name)]))
+    defines = (("DIM", out.shape[1]), ("HEAD_DIM", mixed.shape[1]), *([("FIRST", 1)] if so_far is None else []))
+    size, uniforms = ("rows", out.shape[1]), (("head", head),)
+    return DrawSpec(name, kind, "concat_head", inputs, (out.name,), size, defines, uniforms)
 
 
 def _check_head(shapes: Shapes, params: Params) -> None:

@@ -14,15 +14,9 @@ def embed(name: str, tokens: TensorSpec, wte: TensorSpec, wpe: TensorSpec, out: 
 
     tokens [S, 1] int32, wte [V, D], wpe [S, D], out [S, D].
     """
-    return DrawSpec(
-        name=name,
-        kind=name,
-        op="embed",
-        inputs=(("tokens", tokens.name), ("token_embedding", wte.name), ("position_embedding", wpe.name)),
-        outputs=(out.name,),
-        size=("rows", out.shape[1]),
-        defines=(("VOCAB", wte.shape[0]), ("DIM", wte.shape[1])),
-    )
+    inputs = (("tokens", tokens.name), ("token_embedding", wte.name), ("position_embedding", wpe.name))
+    defines = (("VOCAB", wte.shape[0]), ("DIM", wte.shape[1]))
+    return DrawSpec(name, name, "embed", inputs, (out.name,), ("rows", out.shape[1]), defines)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

@@ -16,15 +16,8 @@ def layer_norm(
 
     x [S, D], weight and bias [1, D], out [S, D].
     """
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="layer_norm",
-        inputs=(("x", x.name), ("weight", weight.name), ("bias", bias.name)),
-        outputs=(out.name,),
-        size=("rows", out.shape[1]),
-        defines=(("DIM", x.shape[1]), ("EPS", eps)),
-    )
+    inputs, defines = (("x", x.name), ("weight", weight.name), ("bias", bias.name)), (("DIM", x.shape[1]), ("EPS", eps))
+    return DrawSpec(name, kind, "layer_norm", inputs, (out.name,), ("rows", out.shape[1]), defines)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

@@ -43,16 +43,8 @@ def linear(
         defines.append(("RESIDUAL", 1))
     if last_row:
         defines.append(("LAST_ROW", 1))
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="linear",
-        inputs=tuple(inputs),
-        outputs=(out.name,),
-        size=(1 if last_row else "rows", out.shape[1]),
-        defines=tuple(defines),
-        per_run=(("rows", "rows"),) if last_row else (),
-    )
+    size, per_run = (1 if last_row else "rows", out.shape[1]), (("rows", "rows"),) if last_row else ()
+    return DrawSpec(name, kind, "linear", tuple(inputs), (out.name,), size, tuple(defines), per_run=per_run)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

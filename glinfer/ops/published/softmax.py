@@ -16,18 +16,10 @@ def softmax(
 
     It covers all rows; with ``rows_in_use`` the first ``rows``; with ``causal_square`` the first rows × rows.
     """
-    height = "rows" if causal_square or rows_in_use else x.shape[0]
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="softmax",
-        inputs=(("x", x.name),),
-        outputs=(out.name,),
-        size=(height, "rows" if causal_square else x.shape[1]),
-        defines=(("STRIDE", x.shape[1]),),
-        uniforms=() if causal_square else (("cols", x.shape[1]),),
-        per_run=(("cols", "rows"),) if causal_square else (),
-    )
+    rows, cols = "rows" if causal_square or rows_in_use else x.shape[0], "rows" if causal_square else x.shape[1]
+    uniforms, per_run = ((), (("cols", "rows"),)) if causal_square else ((("cols", x.shape[1]),), ())
+    defines = (("STRIDE", x.shape[1]),)
+    return DrawSpec(name, kind, "softmax", (("x", x.name),), (out.name,), (rows, cols), defines, uniforms, per_run)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
